@@ -1,0 +1,49 @@
+"""EndpointSlices as far as a service proxy reads them.
+
+Nothing is multiplied out: a slice holds its ports once and its endpoints once, as the API does.
+"""
+
+from dataclasses import dataclass
+
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One endpoint of a slice: a Pod's address and conditions. The defaults are those of absent conditions.
+
+    `zones` and `nodes` are the topology hints (`hints.forZones`, `hints.forNodes`), empty when there are none.
+    """
+
+    address: Address
+    ready: bool = True
+    serving: bool = True
+    terminating: bool = False
+    node: str = ""
+    zones: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointPort:
+    """A port that every endpoint of the slice serves; `name` ties it to the Service's port of that name."""
+
+    name: str
+    protocol: Protocol
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSlice:
+    """A valid EndpointSlice of one Service and one family.
+
+    `triggered` is `endpoints.kubernetes.io/last-change-trigger-time` in seconds since the epoch, None when absent.
+    """
+
+    name: ObjectName
+    service: ObjectName
+    family: Family
+    ports: tuple[EndpointPort, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+    triggered: float | None = None

@@ -1,0 +1,1 @@
+"""What is true now: events change the store, the planner reads it."""
