@@ -1,0 +1,149 @@
+"""The one place that talks netlink to the kernel: send, collect acknowledgements, dump."""
+
+import contextlib
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Self
+
+from vipwire.netlink.message import (
+    NLM_F_DUMP,
+    NLM_F_DUMP_INTR,
+    NLM_F_REQUEST,
+    NLMSG_DONE,
+    NLMSG_ERROR,
+    Acknowledgement,
+    Message,
+    acknowledgement,
+    encode,
+    messages,
+)
+
+NETLINK_ROUTE = 0
+NETLINK_NETFILTER = 12
+NETLINK_GENERIC = 16
+
+_SOL_NETLINK = 270
+_NETLINK_CAP_ACK = 10
+_NETLINK_EXT_ACK = 11
+_SO_SNDBUFFORCE = 32
+_SO_RCVBUFFORCE = 33
+_RECEIVE = 1 << 20
+
+
+class NetlinkError(OSError):
+    """The kernel answered a request with an error."""
+
+
+class DumpInterruptedError(OSError):
+    """What was being dumped changed meanwhile, so that the dump is no picture of any moment: dump again."""
+
+
+class NetlinkSocket:
+    """A netlink socket of the network namespace in which it was opened (and stays, wherever the process goes).
+
+    Not for several threads. All calls block; the kernel answers a request before `send` returns, so that none waits.
+    """
+
+    def __init__(self, protocol: int) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        self._sequence = 0
+        self._grow(_SO_RCVBUFFORCE, socket.SO_RCVBUF, 8 << 20)
+        self._send_buffer = 0
+        for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):
+            self._socket.setsockopt(_SOL_NETLINK, option, 1)
+        self._socket.bind((0, 0))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def _grow(self, force: int, plain: int, size: int) -> None:
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, force, size)
+        except PermissionError:
+            self._socket.setsockopt(socket.SOL_SOCKET, plain, size)
+
+    def sequence(self, count: int = 1) -> int:
+        """Reserve `count` sequence numbers and return the first."""
+        first = self._sequence + 1
+        self._sequence += count
+        return first
+
+    def send(self, data: bytes) -> None:
+        """Send whole messages as one datagram, growing the send buffer to hold it."""
+        if len(data) > self._send_buffer:
+            self._send_buffer = max(2 * len(data), 1 << 20)
+            self._grow(_SO_SNDBUFFORCE, socket.SO_SNDBUF, self._send_buffer)
+        self._socket.send(data)
+
+    def pending(self) -> Iterator[Message]:
+        """Yield every message that has already arrived, without waiting."""
+        while True:
+            try:
+                data = self._socket.recv(_RECEIVE, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            yield from messages(data)
+
+    def acknowledgements(self) -> list[Acknowledgement]:
+        """Collect every acknowledgement of what was sent; the kernel has queued them before `send` returned."""
+        return [acknowledgement(message) for message in self.pending() if message.type == NLMSG_ERROR]
+
+    def drain(self) -> None:
+        """Throw away whatever an earlier, failed exchange has left."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._socket.recv(1, socket.MSG_DONTWAIT)
+
+    def request(self, kind: int, payload: bytes, flags: int = 0) -> list[Message]:
+        """Send one request; return its answers up to the acknowledgement. Raise NetlinkError as the kernel says."""
+        sequence = self.sequence()
+        self.send(encode(kind, NLM_F_REQUEST | 0x4 | flags, sequence, payload))
+        answers: list[Message] = []
+        while True:
+            for message in messages(self._socket.recv(_RECEIVE)):
+                if message.sequence != sequence:
+                    continue
+                if message.type != NLMSG_ERROR:
+                    answers.append(message)
+                    continue
+                _raise_for(acknowledgement(message))
+                return answers
+
+    def dump(self, kind: int, payload: bytes) -> Iterator[memoryview]:
+        """Yield the payload of each message of a dump.
+
+        Raise DumpInterruptedError, after the last one, if the kernel says that it was not consistent.
+        """
+        sequence = self.sequence()
+        self.send(encode(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
+        interrupted = False
+        while True:
+            for message in messages(self._socket.recv(_RECEIVE)):
+                if message.sequence != sequence:
+                    continue
+                interrupted = interrupted or bool(message.flags & NLM_F_DUMP_INTR)
+                if message.type == NLMSG_DONE:
+                    if len(message.payload) >= 4 and (code := struct.unpack_from("=i", message.payload)[0]) < 0:
+                        raise NetlinkError(-code, os.strerror(-code))
+                    if interrupted:
+                        raise DumpInterruptedError(errno.EINTR, "the dump was interrupted by a change")
+                    return
+                if message.type == NLMSG_ERROR:
+                    _raise_for(acknowledgement(message))
+                yield message.payload
+
+
+def _raise_for(answer: Acknowledgement) -> None:
+    if answer.errno:
+        detail = f" ({answer.text})" if answer.text else ""
+        raise NetlinkError(answer.errno, os.strerror(answer.errno) + detail)
