@@ -69,7 +69,7 @@ def parse_address(text: str) -> Address:
 def format_address(address: Address) -> str:
     """Print an address in its canonical form (RFC 5952 for IPv6)."""
     if len(address) == 4:
-        return "%d.%d.%d.%d" % tuple(address)
+        return "{}.{}.{}.{}".format(*address)
     return str(ipaddress.IPv6Address(address))
 
 

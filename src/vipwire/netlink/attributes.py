@@ -1,7 +1,7 @@
 """Netlink attributes: type-length-value triples, padded to four bytes, nested by a flag in the type.
 
-Layout: include/uapi/linux/netlink.h (struct nlattr). The header is in host byte order; the families differ in how they
-order the bytes of a value, so the encoders say it in their name: nfnetlink wants big endian.
+Layout: include/uapi/linux/netlink.h (struct nlattr). The header is in host byte order; the families differ in how
+they order the bytes of a value, so the encoders say it in their name: nfnetlink wants big endian.
 """
 
 import struct

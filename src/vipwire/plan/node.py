@@ -1,0 +1,60 @@
+"""The part of a plan that belongs to no Service: this node, its configuration, its way to recognise its own Pods.
+
+A change here changes the plan of every Service, and is rare.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from vipwire.model.net import Address, Family, Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class PodPrefixes:
+    """Traffic is from a Pod if its source is in one of these prefixes (ClusterCIDR, NodeCIDR)."""
+
+    prefixes: tuple[Prefix, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PodBridge:
+    """Traffic is from a Pod of this node if it arrives on this interface (BridgeInterface)."""
+
+    interface: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodInterfaces:
+    """Traffic is from a Pod of this node if the interface it arrives on begins so (InterfaceNamePrefix)."""
+
+    prefix: str
+
+
+PodTraffic: TypeAlias = PodPrefixes | PodBridge | PodInterfaces
+"""How Pod traffic is told from other traffic. None, where it is absent, means that it cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """One family's view of this node.
+
+    `address` is the node's primary address, None if it has none of this family. `node_port_addresses` are the
+    prefixes in which an address of this node must lie to serve node ports. `service_cidrs` are the ranges that
+    ClusterIPs come from, empty if unknown. `external_ips` is the feature gate AllowServiceExternalIPs (KEP-5707).
+    """
+
+    family: Family
+    name: str = ""
+    zone: str = ""
+    address: Address | None = None
+    pod_traffic: PodTraffic | None = None
+    masquerade_all: bool = False
+    masquerade_bit: int = 14
+    node_port_addresses: tuple[Prefix, ...] = ()
+    service_cidrs: tuple[Prefix, ...] = ()
+    external_ips: bool = True
+
+    @property
+    def masquerade_mark(self) -> int:
+        """The packet mark that means: masquerade me."""
+        return 1 << self.masquerade_bit

@@ -1,0 +1,134 @@
+"""The values of a plan: Service by Service, frontend by frontend, what is to happen to a packet.
+
+    ServicePlan ▸ Frontend ▸ Forward(pool, masquerade, affinity) | Drop | Reject
+
+A frontend is an address (or every node-port address) with a protocol and a port: the key by which the kernel will
+recognise a packet. It belongs to one Service port only; see `claims`.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from vipwire.model.names import ObjectName, ServicePortName
+from vipwire.model.net import Address, Prefix, Protocol, format_endpoint
+
+
+class Target(NamedTuple):
+    """Where a connection may go: an endpoint's address and port. `local` when it runs on this node."""
+
+    address: Address
+    port: int
+    local: bool
+
+    def __str__(self) -> str:
+        return format_endpoint(self.address, self.port)
+
+
+Pool: TypeAlias = tuple[Target, ...]
+"""Equally good targets, sorted, without duplicates, never empty."""
+
+
+class Masquerade(enum.Enum):
+    """Whether the client's address is replaced by the node's, so that the answer comes back this way."""
+
+    NEVER = "never"
+    UNLESS_POD = "unless the client is a Pod"
+    ALWAYS = "always"
+
+
+class Reason(enum.Enum):
+    """Why a frontend answers nobody; the value continues the Service port's name as kube-proxy's comments do."""
+
+    NO_ENDPOINTS = "has no endpoints"
+    NO_LOCAL_ENDPOINTS = "has no local endpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Each new connection goes to one target of the pool. `affinity_seconds` keeps a client where it went before.
+
+    A target that is the client itself (hairpin) is masqueraded in any case, or it would answer itself directly.
+    """
+
+    pool: Pool
+    masquerade: Masquerade
+    affinity_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The packet vanishes: another node may be able to answer."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The client is told that nobody answers here."""
+
+    reason: Reason
+
+
+Action: TypeAlias = Forward | Drop | Reject
+
+
+class FrontendKind(enum.Enum):
+    """Which field of the Service the frontend comes from; the value is the word of kube-proxy's comments."""
+
+    CLUSTER_IP = "cluster IP"
+    EXTERNAL_IP = "external IP"
+    LOAD_BALANCER = "loadbalancer IP"
+    NODE_PORT = "node port"
+
+
+class FrontendKey(NamedTuple):
+    """What is matched in a packet. `address` is None for node ports: any address that serves them."""
+
+    address: Address | None
+    protocol: Protocol
+    port: int
+
+    def __str__(self) -> str:
+        where = f"node port {self.port}" if self.address is None else format_endpoint(self.address, self.port)
+        return f"{where}/{self.protocol.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """One way to reach one Service port, and what happens to packets that take it.
+
+    `short_circuit`, where present, is what happens instead to clients on this node, Pods and the node itself: they
+    reach every endpoint although the external policy is Local (KEP-2086). `allowed_sources`, where present, are the
+    only sources that are not dropped. `serving` holds every (address, port) that may still answer old UDP flows.
+    """
+
+    port_name: ServicePortName
+    kind: FrontendKind
+    key: FrontendKey
+    action: Action
+    short_circuit: Forward | None = None
+    allowed_sources: tuple[Prefix, ...] | None = None
+    serving: frozenset[tuple[Address, int]] = frozenset()
+
+
+class HealthCheck(NamedTuple):
+    """`healthCheckNodePort` of a load balancer Service with `externalTrafficPolicy: Local` (KEP-1669)."""
+
+    port: int
+    local_endpoints: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePlan:
+    """Everything about one Service and one family.
+
+    `cluster_ips` are addresses that this Service owns wholly: a port of theirs that no frontend names is rejected.
+    `lost` are frontends that an older Service holds, with that Service's name.
+    """
+
+    name: ObjectName
+    frontends: tuple[Frontend, ...] = ()
+    cluster_ips: tuple[Address, ...] = ()
+    health_check: HealthCheck | None = None
+    lost: tuple[tuple[FrontendKey, ObjectName], ...] = ()

@@ -1,0 +1,75 @@
+"""Keeps the plan of one family up to date, Service by Service.
+
+An event about one Service re-plans that Service, and those few that contend with it for an address.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from vipwire.model.endpoint import EndpointSlice
+from vipwire.model.names import ObjectName
+from vipwire.model.service import Service
+from vipwire.plan.claims import Claimant, Claims
+from vipwire.plan.frontends import claims, of_family, plan_service
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+
+View = Callable[[ObjectName], tuple[Service | None, Sequence[EndpointSlice]]]
+"""Looks up a Service and its slices in the current state."""
+
+
+class Planner:
+    """The plans of all Services for one family and this node."""
+
+    def __init__(self, node: NodePlan) -> None:
+        self._node = node
+        self._claims = Claims()
+        self._plans: dict[ObjectName, ServicePlan] = {}
+        self.plans: Mapping[ObjectName, ServicePlan] = MappingProxyType(self._plans)
+
+    @property
+    def node(self) -> NodePlan:
+        """The part of the plan that belongs to no Service."""
+        return self._node
+
+    def move(self, node: NodePlan, view: View) -> dict[ObjectName, ServicePlan | None]:
+        """Take a changed node or configuration: re-plan everything. Returns what `update` returns."""
+        self._node = node
+        self._claims = Claims()
+        return self.update(tuple(self._plans), view)
+
+    def update(self, names: Iterable[ObjectName], view: View) -> dict[ObjectName, ServicePlan | None]:
+        """Re-plan Services that changed. Returns every plan that is now another one, None for those that are gone."""
+        wanted = list(dict.fromkeys(names))
+        concerned: dict[ObjectName, None] = dict.fromkeys(wanted)
+        for name in wanted:
+            concerned.update(dict.fromkeys(self._claim(name, view(name)[0])))
+        changed: dict[ObjectName, ServicePlan | None] = {}
+        for name in concerned:
+            plan = self._plan(name, *view(name))
+            if plan == self._plans.get(name):
+                continue
+            changed[name] = plan
+            if plan is None:
+                del self._plans[name]
+            else:
+                self._plans[name] = plan
+        return changed
+
+    def _claim(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
+        if service is None:
+            return self._claims.remove(name)
+        return self._claims.replace(
+            Claimant(service.created, name),
+            claims(self._node, service),
+            of_family(self._node.family, service.cluster_ips),
+        )
+
+    def _plan(self, name: ObjectName, service: Service | None, slices: Sequence[EndpointSlice]) -> ServicePlan | None:
+        if service is None or not of_family(self._node.family, service.cluster_ips):
+            return None
+        plan = plan_service(self._node, service, slices, lambda key: self._claims.holder(name, key))
+        if all(self._claims.owns(name, address) for address in plan.cluster_ips):
+            return plan
+        return replace(plan, cluster_ips=tuple(a for a in plan.cluster_ips if self._claims.owns(name, a)))

@@ -1,0 +1,146 @@
+"""The reference semantics: what a plan does to the first packet of a connection.
+
+Every mode is tested against this, and `vipwire explain` prints it. It is written for reading, not for speed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from vipwire.model.net import Address, Protocol
+from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
+from vipwire.plan.plan import (
+    Action,
+    Drop,
+    Forward,
+    Frontend,
+    FrontendKey,
+    Masquerade,
+    Pool,
+    Reason,
+    ServicePlan,
+)
+
+
+class Packet(NamedTuple):
+    """The first packet of a connection, as it arrives at this node or leaves a process on it.
+
+    `interface` is where it arrives, empty if it starts here. `from_node`, `to_node`: the address is this node's.
+    """
+
+    source: Address
+    destination: Address
+    protocol: Protocol
+    port: int
+    interface: str = ""
+    from_node: bool = False
+    to_node: bool = False
+
+
+class Answered(NamedTuple):
+    """One of `pool` answers. `masqueraded` are those that see this node's address instead of the client's."""
+
+    frontend: Frontend
+    pool: Pool
+    masqueraded: frozenset[Address]
+
+
+class Dropped(NamedTuple):
+    """The packet vanishes. `why` names the sentence of the plan that says so."""
+
+    why: str
+    frontend: Frontend | None = None
+
+
+class Rejected(NamedTuple):
+    """The client is told that nobody answers. `why` names the sentence of the plan that says so."""
+
+    why: str
+    frontend: Frontend | None = None
+
+
+class Untouched(NamedTuple):
+    """The plan says nothing about this packet: the kernel routes it as it is."""
+
+
+Outcome: TypeAlias = Answered | Dropped | Rejected | Untouched
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of one family, with what `resolve` looks up in it."""
+
+    node: NodePlan
+    services: Mapping[object, ServicePlan]
+    frontends: dict[FrontendKey, Frontend] = field(init=False, default_factory=dict)
+    cluster_ips: set[Address] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        for service in self.services.values():
+            self.frontends.update((frontend.key, frontend) for frontend in service.frontends)
+            self.cluster_ips.update(service.cluster_ips)
+
+
+def resolve(plan: Plan, packet: Packet) -> Outcome:
+    """Tell what becomes of a packet."""
+    frontend = _frontend(plan, packet)
+    if frontend is None:
+        return _without_frontend(plan, packet)
+    if not _allowed(frontend, packet.source):
+        return Dropped("the source is not in loadBalancerSourceRanges", frontend)
+    pod = from_pod(plan.node, packet)
+    action: Action = frontend.action
+    if frontend.short_circuit is not None and (pod or packet.from_node):
+        action = frontend.short_circuit
+    if isinstance(action, Forward):
+        return Answered(frontend, action.pool, _masqueraded(action, packet, pod=pod))
+    if isinstance(action, Drop):
+        return Dropped(f"{frontend.port_name} {action.reason.value}", frontend)
+    return Rejected(f"{frontend.port_name} {Reason.NO_ENDPOINTS.value}", frontend)
+
+
+def _frontend(plan: Plan, packet: Packet) -> Frontend | None:
+    found = plan.frontends.get(FrontendKey(packet.destination, packet.protocol, packet.port))
+    if found is None and packet.to_node and serves_node_ports(plan.node, packet.destination):
+        found = plan.frontends.get(FrontendKey(None, packet.protocol, packet.port))
+    return found
+
+
+def _without_frontend(plan: Plan, packet: Packet) -> Outcome:
+    if packet.destination in plan.cluster_ips:
+        return Rejected("the ClusterIP has no such port")
+    if any(packet.destination in prefix for prefix in plan.node.service_cidrs):
+        return Dropped("no Service has this ClusterIP")
+    return Untouched()
+
+
+def serves_node_ports(node: NodePlan, address: Address) -> bool:
+    """Tell whether an address of this node serves node ports. Loopback never does."""
+    loopback = address[0] == 127 if len(address) == 4 else address == bytes(15) + b"\1"
+    return not loopback and any(address in prefix for prefix in node.node_port_addresses)
+
+
+def from_pod(node: NodePlan, packet: Packet) -> bool:
+    """Tell whether a packet counts as a Pod's, by the node's way to recognise one."""
+    match node.pod_traffic:
+        case PodPrefixes(prefixes):
+            return any(packet.source in prefix for prefix in prefixes)
+        case PodBridge(interface):
+            return packet.interface == interface
+        case PodInterfaces(prefix):
+            return packet.interface.startswith(prefix)
+    return False
+
+
+def _allowed(frontend: Frontend, source: Address) -> bool:
+    return frontend.allowed_sources is None or any(source in prefix for prefix in frontend.allowed_sources)
+
+
+def _masqueraded(action: Forward, packet: Packet, *, pod: bool) -> frozenset[Address]:
+    if action.masquerade is Masquerade.ALWAYS or (action.masquerade is Masquerade.UNLESS_POD and not pod):
+        return frozenset(target.address for target in action.pool)
+    return frozenset(_hairpins(action.pool, packet.source))
+
+
+def _hairpins(pool: Pool, source: Address) -> Iterable[Address]:
+    return (target.address for target in pool if target.address == source)

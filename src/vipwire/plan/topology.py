@@ -1,0 +1,86 @@
+"""Which endpoints may answer: readiness, termination, locality and topology hints (KEP-1669, KEP-2433, KEP-3015).
+
+    cluster   ready endpoints that the topology hints leave; if none is ready, those that terminate but still serve
+    local     the same among the endpoints on this node; hints do not matter there
+
+Traffic policies choose between the two. `anywhere` tells an empty `local` (drop: another node can answer) from
+a Service that nobody can answer (reject).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from vipwire.model.endpoint import Endpoint, EndpointSlice
+from vipwire.model.names import ServicePortName
+from vipwire.model.net import Family
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import Pool, Target
+
+
+class Candidate(NamedTuple):
+    """An endpoint of one Service port, with the port it serves."""
+
+    target: Target
+    endpoint: Endpoint
+
+
+class Endpoints(NamedTuple):
+    """The usable endpoints of a Service port. `ready_local` counts the ready ones on this node."""
+
+    cluster: Pool
+    local: Pool
+    anywhere: bool
+    ready_local: int
+
+
+def candidates(name: ServicePortName, family: Family, slices: Iterable[EndpointSlice], node: str) -> list[Candidate]:
+    """Collect the endpoints of a Service port from its slices, sorted, each address and port once.
+
+    Slices overlap while the controller moves an endpoint: of two, the better one counts (ready, serving, local).
+    """
+    found: dict[tuple[bytes, int], Candidate] = {}
+    for piece in slices:
+        if piece.family is not family:
+            continue
+        for port in piece.ports:
+            if port.name != name.port or port.protocol is not name.protocol:
+                continue
+            number = port.port
+            for endpoint in piece.endpoints:
+                address = endpoint.address
+                local = bool(node) and endpoint.node == node
+                new = Candidate(Target(address, number, local), endpoint)
+                old = found.get((address, number))
+                if old is None or _worth(new) > _worth(old):
+                    found[address, number] = new
+    return [found[key] for key in sorted(found)]
+
+
+def _worth(candidate: Candidate) -> tuple[bool, bool, bool]:
+    return candidate.endpoint.ready, candidate.endpoint.serving, candidate.target.local
+
+
+def categorize(found: Sequence[Candidate], node: NodePlan) -> Endpoints:
+    """Sort the endpoints of a Service port into those of the cluster and those of this node."""
+    ready = [candidate for candidate in found if candidate.endpoint.ready]
+    usable = ready or [c for c in found if c.endpoint.serving and c.endpoint.terminating]
+    near = _hinted(ready, node) if ready else None
+    cluster = usable if near is None else [candidate for candidate in ready if near(candidate.endpoint)]
+    local = [candidate for candidate in ready if candidate.target.local]
+    ready_local = len(local)
+    if not local:
+        local = [c for c in found if c.target.local and c.endpoint.serving and c.endpoint.terminating]
+    return Endpoints(_pool(cluster), _pool(local), bool(usable), ready_local)
+
+
+def _pool(chosen: Iterable[Candidate]) -> Pool:
+    return tuple([candidate.target for candidate in chosen])
+
+
+def _hinted(ready: Sequence[Candidate], node: NodePlan) -> Callable[[Endpoint], bool] | None:
+    """Decide which hints to follow. Hints count only when every ready endpoint has one and one of them means us."""
+    if node.name and all(c.endpoint.nodes for c in ready) and any(node.name in c.endpoint.nodes for c in ready):
+        return lambda endpoint: node.name in endpoint.nodes
+    if node.zone and all(c.endpoint.zones for c in ready) and any(node.zone in c.endpoint.zones for c in ready):
+        return lambda endpoint: node.zone in endpoint.zones
+    return None

@@ -1,0 +1,46 @@
+"""The difference between two mappings, written once for every mode.
+
+The law that makes it one: patch(have, diff(have, want)) == want.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Delta(Generic[K, V]):
+    """What to add, to change (old value, new value) and to remove (old value). No key is in two of them."""
+
+    added: dict[K, V] = field(default_factory=dict)
+    changed: dict[K, tuple[V, V]] = field(default_factory=dict)
+    removed: dict[K, V] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.added) + len(self.changed) + len(self.removed)
+
+    def __str__(self) -> str:
+        return f"+{len(self.added)} ~{len(self.changed)} -{len(self.removed)}"
+
+
+def diff(have: Mapping[K, V], want: Mapping[K, V]) -> Delta[K, V]:
+    """Tell what turns `have` into `want`."""
+    delta = Delta[K, V]()
+    for key, new in want.items():
+        if key not in have:
+            delta.added[key] = new
+        elif (old := have[key]) != new:
+            delta.changed[key] = (old, new)
+    delta.removed.update((key, old) for key, old in have.items() if key not in want)
+    return delta
+
+
+def patch(have: Mapping[K, V], delta: Delta[K, V]) -> dict[K, V]:
+    """Apply a delta to a mapping."""
+    result = {key: value for key, value in have.items() if key not in delta.removed}
+    result.update(delta.added)
+    result.update((key, new) for key, (_, new) in delta.changed.items())
+    return result

@@ -1,0 +1,53 @@
+"""When to sync: at once, but not more often than asked; again after a failure; and every so often to check.
+
+The minimum period counts from the end of one sync to the start of the next (as kube-proxy's runner counts it). All
+times are seconds of one monotonic clock, given by the caller.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Pacer:
+    """Decides when the next sync is due.
+
+    `minimum` is the least time between syncs, 0 for none. `period` is the time between checks of the kernel. After a
+    failure the next try comes after 0.1 s, twice as long each time, at most `period`. A check that takes long is made
+    rarer, so that checking never takes more than a twentieth of the time.
+    """
+
+    minimum: float
+    period: float
+    _ended: float = float("-inf")
+    _check_at: float = float("-inf")
+    _retry_at: float | None = None
+    _failures: int = field(default=0)
+
+    def due(self, now: float, *, pending: bool) -> float:
+        """Return how many seconds remain until the next sync or check is due; 0 when it is due now."""
+        times = [self._check_at]
+        if self._retry_at is not None:
+            times.append(self._retry_at)
+        elif pending:
+            times.append(now)
+        return max(min(times), self._ended + self.minimum, now) - now
+
+    def check_due(self, now: float) -> bool:
+        """Tell whether it is time to check the kernel."""
+        return now >= self._check_at
+
+    def checked(self, now: float, took: float) -> None:
+        """Note a check that ended now and took so many seconds."""
+        self._check_at = now + max(self.period, 20 * took)
+
+    def succeeded(self, now: float) -> None:
+        """Note a sync that did all that was to be done."""
+        self._ended = now
+        self._retry_at = None
+        self._failures = 0
+
+    def failed(self, now: float) -> None:
+        """Note a sync that left something undone."""
+        self._ended = now
+        self._retry_at = now + min(0.1 * 2 ** min(self._failures, 20), self.period)
+        self._failures += 1

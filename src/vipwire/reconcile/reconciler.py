@@ -1,0 +1,199 @@
+"""Keeps the kernel's objects equal to the desired ones, at the price of what changed.
+
+    desired    what every Service should have    (`desire` changes it)
+    belief     what the kernel holds             (a commit changes it; `observe` replaces it)
+
+In the normal case only pending Services are compared. At start, and when someone else may have changed the kernel, it
+is observed: nothing is believed, each Service takes its objects out of what was seen where they already are as they
+should be, and what nobody takes is removed. So a new process on a programmed kernel finds an empty difference.
+
+A refused transaction leaves the kernel as it was. It is tried again in halves, until the Services that the kernel does
+not want are alone: these keep what they had, are reported, and are tried again when they change or when `retry` says.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from vipwire.errors import CommitError
+from vipwire.model.names import ObjectName
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Backend, Rendered
+from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.step import Belief, Step
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+NODE = ObjectName("", "")
+"""The name under which the objects that belong to no Service are kept."""
+
+
+@dataclass(slots=True)
+class Report(Generic[K]):
+    """What one sync did. Counts are of kernel objects; `size` is bytes sent to the kernel.
+
+    `observed` is how many objects were read, None when nothing was. `repaired` are the objects that someone else had
+    changed or removed.
+    """
+
+    services: int = 0
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    size: int = 0
+    observed: int | None = None
+    repaired: list[K] = field(default_factory=list)
+
+
+class Reconciler(Generic[K, V]):
+    """One mode and family, kept as desired."""
+
+    def __init__(self, backend: Backend[K, V]) -> None:
+        self._backend = backend
+        self._desired: dict[ObjectName, Rendered[K, V]] = {}
+        self._belief = Belief[K, V]()
+        self._pending: dict[ObjectName, None] = {}
+        self._isolated: dict[ObjectName, CommitError] = {}
+        self._kept: dict[ObjectName, Rendered[K, V] | None] = {}
+        self._trusted = False
+        self._started = False
+        self.isolated: Mapping[ObjectName, CommitError] = MappingProxyType(self._isolated)
+
+    @property
+    def pending(self) -> bool:
+        """Whether the next sync has anything to do."""
+        return bool(self._pending) or not self._trusted
+
+    def desire_node(self, objects: Mapping[K, V]) -> None:
+        """Say what should exist for no Service in particular."""
+        self._desired[NODE] = Rendered(objects)
+        self._pending[NODE] = None
+
+    def desire(self, name: ObjectName, plan: ServicePlan | None) -> None:
+        """Say what one Service should be; None: it should not be."""
+        if plan is None:
+            self._desired.pop(name, None)
+        else:
+            self._desired[name] = self._backend.render(plan)
+        self._forgive(name)
+
+    def retry(self) -> None:
+        """Try the isolated Services again at the next sync."""
+        for name in list(self._isolated):
+            self._forgive(name)
+
+    def verify(self) -> bool:
+        """Ask whether others may have changed the kernel. If so the next sync observes it, and this returns True."""
+        if self._trusted and self._backend.changed():
+            self._trusted = False
+        return not self._trusted
+
+    def distrust(self) -> None:
+        """Have the next sync observe the kernel in any case."""
+        self._trusted = False
+
+    def sync(self) -> Report[K]:
+        """Make the kernel as desired, as far as it lets us.
+
+        Raise CommitError if it refuses the objects that belong to no Service: then nothing of ours can work.
+        """
+        report = Report[K]()
+        names = list(self._pending)
+        report.services = len(names)
+        if self._trusted:
+            try:
+                self._commit(names, report)
+            except CommitError as error:
+                if self._backend.changed():
+                    self._trusted = False
+                else:
+                    self._commit_halves(names, report, error)
+        if not self._trusted:
+            self._observe_and_commit(names, report)
+        self._pending.clear()
+        return report
+
+    def _forgive(self, name: ObjectName) -> None:
+        self._isolated.pop(name, None)
+        self._kept.pop(name, None)
+        self._pending[name] = None
+
+    def _wanted(self, name: ObjectName) -> Rendered[K, V] | None:
+        return self._kept[name] if name in self._isolated else self._desired.get(name)
+
+    def _observe_and_commit(self, pending: Sequence[ObjectName], report: Report[K]) -> None:
+        before = self._belief.services
+        expected = self._keys(pending, before)
+        self._belief = Belief(unowned=self._backend.observe())
+        report.observed = len(self._belief.unowned)
+        names = list(self._desired)
+        try:
+            repairs = self._commit(names, report, last=True)
+        except CommitError as error:
+            self._commit([NODE], report)
+            self._commit_halves([name for name in names if name != NODE], report, error, before)
+            repairs = self._commit([], report, last=True)
+        if self._started:
+            report.repaired = [
+                key
+                for part in (repairs.added, repairs.changed, repairs.removed)
+                for key in part
+                if key not in expected
+            ]
+        self._trusted = self._started = True
+
+    def _keys(self, names: Iterable[ObjectName], before: Mapping[ObjectName, Rendered[K, V]]) -> set[K]:
+        """Collect what pending Services had and will have: a difference in these is nobody else's doing."""
+        known = [state[name] for name in names for state in (before, self._desired) if name in state]
+        return {key for rendered in known for part in (rendered.own, rendered.shared) for key in part}
+
+    def _commit(self, names: Iterable[ObjectName], report: Report[K], *, last: bool = False) -> Delta[K, V]:
+        step = Step(self._belief)
+        for name in names:
+            step.add(name, self._wanted(name))
+        delta = step.delta(last=last)
+        if delta:
+            report.size += self._backend.commit(delta)
+            report.added += len(delta.added)
+            report.changed += len(delta.changed)
+            report.removed += len(delta.removed)
+        step.adopt(last=last)
+        return delta
+
+    def _commit_halves(
+        self,
+        names: Sequence[ObjectName],
+        report: Report[K],
+        error: CommitError,
+        before: Mapping[ObjectName, Rendered[K, V]] | None = None,
+    ) -> None:
+        """Commit what can be committed of `names`, whose common transaction was refused with `error`."""
+        if len(names) == 1:
+            self._isolate(names[0], error, report, before)
+            return
+        middle = len(names) // 2
+        for half in (names[:middle], names[middle:]):
+            try:
+                self._commit(half, report)
+            except CommitError as refused:
+                self._commit_halves(half, report, refused, before)
+
+    def _isolate(
+        self,
+        name: ObjectName,
+        error: CommitError,
+        report: Report[K],
+        before: Mapping[ObjectName, Rendered[K, V]] | None,
+    ) -> None:
+        if name == NODE:
+            self._trusted = False
+            raise error
+        self._isolated[name] = error
+        self._kept[name] = (self._belief.services if before is None else before).get(name)
+        if before is not None:
+            try:
+                self._commit([name], report)
+            except CommitError:
+                self._kept[name] = None

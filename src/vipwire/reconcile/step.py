@@ -1,0 +1,106 @@
+"""One transaction in the making: from what is believed of some Services to what they should be."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from vipwire.model.names import ObjectName
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.delta import Delta
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_MISSING = object()
+
+
+@dataclass(slots=True)
+class Belief(Generic[K, V]):
+    """What the kernel holds, as far as we know.
+
+    `services` is what each Service has, `sharers` counts who shares an object, and `unowned` holds what the kernel was
+    seen to hold for nobody yet.
+    """
+
+    services: dict[ObjectName, Rendered[K, V]] = field(default_factory=dict)
+    sharers: dict[K, int] = field(default_factory=dict)
+    unowned: dict[K, V] = field(default_factory=dict)
+
+
+class Step(Generic[K, V]):
+    """Collects Services, computes their common difference, and after its commit makes it the belief."""
+
+    def __init__(self, belief: Belief[K, V]) -> None:
+        self._belief = belief
+        self._wanted: dict[ObjectName, Rendered[K, V] | None] = {}
+        self._gained: dict[K, V] = {}
+        self._lost: dict[K, V] = {}
+        self._shares: dict[K, int] = {}
+        self._shared_values: dict[K, V] = {}
+
+    def add(self, name: ObjectName, wanted: Rendered[K, V] | None) -> None:
+        """Take one Service into the transaction; None: it should have nothing."""
+        self._wanted[name] = wanted
+        old = self._belief.services.get(name)
+        if wanted is not None:
+            have = old.own if old is not None else {}
+            self._gained.update((k, v) for k, v in wanted.own.items() if have.get(k, _MISSING) != v)
+            self._share(wanted.shared, +1)
+        if old is not None:
+            keep = wanted.own if wanted is not None else {}
+            self._lost.update((k, v) for k, v in old.own.items() if keep.get(k, _MISSING) != v)
+            self._share(old.shared, -1)
+
+    def _share(self, shared: Mapping[K, V], by: int) -> None:
+        for key, value in shared.items():
+            self._shares[key] = self._shares.get(key, 0) + by
+            self._shared_values[key] = value
+
+    def delta(self, *, last: bool) -> Delta[K, V]:
+        """Compute the transaction; with `last`, remove what nobody has claimed as well.
+
+        An object that moves from one Service to another is neither added nor removed.
+        """
+        gained, lost = dict(self._gained), dict(self._lost)
+        for key, by in self._shares.items():
+            before = self._belief.sharers.get(key, 0)
+            if before == 0 and by > 0:
+                gained[key] = self._shared_values[key]
+            elif before > 0 and before + by <= 0:
+                lost[key] = self._shared_values[key]
+        delta = Delta[K, V]()
+        unowned = self._belief.unowned
+        for key, new in gained.items():
+            if key in lost:
+                old = lost.pop(key)
+            elif key in unowned:
+                old = unowned[key]
+            else:
+                delta.added[key] = new
+                continue
+            if old != new:
+                delta.changed[key] = (old, new)
+        delta.removed.update(lost)
+        if last:
+            delta.removed.update((key, old) for key, old in unowned.items() if key not in gained)
+        return delta
+
+    def adopt(self, *, last: bool) -> None:
+        """Believe what was committed."""
+        belief = self._belief
+        for name, wanted in self._wanted.items():
+            if wanted is None:
+                belief.services.pop(name, None)
+            else:
+                belief.services[name] = wanted
+        for key, by in self._shares.items():
+            count = belief.sharers.get(key, 0) + by
+            if count > 0:
+                belief.sharers[key] = count
+            else:
+                belief.sharers.pop(key, None)
+        if last:
+            belief.unowned = {}
+        elif belief.unowned:
+            for key in (*self._gained, *self._shares):
+                belief.unowned.pop(key, None)

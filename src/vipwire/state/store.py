@@ -1,0 +1,162 @@
+"""The current objects, and which Services the last events touched.
+
+Pure but for its own dictionaries: the same events in any order per object leave the same contents.
+"""
+
+from collections.abc import Iterable, Sequence
+from types import MappingProxyType
+
+from vipwire.model.endpoint import EndpointSlice
+from vipwire.model.names import ObjectName
+from vipwire.model.node import Node, ServiceCIDR
+from vipwire.model.problem import Problem
+from vipwire.model.service import Service
+from vipwire.state.event import Deleted, Event, Kind, Listed, Object, Upserted
+
+
+class Store:
+    """What is true now. `apply` takes an event; `take_dirty` tells what has to be planned again."""
+
+    def __init__(self) -> None:
+        self._services: dict[ObjectName, Service] = {}
+        self._slices: dict[ObjectName, dict[ObjectName, EndpointSlice]] = {}
+        self._slice_service: dict[ObjectName, ObjectName] = {}
+        self._nodes: dict[str, Node] = {}
+        self._cidrs: dict[str, ServiceCIDR] = {}
+        self._problems: dict[tuple[str, ObjectName], tuple[Problem, ...]] = {}
+        self._waiting = set(Kind)
+        self._dirty: dict[ObjectName, None] = {}
+        self.node_changed = True
+        self.services = MappingProxyType(self._services)
+        self.nodes = MappingProxyType(self._nodes)
+
+    @property
+    def waiting(self) -> frozenset[Kind]:
+        """The kinds that no source has listed yet. Nothing may be programmed while Services or slices are missing."""
+        return frozenset(self._waiting)
+
+    @property
+    def service_cidrs(self) -> tuple[ServiceCIDR, ...]:
+        """The ranges that ClusterIPs come from, by name."""
+        return tuple(self._cidrs[name] for name in sorted(self._cidrs))
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What is wrong with the current objects."""
+        return tuple(problem for problems in self._problems.values() for problem in problems)
+
+    def view(self, name: ObjectName) -> tuple[Service | None, Sequence[EndpointSlice]]:
+        """Look up a Service and its slices, ordered by name."""
+        slices = self._slices.get(name)
+        if not slices:
+            return self._services.get(name), ()
+        if len(slices) == 1:
+            return self._services.get(name), tuple(slices.values())
+        return self._services.get(name), [slices[key] for key in sorted(slices)]
+
+    def triggered(self, name: ObjectName) -> float | None:
+        """Tell when the newest change of a Service's endpoints was triggered, in seconds since the epoch."""
+        times = [piece.triggered for piece in self._slices.get(name, {}).values() if piece.triggered is not None]
+        return max(times, default=None)
+
+    def take_dirty(self) -> tuple[ObjectName, ...]:
+        """Return the Services that changed since the last call, in the order of their first change."""
+        dirty = tuple(self._dirty)
+        self._dirty.clear()
+        return dirty
+
+    def apply(self, event: Event) -> tuple[Problem, ...]:
+        """Take an event; return the problems it brought that were not there before."""
+        known = {problem for problems in self._changing(event) for problem in problems}
+        match event:
+            case Listed(kind, objects, problems):
+                self._list(kind, objects)
+                self._problems = {key: old for key, old in self._problems.items() if key[0] != kind.value}
+            case Upserted(changed, problems):
+                self._put(changed)
+                self._problems.pop(_problem_key(changed), None)
+            case Deleted(kind, name, problems):
+                self._drop(kind, name)
+                self._problems.pop((kind.value, name), None)
+        for problem in problems:
+            key = (problem.kind, problem.object)
+            self._problems[key] = (*self._problems.get(key, ()), problem)
+        return tuple(problem for problem in problems if problem not in known)
+
+    def _changing(self, event: Event) -> Iterable[tuple[Problem, ...]]:
+        if isinstance(event, Listed):
+            return [problems for key, problems in self._problems.items() if key[0] == event.kind.value]
+        key = _problem_key(event.object) if isinstance(event, Upserted) else (event.kind.value, event.name)
+        return [self._problems.get(key, ())]
+
+    def _list(self, kind: Kind, objects: Iterable[Object]) -> None:
+        listed = tuple(objects)
+        self._waiting.discard(kind)
+        names = {_name(item) for item in listed}
+        for gone in [name for name in self._names(kind) if name not in names]:
+            self._drop(kind, gone)
+        for item in listed:
+            self._put(item)
+
+    def _names(self, kind: Kind) -> Iterable[ObjectName]:
+        match kind:
+            case Kind.SERVICE:
+                return self._services
+            case Kind.ENDPOINT_SLICE:
+                return self._slice_service
+            case Kind.NODE:
+                return [ObjectName("", name) for name in self._nodes]
+            case Kind.SERVICE_CIDR:
+                return [ObjectName("", name) for name in self._cidrs]
+
+    def _put(self, item: Object) -> None:
+        match item:
+            case Service():
+                if self._services.get(item.name) != item:
+                    self._services[item.name] = item
+                    self._dirty[item.name] = None
+            case EndpointSlice():
+                self._put_slice(item)
+            case Node():
+                self.node_changed |= self._nodes.get(item.name) != item
+                self._nodes[item.name] = item
+            case ServiceCIDR():
+                self.node_changed |= self._cidrs.get(item.name) != item
+                self._cidrs[item.name] = item
+
+    def _put_slice(self, piece: EndpointSlice) -> None:
+        owner = self._slice_service.get(piece.name)
+        if owner is not None and owner != piece.service:
+            self._drop(Kind.ENDPOINT_SLICE, piece.name)
+        slices = self._slices.setdefault(piece.service, {})
+        if slices.get(piece.name) == piece:
+            return
+        slices[piece.name] = piece
+        self._slice_service[piece.name] = piece.service
+        self._dirty[piece.service] = None
+
+    def _drop(self, kind: Kind, name: ObjectName) -> None:
+        match kind:
+            case Kind.SERVICE:
+                if self._services.pop(name, None) is not None:
+                    self._dirty[name] = None
+            case Kind.ENDPOINT_SLICE:
+                owner = self._slice_service.pop(name, None)
+                if owner is not None:
+                    slices = self._slices[owner]
+                    del slices[name]
+                    if not slices:
+                        del self._slices[owner]
+                    self._dirty[owner] = None
+            case Kind.NODE:
+                self.node_changed |= self._nodes.pop(name.name, None) is not None
+            case Kind.SERVICE_CIDR:
+                self.node_changed |= self._cidrs.pop(name.name, None) is not None
+
+
+def _name(item: Object) -> ObjectName:
+    return item.name if isinstance(item.name, ObjectName) else ObjectName("", item.name)
+
+
+def _problem_key(item: Object) -> tuple[str, ObjectName]:
+    return type(item).__name__, _name(item)
