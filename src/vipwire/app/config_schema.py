@@ -1,0 +1,65 @@
+"""How a field of the configuration is described: its name in kube-proxy's file, its kind, and how Go keeps it.
+
+That one description drives the reader and the writer of the file (`config_file`) and the flags (`flags_table`), so
+that they cannot diverge.
+
+Go's zero values matter for every ConfigMap that kubeadm has written, where unset fields stand as `0s`, `0` or `""`:
+in a field that is not a pointer the zero value *means* the default; in a pointer field only `null` does.
+"""
+
+import dataclasses
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+
+class ValueKind(enum.Enum):
+    """What a value is; the value says what is allowed, for error messages."""
+
+    STRING = "a string"
+    BOOL = "true or false"
+    INT = "a whole number"
+    FLOAT = "a number"
+    DURATION = "a duration such as 30s, 1m30s, 500ms, 24h0m0s or 0"
+    STRINGS = "a list of strings"
+    GATES = "a mapping of feature gates to true or false"
+    QUANTITY = "a quantity such as 0, 512, 64Ki or 1M"
+    VMODULE = "a list of {filePattern, verbosity}"
+    SECTION = "a mapping"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How one field stands in the file: `name` there, its kind, and whether Go has a pointer there.
+
+    `written` is false for fields of older versions, which are read but not written.
+    """
+
+    name: str
+    kind: ValueKind
+    pointer: bool = False
+    written: bool = True
+
+
+def setting(name: str, kind: ValueKind, default: object, *, pointer: bool = False, written: bool = True) -> Any:
+    """Declare a dataclass field that stands in the file under `name`."""
+    described = Setting(name, kind, pointer, written)
+    return dataclasses.field(default=default, metadata={"setting": described})
+
+
+def section(name: str, kind: type) -> Any:
+    """Declare a dataclass field that is a mapping of its own in the file."""
+    return dataclasses.field(
+        default_factory=kind, metadata={"setting": Setting(name, ValueKind.SECTION), "type": kind}
+    )
+
+
+def setting_of(field: "dataclasses.Field[Any]") -> Setting:
+    """Tell how a field of a section stands in the file."""
+    described: Setting = field.metadata["setting"]
+    return described
+
+
+def file_fields(kind: type) -> tuple["dataclasses.Field[Any]", ...]:
+    """List the fields of a section that stand in the file, in its order."""
+    return tuple(field for field in dataclasses.fields(kind) if "setting" in field.metadata)

@@ -1,0 +1,122 @@
+# ruff: noqa: RUF009  # `setting` and `section` make dataclass fields: calling them once per class is their purpose
+"""The sections of KubeProxyConfiguration v1alpha1 as frozen values, with kube-proxy's defaults.
+
+Durations are float seconds. Where a default differs from kube-proxy's, the section's docstring says so and why.
+"""
+
+from dataclasses import dataclass
+
+from vipwire.app.config_schema import ValueKind, section, setting
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConnection:
+    """How the API server is reached (`clientConnection`)."""
+
+    kubeconfig: str = setting("kubeconfig", ValueKind.STRING, "")
+    accept_content_types: str = setting("acceptContentTypes", ValueKind.STRING, "")
+    content_type: str = setting("contentType", ValueKind.STRING, "application/vnd.kubernetes.protobuf")
+    qps: float = setting("qps", ValueKind.FLOAT, 5.0)
+    burst: int = setting("burst", ValueKind.INT, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOutput:
+    """Options of one log format. The buffer's size is accepted and has no effect: every line is written at once."""
+
+    info_buffer_size: str = setting("infoBufferSize", ValueKind.QUANTITY, "0")
+    split_stream: bool = setting("splitStream", ValueKind.BOOL, default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Options of the log formats (`logging.options`)."""
+
+    json: LogOutput = section("json", LogOutput)
+    text: LogOutput = section("text", LogOutput)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleVerbosity:
+    """One `pattern=N` of `--vmodule`: source files that match the glob log at verbosity N."""
+
+    file_pattern: str
+    verbosity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Logging:
+    """What is logged and how (`logging`)."""
+
+    format: str = setting("format", ValueKind.STRING, "text")
+    flush_frequency: float = setting("flushFrequency", ValueKind.DURATION, 5.0)
+    verbosity: int = setting("verbosity", ValueKind.INT, 0)
+    vmodule: tuple[ModuleVerbosity, ...] = setting("vmodule", ValueKind.VMODULE, ())
+    options: LogOptions = section("options", LogOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class IPTables:
+    """The `iptables` section; also what userspace mode uses."""
+
+    masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True)
+    masquerade_all: bool = setting("masqueradeAll", ValueKind.BOOL, default=False)
+    localhost_node_ports: bool = setting("localhostNodePorts", ValueKind.BOOL, default=True, pointer=True)
+    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0)
+    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class IPVS:
+    """The `ipvs` section. Timeouts of 0 leave the kernel's value."""
+
+    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0)
+    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 0.0)
+    scheduler: str = setting("scheduler", ValueKind.STRING, "")
+    exclude_cidrs: tuple[str, ...] = setting("excludeCIDRs", ValueKind.STRINGS, ())
+    strict_arp: bool = setting("strictARP", ValueKind.BOOL, default=False)
+    tcp_timeout: float = setting("tcpTimeout", ValueKind.DURATION, 0.0)
+    tcp_fin_timeout: float = setting("tcpFinTimeout", ValueKind.DURATION, 0.0)
+    udp_timeout: float = setting("udpTimeout", ValueKind.DURATION, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class NFTables:
+    """The `nftables` section. Unlike kube-proxy's 1 s, no waiting by default: a change is applied when it comes."""
+
+    masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True)
+    masquerade_all: bool = setting("masqueradeAll", ValueKind.BOOL, default=False)
+    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0)
+    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Winkernel:
+    """The `winkernel` section: accepted, without effect on Linux."""
+
+    network_name: str = setting("networkName", ValueKind.STRING, "")
+    source_vip: str = setting("sourceVip", ValueKind.STRING, "")
+    enable_dsr: bool = setting("enableDSR", ValueKind.BOOL, default=False)
+    root_hns_endpoint_name: str = setting("rootHnsEndpointName", ValueKind.STRING, "")
+    forward_health_check_vip: bool = setting("forwardHealthCheckVip", ValueKind.BOOL, default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DetectLocal:
+    """The names that two of the modes of `detectLocalMode` need."""
+
+    bridge_interface: str = setting("bridgeInterface", ValueKind.STRING, "")
+    interface_name_prefix: str = setting("interfaceNamePrefix", ValueKind.STRING, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Conntrack:
+    """The kernel's connection tracking (`conntrack`); 0 leaves the kernel's value."""
+
+    max_per_core: int = setting("maxPerCore", ValueKind.INT, 32768, pointer=True)
+    min: int = setting("min", ValueKind.INT, 131072, pointer=True)
+    tcp_established_timeout: float = setting("tcpEstablishedTimeout", ValueKind.DURATION, 86400.0, pointer=True)
+    tcp_close_wait_timeout: float = setting("tcpCloseWaitTimeout", ValueKind.DURATION, 3600.0, pointer=True)
+    tcp_be_liberal: bool = setting("tcpBeLiberal", ValueKind.BOOL, default=False)
+    udp_timeout: float = setting("udpTimeout", ValueKind.DURATION, 0.0)
+    udp_stream_timeout: float = setting("udpStreamTimeout", ValueKind.DURATION, 0.0)
