@@ -1,0 +1,73 @@
+"""How the contact to the API server goes for one kind, and how long to wait before it is tried again. Pure.
+
+The wait doubles from 0.8 s up to 30 s with every failure in a row (client-go's bounds), with up to half of it added
+by chance so that a cluster's nodes do not come back in step. What ends a row is not that a request was answered but
+that a watch lived: a server that lists well and breaks every watch would otherwise be asked without end.
+"""
+
+from dataclasses import dataclass, replace
+
+LEAST_WAIT, MOST_WAIT = 0.8, 30.0
+"""Bounds of the wait after failures, in seconds; it doubles between them."""
+MOST_RETRY_AFTER = 120.0
+"""A server may ask for a longer wait, up to this, in seconds."""
+ABSENT_WAIT = 300.0
+"""How long a kind that the server does not have is left alone, in seconds; up to twice that, by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How the contact to the server is, for one kind.
+
+    `synced`: a complete list was seen once. `error` is empty when all is well, else it says what is wrong, `since`
+    the time when that began (in the caller's clock). `failures` in a row. `note` says why a kind counts as empty.
+    """
+
+    resource: str
+    synced: bool = False
+    error: str = ""
+    since: float = 0.0
+    failures: int = 0
+    note: str = ""
+
+
+class Contact:
+    """Keeps the `Health` of one kind and the wait that is due."""
+
+    def __init__(self, resource: str) -> None:
+        self.health = Health(resource)
+        self._due: float | None = None
+
+    def answered(self) -> None:
+        """Note a good answer; the row of failures does not end with it."""
+        self.health = replace(self.health, error="", since=0.0)
+
+    def synced(self) -> None:
+        """Note a complete list."""
+        self.health = replace(self.health, synced=True, error="", since=0.0, note="")
+
+    def lived(self) -> None:
+        """Note that a watch made progress, which ends the row of failures."""
+        self.health = replace(self.health, error="", since=0.0, failures=0)
+
+    def absent(self, reason: str) -> None:
+        """Note that the server does not have this kind: it counts as a complete, empty list, to be tried later."""
+        self.health = Health(self.health.resource, synced=True, note=reason)
+        self._due = 0.0
+
+    def failed(self, reason: str, now: float, retry_after: float = 0.0) -> None:
+        """Note a failure; `retry_after` seconds is what the server asked for."""
+        health = self.health
+        since = health.since if health.error else now
+        self.health = replace(health, error=reason, since=since, failures=health.failures + 1)
+        self._due = min(retry_after, MOST_RETRY_AFTER)
+
+    def take_wait(self, chance: float) -> float | None:
+        """Take the wait that is due, in seconds, once; None when there is none."""
+        least, self._due = self._due, None
+        if least is None:
+            return None
+        if not self.health.failures:
+            return ABSENT_WAIT * (1 + chance)
+        doublings = min(self.health.failures - 1, 10)
+        return max(min(LEAST_WAIT * 2.0**doublings * (1 + chance / 2), MOST_WAIT), least)

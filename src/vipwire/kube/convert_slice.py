@@ -1,0 +1,154 @@
+"""From EndpointSlices and v1 Endpoints on the wire to `model.EndpointSlice`: what of them is valid.
+
+A hundred thousand endpoints pass through here at start, so the usual endpoint is read without a detour, and equal
+values (zones, ports, the names of nodes) are held once.
+"""
+
+import functools
+from collections.abc import Iterator
+from sys import intern
+
+from vipwire.kube import wire
+from vipwire.kube.finding import Findings, is_label
+from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family, family_of
+from vipwire.model.problem import Problem
+
+FAMILIES = {family.value: family for family in Family}
+NO_META = wire.SliceMeta()
+NO_LABELS = wire.SliceLabels()
+NO_CONDITIONS = wire.Conditions()
+NO_HINTS = wire.Hints()
+NO_ANNOTATIONS = wire.SliceAnnotations()
+TRIGGER_FIELD = "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]"
+
+
+def convert_slice(source: wire.EndpointSlice) -> tuple[EndpointSlice | None, tuple[Problem, ...]]:
+    """Convert one EndpointSlice; None when it is nobody's, another proxy's, headless, or of no IP family."""
+    meta = source.metadata or NO_META
+    labels = meta.labels or NO_LABELS
+    if not labels.service or labels.headless is not None or labels.proxy_name is not None:
+        return None, ()
+    if source.address_type == "FQDN":
+        return None, ()
+    namespace = intern(meta.namespace or "")
+    found = Findings("EndpointSlice", ObjectName(namespace, meta.name or ""))
+    family = FAMILIES.get(source.address_type or "")
+    if family is None:
+        found.note("addressType", f"{source.address_type!r} is unknown (allowed: IPv4, IPv6, FQDN)")
+    if not is_label(labels.service):
+        found.note("metadata.labels[kubernetes.io/service-name]", f"{labels.service[:80]!r} is no Service's name")
+        family = None
+    if not found.named(namespaced=True) or family is None:
+        return None, found.problems()
+    annotations = meta.annotations or NO_ANNOTATIONS
+    converted = EndpointSlice(
+        name=found.name,
+        service=ObjectName(namespace, intern(labels.service)),
+        family=family,
+        ports=_share_ports(tuple(_ports(source.ports or (), "ports", found))),
+        endpoints=tuple(_endpoints(source.endpoints or (), family, found)),
+        triggered=found.timestamp(TRIGGER_FIELD, annotations.triggered),
+    )
+    return converted, found.problems()
+
+
+def convert_endpoints(source: wire.Endpoints) -> tuple[tuple[EndpointSlice, ...], tuple[Problem, ...]]:
+    """Convert v1 Endpoints as the mirroring controller does: one slice for each subset and family.
+
+    Nothing when the label `endpointslice.kubernetes.io/skip-mirror` forbids it. The slices' names hold colons, so
+    that they cannot be the name of a slice that somebody wrote.
+    """
+    meta, labels = source.metadata or wire.EndpointsMeta(), (source.metadata and source.metadata.labels)
+    if labels and (labels.skip_mirror == "true" or labels.headless is not None or labels.proxy_name is not None):
+        return (), ()
+    service = ObjectName(intern(meta.namespace or ""), intern(meta.name or ""))
+    found = Findings("Endpoints", service)
+    if not found.named(namespaced=True):
+        return (), found.problems()
+    triggered = found.timestamp(TRIGGER_FIELD, (meta.annotations or NO_ANNOTATIONS).triggered)
+    slices = []
+    for index, subset in enumerate(source.subsets or ()):
+        path = f"subsets[{index}]"
+        ports = _share_ports(tuple(_ports(subset.ports or (), f"{path}.ports", found)))
+        endpoints = tuple(_subset(subset, path, found))
+        for family in Family:
+            ours = tuple(endpoint for endpoint in endpoints if family_of(endpoint.address) is family)
+            if ours:
+                name = ObjectName(service.namespace, f"{service.name}:{index}:{family.value}")
+                slices.append(EndpointSlice(name, service, family, ports, ours, triggered))
+    return tuple(slices), found.problems()
+
+
+def _subset(subset: wire.Subset, path: str, found: Findings) -> Iterator[Endpoint]:
+    for ready, field in ((True, "addresses"), (False, "notReadyAddresses")):
+        sources = (subset.addresses if ready else subset.not_ready_addresses) or ()
+        for index, source in enumerate(sources):
+            address = found.address(f"{path}.{field}[{index}].ip", source.ip, local_use=False)
+            if address is not None:
+                node = intern(source.node_name) if source.node_name else ""
+                yield Endpoint(address, ready, serving=ready, node=node)
+
+
+def _ports(ports: tuple[wire.EndpointPort, ...], field: str, found: Findings) -> Iterator[EndpointPort]:
+    names: set[str] = set()
+    for index, source in enumerate(ports):
+        path = f"{field}[{index}]"
+        name = found.port_name(f"{path}.name", source.name)
+        protocol = found.protocol(f"{path}.protocol", source.protocol)
+        number = found.port(f"{path}.port", source.port)
+        if name is None or protocol is None or number is None:
+            continue
+        if name in names:
+            found.note(f"{path}.name", f"{name!r} is there already: the first is used")
+            continue
+        names.add(name)
+        yield EndpointPort(intern(name), protocol, number)
+
+
+def _endpoints(sources: tuple[wire.Endpoint, ...], family: Family, found: Findings) -> Iterator[Endpoint]:
+    for index, source in enumerate(sources):
+        address = _address(source, index, family, found)
+        if address is None:
+            continue
+        conditions, hints = source.conditions or NO_CONDITIONS, source.hints
+        yield Endpoint(
+            address,
+            # Unknown is not "no": a slice that somebody wrote without conditions is to be used.
+            conditions.ready is not False,
+            conditions.serving is not False,
+            conditions.terminating is True,
+            intern(source.node_name) if source.node_name else "",
+            _names(hints.for_zones) if hints and hints.for_zones else (),
+            _names(hints.for_nodes) if hints and hints.for_nodes else (),
+        )
+
+
+def _address(source: wire.Endpoint, index: int, family: Family, found: Findings) -> Address | None:
+    """Read the first address: what the others mean was never defined, and no proxy uses them."""
+    if not source.addresses:
+        found.note(f"endpoints[{index}].addresses", "is missing")
+        return None
+    text = source.addresses[0]
+    address = found.address(f"endpoints[{index}].addresses[0]", text, local_use=False)
+    if address is not None and len(address) * 8 != family.bits:
+        found.note(f"endpoints[{index}].addresses[0]", f"{text!r} is not of the slice's family, {family.value}")
+        return None
+    return address
+
+
+def _names(hinted: tuple[wire.HintedName, ...]) -> tuple[str, ...]:
+    return _share_names(tuple(hint.name for hint in hinted if hint.name))
+
+
+@functools.lru_cache(maxsize=4096)
+def _share_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return an equal tuple seen earlier: a cluster has few zones, and every endpoint names one."""
+    return names
+
+
+@functools.lru_cache(maxsize=4096)
+def _share_ports(ports: tuple[EndpointPort, ...]) -> tuple[EndpointPort, ...]:
+    """Return an equal tuple seen earlier: the slices of one application, and most applications, share them."""
+    return ports

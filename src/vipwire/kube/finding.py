@@ -1,0 +1,184 @@
+"""Reading one object's fields, and keeping what was found wrong with them.
+
+A `Findings` belongs to one object while it is converted. Each reader returns the value as far as it is valid and
+notes the rest, with the field's path as Kubernetes writes it. An object with thousands of broken entries is told of
+briefly: its first problems in full, then how many more there are.
+"""
+
+import datetime as dt
+import functools
+import re
+from collections.abc import Iterable
+from enum import Enum
+from typing import TypeVar
+
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Prefix, Protocol, parse_address
+from vipwire.model.problem import Problem
+
+MOST_PROBLEMS = 20
+"""As many problems of one object are told in full."""
+
+_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
+_ALLOWED_PROTOCOLS = ", ".join(protocol.name for protocol in Protocol)
+
+_SPECIAL = tuple(
+    (Prefix.parse(text), name)
+    for text, name in (
+        ("0.0.0.0/32", "the unspecified address"),
+        ("127.0.0.0/8", "a loopback address"),
+        ("224.0.0.0/4", "a multicast address"),
+        ("::/128", "the unspecified address"),
+        ("::1/128", "a loopback address"),
+        ("ff00::/8", "a multicast address"),
+    )
+)
+_LINK_LOCAL = (Prefix.parse("169.254.0.0/16"), Prefix.parse("fe80::/10"))
+_SPECIAL_FIRST_BYTES = frozenset((0, 127, 169, *range(224, 240), 0xFE, 0xFF))
+"""Of either family; every endpoint is checked, and nearly all are done with this."""
+
+Choice = TypeVar("Choice", bound=Enum)
+
+
+class Findings:
+    """The problems of one object, in the order in which they were found."""
+
+    def __init__(self, kind: str, name: ObjectName) -> None:
+        self.kind = kind
+        self.name = name
+        self._problems: list[Problem] = []
+        self._untold = 0
+
+    def note(self, field: str, message: str) -> None:
+        """Add one problem; beyond `MOST_PROBLEMS` only their number is kept."""
+        if len(self._problems) < MOST_PROBLEMS:
+            self._problems.append(Problem(self.kind, self.name, field, message))
+        else:
+            self._untold += 1
+
+    def problems(self) -> tuple[Problem, ...]:
+        """All problems found so far."""
+        told = tuple(self._problems)
+        if self._untold:
+            told += (Problem(self.kind, self.name, "", f"{self._untold} more problems in this object"),)
+        return told
+
+    def address(self, field: str, text: str | None, *, local_use: bool = True) -> Address | None:
+        """Read one address that packets can be sent to.
+
+        No proxy may take over the unspecified, loopback and multicast addresses. `local_use=False` refuses
+        link-local ones too, as the API server does for endpoints and externalIPs.
+        """
+        try:
+            address = parse_address(text or "")
+        except ValueError as error:
+            self.note(field, str(error))
+            return None
+        if special := _special_use(address, local_use=local_use):
+            self.note(field, f"{text!r} is {special}, which cannot be balanced")
+            return None
+        return address
+
+    def addresses(self, field: str, texts: Iterable[str], *, local_use: bool = True) -> tuple[Address, ...]:
+        """Read a list of addresses; the invalid ones are noted, repeated ones are taken once."""
+        found: dict[Address, None] = {}
+        for index, text in enumerate(texts):
+            address = self.address(f"{field}[{index}]", text, local_use=local_use)
+            if address is not None:
+                found[address] = None
+        return tuple(found)
+
+    def prefixes(self, field: str, texts: Iterable[str]) -> tuple[Prefix, ...]:
+        """Read a list of CIDRs; spaces around one are ignored, the invalid ones are noted."""
+        found: dict[Prefix, None] = {}
+        for index, text in enumerate(texts):
+            try:
+                found[Prefix.parse(text.strip())] = None
+            except ValueError as error:
+                self.note(f"{field}[{index}]", str(error))
+        return tuple(found)
+
+    def protocol(self, field: str, text: str | None) -> Protocol | None:
+        """Read a protocol; absent is TCP, an unknown one cannot be balanced."""
+        if not text:
+            return Protocol.TCP
+        try:
+            return Protocol[text]
+        except KeyError:
+            self.note(field, f"{text!r} is not a protocol (allowed: {_ALLOWED_PROTOCOLS})")
+            return None
+
+    def port(self, field: str, number: int | None) -> int | None:
+        """Read a port number that must be there."""
+        if number is not None and 0 < number < 65536:
+            return number
+        self.note(field, "is missing" if number is None else f"{number} is not a port (allowed: 1 to 65535)")
+        return None
+
+    def choice(self, field: str, text: str | None, default: Choice) -> Choice:
+        """Read one of an enum's values; absent or unknown is `default`, unknown is noted."""
+        if not text:
+            return default
+        try:
+            return type(default)(text)
+        except ValueError:
+            allowed = ", ".join(str(member.value) for member in type(default))
+            self.note(field, f"{text!r} is unknown (allowed: {allowed}), taken as {default.value}")
+            return default
+
+    def timestamp(self, field: str, text: str | None) -> float | None:
+        """Read an RFC 3339 time as seconds since the epoch; absent is None, invalid is noted and None."""
+        if not text:
+            return None
+        try:
+            return _instant(text)
+        except (ValueError, OverflowError):
+            self.note(field, f"{text!r} is not a time (RFC 3339)")
+            return None
+
+    def port_name(self, field: str, text: str | None) -> str | None:
+        """Read a port's name, a DNS label or nothing: it is written into the kernel's comments and chains."""
+        if not text or _LABEL.fullmatch(text):
+            return text or ""
+        self.note(field, f"{_cut(text)!r} is not a DNS label of at most 63 characters")
+        return None
+
+    def named(self, *, namespaced: bool) -> bool:
+        """Check the object's own name as the API server does, so that it can stand in comments and scripts."""
+        namespace, name = self.name
+        if not _SUBDOMAIN.fullmatch(name):
+            self.note("metadata.name", f"{_cut(name)!r} is not a DNS subdomain of at most 253 characters")
+            return False
+        if namespaced and not _LABEL.fullmatch(namespace):
+            self.note("metadata.namespace", f"{_cut(namespace)!r} is not a DNS label of at most 63 characters")
+            return False
+        return True
+
+
+def is_label(text: str) -> bool:
+    """Tell whether a text is a DNS label (RFC 1123) of at most 63 characters."""
+    return _LABEL.fullmatch(text) is not None
+
+
+@functools.lru_cache(maxsize=1024)
+def _instant(text: str) -> float:
+    parsed = dt.datetime.fromisoformat(text)
+    if parsed.tzinfo is None:
+        raise ValueError(text)
+    return parsed.timestamp()
+
+
+def _special_use(address: Address, *, local_use: bool) -> str:
+    if address[0] not in _SPECIAL_FIRST_BYTES:
+        return ""
+    for prefix, name in _SPECIAL:
+        if address in prefix:
+            return name
+    if not local_use and any(address in prefix for prefix in _LINK_LOCAL):
+        return "a link-local address"
+    return ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:80]}..."

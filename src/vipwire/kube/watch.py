@@ -1,0 +1,280 @@
+"""List and watch of one kind of object, without any input or output: the protocol alone.
+
+`ResourceWatch` is told what came (bytes, ends, failures, the time, a random number) and answers with events and with
+what to do next. It is in one of these states, which its version and its token tell:
+
+    list ──page──▶ list (next chunk) ──last page──▶ watch from the list's version ──end──▶ watch from the last version
+     ▲                    │ 410: from the start,        │ 410, garbage, unknown error
+     └────────────────────┴─in one piece◀───────────────┘
+
+Rules that matter:
+
+* Nothing is said while the server is away: what was programmed stays.
+* A version from which the server cannot continue (410) is no failure: list again, at once.
+* A watch that ends within a second made no progress worth a free retry: it counts as a failure, or a server that
+  accepts and closes would be asked without a pause.
+* `Listed` replaces everything, so a list is only told of when complete.
+
+See "Efficient detection of changes" and "Retrieving large results sets in chunks" in the Kubernetes documentation.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from vipwire.kube import wire
+from vipwire.kube.contact import Contact, Health
+from vipwire.kube.resource import BROKEN, Reader, Resource
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.state.event import Deleted, Event, Listed, Object, Upserted
+
+PAGE_SIZE = 500
+LEAST_WATCH = 300.0
+"""`timeoutSeconds` of a watch; up to twice that, by chance, so that a cluster's nodes do not return together."""
+BRIEF = 1.0
+"""A watch shorter than this, in seconds, made no progress."""
+LONGEST_LINE = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """GET `path` with `query`. `timeout` bounds the whole answer, in seconds."""
+
+    path: str
+    query: tuple[tuple[str, str], ...]
+    watch: bool
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait so many seconds, then ask again what to do."""
+
+    seconds: float
+
+
+Action: TypeAlias = Request | Sleep
+
+
+class ResourceWatch:
+    """The state of list and watch for one kind. Never raises for anything that a server says."""
+
+    def __init__(self, resource: Resource) -> None:
+        self.resource = resource
+        self.broken = False
+        """Whether the rest of this watch's answer is of no use."""
+        self._reader = Reader(resource)
+        self._page = msgspec.json.Decoder(wire.Page)
+        self._line = msgspec.json.Decoder(wire.WatchEvent)
+        self._status = msgspec.json.Decoder(wire.Status)
+        self._contact = Contact(resource.plural)
+        self._known: set[ObjectName] = set()
+        self._found: dict[ObjectName, Object] = {}
+        self._problems: list[Problem] = []
+        self._version = ""
+        self._token = ""
+        self._chunked = True
+        self._absent = False
+        self._field_selector = ",".join(filter(None, (resource.field_selector, resource.optional_field_selector)))
+        self._buffer = bytearray()
+        self._opened: float | None = None
+
+    def health(self) -> Health:
+        """Tell how it goes."""
+        return self._contact.health
+
+    def next_action(self, chance: float) -> Action:
+        """Say what to do next; `chance` is a random number from 0 up to 1. A wait is told of once."""
+        wait = self._contact.take_wait(chance)
+        if wait is not None:
+            return Sleep(wait)
+        self._buffer.clear()
+        self.broken, self._opened = False, None
+        selectors = (("labelSelector", self.resource.label_selector), ("fieldSelector", self._field_selector))
+        query = tuple((key, value) for key, value in selectors if value)
+        if self._version:
+            return self._watch_request(query, chance)
+        if self._chunked:
+            query = (*query, ("limit", str(PAGE_SIZE)))
+        if self._token:
+            query = (*query, ("continue", self._token))
+        return Request(self.resource.url, query, watch=False, timeout=60.0)
+
+    def _watch_request(self, query: tuple[tuple[str, str], ...], chance: float) -> Request:
+        seconds = int(LEAST_WATCH * (1 + chance))
+        watch = (
+            ("watch", "true"),
+            ("resourceVersion", self._version),
+            ("allowWatchBookmarks", "true"),
+            ("timeoutSeconds", str(seconds)),
+        )
+        return Request(self.resource.url, (*query, *watch), watch=True, timeout=seconds + 30.0)
+
+    def page(self, body: bytes, now: float) -> list[Event]:
+        """Take the answer to a list request: the event `Listed` with the last chunk."""
+        try:
+            page = self._page.decode(body)
+        except BROKEN as error:
+            return self._relist_later(f"list: {error}", now)
+        meta = page.metadata or wire.ListMeta()
+        if not meta.resource_version:
+            return self._relist_later("list: an answer without metadata.resourceVersion", now)
+        for index, raw in enumerate(page.items or ()):
+            reading = self._reader.read(raw, f"items[{index}]")
+            self._problems.extend(reading.problems)
+            if reading.name is not None and reading.object is not None:
+                self._found[reading.name] = reading.object
+        self._token = meta.continue_token or ""
+        return [] if self._token else [self._listed(meta.resource_version)]
+
+    def _listed(self, version: str) -> Listed:
+        event = Listed(self.resource.kind, tuple(self._found.values()), tuple(self._problems))
+        self._known = set(self._found)
+        self._restart()
+        self._version = version
+        self._chunked, self._absent = True, False
+        self._contact.synced()
+        return event
+
+    def opened(self, now: float) -> None:
+        """Take note that the server has begun to answer a watch."""
+        self._opened = now
+        self._contact.answered()
+
+    def received(self, data: bytes, now: float) -> list[Event]:
+        """Take bytes of a watch's answer, cut anywhere. `broken` then tells whether to go on reading."""
+        if self.broken:
+            return []
+        head, newline, tail = data.rpartition(b"\n")
+        if not newline:
+            self._buffer += data
+            if len(self._buffer) > LONGEST_LINE:
+                self._relist_later(f"watch: a line of more than {LONGEST_LINE} bytes", now)
+            return []
+        lines = (bytes(self._buffer) + head).split(b"\n")
+        self._buffer[:] = tail
+        events: list[Event] = []
+        for line in lines:
+            if line.strip() and not self.broken:
+                events.extend(self._event(line, now))
+        return events
+
+    def ended(self, now: float) -> None:
+        """Take note that a watch's answer is over, orderly or not; an unfinished line is asked for again."""
+        if self.broken:
+            return
+        if self._opened is not None and now - self._opened >= BRIEF:
+            self._contact.lived()
+        else:
+            self._fail("watch: ended at once", now)
+
+    def failed(self, reason: str, now: float) -> None:
+        """Take note that a request got no answer, or that its connection broke."""
+        self._fail(f"{'watch' if self._version else 'list'}: {reason}", now)
+
+    def refused(self, code: int, body: bytes, now: float, retry_after: float = 0.0) -> list[Event]:
+        """Take an HTTP status other than 200; `retry_after` is that header in seconds."""
+        try:
+            status = self._status.decode(body)
+        except BROKEN:
+            status = wire.Status()
+        return self._refused(code, status, now, retry_after)
+
+    def _refused(self, code: int, status: wire.Status, now: float, retry_after: float = 0.0) -> list[Event]:
+        what = "watch" if self._version else "list"
+        reason = f"{what}: {code} {status.message or status.reason or ''}".rstrip()
+        if code == 410 or status.reason in ("Expired", "Gone"):
+            self._gone(reason, now)
+        elif code == 400 and self._field_selector != self.resource.field_selector:
+            self._field_selector = self.resource.field_selector
+            self._relist()
+        elif code in (403, 404) and self._may_be_absent():
+            return self._count_as_empty(reason)
+        else:
+            self._fail(reason, now, retry_after)
+        return []
+
+    def _gone(self, reason: str, now: float) -> None:
+        if self._token:
+            # The chunks outlived the server's memory of that version; in one piece it cannot happen again.
+            self._chunked = False
+        elif self._opened is None or now - self._opened < BRIEF:
+            self._fail(reason, now)
+        self._relist()
+
+    def _may_be_absent(self) -> bool:
+        """Tell whether a refusal may mean that the kind is not served; not once it was: that is an outage."""
+        return self.resource.optional and (self._absent or not self._contact.health.synced)
+
+    def _count_as_empty(self, reason: str) -> list[Event]:
+        events: list[Event] = [] if self._absent else [Listed(self.resource.kind, ())]
+        self._absent = True
+        self._relist()
+        self._contact.absent(reason)
+        return events
+
+    def _event(self, line: bytes, now: float) -> list[Event]:
+        try:
+            event = self._line.decode(line)
+        except BROKEN as error:
+            return self._relist_later(f"watch: {error}", now)
+        match event.type:
+            case "ADDED" | "MODIFIED" | "DELETED":
+                return self._changed(event, now)
+            case "BOOKMARK":
+                self._version = self._reader.read(event.object, "bookmark").version or self._version
+                return []
+            case "ERROR":
+                return self._stream_error(event.object, now)
+        return self._relist_later(f"watch: an event of unknown type {event.type[:40]!r}", now)
+
+    def _changed(self, event: wire.WatchEvent, now: float) -> list[Event]:
+        reading = self._reader.read(event.object, "watch")
+        if reading.name is None:
+            return self._relist_later("watch: an object without a name", now)
+        self._version = reading.version or self._version
+        if event.type == "DELETED":
+            return self._forget(reading.name, ())
+        if reading.object is None:
+            return self._forget(reading.name, reading.problems)
+        self._known.add(reading.name)
+        return [Upserted(reading.object, reading.problems)]
+
+    def _forget(self, name: ObjectName, problems: tuple[Problem, ...]) -> list[Event]:
+        """Tell that an object is gone or no longer one to proxy, if that is news."""
+        if name not in self._known and not problems:
+            return []
+        self._known.discard(name)
+        return [Deleted(self.resource.kind, name, problems)]
+
+    def _stream_error(self, raw: msgspec.Raw, now: float) -> list[Event]:
+        try:
+            status = self._status.decode(raw)
+        except BROKEN as error:
+            return self._relist_later(f"watch: {error}", now)
+        code = status.code or 0
+        if code in (410, 429) or code >= 500 or status.reason in ("Expired", "Gone"):
+            self.broken = True
+            return self._refused(code, status, now)
+        return self._relist_later(f"watch: {code} {status.message or status.reason or 'error'}", now)
+
+    def _relist_later(self, reason: str, now: float) -> list[Event]:
+        self.broken = True
+        self._fail(reason, now)
+        self._relist()
+        return []
+
+    def _relist(self) -> None:
+        self._version = ""
+        self._restart()
+
+    def _restart(self) -> None:
+        self._token = ""
+        self._found, self._problems = {}, []
+
+    def _fail(self, reason: str, now: float, retry_after: float = 0.0) -> None:
+        if self._opened is not None and now - self._opened >= BRIEF:
+            self._contact.lived()
+        self._contact.failed(reason, now, retry_after)
