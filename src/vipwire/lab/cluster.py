@@ -1,0 +1,220 @@
+"""A lab: built, used and taken down.
+
+    with Lab() as lab:
+        lab.probe("client", "192.168.0.1", 30080, count=10)
+
+Building is: take the name, start the echo process (which loads while the rest is done), make the namespaces, connect
+them, open the Pods' ports. Whatever fails on the way, everything made so far is removed again.
+"""
+
+import contextlib
+import difflib
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from vipwire.lab import netns, rtnetlink, servers, state, wiring
+from vipwire.lab.continuous import Connection, Continuous
+from vipwire.lab.errors import LabError
+from vipwire.lab.probe import Manner, ProbeResult, Target, probe
+from vipwire.lab.processes import ProcessId
+from vipwire.lab.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology
+from vipwire.model.net import Family, Protocol
+
+ALL_PROTOCOLS = (Protocol.TCP, Protocol.UDP, Protocol.SCTP)
+_SYSCTL = Path("/proc/sys/net")
+
+
+class Lab:
+    """A small cluster of network namespaces. Enter it to have it for a while; or call `up` and, some day, `down`.
+
+    Every host is named as in the topology, and `underlay` is the network between the nodes. Needs root.
+    """
+
+    def __init__(self, topology: Topology = DEFAULT, name: str | None = None) -> None:
+        self.topology = topology
+        self.name = state.check_name(name or f"t{os.getpid()}-{secrets.token_hex(2)}")
+        self.missing: frozenset[Protocol] = frozenset()
+        """Protocols over which no Pod answers, for this kernel lacks them."""
+        self._started: list[subprocess.Popen[Any]] = []
+
+    @classmethod
+    def attach(cls, name: str) -> Self:
+        """Find a lab that is up; raise LabError if there is none of this name."""
+        return cls(state.load(name), name)
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.down()
+
+    def up(self) -> None:
+        """Build it; raise LabError, having removed all again, if that is not possible."""
+        directory = state.create(self.name, self.topology)
+        try:
+            servers.start(directory)
+            self._build()
+            for pod in self.topology.pods:
+                self.missing |= self.start(pod.name)
+        except BaseException:
+            self.down()
+            raise
+
+    def down(self) -> None:
+        """End the processes it started and remove its namespaces and files; also of a lab that is half-built or gone."""
+        directory = state.directory_of(self.name)
+        state.end_processes(directory)
+        for process in self._started:
+            process.wait()
+        for host in self.topology.names():
+            netns.delete(state.namespace_of(self.name, host))
+        state.remove(directory)
+
+    def host(self, name: str) -> Node | Pod | Client:
+        """Find a host by its name; raise LabError with the names that are near."""
+        for host in self.topology.hosts():
+            if host.name == name:
+                return host
+        near = difflib.get_close_matches(name, self.topology.names(), 3) or sorted(self.topology.names())
+        raise LabError(f"the lab {self.name} has no host {name!r}; there is {', '.join(near)}")
+
+    def address(self, host: str, family: Family = Family.IPV4) -> str:
+        """Tell a host's primary address."""
+        colon = family is Family.IPV6
+        for address in self.host(host).addresses:
+            if (":" in address) is colon:
+                return address
+        raise LabError(f"host {host} has no {family.value} address")
+
+    def netns(self, host: str) -> Path:
+        """Tell where a host's namespace is mounted: a path for setns, `nsenter --net=`."""
+        if host != UNDERLAY:
+            self.host(host)
+        return netns.path_of(state.namespace_of(self.name, host))
+
+    def inside(self, host: str) -> contextlib.AbstractContextManager[None]:
+        """Put the calling thread into a host's namespace for a moment."""
+        return netns.inside(self.netns(host))
+
+    def run(
+        self, host: str, argv: Sequence[str], *, timeout: float = 30.0, check: bool = True, **more: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host, as subprocess.run does; its output is captured as text."""
+        with self.inside(host):
+            return subprocess.run(argv, timeout=timeout, check=check, **{"capture_output": True, "text": True} | more)
+
+    def popen(self, host: str, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
+        """Start a command on a host, as subprocess.Popen does; `down` ends it if it still runs then."""
+        with self.inside(host):
+            process = subprocess.Popen(argv, **more)
+        self._started.append(process)
+        if identity := ProcessId.of(process.pid):
+            identity.write(state.directory_of(self.name) / f"{process.pid}.pid")
+        return process
+
+    def serve(
+        self,
+        host: str,
+        ports: Sequence[int],
+        protocols: Sequence[Protocol] = ALL_PROTOCOLS,
+        addresses: Sequence[str] = (),
+    ) -> frozenset[Protocol]:
+        """Answer on more ports of a host, such as a node's for a hostNetwork Pod; on all addresses if none are named.
+
+        Return the protocols that this kernel lacks.
+        """
+        node = self.topology.node_of(host)
+        directory = state.directory_of(self.name)
+        return servers.serve(directory, host, node, self.netns(host), ports, protocols, addresses)
+
+    def start(self, pod: str) -> frozenset[Protocol]:
+        """Let a Pod answer on its ports (again)."""
+        found = self.host(pod)
+        if not isinstance(found, Pod):
+            raise LabError(f"{pod} is not a Pod; `serve` opens ports on other hosts")
+        return self.serve(pod, found.ports)
+
+    def stop(self, host: str, ports: Sequence[int] = ()) -> int:
+        """Close ports of a host (all of them, if none are named) and their connections; return how many sockets."""
+        self.host(host)
+        return servers.stop(state.directory_of(self.name), host, ports)
+
+    def probe(  # noqa: PLR0913 - a connection is that many words
+        self,
+        host: str,
+        address: str,
+        port: int,
+        protocol: Protocol = Protocol.TCP,
+        *,
+        source: str | None = None,
+        source_port: int | None = None,
+        timeout: float = 1.0,
+        count: int = 1,
+        parallel: int = 16,
+    ) -> list[ProbeResult]:
+        """Connect from a host to an address, `count` times; tell what became of each, in order. See `probe.probe`."""
+        manner = Manner(source, source_port, timeout, count, parallel)
+        return probe(self.netns(host), Target(address, port, protocol), manner)
+
+    def continuous(
+        self,
+        host: str,
+        address: str,
+        port: int,
+        protocol: Protocol = Protocol.TCP,
+        *,
+        timeout: float = 1.0,
+        interval: float = 0.01,
+    ) -> Continuous:
+        """Connect again and again, in the background, while the result is entered."""
+        return Continuous(self.netns(host), Target(address, port, protocol), Manner(timeout=timeout), interval)
+
+    def connect(  # noqa: PLR0913 - a connection is that many words
+        self,
+        host: str,
+        address: str,
+        port: int,
+        protocol: Protocol = Protocol.TCP,
+        *,
+        source: str | None = None,
+        source_port: int | None = None,
+        timeout: float = 1.0,
+    ) -> Connection:
+        """Open a connection to an echo server that stays open."""
+        manner = Manner(source, source_port, timeout)
+        return Connection(self.netns(host), Target(address, port, protocol), manner)
+
+    def _build(self) -> None:
+        plan = wiring.plan(self.topology)
+        routers = {UNDERLAY, *(node.name for node in self.topology.nodes)}
+        for host in self.topology.names():
+            netns.create(state.namespace_of(self.name, host))
+            with self.inside(host):
+                _set(wiring.sysctls(router=host in routers))
+        for wire in plan.wires:
+            with _opened(self.netns(wire.host)) as far_end, self.inside(wire.router):
+                rtnetlink.apply([wire.request(far_end)])
+        for host, requests in plan.requests.items():
+            with self.inside(host):
+                rtnetlink.apply(requests)
+
+
+def _set(settings: dict[str, str]) -> None:
+    for name, value in settings.items():
+        # Older kernels lack some; of icmp_msgs_per_sec they have one for the whole machine, which is not ours.
+        with contextlib.suppress(FileNotFoundError):
+            (_SYSCTL / name).write_text(value)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,7 @@
+"""What can go wrong in the lab, in words for the person who started it."""
+
+from vipwire.errors import VipwireError
+
+
+class LabError(VipwireError):
+    """The lab cannot be built, found or used as asked: says which lab, which host, and what to do."""

@@ -1,0 +1,263 @@
+"""Probes: connect from a namespace, say hello, and tell what became of it.
+
+Each attempt is a generator that yields the event it waits for; `probe` runs many of them at a time over one selector, so that a
+hundred that time out take no longer than one. Only the socket is opened inside the namespace: it stays there.
+
+What the outcomes mean for a service proxy: ANSWERED, an endpoint was chosen; REFUSED, a port without a listener or a rule that
+rejects; TIMED_OUT, a rule that drops (or nobody there); UNREACHABLE, the packet met no rule and no route.
+"""
+
+import enum
+import errno
+import os
+import selectors
+import socket
+import time
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from vipwire.lab import netns
+from vipwire.lab.answer import HELLO, Answer, Peer
+from vipwire.lab.errors import LabError
+from vipwire.model.net import Protocol, format_endpoint, parse_address
+
+MAX_COUNT = 100_000
+_IP_RECVERR, _IPV6_RECVERR = 11, 25
+_TYPES = {
+    Protocol.TCP: socket.SOCK_STREAM,
+    Protocol.UDP: socket.SOCK_DGRAM,
+    Protocol.SCTP: socket.SOCK_STREAM,
+}
+
+
+class Outcome(enum.Enum):
+    """What became of an attempt."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    TIMED_OUT = "timed out"
+    RESET = "reset"
+    UNREACHABLE = "unreachable"
+
+
+_OUTCOMES = {
+    errno.ECONNREFUSED: Outcome.REFUSED,
+    errno.ETIMEDOUT: Outcome.TIMED_OUT,
+    errno.EPERM: Outcome.TIMED_OUT,  # a rule dropped it on its way out: of that the host's own processes are told
+    errno.EINVAL: Outcome.TIMED_OUT,  # so they are of a blackhole route
+    errno.ECONNRESET: Outcome.RESET,
+    errno.ECONNABORTED: Outcome.RESET,
+    errno.EPIPE: Outcome.RESET,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to connect to."""
+
+    address: str
+    port: int
+    protocol: Protocol = Protocol.TCP
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `10.0.0.1:80`, `[fd00::1]:80/udp`; raise LabError saying what is wrong."""
+        rest, _, protocol = text.partition("/")
+        host, colon, port = rest.rpartition(":")
+        try:
+            if not colon or (host.count(":") and not (host.startswith("[") and host.endswith("]"))):
+                raise ValueError("write ADDRESS:PORT, and brackets around IPv6: [fd00::1]:80")
+            if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+                raise ValueError(f"{port!r} is not a port (1 to 65535)")
+            if protocol.upper() not in ("", *Protocol.__members__):
+                raise ValueError(f"{protocol!r} is none of tcp, udp, sctp")
+            parse_address(host.strip("[]"))
+        except ValueError as error:
+            raise LabError(f"{text!r} is no destination: {error}") from error
+        return cls(host.strip("[]"), int(port), Protocol[protocol.upper() or "TCP"])
+
+    def __str__(self) -> str:
+        return f"{format_endpoint(parse_address(self.address), self.port)}/{self.protocol.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """One attempt. `duration` is in seconds; `source` is the address it was made from; `errno` is the kernel's, or 0."""
+
+    outcome: Outcome
+    duration: float
+    answer: Answer | None = None
+    source: Peer | None = None
+    errno: int = 0
+
+    @property
+    def pod(self) -> str:
+        """Who answered; "" if nobody did."""
+        return self.answer.pod if self.answer else ""
+
+    @property
+    def saw(self) -> str:
+        """The client's address as the server saw it; "" if nobody answered."""
+        return self.answer.saw.address if self.answer else ""
+
+    def __str__(self) -> str:
+        if self.answer:
+            return f"{self.outcome.value} by {self.answer.pod}, which saw {self.answer.saw}"
+        return f"{self.outcome.value} ({os.strerror(self.errno)})" if self.errno else self.outcome.value
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How to probe: from which address and port (the kernel's choice by default), how patiently, how many at a time."""
+
+    source: str | None = None
+    source_port: int | None = None
+    timeout: float = 1.0
+    count: int = 1
+    parallel: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0 < self.count <= MAX_COUNT:
+            raise LabError(f"count is {self.count}; it must be from 1 to {MAX_COUNT}")
+        if self.timeout <= 0 or self.parallel < 1:
+            raise LabError(f"timeout is {self.timeout} and parallel is {self.parallel}; both must be above 0")
+
+    @property
+    def at_a_time(self) -> int:
+        """How many attempts may be under way: one, if they share a port."""
+        return 1 if self.source_port else min(self.parallel, 512)
+
+
+def probe(namespace: Path, target: Target, manner: Manner) -> list[ProbeResult]:
+    """Make `count` attempts; return what became of each, in the order in which they were begun.
+
+    Takes at most timeout * count / parallel seconds. Raise LabError if the host lacks the source address or the kernel the
+    protocol.
+    """
+    results: dict[int, ProbeResult] = {}
+    begun = 0
+    with selectors.DefaultSelector() as selector:
+        while len(results) < manner.count:
+            while begun < manner.count and begun - len(results) < manner.at_a_time:
+                attempt = _Attempt(begun, open_socket(namespace, target, manner), target, manner.timeout)
+                begun += 1
+                attempt.advance(selector, results)
+            _wait(selector, results)
+    return [results[number] for number in range(manner.count)]
+
+
+def pods_of(results: Iterable[ProbeResult]) -> Counter[str]:
+    """Count who answered how often; what was not answered is counted by the outcome in brackets."""
+    return Counter(result.pod or f"({result.outcome.value})" for result in results)
+
+
+def open_socket(namespace: Path, target: Target, manner: Manner) -> socket.socket:
+    """Open a socket in a namespace, not yet connected, that does not block."""
+    family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+    with netns.inside(namespace):
+        try:
+            opened = socket.socket(family, _TYPES[target.protocol], int(target.protocol))
+        except OSError as error:
+            raise LabError(f"this kernel has no {target.protocol.name}: {error.strerror}") from error
+    try:
+        _prepare(opened, target, manner)
+    except OSError as error:
+        opened.close()
+        raise LabError(f"cannot probe from {manner.source or 'port'} {manner.source_port or ''}: {error}") from error
+    return opened
+
+
+def _prepare(opened: socket.socket, target: Target, manner: Manner) -> None:
+    opened.setblocking(False)
+    if target.protocol is Protocol.UDP:  # or "unreachable" would not be told
+        if opened.family == socket.AF_INET:
+            opened.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
+        else:
+            opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVERR, 1)
+    if manner.source or manner.source_port:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        everywhere = "::" if opened.family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - in a lab's namespace
+        opened.bind((manner.source or everywhere, manner.source_port or 0))
+    if manner.source_port and target.protocol is Protocol.TCP:
+        # The port is to be used again: end with RST, for otherwise the pair would rest in TIME_WAIT.
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+
+def converse(opened: socket.socket, target: Target) -> Generator[int, None, Answer]:
+    """Connect, say hello and read the answer; yield the selector event to wait for. Raise OSError, DecodeError."""
+    code = opened.connect_ex((target.address, target.port))
+    if code == errno.EINPROGRESS:
+        yield selectors.EVENT_WRITE
+        code = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+    opened.send(HELLO)
+    line = b""
+    while not line.endswith(b"\n"):
+        yield selectors.EVENT_READ
+        part = opened.recv(65536)
+        if not part:
+            raise ConnectionResetError(errno.ECONNRESET, "closed without an answer")
+        line += part
+    return Answer.decode(line)
+
+
+class _Attempt:
+    """One attempt under way, registered with a selector for the event that its generator waits for."""
+
+    def __init__(self, number: int, opened: socket.socket, target: Target, timeout: float) -> None:
+        self.number = number
+        self.socket = opened
+        self.begun = time.monotonic()
+        self.deadline = self.begun + timeout
+        self._steps = converse(opened, target)
+        self._event = 0
+
+    def advance(self, selector: selectors.BaseSelector, results: dict[int, ProbeResult]) -> None:
+        """Go on until the next wait, or finish."""
+        try:
+            event = next(self._steps)
+        except StopIteration as stop:
+            self.finish(selector, results, Outcome.ANSWERED, answer=stop.value)
+        except OSError as error:
+            code = error.errno or 0
+            self.finish(selector, results, _OUTCOMES.get(code, Outcome.UNREACHABLE), code=code)
+        else:
+            if not self._event:
+                selector.register(self.socket, event, self)
+            elif event != self._event:
+                selector.modify(self.socket, event, self)
+            self._event = event
+
+    def finish(
+        self,
+        selector: selectors.BaseSelector,
+        results: dict[int, ProbeResult],
+        outcome: Outcome,
+        *,
+        answer: Answer | None = None,
+        code: int = 0,
+    ) -> None:
+        """Note the result and close the socket."""
+        name = self.socket.getsockname()
+        duration = time.monotonic() - self.begun
+        results[self.number] = ProbeResult(outcome, duration, answer, Peer(name[0], name[1]), code)
+        if self._event:
+            selector.unregister(self.socket)
+        self.socket.close()
+
+
+def _wait(selector: selectors.BaseSelector, results: dict[int, ProbeResult]) -> None:
+    waiting: Sequence[_Attempt] = [key.data for key in selector.get_map().values()]
+    if not waiting:
+        return
+    soonest = min(attempt.deadline for attempt in waiting)
+    for key, _ in selector.select(max(0.0, soonest - time.monotonic())):
+        key.data.advance(selector, results)
+    now = time.monotonic()
+    for attempt in waiting:
+        if attempt.deadline <= now and attempt.number not in results:
+            attempt.finish(selector, results, Outcome.TIMED_OUT)

@@ -1,0 +1,83 @@
+"""Processes that outlive the command that started them, and ending exactly those.
+
+A pid alone is not enough: when its process has ended, the kernel gives the number to another. So the file of a process also
+holds when it was started (field 22 of /proc/PID/stat, proc_pid_stat(5)), and the signal goes through a pidfd that is
+opened before that is compared: between the two nothing can change.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process, told apart from all others since the machine was started. `started` is in clock ticks since then."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """Identify a running process; None if there is none of that number."""
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return cls(pid, int(stat.rpartition(")")[2].split()[19]))  # the name before it may hold anything
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """Read what `write` has written; None if the file is missing or is something else."""
+        with contextlib.suppress(OSError, ValueError):
+            pid, started = path.read_text().split()
+            return cls(int(pid), int(started))
+        return None
+
+    def write(self, path: Path) -> None:
+        """Keep it in a file, for a later command."""
+        path.write_text(f"{self.pid} {self.started}\n")
+
+
+def end(processes: Iterable[ProcessId], patience: float = 5.0) -> None:
+    """Ask the processes to end (SIGTERM), and make those that still run after `patience` seconds (SIGKILL)."""
+    open_ones = [descriptor for process in processes if (descriptor := _descriptor(process)) is not None]
+    try:
+        running = _signal(open_ones, signal.SIGTERM, patience)
+        _signal(running, signal.SIGKILL, patience)
+    finally:
+        for descriptor in open_ones:
+            os.close(descriptor)
+    for process in processes:
+        with contextlib.suppress(ChildProcessError):  # if it is ours, its exit status waits to be fetched
+            os.waitpid(process.pid, os.WNOHANG)
+
+
+def _descriptor(process: ProcessId) -> int | None:
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return None
+    if ProcessId.of(process.pid) == process:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _signal(descriptors: list[int], number: signal.Signals, patience: float) -> list[int]:
+    """Signal all; return those whose process has not ended after so many seconds."""
+    for descriptor in descriptors:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, number)
+    running = list(descriptors)
+    deadline = time.monotonic() + patience
+    while running and (left := deadline - time.monotonic()) > 0:
+        ended, _, _ = select.select(running, [], [], left)  # a pidfd is readable once its process has ended
+        running = [descriptor for descriptor in running if descriptor not in ended]
+    return running

@@ -1,0 +1,95 @@
+"""What a lab leaves on the machine besides its namespaces: a directory of its own, so that a later command finds it.
+
+    /run/vipwire-lab/NAME/lab.json      its topology: says which namespaces are ours, also when only half of them were made
+    /run/vipwire-lab/NAME/*.pid         the processes it started (see `processes`)
+    /run/vipwire-lab/NAME/echo.socket, echo.log, ...
+
+The directory appears whole, by a rename, before anything else is made: so of two that build the same lab one fails, and what a
+killed one has made is found.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from vipwire.lab.errors import LabError
+from vipwire.lab.processes import ProcessId, end
+from vipwire.lab.topology import Topology
+
+DIRECTORY = Path("/run/vipwire-lab")
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+
+
+def check_name(name: str) -> str:
+    """Return the name of a lab if it is one; raise LabError otherwise."""
+    if not _NAME.fullmatch(name):
+        raise LabError(f"{name!r} cannot name a lab: at most 32 of a-z, 0-9 and -")
+    return name
+
+
+def directory_of(name: str) -> Path:
+    """Tell where the lab of this name keeps its files."""
+    return DIRECTORY / check_name(name)
+
+
+def namespace_of(name: str, host: str) -> str:
+    """Name a host's network namespace, as `ip netns` lists it."""
+    return f"vipwire-{name}-{host}"
+
+
+def create(name: str, topology: Topology) -> Path:
+    """Take the name; raise LabError if there is a lab of this name already."""
+    target = directory_of(name)
+    try:
+        DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=DIRECTORY))
+    except PermissionError as error:
+        raise LabError("building a lab needs root: run it with sudo") from error
+    try:
+        (fresh / "lab.json").write_bytes(msgspec.json.encode(topology))
+        fresh.rename(target)
+    except OSError as error:
+        shutil.rmtree(fresh)
+        if target.exists():
+            raise LabError(f"the lab {name} is up already: `vipwire lab down --name {name}` ends it") from error
+        raise
+    return target
+
+
+def load(name: str) -> Topology:
+    """Read which hosts a lab has; raise LabError if there is none of this name."""
+    path = directory_of(name) / "lab.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Topology)
+    except FileNotFoundError as error:
+        known = ", ".join(labs()) or "none"
+        raise LabError(
+            f"no lab named {name} is up (up: {known}); `vipwire lab up --name {name}` builds it"
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise LabError(f"{path} is damaged: {error}") from error
+
+
+def labs() -> tuple[str, ...]:
+    """Name every lab on this machine."""
+    try:
+        names = os.listdir(DIRECTORY)
+    except FileNotFoundError:
+        return ()
+    return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
+
+
+def end_processes(directory: Path) -> None:
+    """End every process whose pid file is there."""
+    found = [ProcessId.read(path) for path in directory.glob("*.pid")]
+    end([process for process in found if process])
+
+
+def remove(directory: Path) -> None:
+    """Forget the lab: the last step of taking it down."""
+    shutil.rmtree(directory, ignore_errors=True)
