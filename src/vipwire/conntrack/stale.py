@@ -38,7 +38,7 @@ class Staleness:
 
     `frontends` are those to judge flows by: the ones that have changed, or all of them. `node_addresses` are the
     addresses at which node ports are served here. `service_cidrs` may be given only along with *all* frontends:
-    translated flows into these ranges that meet no frontend are stale too, as their Service went while nobody watched.
+    translated flows into these ranges that meet no frontend are stale too: their Service went while nobody watched.
     """
 
     frontends: UdpFrontends

@@ -26,6 +26,7 @@ NETLINK_NETFILTER = 12
 NETLINK_GENERIC = 16
 
 _SOL_NETLINK = 270
+_NETLINK_ADD_MEMBERSHIP = 1
 _NETLINK_CAP_ACK = 10
 _NETLINK_EXT_ACK = 11
 _SO_SNDBUFFORCE = 32
@@ -65,6 +66,17 @@ class NetlinkSocket:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor, readable when a message has arrived: for an event loop."""
+        return self._socket.fileno()
+
+    def join(self, group: int) -> None:
+        """Receive what the kernel says to a multicast group from now on: see `pending`.
+
+        What does not fit the receive buffer is lost, and the next receipt raises OSError (ENOBUFS).
+        """
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
 
     def _grow(self, force: int, plain: int, size: int) -> None:
         try:

@@ -1,0 +1,128 @@
+"""The addresses of this machine, and being told when they change.
+
+Node ports are served at them, and conntrack entries of node ports are recognised by them. The kernel's notifications
+say only that something happened; the truth is then dumped anew. So a lost notification costs nothing, and neither do
+the many that change nothing of interest (an IPv6 address whose lifetime each router advertisement extends).
+"""
+
+import errno
+from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+from vipwire.model.net import Address, Family, family_of
+from vipwire.netlink.route import (
+    FLAG_DUPLICATE,
+    GET_ADDRESS,
+    GET_LINK,
+    GROUP_IPV4_ADDRESS,
+    GROUP_IPV6_ADDRESS,
+    addresses_request,
+    decode_address,
+    decode_link,
+    links_request,
+)
+from vipwire.netlink.socket import NETLINK_ROUTE, DumpInterruptedError, NetlinkSocket
+
+_ATTEMPTS = 5
+_IPV6_LOOPBACK = bytes(15) + b"\1"
+
+
+class LocalAddress(NamedTuple):
+    """One address of this machine; `scope` is as in rtnetlink(7): 0 global, 253 link, 254 host."""
+
+    address: Address
+    prefix_length: int
+    scope: int
+    interface: str
+
+    @property
+    def family(self) -> Family:
+        """Its family."""
+        return family_of(self.address)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine itself can use it: 127.0.0.0/8 and ::1, on whichever interface."""
+        return self.address[0] == 127 if len(self.address) == 4 else self.address == _IPV6_LOOPBACK
+
+
+def reachable(addresses: Iterable[LocalAddress], ignored: frozenset[str] = frozenset()) -> frozenset[Address]:
+    """Select the addresses at which others can reach this machine, of both families: not those of loopback.
+
+    `ignored` names interfaces that hold addresses which are not the machine's own (`kube-ipvs0`, full of VIPs).
+    """
+    return frozenset(item.address for item in addresses if not item.is_loopback and item.interface not in ignored)
+
+
+def read_addresses(rtnetlink: NetlinkSocket | None = None) -> tuple[LocalAddress, ...]:
+    """Read the addresses of the current network namespace (or of that socket's), sorted.
+
+    An address that another machine on the link has as well is left out: the kernel does not use it.
+    """
+    if rtnetlink is None:
+        with NetlinkSocket(NETLINK_ROUTE) as own:
+            return read_addresses(own)
+    rtnetlink.drain()
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _dump(rtnetlink)
+        except DumpInterruptedError:
+            continue
+    return _dump(rtnetlink)
+
+
+def _dump(rtnetlink: NetlinkSocket) -> tuple[LocalAddress, ...]:
+    names = dict(decode_link(payload) for payload in rtnetlink.dump(GET_LINK, links_request()))
+    found = [decode_address(payload) for payload in rtnetlink.dump(GET_ADDRESS, addresses_request())]
+    return tuple(
+        sorted(
+            LocalAddress(item.address, item.prefix_length, item.scope, names.get(item.link, ""))
+            for item in found
+            if item is not None and not item.flags & FLAG_DUPLICATE
+        )
+    )
+
+
+class AddressWatch:
+    """The addresses of the network namespace in which this was made, kept up to date.
+
+    `addresses` is always usable. When `fileno()` is readable (`loop.add_reader`), call `refresh`.
+    """
+
+    def __init__(self) -> None:
+        self._events = NetlinkSocket(NETLINK_ROUTE)
+        self._requests = NetlinkSocket(NETLINK_ROUTE)
+        # First listen, then read: what changes in between is heard of.
+        self._events.join(GROUP_IPV4_ADDRESS)
+        self._events.join(GROUP_IPV6_ADDRESS)
+        self.addresses = read_addresses(self._requests)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close its sockets; take `fileno()` out of the event loop before."""
+        self._events.close()
+        self._requests.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when something may have changed."""
+        return self._events.fileno()
+
+    def refresh(self) -> bool:
+        """Take in what the kernel has said, without waiting; tell whether `addresses` is another now."""
+        if not self._heard():
+            return False
+        before, self.addresses = self.addresses, read_addresses(self._requests)
+        return self.addresses != before
+
+    def _heard(self) -> bool:
+        try:
+            return sum(1 for _ in self._events.pending()) > 0
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:  # more was said than there was room for: all the more reason to look
+                raise
+            return True
