@@ -108,8 +108,9 @@ def _ports(ports: tuple[wire.EndpointPort, ...], field: str, found: Findings) ->
 
 
 def _endpoints(sources: tuple[wire.Endpoint, ...], family: Family, found: Findings) -> Iterator[Endpoint]:
+    size = family.bits // 8
     for index, source in enumerate(sources):
-        address = _address(source, index, family, found)
+        address = _address(source, index, size, found)
         if address is None:
             continue
         conditions, hints = source.conditions or NO_CONDITIONS, source.hints
@@ -125,15 +126,15 @@ def _endpoints(sources: tuple[wire.Endpoint, ...], family: Family, found: Findin
         )
 
 
-def _address(source: wire.Endpoint, index: int, family: Family, found: Findings) -> Address | None:
+def _address(source: wire.Endpoint, index: int, size: int, found: Findings) -> Address | None:
     """Read the first address: what the others mean was never defined, and no proxy uses them."""
     if not source.addresses:
         found.note(f"endpoints[{index}].addresses", "is missing")
         return None
     text = source.addresses[0]
     address = found.address(f"endpoints[{index}].addresses[0]", text, local_use=False)
-    if address is not None and len(address) * 8 != family.bits:
-        found.note(f"endpoints[{index}].addresses[0]", f"{text!r} is not of the slice's family, {family.value}")
+    if address is not None and len(address) != size:
+        found.note(f"endpoints[{index}].addresses[0]", f"{text!r} is not of the slice's addressType")
         return None
     return address
 

@@ -1,0 +1,169 @@
+"""How to reach the API server and as whom: from a kubeconfig, `--master`, or the Pod this runs in.
+
+As client-go decides it: without a kubeconfig and without a master we must be in a Pod; a master replaces the
+kubeconfig's server and needs no kubeconfig; $KUBECONFIG counts only when somebody passes it. Whatever is wrong is a
+`ConfigError` that names the file and the field, raised at start; files that break later are an error of that request.
+"""
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from vipwire.errors import ConfigError
+from vipwire.kube.credentials import Credential, Credentials, ExecPlugin, Fixed, TokenFile, basic
+from vipwire.kube.kubeconfig import Cluster, Selected, parse_kubeconfig
+from vipwire.kube.proxy import check_proxy, environment_proxy
+from vipwire.kube.tls import ClientFiles, Tls, read_text
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The way to an API server.
+
+    `server` is its URL without a slash at the end, `proxy` an HTTP proxy's URL, `certificate` the client's: in files,
+    or as PEM texts with the key second.
+    """
+
+    server: str
+    credentials: Credentials
+    tls: Tls | None = None
+    proxy: str | None = None
+    certificate: ClientFiles | tuple[str, str] | None = None
+
+    async def credential(self, now: float) -> Credential:
+        """Give what a request is to carry now (seconds since the epoch); raise ConfigError."""
+        credential = await self.credentials.current(now)
+        if credential.certificate is not None or self.certificate is None:
+            return credential
+        ours = self.certificate
+        return Credential(credential.authorization, ours.read() if isinstance(ours, ClientFiles) else ours)
+
+
+def load_access(
+    kubeconfig: Path | None = None,
+    master: str | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> Access:
+    """Find out how to reach the API server; raise ConfigError when that cannot work.
+
+    `environ` is read for the in-cluster address, for proxies, and passed to exec plugins.
+    """
+    if kubeconfig is not None and str(kubeconfig):
+        selected = parse_kubeconfig(read_text(kubeconfig, "--kubeconfig"), kubeconfig)
+        return _from_kubeconfig(selected, master, environ)
+    if master:
+        server = _server(master, "--master")
+        tls = Tls() if server.startswith("https:") else None
+        return Access(server, Fixed(), tls=tls, proxy=environment_proxy(server, environ))
+    return _in_cluster(environ, service_account)
+
+
+def _in_cluster(environ: Mapping[str, str], account: Path) -> Access:
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        raise ConfigError(
+            "no API server: give --kubeconfig or --master; KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT,"
+            " which a Pod has, are not set (for use without a cluster give --manifests)"
+        )
+    server = _server(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", "in-cluster")
+    tls = Tls(authority=read_text(account / "ca.crt", "in-cluster CA"))
+    tls.context(None)
+    return Access(
+        server,
+        TokenFile(account / "token", "in-cluster token"),
+        tls,
+        environment_proxy(server, environ),
+    )
+
+
+def _from_kubeconfig(selected: Selected, master: str | None, environ: Mapping[str, str]) -> Access:
+    cluster, where = selected.cluster, selected.file
+    server = _server(master, "--master") if master else _server(cluster.server, f"{where}: cluster.server")
+    authority = _text(
+        selected, cluster.certificate_authority_data, cluster.certificate_authority, "cluster.certificate-authority"
+    )
+    tls = None
+    if server.startswith("https:"):
+        tls = Tls(authority, verify=not cluster.insecure_skip_tls_verify, name=cluster.tls_server_name or None)
+    proxy = environment_proxy(server, environ)
+    if cluster.proxy_url:
+        proxy = check_proxy(cluster.proxy_url, f"{where}: cluster.proxy-url")
+    certificate = _client_certificate(selected)
+    if tls is not None:
+        try:
+            tls.context(certificate.read() if isinstance(certificate, ClientFiles) else certificate)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+    credentials = _credentials(selected, _cluster_info(server, cluster, authority), environ)
+    return Access(server, credentials, tls, proxy, certificate)
+
+
+def _credentials(selected: Selected, cluster: Mapping[str, object], environ: Mapping[str, str]) -> Credentials:
+    """Choose as client-go does: a token file before a token, both before the rest."""
+    user, where = selected.user, f"{selected.file}: user"
+    if user.token_file:
+        return TokenFile(selected.folder / user.token_file, f"{where}.tokenFile")
+    if user.token:
+        return Fixed(Credential(f"Bearer {user.token}"))
+    if user.exec is not None:
+        return ExecPlugin(user.exec, f"{where}.exec", selected.folder, cluster, environ)
+    return Fixed(basic(user.username, user.password or "")) if user.username else Fixed()
+
+
+def _client_certificate(selected: Selected) -> ClientFiles | tuple[str, str] | None:
+    """Find the client's certificate: in files, which are read again for every request, or in the kubeconfig."""
+    user, folder = selected.user, selected.folder
+    if not user.client_certificate and not user.client_certificate_data:
+        return None
+    if user.client_certificate_data or user.client_key_data:
+        certificate = _text(
+            selected, user.client_certificate_data, user.client_certificate, "user.client-certificate"
+        )
+        return certificate or "", _text(selected, user.client_key_data, user.client_key, "user.client-key") or ""
+    files = folder / (user.client_certificate or ""), folder / (user.client_key or "")
+    return ClientFiles(*files, f"{selected.file}: user")
+
+
+def _cluster_info(server: str, cluster: Cluster, authority: str | None) -> dict[str, object]:
+    """Describe the cluster to an exec plugin (`spec.cluster` of ExecCredential)."""
+    info: dict[str, object] = {"server": server}
+    if cluster.tls_server_name:
+        info["tls-server-name"] = cluster.tls_server_name
+    if cluster.insecure_skip_tls_verify:
+        info["insecure-skip-tls-verify"] = True
+    if authority:
+        info["certificate-authority-data"] = base64.b64encode(authority.encode()).decode()
+    if cluster.proxy_url:
+        info["proxy-url"] = cluster.proxy_url
+    return info
+
+
+def _text(selected: Selected, data: str | None, file: str | None, field: str) -> str | None:
+    """Read PEM text from a field ending in `-data`, which wins, or from the file that another field names."""
+    if data:
+        try:
+            return base64.b64decode(data, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise ConfigError(f"{selected.file}: {field}-data: is not base64 of a PEM text: {error}") from error
+    return read_text(selected.folder / file, f"{selected.file}: {field}") if file else None
+
+
+def _server(text: str, where: str) -> str:
+    """Check a server's URL; `host:port` alone is http, as for client-go."""
+    full = (text if "://" in text else f"http://{text}").rstrip("/")
+    try:
+        parts = urlsplit(full)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not text or not valid:
+        raise ConfigError(f"{where}: {text!r} is not the URL of an API server (allowed: https://host:port)")
+    return full

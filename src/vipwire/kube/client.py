@@ -1,0 +1,106 @@
+"""An API server as a source of events: drives one `ResourceWatch` a kind over HTTP.
+
+All judgement is in `watch`; here bytes go in, events come out, and what it says to do is done.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+
+from vipwire import __version__
+from vipwire.kube.access import Access
+from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, describe
+from vipwire.kube.contact import Health
+from vipwire.kube.resource import ENDPOINT_SLICES, SERVICE_CIDRS, SERVICES, own_node
+from vipwire.kube.watch import Request, ResourceWatch, Sleep
+from vipwire.state.event import Event
+
+USER_AGENT = f"vipwire/{__version__} (linux)"
+
+
+class ApiSource:
+    """Lists and watches Services, EndpointSlices, ServiceCIDRs and one Node at an API server.
+
+    `clock` gives seconds that never go back, `chance` numbers from 0 up to 1.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        node_name: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._access = access
+        self._clock, self._chance = clock, chance
+        resources = (SERVICES, ENDPOINT_SLICES, SERVICE_CIDRS, own_node(node_name))
+        self._watches = tuple(ResourceWatch(resource) for resource in resources)
+
+    def health(self) -> tuple[Health, ...]:
+        """Tell how the contact is, for each kind."""
+        return tuple(watch.health() for watch in self._watches)
+
+    async def run(self, emit: Callable[[Event], None]) -> None:
+        """Watch until cancelled. `emit` must be quick and must not raise."""
+        async with Connection(self._access, USER_AGENT) as connection, asyncio.TaskGroup() as group:
+            for watch in self._watches:
+                group.create_task(self._follow(connection, watch, emit), name=f"watch {watch.resource.plural}")
+
+    async def _follow(self, connection: Connection, watch: ResourceWatch, emit: Callable[[Event], None]) -> None:
+        while True:
+            match watch.next_action(self._chance()):
+                case Sleep(seconds):
+                    await asyncio.sleep(seconds)
+                case Request() as request:
+                    await self._ask(connection, watch, request, emit)
+
+    async def _ask(
+        self, connection: Connection, watch: ResourceWatch, request: Request, emit: Callable[[Event], None]
+    ) -> None:
+        try:
+            async with connection.request("GET", request.path, request.query, timeout=request.timeout) as response:
+                if response.status != 200:
+                    await self._refused(watch, response, emit)
+                elif request.watch:
+                    await self._stream(watch, response, emit)
+                else:
+                    _tell(watch.page(await response.read(), self._clock()), emit)
+        except TRANSPORT_ERRORS as error:
+            watch.failed(describe(error), self._clock())
+
+    async def _refused(
+        self, watch: ResourceWatch, response: aiohttp.ClientResponse, emit: Callable[[Event], None]
+    ) -> None:
+        body = await response.content.read(1 << 16)
+        wait = retry_after(response.headers.get("Retry-After", ""), time.time())
+        _tell(watch.refused(response.status, body, self._clock(), wait), emit)
+
+    async def _stream(
+        self, watch: ResourceWatch, response: aiohttp.ClientResponse, emit: Callable[[Event], None]
+    ) -> None:
+        watch.opened(self._clock())
+        async for data in response.content.iter_any():
+            _tell(watch.received(data, self._clock()), emit)
+            if watch.broken:
+                return
+        watch.ended(self._clock())
+
+
+def retry_after(text: str, now: float) -> float:
+    """Read the header Retry-After (RFC 9110 10.2.3) as seconds from `now`, which is since the epoch; 0 if unusable."""
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _tell(events: list[Event], emit: Callable[[Event], None]) -> None:
+    for event in events:
+        emit(event)

@@ -1,0 +1,123 @@
+"""One HTTP session to the API server, with credentials that follow their rotation.
+
+A TLS context is made again only when the client's certificate has changed. Half-open connections (a server that lost
+its power, a load balancer that forgot us) are found by TCP keepalive and by an unacknowledged send's time-out, since
+a silent watch is otherwise no different from a quiet cluster.
+"""
+
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import aiohttp
+from yarl import URL
+
+from vipwire.errors import ConfigError, VipwireError
+from vipwire.kube.access import Access
+from vipwire.kube.credentials import Credential
+
+if TYPE_CHECKING:
+    import ssl
+
+CONNECT_TIMEOUT = 15.0
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
+)
+
+TRANSPORT_ERRORS = (aiohttp.ClientError, TimeoutError, OSError, VipwireError)
+"""What a request raises when there is no usable answer: network, TLS, HTTP framing, credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """The body of a request."""
+
+    body: bytes
+    content_type: str = "application/json"
+
+
+class Connection:
+    """A session to one API server; an asynchronous context manager."""
+
+    def __init__(self, access: Access, user_agent: str) -> None:
+        self._access = access
+        self._headers = {"Accept": "application/json", "User-Agent": user_agent}
+        self._session: aiohttp.ClientSession | None = None
+        self._context: ssl.SSLContext | None = None
+        self._certificate: tuple[str, str] | None = None
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(limit=0, socket_factory=_socket)
+        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, trust_env=False)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @contextlib.asynccontextmanager
+    async def request(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]] = (),
+        *,
+        timeout: float,  # noqa: ASYNC109 - passed on to the client, which bounds the whole answer with it
+        payload: Payload | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request and give the answer; `timeout` in seconds. Raises one of TRANSPORT_ERRORS."""
+        if self._session is None:
+            raise VipwireError("the connection is not open")
+        credential = await self._access.credential(time.time())
+        headers = {"Content-Type": payload.content_type} if payload else {}
+        if credential.authorization:
+            if not credential.authorization.isprintable():
+                raise ConfigError("the token has characters that cannot stand in an HTTP header")
+            headers["Authorization"] = credential.authorization
+        url = URL(self._access.server + path).with_query(list(query))
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
+        options = self._tls_options(credential)
+        async with self._session.request(
+            method,
+            url,
+            headers=headers,
+            data=payload.body if payload else None,
+            timeout=limits,
+            proxy=self._access.proxy,
+            allow_redirects=False,
+            **options,
+        ) as response:
+            if response.status == 401:
+                self._access.credentials.refused()
+            yield response
+
+    def _tls_options(self, credential: Credential) -> Mapping[str, Any]:
+        tls = self._access.tls
+        if tls is None:
+            return {}
+        if self._context is None or credential.certificate != self._certificate:
+            self._context = tls.context(credential.certificate)
+            self._certificate = credential.certificate
+        return {"ssl": self._context, "server_hostname": tls.name}
+
+
+def describe(error: BaseException) -> str:
+    """Say in a line what a transport error was; a time-out's own text is empty."""
+    text = str(error) or type(error).__name__
+    return "timed out" if isinstance(error, TimeoutError) and not str(error) else text
+
+
+def _socket(info: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol, _, _ = info
+    made = socket.socket(family, kind, protocol)
+    for level, option, value in _KEEPALIVE:
+        made.setsockopt(level, option, value)
+    return made

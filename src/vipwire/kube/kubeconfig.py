@@ -1,0 +1,176 @@
+"""A kubeconfig file as a value: its current context's cluster and user. Reads text, touches nothing else.
+
+Every error is a `ConfigError` that names the file and the field and what is allowed. Fields that have no meaning for
+a program without a terminal (preferences, extensions, an exec plugin's install hint) are ignored. The removed
+`auth-provider` is refused, since ignoring it would mean to connect as nobody.
+
+Format: kubeconfig (v1), https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import yaml
+from msgspec import Struct, field
+
+from vipwire.errors import ConfigError
+
+EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+
+
+class Cluster(Struct, frozen=True, rename="kebab"):
+    """`clusters[].cluster`."""
+
+    server: str = ""
+    certificate_authority: str | None = None
+    certificate_authority_data: str | None = None
+    insecure_skip_tls_verify: bool | None = None
+    tls_server_name: str | None = None
+    proxy_url: str | None = None
+
+
+class EnvVar(Struct, frozen=True):
+    """One of an exec plugin's `env`."""
+
+    name: str
+    value: str
+
+
+class Exec(Struct, frozen=True, rename="camel"):
+    """`users[].user.exec`: a program that prints a credential."""
+
+    command: str
+    api_version: str | None = None
+    args: tuple[str, ...] | None = None
+    env: tuple[EnvVar, ...] | None = None
+    provide_cluster_info: bool | None = None
+
+
+class User(Struct, frozen=True, rename="kebab"):
+    """`users[].user`."""
+
+    client_certificate: str | None = None
+    client_certificate_data: str | None = None
+    client_key: str | None = None
+    client_key_data: str | None = None
+    token: str | None = None
+    token_file: str | None = field(default=None, name="tokenFile")
+    username: str | None = None
+    password: str | None = None
+    exec: Exec | None = None
+    auth_provider: dict[str, object] | None = None
+
+
+class Context(Struct, frozen=True):
+    """`contexts[].context`."""
+
+    cluster: str | None = None
+    user: str | None = None
+
+
+class _NamedCluster(Struct, frozen=True):
+    name: str
+    cluster: Cluster | None = None
+
+
+class _NamedUser(Struct, frozen=True):
+    name: str
+    user: User | None = None
+
+
+class _NamedContext(Struct, frozen=True):
+    name: str
+    context: Context | None = None
+
+
+class _Config(Struct, frozen=True, rename="kebab"):
+    current_context: str | None = None
+    clusters: tuple[_NamedCluster, ...] | None = None
+    users: tuple[_NamedUser, ...] | None = None
+    contexts: tuple[_NamedContext, ...] | None = None
+
+
+class Selected(Struct, frozen=True):
+    """What the current context selects. Relative paths in it are meant from `folder`."""
+
+    cluster: Cluster
+    user: User
+    folder: Path
+    file: str
+
+
+_Named = TypeVar("_Named", _NamedCluster, _NamedUser, _NamedContext)
+
+
+def parse_kubeconfig(text: str, file: Path) -> Selected:
+    """Read a kubeconfig and select its current context; `file` names it in errors and gives relative paths a base.
+
+    Raises ConfigError.
+    """
+    config = _config(text, file)
+    name = config.current_context
+    if not name:
+        raise ConfigError(f"{file}: current-context: is missing, so that no cluster is selected")
+    context = _find(config.contexts or (), name, file, "current-context", "contexts").context or Context()
+    if not context.cluster:
+        raise ConfigError(f"{file}: contexts[{name}].context.cluster: is missing")
+    path = f"contexts[{name}].context"
+    cluster = _find(config.clusters or (), context.cluster, file, f"{path}.cluster", "clusters").cluster
+    user = User()
+    if context.user:
+        user = _find(config.users or (), context.user, file, f"{path}.user", "users").user or User()
+    selected = Selected(cluster or Cluster(), user, file.parent, str(file))
+    _check_user(user, f"{file}: users[{context.user}].user")
+    _check_cluster(selected.cluster, f"{file}: clusters[{context.cluster}].cluster")
+    return selected
+
+
+def _config(text: str, file: Path) -> _Config:
+    try:
+        document = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise ConfigError(f"{file}:{where} not YAML: {error.problem}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{file}: not YAML: {error}") from error
+    try:
+        return msgspec.convert({} if document is None else document, _Config)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        field_path = path.rstrip("`").removeprefix(".")
+        raise ConfigError(f"{file}: {field_path or 'the whole file'}: {message}") from error
+
+
+def _find(items: Sequence[_Named], name: str, file: Path, field_path: str, group: str) -> _Named:
+    for item in items:
+        if item.name == name:
+            return item
+    known = ", ".join(item.name for item in items) or "none"
+    raise ConfigError(f"{file}: {field_path}: {name!r} is not among the {group} ({known})")
+
+
+def _check_user(user: User, path: str) -> None:
+    if user.auth_provider is not None:
+        raise ConfigError(f"{path}.auth-provider: was removed from Kubernetes; use exec, a token or a certificate")
+    for certificate, key, name in (
+        (user.client_certificate_data, user.client_key_data, "-data"),
+        (user.client_certificate, user.client_key, ""),
+    ):
+        if bool(certificate) != bool(key) and not (user.client_certificate_data and user.client_key):
+            missing = "client-key" if certificate else "client-certificate"
+            raise ConfigError(f"{path}.{missing}{name}: is missing; a certificate and its key belong together")
+    if user.exec is None:
+        return
+    if user.exec.api_version not in EXEC_VERSIONS:
+        allowed = " or ".join(EXEC_VERSIONS)
+        raise ConfigError(f"{path}.exec.apiVersion: {user.exec.api_version!r} is not supported (allowed: {allowed})")
+    if not user.exec.command:
+        raise ConfigError(f"{path}.exec.command: is empty")
+
+
+def _check_cluster(cluster: Cluster, path: str) -> None:
+    if cluster.insecure_skip_tls_verify and (cluster.certificate_authority or cluster.certificate_authority_data):
+        raise ConfigError(f"{path}.insecure-skip-tls-verify: cannot be true together with a certificate-authority")
