@@ -44,7 +44,7 @@ def read_config(text: str, file: str = "<config>") -> Loaded:
     if decoder.errors:
         raise ConfigError("\n".join(decoder.errors))
     config = dataclasses.replace(config, config_file=file, explicit=frozenset(decoder.explicit))
-    return Loaded(complete(config), tuple(decoder.warnings))
+    return Loaded(complete(config), tuple(dict.fromkeys(decoder.warnings)))
 
 
 def _compose(text: str, file: str) -> yaml.Node:

@@ -1,0 +1,54 @@
+"""`vipwire proxy --help`: the table of flags as text, in groups, with kinds and defaults."""
+
+import textwrap
+from collections.abc import Iterator
+from typing import Final
+
+from vipwire.app.config_schema import ValueKind
+from vipwire.app.flags import default_text
+from vipwire.app.flags_table import FLAGS, Flag, Group
+
+_WIDTH: Final = 100
+_KINDS: Final = {
+    ValueKind.BOOL: "",
+    ValueKind.INT: " int",
+    ValueKind.FLOAT: " number",
+    ValueKind.DURATION: " duration",
+    ValueKind.STRINGS: " list",
+    ValueKind.GATES: " Name=bool,...",
+    ValueKind.VMODULE: " file=N,...",
+    ValueKind.QUANTITY: " quantity",
+    ValueKind.STRING: " string",
+}
+
+
+def help_text() -> str:
+    """Describe every flag. Flags of old versions are listed by name only, with what became of them."""
+    return "\n".join(f"{group.value}:\n{_group(group)}" for group in Group)
+
+
+def _group(group: Group) -> str:
+    flags = [flag for flag in FLAGS.values() if flag.group is group]
+    lines = _old(flags) if group is Group.OLD else (line for flag in flags for line in _flag(flag))
+    return "\n".join(lines) + "\n"
+
+
+def _flag(flag: Flag) -> Iterator[str]:
+    names = f"-{flag.short}, --{flag.name}" if flag.short and flag.short != flag.name else f"--{flag.name}"
+    if flag.short == flag.name:
+        names = f"-{flag.short}"
+    default = default_text(flag)
+    shown = f" (default {default})" if default not in ("", "false") else ""
+    yield f"  {names}{_KINDS[flag.kind]}{shown}"
+    yield from textwrap.wrap(flag.help, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def _old(flags: list[Flag]) -> Iterator[str]:
+    reasons: dict[str, list[str]] = {}
+    for flag in flags:
+        reasons.setdefault(flag.warning, []).append(f"--{flag.name}")
+    for reason, names in reasons.items():
+        text = f"{', '.join(names)}: {reason}"
+        yield from textwrap.wrap(
+            text, _WIDTH, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
+        )

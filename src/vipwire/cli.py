@@ -1,0 +1,150 @@
+"""The command line: `vipwire proxy`, `cleanup`, `version`, and the commands that other parts bring along.
+
+`proxy` is a drop-in for the kube-proxy binary, so its flags are read by `app.flags` in Go's style, not by click, and
+every error is one line on stderr and exit code 1, never a traceback. Whatever is heavy is imported when it runs.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from vipwire import __version__
+from vipwire.errors import VipwireError
+
+if TYPE_CHECKING:
+    from vipwire.app.config import Config
+    from vipwire.app.flags import Given
+
+_ELSEWHERE: Final = {
+    "lab": ("vipwire.lab.cli", "lab", "A small cluster out of network namespaces, to try things and to test."),
+}
+"""Commands that are imported when they are used: module, attribute, and what they do."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows the names of commands without importing them, so that `--help` stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name all commands, in alphabetical order."""
+        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Find a command; import it where it lives elsewhere."""
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, attribute, _ = _ELSEWHERE[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module}.{attribute} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their first lines, without importing those that live elsewhere."""
+        del ctx
+        own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
+        rows = own | {name: text for name, (_, _, text) in _ELSEWHERE.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(rows.items()))
+
+
+class GoFlagsCommand(click.Command):
+    """A command whose flags are those of the table in `app.flags_table`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the flags in Go's style; show the help or the version where that is asked for."""
+        from vipwire.app.flags import parse_flags  # noqa: PLC0415  # only needed by this command
+
+        given = _or_exit(lambda: parse_flags(args))
+        if given.get("help"):
+            click.echo(ctx.get_help())
+            ctx.exit()
+        if given.get("version"):
+            click.echo(f"vipwire {__version__}")
+            ctx.exit()
+        ctx.params["given"] = given
+        return []
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print what the command does and all flags, in groups, with defaults."""
+        from vipwire.app.flags_text import help_text  # noqa: PLC0415  # only needed for help
+
+        formatter.write(f"{self.help}\n\nUsage:\n  {ctx.command_path} [flags]\n\n{help_text()}")
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="vipwire %(version)s")
+def main() -> None:
+    """Proxy Kubernetes Services: a drop-in for kube-proxy that keeps Services as data in the kernel."""
+
+
+@main.command(
+    cls=GoFlagsCommand,
+    short_help="Serve the VIPs of all Services on this node (kube-proxy's flags).",
+    help="Serve the VIPs of all Services on this node.\n\n"
+    "Takes kube-proxy's flags and configuration file unchanged, in Go's style: --flag=value or --flag value,\n"
+    "booleans as --flag or --flag=false. A flag that has no meaning here is accepted with a warning.",
+)
+def proxy(given: "Given") -> None:
+    """Run the proxy, or do the one thing that a flag asks for instead."""
+    sys.exit(_or_exit(lambda: _proxy(given)))
+
+
+@main.command(
+    cls=GoFlagsCommand,
+    short_help="Remove everything that vipwire has programmed on this node, and only that.",
+    help="Remove everything that vipwire has programmed on this node, and only that.\n\n"
+    "The same as `vipwire proxy --cleanup`; takes the same flags, so that it finds what they have programmed.",
+)
+def cleanup(given: "Given") -> None:
+    """Remove what was programmed."""
+    sys.exit(_or_exit(lambda: _proxy({**given, "cleanup": True})))
+
+
+@main.command()
+def version() -> None:
+    """Show the version."""
+    click.echo(f"vipwire {__version__}")
+
+
+def _proxy(given: "Given") -> int:
+    from vipwire.app import log  # noqa: PLC0415  # not for --help
+    from vipwire.app.flags import build_config  # noqa: PLC0415
+
+    config, warnings = build_config(given)
+    log.configure(config.logging)
+    for warning in warnings:
+        log.warning(warning)
+    if config.write_config_to:
+        return _write_config(config)
+    wiring = importlib.import_module("vipwire.app.wiring")
+    run: Callable[[Config], int] = wiring.run_cleanup if config.cleanup else wiring.run_proxy
+    return run(config)
+
+
+def _write_config(config: "Config") -> int:
+    from pathlib import Path  # noqa: PLC0415  # not for --help
+
+    from vipwire.app.config_file import dump_config  # noqa: PLC0415
+
+    try:
+        Path(config.write_config_to).write_text(dump_config(config), encoding="utf-8")
+    except OSError as error:
+        raise VipwireError(f"{config.write_config_to}: cannot write the configuration: {error.strerror}") from error
+    return 0
+
+
+def _or_exit(action: Callable[[], Any]) -> Any:
+    """Run something; say what an operator can do about its errors, one line each, and exit with code 1."""
+    try:
+        return action()
+    except VipwireError as error:
+        for line in str(error).splitlines():
+            click.echo(f"error: {line}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

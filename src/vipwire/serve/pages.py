@@ -1,0 +1,150 @@
+"""What the two HTTP servers answer: health on one port, metrics and debugging pages on the other.
+
+Paths, status codes, content types and bodies are those of kube-proxy, because probes, load balancers, test suites and
+people's scripts read them. `/readyz` and the pages below `/debug` are vipwire's own.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+
+from vipwire.serve.debug import add_debug_pages
+from vipwire.serve.health import Answer, ProxyHealth
+from vipwire.serve.metrics import Metrics
+from vipwire.serve.server import BindPolicy, HttpServer
+
+_TEXT: Final = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+_WARNING: Final = (
+    "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees "
+    "and is for debugging purposes only.\n"
+)
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyInfo:
+    """What the pages tell about this process.
+
+    `config` is the configuration as kube-proxy's file has it, `flags` every flag's value, `started` seconds since the
+    epoch. `flagz` and `statusz` switch those pages (feature gates), `profiling` the ones below /debug;
+    `set_verbosity` changes the log level.
+    """
+
+    mode: str
+    version: str
+    config: Mapping[str, Any]
+    flags: Mapping[str, str]
+    started: float
+    profiling: bool = False
+    flagz: bool = True
+    statusz: bool = True
+    set_verbosity: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the two servers listen (`IP:port`, empty for not at all) and what to do where that fails."""
+
+    healthz: str
+    metrics: str
+    policy: BindPolicy = BindPolicy()
+
+
+def proxy_servers(
+    health: ProxyHealth, metrics: Metrics, info: ProxyInfo, now: Callable[[], float], addresses: Addresses
+) -> tuple[HttpServer, ...]:
+    """Make the servers that have an address; each is to be run in the caller's task group."""
+    wanted = (
+        ("healthz server", addresses.healthz, health_app(health, metrics, now)),
+        ("metrics server", addresses.metrics, metrics_app(metrics, info, now)),
+    )
+    return tuple(HttpServer(name, app, address, addresses.policy) for name, address, app in wanted if address)
+
+
+def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) -> web.Application:
+    """Make the pages of the health port (10256): /healthz, /livez, /readyz."""
+
+    async def healthz(_request: web.Request) -> web.Response:
+        answer = health.healthz(now())
+        metrics.proxy_healthz_total.labels(code=str(answer.status)).inc()
+        return _response(answer)
+
+    async def livez(_request: web.Request) -> web.Response:
+        answer = health.livez(now())
+        metrics.proxy_livez_total.labels(code=str(answer.status)).inc()
+        return _response(answer)
+
+    async def readyz(_request: web.Request) -> web.Response:
+        return _response(health.readyz())
+
+    return _app({"/healthz": healthz, "/livez": livez, "/readyz": readyz})
+
+
+def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> web.Application:
+    """Make the pages of the metrics port (10249)."""
+
+    async def healthz(request: web.Request) -> web.Response:
+        metrics.healthcheck.labels(name="ping", type="healthz").set(1)
+        metrics.healthchecks_total.labels(name="ping", status="success", type="healthz").inc()
+        verbose = "[+]ping ok\nhealthz check passed\n"
+        return _text(verbose if "verbose" in request.query else "ok")
+
+    async def all_metrics(request: web.Request) -> web.Response:
+        return _exposition(metrics.registry, request)
+
+    async def slis(request: web.Request) -> web.Response:
+        return _exposition(metrics.sli_registry, request)
+
+    async def proxy_mode(_request: web.Request) -> web.Response:
+        return _text(info.mode)
+
+    async def configz(_request: web.Request) -> web.Response:
+        body = json.dumps({"kubeproxy.config.k8s.io": info.config}, separators=(",", ":"))
+        return web.Response(body=body.encode(), headers={**_TEXT, "Content-Type": "application/json"})
+
+    async def flagz(_request: web.Request) -> web.Response:
+        lines = "".join(f"{name}={value}\n" for name, value in sorted(info.flags.items()))
+        return _text(f"\nvipwire flags\n{_WARNING}\n{lines}")
+
+    async def statusz(_request: web.Request) -> web.Response:
+        return _text(f"\nvipwire statusz\n{_WARNING}\n{_status(info, now())}")
+
+    pages: dict[str, Handler] = {"/healthz": healthz, "/metrics": all_metrics, "/metrics/slis": slis}
+    pages |= {"/proxyMode": proxy_mode, "/configz": configz}
+    pages |= ({"/flagz": flagz} if info.flagz else {}) | ({"/statusz": statusz} if info.statusz else {})
+    app = _app(pages)
+    if info.profiling:
+        add_debug_pages(app, info.set_verbosity)
+    return app
+
+
+def _app(pages: Mapping[str, Handler]) -> web.Application:
+    app = web.Application()
+    for path, handler in pages.items():
+        app.router.add_get(path, handler)
+    return app
+
+
+def _response(answer: Answer) -> web.Response:
+    return web.Response(status=answer.status, body=answer.body.encode(), headers=answer.headers)
+
+
+def _text(body: str) -> web.Response:
+    return web.Response(body=body.encode(), headers=_TEXT)
+
+
+def _exposition(registry: Any, request: web.Request) -> web.Response:
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+
+
+def _status(info: ProxyInfo, now: float) -> str:
+    up = int(now - info.started)
+    started = datetime.fromtimestamp(info.started, UTC).strftime("%a %b %e %H:%M:%S UTC %Y")
+    uptime = f"{up // 3600} hr {up // 60 % 60:02d} min {up % 60:02d} sec"
+    return f"Started: {started}\nUp: {uptime}\nBinary version: {info.version}\nProxy mode: {info.mode}\n"
