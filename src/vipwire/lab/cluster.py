@@ -20,7 +20,7 @@ from vipwire.lab import netns, rtnetlink, servers, state, wiring
 from vipwire.lab.continuous import Connection, Continuous
 from vipwire.lab.errors import LabError
 from vipwire.lab.probe import Manner, ProbeResult, Target, probe
-from vipwire.lab.processes import ProcessId
+from vipwire.lab.processes import ProcessId, reap
 from vipwire.lab.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology
 from vipwire.model.net import Family, Protocol
 
@@ -46,6 +46,16 @@ class Lab:
         """Find a lab that is up; raise LabError if there is none of this name."""
         return cls(state.load(name), name)
 
+    @classmethod
+    def attach_any(cls, name: str) -> Self | None:
+        """Find a lab to take down, also one whose files are damaged; None if nothing of this name is left."""
+        if not state.directory_of(name).exists():
+            return None
+        try:
+            return cls.attach(name)
+        except LabError:
+            return cls(DEFAULT, name)
+
     def __enter__(self) -> Self:
         self.up()
         return self
@@ -56,6 +66,11 @@ class Lab:
     def up(self) -> None:
         """Build it; raise LabError, having removed all again, if that is not possible."""
         directory = state.create(self.name, self.topology)
+        foreign = [host for host in self.topology.names() if self.netns(host).exists()]
+        if foreign:
+            state.remove(directory)
+            taken = state.namespace_of(self.name, foreign[0])
+            raise LabError(f"the network namespace {taken} exists already, and not as part of a lab")
         try:
             servers.start(directory)
             self._build()
@@ -66,11 +81,12 @@ class Lab:
             raise
 
     def down(self) -> None:
-        """End the processes it started and remove its namespaces and files; also of a lab that is half-built or gone."""
+        """End the processes it started, remove its namespaces and files; also if it is half-built or gone."""
         directory = state.directory_of(self.name)
-        state.end_processes(directory)
+        ended = state.end_processes(directory)
         for process in self._started:
             process.wait()
+        reap(ended)
         for host in self.topology.names():
             netns.delete(state.namespace_of(self.name, host))
         state.remove(directory)
@@ -106,12 +122,13 @@ class Lab:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host, as subprocess.run does; its output is captured as text."""
         with self.inside(host):
-            return subprocess.run(argv, timeout=timeout, check=check, **{"capture_output": True, "text": True} | more)
+            options = {"capture_output": True, "text": True} | more
+            return subprocess.run(argv, timeout=timeout, check=check, **options)  # noqa: S603 - what it is for
 
     def popen(self, host: str, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
         """Start a command on a host, as subprocess.Popen does; `down` ends it if it still runs then."""
         with self.inside(host):
-            process = subprocess.Popen(argv, **more)
+            process = subprocess.Popen(argv, **more)  # noqa: S603 - what it is for
         self._started.append(process)
         if identity := ProcessId.of(process.pid):
             identity.write(state.directory_of(self.name) / f"{process.pid}.pid")
@@ -161,7 +178,7 @@ class Lab:
         manner = Manner(source, source_port, timeout, count, parallel)
         return probe(self.netns(host), Target(address, port, protocol), manner)
 
-    def continuous(
+    def continuous(  # noqa: PLR0913 - a connection is that many words
         self,
         host: str,
         address: str,

@@ -1,7 +1,7 @@
 """Connections that outlast a change: a stream of short ones, and one long one.
 
-A restart of the proxy, a rolling update, a hand-over between two versions must lose nothing. `Continuous` makes a new connection
-again and again while something happens, and tells afterwards how many failed; `Connection` stays open over it.
+A restart of the proxy, a rolling update, a hand-over between two versions must lose nothing. `Continuous` makes a new
+connection again and again while something happens, and tells how many failed; `Connection` stays open over it.
 """
 
 import selectors
@@ -91,7 +91,7 @@ class Continuous:
 
 
 class Connection:
-    """One connection to an echo server that stays open. Over UDP: one source port, and each exchange is a question."""
+    """One connection to an echo server that stays open; over UDP, one source port from which each exchange asks."""
 
     def __init__(self, namespace: Path, target: Target, manner: Manner) -> None:
         """Connect; raise OSError as the kernel says, TimeoutError if nothing comes."""

@@ -1,7 +1,8 @@
 """An echo server over UDP: each datagram is answered with who is here, and whom it saw.
 
-The answer must leave from the address to which the question came, or the client (and the connection tracking in between)
-takes it for a stranger's. A socket bound to all addresses learns that one, and sets it, by IP_PKTINFO (ip(7), ipv6(7)).
+The answer must leave from the address to which the question came, or the client (and the connection tracking in
+between) takes it for a stranger's. A socket bound to all addresses learns that one, and sets it, by IP_PKTINFO
+(ip(7), ipv6(7)).
 """
 
 import asyncio

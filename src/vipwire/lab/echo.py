@@ -1,7 +1,7 @@
 """The servers of all Pods of a lab, in one process: `python -m vipwire.lab.echo FD`.
 
-A process per Pod costs a Python start each (a second in User-Mode Linux). A socket keeps the namespace in which it was
-opened, so one process can serve all Pods: it enters a Pod's namespace only to open the sockets.
+A process per Pod costs a Python start each (a second in User-Mode Linux). A socket keeps the namespace in which it
+was opened, so one process can serve all Pods: it enters a Pod's namespace only to open the sockets.
 
 It is told what to do over a Unix socket (FD, listening, inherited): a JSON object a line, answered by one:
     {"do": "serve", "host": "pod-1a", "node": "node-1", "namespace": "/run/netns/...", "addresses": [],
@@ -53,7 +53,7 @@ class Servers:
 
     async def _serve(self, host: str, ports: list[int], order: dict[str, Any]) -> set[str]:
         missing: set[str] = set()
-        addresses = order["addresses"] or ["0.0.0.0", "::"]
+        addresses = order["addresses"] or ["0.0.0.0", "::"]  # noqa: S104 - in a lab's namespace
         for port in ports:
             closers = self._closers.setdefault((host, port), [])
             for protocol in order["protocols"]:
@@ -81,7 +81,7 @@ def _open(protocol: str, address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     opened = socket.socket(family, *_TYPES[protocol])
     try:
-        opened.setblocking(False)
+        opened.settimeout(0)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(protocol != "UDP"))
         if family == socket.AF_INET6:
             opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -2,14 +2,15 @@
 
 A namespace lives as long as a process, a socket or a mount refers to it. Its name is a bind mount of
 `/proc/thread-self/ns/net` on `/run/netns/NAME`; that is all `ip netns add` does, so that `ip netns exec` finds ours.
-A thread is in exactly one namespace and a new socket belongs to that of the thread which opens it, for ever. So only the
-opening of a socket (or the start of a process) must happen inside; connecting and sending may happen anywhere.
+A thread is in exactly one namespace, and a new socket belongs to that of the thread which opens it, for ever. So only
+the opening of a socket (or the start of a process) must happen inside; connecting and sending may happen anywhere.
 Source: unshare(2), setns(2), ip-netns(8). Python has os.setns only from 3.12 on, so libc is called.
 """
 
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,17 +97,25 @@ def _share_directory() -> None:
     """
     try:
         DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
-        where = bytes(DIRECTORY)
-        flags = ctypes.c_ulong(_MS_SHARED | _MS_REC)
+        lock = os.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            _call("mount", b"", where, b"none", flags, None)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: it is not a mount point yet
-                raise
-            _call("mount", where, where, b"none", ctypes.c_ulong(_MS_BIND | _MS_REC), None)
-            _call("mount", b"", where, b"none", flags, None)
+            fcntl.flock(lock, fcntl.LOCK_EX)  # or two that find it unmounted mount it twice
+            _mount_shared(bytes(DIRECTORY))
+        finally:
+            os.close(lock)
     except OSError as error:
         raise LabError(_why_not(error)) from error
+
+
+def _mount_shared(directory: bytes) -> None:
+    shared = ctypes.c_ulong(_MS_SHARED | _MS_REC)
+    try:
+        _call("mount", b"", directory, b"none", shared, None)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # EINVAL: it is not a mount point yet
+            raise
+        _call("mount", directory, directory, b"none", ctypes.c_ulong(_MS_BIND | _MS_REC), None)
+        _call("mount", b"", directory, b"none", shared, None)
 
 
 def _why_not(error: OSError) -> str:

@@ -1,17 +1,20 @@
 """Probes: connect from a namespace, say hello, and tell what became of it.
 
-Each attempt is a generator that yields the event it waits for; `probe` runs many of them at a time over one selector, so that a
-hundred that time out take no longer than one. Only the socket is opened inside the namespace: it stays there.
+Each attempt is a generator that yields the event it waits for; `probe` runs many of them at a time over one
+selector, so that a hundred that time out take no longer than one. Only the socket is opened inside the namespace: it
+stays there.
 
-What the outcomes mean for a service proxy: ANSWERED, an endpoint was chosen; REFUSED, a port without a listener or a rule that
-rejects; TIMED_OUT, a rule that drops (or nobody there); UNREACHABLE, the packet met no rule and no route.
+What the outcomes mean for a service proxy: ANSWERED, an endpoint was chosen; REFUSED, a port without a listener or a
+rule that rejects; TIMED_OUT, a rule that drops (or nobody there); UNREACHABLE, the packet met no rule and no route.
 """
 
+import contextlib
 import enum
 import errno
 import os
 import selectors
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
@@ -22,7 +25,7 @@ from typing import Self
 from vipwire.lab import netns
 from vipwire.lab.answer import HELLO, Answer, Peer
 from vipwire.lab.errors import LabError
-from vipwire.model.net import Protocol, format_endpoint, parse_address
+from vipwire.model.net import Protocol, format_address, format_endpoint, parse_address
 
 MAX_COUNT = 100_000
 _IP_RECVERR, _IPV6_RECVERR = 11, 25
@@ -65,27 +68,30 @@ class Target:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `10.0.0.1:80`, `[fd00::1]:80/udp`; raise LabError saying what is wrong."""
-        rest, _, protocol = text.partition("/")
-        host, colon, port = rest.rpartition(":")
-        try:
-            if not colon or (host.count(":") and not (host.startswith("[") and host.endswith("]"))):
-                raise ValueError("write ADDRESS:PORT, and brackets around IPv6: [fd00::1]:80")
-            if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-                raise ValueError(f"{port!r} is not a port (1 to 65535)")
-            if protocol.upper() not in ("", *Protocol.__members__):
-                raise ValueError(f"{protocol!r} is none of tcp, udp, sctp")
-            parse_address(host.strip("[]"))
-        except ValueError as error:
-            raise LabError(f"{text!r} is no destination: {error}") from error
-        return cls(host.strip("[]"), int(port), Protocol[protocol.upper() or "TCP"])
+        place, _, protocol = text.partition("/")
+        host, _, port = place.rpartition(":")
+        if ":" in host and not (host.startswith("[") and host.endswith("]")):
+            raise LabError(f"{text!r} is no destination: an IPv6 address needs brackets, as in [fd00::1]:80")
+        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise LabError(f"{text!r} is no destination: write ADDRESS:PORT with a port from 1 to 65535")
+        if protocol.upper() not in ("", *Protocol.__members__):
+            raise LabError(f"{text!r} is no destination: {protocol!r} is none of tcp, udp, sctp")
+        return cls(_checked(host.strip("[]")), int(port), Protocol[protocol.upper() or "TCP"])
 
     def __str__(self) -> str:
         return f"{format_endpoint(parse_address(self.address), self.port)}/{self.protocol.label}"
 
 
+def _checked(address: str) -> str:
+    try:
+        return format_address(parse_address(address))
+    except ValueError as error:
+        raise LabError(str(error)) from error
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One attempt. `duration` is in seconds; `source` is the address it was made from; `errno` is the kernel's, or 0."""
+    """One attempt: `duration` in seconds, `source` it was made from, `errno` the kernel's or 0."""
 
     outcome: Outcome
     duration: float
@@ -111,7 +117,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How to probe: from which address and port (the kernel's choice by default), how patiently, how many at a time."""
+    """How to probe: from where (the kernel's choice by default), how patiently, how often, how many at a time."""
 
     source: str | None = None
     source_port: int | None = None
@@ -134,8 +140,8 @@ class Manner:
 def probe(namespace: Path, target: Target, manner: Manner) -> list[ProbeResult]:
     """Make `count` attempts; return what became of each, in the order in which they were begun.
 
-    Takes at most timeout * count / parallel seconds. Raise LabError if the host lacks the source address or the kernel the
-    protocol.
+    Takes at most timeout * count / parallel seconds. Raise LabError if the host lacks the source address or the
+    kernel the protocol.
     """
     results: dict[int, ProbeResult] = {}
     begun = 0
@@ -171,12 +177,13 @@ def open_socket(namespace: Path, target: Target, manner: Manner) -> socket.socke
 
 
 def _prepare(opened: socket.socket, target: Target, manner: Manner) -> None:
-    opened.setblocking(False)
-    if target.protocol is Protocol.UDP:  # or "unreachable" would not be told
-        if opened.family == socket.AF_INET:
-            opened.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
-        else:
-            opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVERR, 1)
+    opened.settimeout(0)
+    # Without RECVERR, UDP is not told of "unreachable", and TCP loses an ICMP error that arrives while connect()
+    # still runs (always, between namespaces) and hears of it only when it repeats its SYN, a second later.
+    if opened.family == socket.AF_INET:
+        opened.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
+    else:
+        opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVERR, 1)
     if manner.source or manner.source_port:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         everywhere = "::" if opened.family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - in a lab's namespace
@@ -191,7 +198,7 @@ def converse(opened: socket.socket, target: Target) -> Generator[int, None, Answ
     code = opened.connect_ex((target.address, target.port))
     if code == errno.EINPROGRESS:
         yield selectors.EVENT_WRITE
-        code = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        code = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or _queued_error(opened)
     if code:
         raise OSError(code, os.strerror(code))
     opened.send(HELLO)
@@ -203,6 +210,14 @@ def converse(opened: socket.socket, target: Target) -> Generator[int, None, Answ
             raise ConnectionResetError(errno.ECONNRESET, "closed without an answer")
         line += part
     return Answer.decode(line)
+
+
+def _queued_error(opened: socket.socket) -> int:
+    """Fetch the ICMP error that waits in the socket's error queue: the first field of sock_extended_err, ip(7)."""
+    with contextlib.suppress(BlockingIOError):
+        for _, _, error in opened.recvmsg(512, 512, socket.MSG_ERRQUEUE)[1]:
+            return int.from_bytes(error[:4], sys.byteorder)
+    return 0
 
 
 class _Attempt:

@@ -1,8 +1,8 @@
 """Processes that outlive the command that started them, and ending exactly those.
 
-A pid alone is not enough: when its process has ended, the kernel gives the number to another. So the file of a process also
-holds when it was started (field 22 of /proc/PID/stat, proc_pid_stat(5)), and the signal goes through a pidfd that is
-opened before that is compared: between the two nothing can change.
+A pid alone is not enough: when its process has ended, the kernel gives the number to another. So the file of a
+process also holds when it was started (field 22 of /proc/PID/stat, proc_pid_stat(5)), and the signal goes through a
+pidfd that is opened before that is compared: between the two nothing can change.
 """
 
 import contextlib
@@ -54,8 +54,12 @@ def end(processes: Iterable[ProcessId], patience: float = 5.0) -> None:
     finally:
         for descriptor in open_ones:
             os.close(descriptor)
+
+
+def reap(processes: Iterable[ProcessId]) -> None:
+    """Fetch the exit status of those that are this process's children, so that none stays a zombie."""
     for process in processes:
-        with contextlib.suppress(ChildProcessError):  # if it is ours, its exit status waits to be fetched
+        with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
 
 

@@ -83,7 +83,7 @@ def route(  # noqa: PLR0913 - a route is that many fields
     table: int = 254,
     onlink: bool = True,
 ) -> Request:
-    """Send `to` out of an interface: to that very address, or by way of a neighbour; `source` is the preferred one."""
+    """Send `to` out of an interface: to that very address, or via a neighbour; `source` is the preferred one."""
     scope = 0 if via or to.version == 6 else 253
     payload = _ROUTE.pack(_family(to), to.prefixlen, 0, 0, table, 4, scope, 1, 4 if via and onlink else 0)
     payload += attribute(1, to.network_address.packed) + attribute(4, _U32.pack(index))

@@ -42,7 +42,7 @@ def start(directory: Path) -> None:
     process.write(directory / "echo.pid")
 
 
-def serve(  # noqa: PLR0913 - what to serve is that many words
+def serve(  # noqa: PLR0913, PLR0917 - what to serve is that many words
     directory: Path,
     host: str,
     node: str,

@@ -1,14 +1,14 @@
 """What a lab leaves on the machine besides its namespaces: a directory of its own, so that a later command finds it.
 
-    /run/vipwire-lab/NAME/lab.json      its topology: says which namespaces are ours, also when only half of them were made
+    /run/vipwire-lab/NAME/lab.json      its topology: says which namespaces are ours, also if only half were made
     /run/vipwire-lab/NAME/*.pid         the processes it started (see `processes`)
     /run/vipwire-lab/NAME/echo.socket, echo.log, ...
 
-The directory appears whole, by a rename, before anything else is made: so of two that build the same lab one fails, and what a
-killed one has made is found.
+The directory appears whole, by a rename, before anything else is made: so of two that build the same lab one fails,
+and what a killed one has made is found.
 """
 
-import os
+import contextlib
 import re
 import shutil
 import tempfile
@@ -67,10 +67,8 @@ def load(name: str) -> Topology:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Topology)
     except FileNotFoundError as error:
-        known = ", ".join(labs()) or "none"
-        raise LabError(
-            f"no lab named {name} is up (up: {known}); `vipwire lab up --name {name}` builds it"
-        ) from error
+        known = f" (up: {', '.join(labs())})" if labs() else ""
+        raise LabError(f"no lab named {name} is up{known}: `vipwire lab up --name {name}` builds it") from error
     except msgspec.MsgspecError as error:
         raise LabError(f"{path} is damaged: {error}") from error
 
@@ -78,18 +76,21 @@ def load(name: str) -> Topology:
 def labs() -> tuple[str, ...]:
     """Name every lab on this machine."""
     try:
-        names = os.listdir(DIRECTORY)
+        names = [path.name for path in DIRECTORY.iterdir()]
     except FileNotFoundError:
         return ()
     return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
 
 
-def end_processes(directory: Path) -> None:
-    """End every process whose pid file is there."""
-    found = [ProcessId.read(path) for path in directory.glob("*.pid")]
-    end([process for process in found if process])
+def end_processes(directory: Path) -> list[ProcessId]:
+    """End every process whose pid file is there, and return them."""
+    read = [ProcessId.read(path) for path in directory.glob("*.pid")]
+    found = [process for process in read if process]
+    end(found)
+    return found
 
 
 def remove(directory: Path) -> None:
     """Forget the lab: the last step of taking it down."""
-    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(directory)

@@ -1,8 +1,8 @@
 """One accepted connection of an echo server, over TCP or SCTP.
 
-The first line a client sends is answered with who is here; what follows is echoed. So a short probe is one exchange, and a
-long one can tell at any time whether its connection still lives. Nothing is said first, for an HTTP client would take it
-for the response: what begins like an HTTP request is answered in HTTP.
+The first line a client sends is answered with who is here; what follows is echoed. So a short probe is one exchange,
+and a long one can tell at any time whether its connection still lives. Nothing is said first, for an HTTP client
+would take it for the response: what begins like an HTTP request is answered in HTTP.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What a lab consists of: nodes, Pods on them, and clients outside; as values that are checked when they are made.
 
-The default is the smallest cluster in which every rule of a Service can be seen at work: two nodes (the proxy runs on the
-first), local and remote Pods, and a client with two addresses, of which a source range can admit one.
+The default is the smallest cluster in which every rule of a Service can be seen at work: two nodes (the proxy runs on
+the first), local and remote Pods, and a client with two addresses, of which a source range can admit one.
 """
 
 import re

@@ -3,15 +3,15 @@
     client ── underlay ── node-1 ── pod-1a, pod-1b, ...
                     └──── node-2 ── pod-2a, ...
 
-Every line is a veth pair, and both its ends are routers or hosts with /32 and /128 addresses: no bridge, no subnet, no ARP
-(as Calico and the clouds do it; bridges are missing in many test kernels). Host routes lead to each address; the other
-way leads through a link-local gateway whose hardware address is fixed. A Pod's packets to itself come back through its node,
-so hairpin works like any other route.
+Every line is a veth pair between routers and hosts with /32 and /128 addresses: no bridge, no subnet, no ARP (as
+Calico and the clouds do it; test kernels often lack bridges). Host routes lead to each address; the other way leads
+through a link-local gateway whose hardware address is fixed. A Pod's packets to itself come back through its node,
+so hairpin works like any other route. What goes to an address of a node's Pod range that no Pod has is swallowed.
 
 The underlay knows nodes, Pods and clients, and no VIP: a packet for a VIP that leaves a node is answered with
-"network unreachable", so that a missing rule is never mistaken for one that drops or rejects. What comes from a client and is unknown
-goes to that client's gateway node; replies of other nodes return directly, so a forgotten masquerade breaks the
-connection as it would in reality.
+"network unreachable", so that a missing rule is never mistaken for one that drops or rejects. What comes from a
+client and is unknown goes to that client's gateway node; replies of other nodes return directly, so a forgotten
+masquerade breaks the connection as it would in reality.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ from vipwire.lab.topology import UNDERLAY, Client, Node, Pod, Topology
 UPLINK = 100
 """Index of each host's interface eth0. Low numbers are taken by devices that kernels put into each namespace."""
 
-_UNDERLAY = (ip_address("192.0.2.1"), ip_address("2001:db8::1"))  # ICMPv6 errors need an address to come from
+# ICMPv6 errors need an address to come from.
+_UNDERLAY: tuple[IPAddress, ...] = (ip_address("192.0.2.1"), ip_address("2001:db8::1"))
 _GATEWAYS: dict[int, IPAddress] = {4: ip_address("169.254.1.1"), 6: ip_address("fe80::1")}
 _EVERYWHERE: dict[int, IPNetwork] = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 _FAMILY = {4: 2, 6: 10}
@@ -74,9 +75,10 @@ def plan(topology: Topology) -> Wiring:
 def sysctls(*, router: bool) -> dict[str, str]:
     """Say which of /proc/sys/net to set before the first interface, so that it inherits them."""
     settings = {
-        "ipv4/icmp_ratelimit": "0",  # a rejection that is not sent looks like a drop
+        "ipv4/icmp_ratemask": "0",  # no limit, for a rejection that is not sent looks like a drop
+        "ipv6/icmp/ratemask": "2",  # only type 2, of which the kernel never limits any
+        "ipv4/icmp_ratelimit": "0",
         "ipv6/icmp/ratelimit": "0",
-        "ipv4/icmp_msgs_per_sec": "1000000",
         "ipv4/ping_group_range": "0 2147483647",
     }
     for which in ("all", "default"):
@@ -107,8 +109,8 @@ def _wires(topology: Topology) -> list[Wire]:
 
 def _host_end(addresses: list[IPAddress]) -> list[Request]:
     # The kernel prefers the IPv4 address that came first and the IPv6 address that came last.
-    fours = [address for address in addresses if address.version == 4]
-    sixes = [address for address in addresses if address.version == 6]
+    fours: list[IPAddress] = [address for address in addresses if address.version == 4]
+    sixes: list[IPAddress] = [address for address in addresses if address.version == 6]
     requests = [rtnetlink.up(UPLINK)]
     requests += [rtnetlink.address(UPLINK, address) for address in (*fours, *reversed(sixes))]
     for primary in (*fours[:1], *sixes[:1]):
@@ -119,7 +121,7 @@ def _host_end(addresses: list[IPAddress]) -> list[Request]:
 
 
 def _router_end(index: int, addresses: list[IPAddress], source: dict[int, IPAddress]) -> list[Request]:
-    requests = []
+    requests: list[Request] = []
     for address in addresses:
         requests.append(rtnetlink.neighbour(index, address, _HOST_MAC))
         requests.append(rtnetlink.route(ip_network(address), index, source=source.get(address.version)))

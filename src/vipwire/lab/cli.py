@@ -1,0 +1,146 @@
+"""`vipwire lab`: build a small cluster on this machine, look into it, send packets through it, take it down."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+import click
+
+from vipwire.errors import VipwireError
+from vipwire.lab import manifests as kubernetes
+from vipwire.lab import report
+from vipwire.lab.cluster import Lab
+from vipwire.lab.probe import Manner, Target, probe
+from vipwire.lab.topology import make_topology
+
+_NAME = click.option(
+    "--name", "-l", default="demo", show_default=True, envvar="VIPWIRE_LAB", help="Which lab. Several can be up."
+)
+_OUTPUT = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="How to print it.",
+)
+
+
+@contextlib.contextmanager
+def _told_plainly() -> Iterator[None]:
+    try:
+        yield
+    except VipwireError as error:
+        raise click.ClickException(str(error)) from error
+    except PermissionError as error:
+        raise click.ClickException(f"{error.strerror}: {error.filename or 'this'} needs root, try sudo") from error
+
+
+@click.group()
+def lab() -> None:
+    """Build a small cluster out of network namespaces, and send packets through it.
+
+    Two nodes with Pods that say who they are and whom they saw, and a client outside; both IP families. All of it is
+    in network namespaces named vipwire-LAB-HOST (see `ip netns`): the machine's own network is not touched. Needs
+    root.
+    """
+
+
+@lab.command()
+@_NAME
+@click.option("--pods", default="3,2", show_default=True, help="How many Pods on node-1, node-2, ...")
+@click.option("--ports", default="80,8080", show_default=True, help="On which ports each Pod answers.")
+def up(name: str, pods: str, ports: str) -> None:
+    """Build a lab and leave it up."""
+    with _told_plainly():
+        many, open_ports = _numbers("--pods", pods, 0, 26), _numbers("--ports", ports, 1, 65535)
+        built = Lab(make_topology(many, open_ports), name)
+        built.up()
+        report.show(built)
+
+
+@lab.command()
+@_NAME
+def down(name: str) -> None:
+    """Remove a lab: its servers, its namespaces, its files. Says so if there was none."""
+    with _told_plainly():
+        found = Lab.attach_any(name)
+        if found is None:
+            click.echo(f"No lab named {name} is up.")
+            return
+        found.down()
+        click.echo(f"The lab {name} is down.")
+
+
+@lab.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_NAME
+@click.argument("host")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec(name: str, host: str, command: tuple[str, ...]) -> NoReturn:  # noqa: A001 - the command's name
+    """Run a command in a host's network: `vipwire lab exec node-1 -- nft list ruleset`."""
+    command = command[command[0] == "--" :]
+    with _told_plainly(), Lab.attach(name).inside(host):
+        try:
+            os.execvp(command[0], command)  # noqa: S606 - what it is for
+        except FileNotFoundError as error:
+            raise click.ClickException(f"there is no command {command[0]!r}") from error
+
+
+@lab.command("probe")
+@_NAME
+@_OUTPUT
+@click.argument("host")
+@click.argument("destination", metavar="ADDRESS:PORT[/udp]")
+@click.option("--count", "-n", default=1, show_default=True, help="How many connections.")
+@click.option("--timeout", default=1.0, show_default=True, help="How many seconds to wait for each.")
+@click.option("--source", help="From which of the host's addresses.")
+@click.option("--source-port", type=click.IntRange(1, 65535), help="From which port; then one after another.")
+@click.option("--parallel", default=16, show_default=True, help="How many at a time.")
+@click.pass_context
+def probe_command(context: click.Context, /, name: str, output: str, host: str, destination: str, **how: Any) -> None:
+    """Connect from a host and say who answered: `vipwire lab probe client 10.96.0.10:80 -n 100`.
+
+    Brackets around IPv6: [fd00:10:96::10]:80. The exit status is 1 if not every connection was answered.
+    """
+    with _told_plainly():
+        found = Lab.attach(name)
+        target = Target.parse(destination)
+        results = probe(found.netns(host), target, Manner(**how))
+    if output == "json":
+        click.echo(json.dumps([report.result_object(result) for result in results], indent=2))
+    else:
+        report.show_results(host, target, results)
+    context.exit(int(not all(result.answer for result in results)))
+
+
+@lab.command()
+@_NAME
+@_OUTPUT
+def show(name: str, output: str) -> None:
+    """Show a lab's hosts, their addresses and namespaces."""
+    with _told_plainly():
+        found = Lab.attach(name)
+        if output == "json":
+            click.echo(json.dumps({"name": name} | asdict(found.topology), indent=2))
+        else:
+            report.show(found)
+
+
+@lab.command()
+@_NAME
+def manifests(name: str) -> None:
+    """Print the lab as Kubernetes objects: its Nodes, and a Service `web` with its EndpointSlices."""
+    with _told_plainly():
+        click.echo(kubernetes.as_yaml(kubernetes.example(Lab.attach(name).topology)), nl=False)
+
+
+def _numbers(option: str, text: str, least: int, most: int) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and least <= int(part) <= most for part in parts):
+        raise click.BadParameter(
+            f"{text!r}: write numbers from {least} to {most}, with commas between", param_hint=option
+        )
+    return tuple(int(part) for part in parts)

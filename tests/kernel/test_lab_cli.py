@@ -1,0 +1,97 @@
+"""`vipwire lab` as a person uses it."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from vipwire.lab import netns
+from vipwire.lab.cli import lab as command
+from vipwire.lab.cluster import Lab
+
+pytestmark = pytest.mark.kernel
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+@pytest.fixture(scope="module")
+def name() -> Iterator[str]:
+    name = f"cli{os.getpid()}-{secrets.token_hex(2)}"
+    result = invoke("up", "--name", name, "--pods", "2")
+    assert result.exit_code == 0, result.output
+    assert "pod-1b" in result.output
+    yield name
+    result = invoke("down", "--name", name)
+    assert result.output == f"The lab {name} is down.\n"
+    assert not [path for path in netns.DIRECTORY.iterdir() if name in path.name]
+    assert invoke("down", "--name", name).output == f"No lab named {name} is up.\n"
+
+
+def test_probe_prints_a_table_with_who_answered(name: str) -> None:
+    result = invoke("probe", "-l", name, "client", "10.244.1.11:80", "-n", "5")
+    assert result.exit_code == 0
+    for word in ("client to 10.244.1.11:80/tcp", "5", "answered", "pod-1a", "203.0.113.2"):
+        assert word in result.output
+
+
+def test_probe_prints_json_and_fails_unless_all_were_answered(name: str) -> None:
+    result = invoke("probe", "-l", name, "pod-1a", "[fd00:10:244:1::12]:8080/udp", "-o", "json", "-n", "2")
+    assert result.exit_code == 0
+    assert [each["answer"]["pod"] for each in json.loads(result.output)] == ["pod-1b"] * 2
+    result = invoke("probe", "-l", name, "client", "10.244.1.11:9", "-o", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.output)[0]["outcome"] == "refused"
+
+
+def test_show_prints_the_hosts(name: str) -> None:
+    assert f"vipwire-{name}-pod-1b" in invoke("show", "-l", name).output
+    shown = json.loads(invoke("show", "-l", name, "-o", "json").output)
+    assert shown["name"] == name
+    assert [pod["name"] for pod in shown["pods"]] == ["pod-1a", "pod-1b"]
+
+
+def test_manifests_are_kubernetes_objects(name: str) -> None:
+    objects = list(yaml.safe_load_all(invoke("manifests", "-l", name).output))
+    assert [each["kind"] for each in objects] == ["Node", "Service", "EndpointSlice", "EndpointSlice"]
+
+
+def test_exec_runs_a_command_in_the_network_of_a_host(name: str) -> None:
+    program = "from vipwire.lab.cli import lab; lab()"
+    argv = [sys.executable, "-c", program, "exec", "-l", name, "client", "--", "ip", "-o", "addr", "show", "eth0"]
+    assert "203.0.113.2/32" in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    inode = Lab.attach(name).netns("client").stat().st_ino
+    assert inode != Path("/proc/self/ns/net").stat().st_ino
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("probe", "clinet", "10.244.1.11:80"), "no host 'clinet'; there is client"),
+        (("probe", "client", "fd00::1:80"), "needs brackets"),
+        (("probe", "client", "10.244.1.11:80", "-n", "0"), "count is 0"),
+        (("exec", "client", "no-such-command"), "there is no command 'no-such-command'"),
+        (("up",), "is up already"),
+        (("up", "--pods", "many"), "write numbers from 0 to 26"),
+    ],
+)
+def test_what_is_wrong_is_said_plainly(name: str, arguments: tuple[str, ...], complaint: str) -> None:
+    result = invoke(arguments[0], "-l", name, *arguments[1:])
+    assert result.exit_code != 0
+    assert complaint in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_lab_that_is_not_up_is_not_found() -> None:
+    result = invoke("show", "-l", "no-such-lab")
+    assert result.exit_code == 1
+    assert "no lab named no-such-lab is up" in result.output
+    assert "cannot name a lab" in invoke("show", "-l", "../etc").output
