@@ -92,7 +92,7 @@ class ApiSource:
 
 
 def retry_after(text: str, now: float) -> float:
-    """Read the header Retry-After (RFC 9110 10.2.3) as seconds from `now`, which is since the epoch; 0 if unusable."""
+    """Read the header Retry-After (RFC 9110 10.2.3) as seconds from `now` (since the epoch); 0 if unusable."""
     if text.isascii() and text.isdigit():
         return float(text[:9])
     try:

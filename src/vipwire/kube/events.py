@@ -1,0 +1,190 @@
+"""Kubernetes Events about Nodes and Services: said once each, counted when they repeat, never in anyone's way.
+
+`record` only puts into a bounded queue; a task sends. The same thing said again about the same object within ten
+minutes raises the count of the Event that is there (a PATCH) instead of making another. Sending keeps to the rate
+that `clientConnection.qps` and `burst` allow; what does not fit the queue is dropped and counted.
+
+Events are core/v1: they have a count, and kube-proxy's RBAC role (create, patch) is enough.
+"""
+
+import asyncio
+import datetime as dt
+import enum
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from vipwire.kube.access import Access
+from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, Payload, describe
+
+COMPONENT = "vipwire"
+QUEUE = 1000
+REMEMBERED = 4096
+FORGET_AFTER = 600.0
+"""Seconds after which a repeated thing is a new Event (client-go's aggregation window)."""
+TIMEOUT = 10.0
+LONGEST_MESSAGE = 1024
+"""An API server refuses longer ones."""
+
+_log = logging.getLogger(__name__)
+
+
+class EventType(enum.Enum):
+    """An Event's `type`."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The object that an Event is about (`involvedObject`)."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    api_version: str = "v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is to be said about an object."""
+
+    about: Subject
+    type: EventType
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class _Sent:
+    name: str
+    count: int
+    first: float
+    last: float
+
+
+class TokenBucket:
+    """A rate with a burst; pure. A `qps` of 0 or less is no limit, as for client-go's negative ones."""
+
+    def __init__(self, qps: float, burst: int) -> None:
+        self._qps, self._burst = qps, max(1, burst)
+        self._tokens, self._at = float(self._burst), 0.0
+
+    def wait(self, now: float) -> float:
+        """Take a token and say how many seconds to wait before it may be used."""
+        if self._qps <= 0:
+            return 0.0
+        self._tokens = min(float(self._burst), self._tokens + max(0.0, now - self._at) * self._qps)
+        self._at = now
+        self._tokens -= 1
+        return max(0.0, -self._tokens / self._qps)
+
+
+class EventRecorder:
+    """Sends Events to an API server. `run` must run for anything to be sent; `record` never fails."""
+
+    def __init__(
+        self,
+        access: Access,
+        host: str,
+        *,
+        qps: float = 5.0,
+        burst: int = 10,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._access, self._host, self._wall = access, host, wall
+        self._bucket = TokenBucket(qps, burst)
+        self._queue: asyncio.Queue[Note] = asyncio.Queue(QUEUE)
+        self._sent: OrderedDict[Note, _Sent] = OrderedDict()
+        self.dropped = 0
+        """How many were dropped, because the queue was full or the server refused them."""
+
+    def record(self, about: Subject, reason: str, message: str, kind: EventType = EventType.NORMAL) -> None:
+        """Say something about an object. From the event loop's thread; returns at once."""
+        try:
+            self._queue.put_nowait(Note(about, kind, reason, message[:LONGEST_MESSAGE]))
+        except asyncio.QueueFull:
+            self.dropped += 1
+
+    async def run(self) -> None:
+        """Send what is recorded, until cancelled."""
+        async with Connection(self._access, COMPONENT) as connection:
+            while True:
+                note = await self._queue.get()
+                await asyncio.sleep(self._bucket.wait(self._wall()))
+                try:
+                    await self._send(connection, note)
+                except TRANSPORT_ERRORS as error:
+                    self._drop(note, describe(error))
+                finally:
+                    self._queue.task_done()
+
+    async def drained(self) -> None:
+        """Wait until all that was recorded has been sent or dropped."""
+        await self._queue.join()
+
+    async def _send(self, connection: Connection, note: Note) -> None:
+        now = self._wall()
+        sent = self._sent.get(note)
+        path = f"/api/v1/namespaces/{note.about.namespace or 'default'}/events"
+        if sent is not None and now - sent.last < FORGET_AFTER:
+            body = {"count": sent.count + 1, "lastTimestamp": _timestamp(now)}
+            payload = Payload(msgspec.json.encode(body), "application/merge-patch+json")
+            status = await self._ask(connection, "PATCH", f"{path}/{sent.name}", payload)
+            if status != 404:
+                self._remember(note, _Sent(sent.name, sent.count + 1, sent.first, now), status)
+                return
+        sent = _Sent(f"{note.about.name[:200]}.{int(now * 1e9):x}", 1, now, now)
+        payload = Payload(msgspec.json.encode(self._event(note, sent)))
+        self._remember(note, sent, await self._ask(connection, "POST", path, payload))
+
+    async def _ask(self, connection: Connection, method: str, path: str, payload: Payload) -> int:
+        async with connection.request(method, path, timeout=TIMEOUT, payload=payload) as response:
+            return response.status
+
+    def _remember(self, note: Note, sent: _Sent, status: int) -> None:
+        if status >= 300:
+            self._drop(note, f"the server answered {status}")
+            return
+        self._sent[note] = sent
+        self._sent.move_to_end(note)
+        if len(self._sent) > REMEMBERED:
+            self._sent.popitem(last=False)
+
+    def _drop(self, note: Note, reason: str) -> None:
+        self.dropped += 1
+        _log.debug("event not sent: %s %s: %s", note.about.kind, note.about.name, reason)
+
+    def _event(self, note: Note, sent: _Sent) -> dict[str, object]:
+        about = note.about
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": sent.name, "namespace": about.namespace or "default"},
+            "involvedObject": {
+                "apiVersion": about.api_version,
+                "kind": about.kind,
+                "name": about.name,
+                **({"namespace": about.namespace} if about.namespace else {}),
+                **({"uid": about.uid} if about.uid else {}),
+            },
+            "type": note.type.value,
+            "reason": note.reason,
+            "message": note.message,
+            "count": sent.count,
+            "firstTimestamp": _timestamp(sent.first),
+            "lastTimestamp": _timestamp(sent.last),
+            "source": {"component": COMPONENT, "host": self._host},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._host,
+        }
+
+
+def _timestamp(now: float) -> str:
+    return dt.datetime.fromtimestamp(now, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
