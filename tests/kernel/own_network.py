@@ -1,0 +1,41 @@
+"""A network namespace without a name, for one test: gone when the last socket and process in it are."""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+
+_CLONE_NEWNET = 0x40000000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(namespace: int) -> None:
+    """Move this thread into the namespace of that descriptor (os.setns is of Python 3.12)."""
+    if _LIBC.setns(namespace, _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+@contextlib.contextmanager
+def own_network() -> Iterator[int]:
+    """Put this thread into a new namespace whose loopback is up, and back at the end; yield its descriptor."""
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _LIBC.unshare(_CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "unshare")
+        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            run("ip link set lo up")
+            yield here
+        finally:
+            enter(before)
+            os.close(here)
+    finally:
+        os.close(before)
+
+
+def run(command: str, stdin: str | None = None) -> str:
+    """Run a command without a shell; return what it prints, or raise with what it says."""
+    done = subprocess.run(command.split(), input=stdin, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stderr or done.stdout}"
+    return done.stdout
