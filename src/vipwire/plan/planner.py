@@ -6,6 +6,7 @@ An event about one Service re-plans that Service, and those few that contend wit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
@@ -14,6 +15,14 @@ from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.frontends import claims, of_family, plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
+
+
+class PlanChange(NamedTuple):
+    """One Service's plan before and after; None where it is not proxied."""
+
+    old: ServicePlan | None
+    new: ServicePlan | None
+
 
 View = Callable[[ObjectName], tuple[Service | None, Sequence[EndpointSlice]]]
 """Looks up a Service and its slices in the current state."""
@@ -33,24 +42,24 @@ class Planner:
         """The part of the plan that belongs to no Service."""
         return self._node
 
-    def move(self, node: NodePlan, view: View) -> dict[ObjectName, ServicePlan | None]:
+    def move(self, node: NodePlan, view: View) -> dict[ObjectName, PlanChange]:
         """Take a changed node or configuration: re-plan everything. Returns what `update` returns."""
         self._node = node
         self._claims = Claims()
         return self.update(tuple(self._plans), view)
 
-    def update(self, names: Iterable[ObjectName], view: View) -> dict[ObjectName, ServicePlan | None]:
-        """Re-plan Services that changed. Returns every plan that is now another one, None for those that are gone."""
+    def update(self, names: Iterable[ObjectName], view: View) -> dict[ObjectName, PlanChange]:
+        """Re-plan Services that changed, and their rivals. Returns every plan that is now another one."""
         wanted = list(dict.fromkeys(names))
         concerned: dict[ObjectName, None] = dict.fromkeys(wanted)
         for name in wanted:
             concerned.update(dict.fromkeys(self._claim(name, view(name)[0])))
-        changed: dict[ObjectName, ServicePlan | None] = {}
+        changed: dict[ObjectName, PlanChange] = {}
         for name in concerned:
-            plan = self._plan(name, *view(name))
-            if plan == self._plans.get(name):
+            old, plan = self._plans.get(name), self._plan(name, *view(name))
+            if plan == old:
                 continue
-            changed[name] = plan
+            changed[name] = PlanChange(old, plan)
             if plan is None:
                 del self._plans[name]
             else:

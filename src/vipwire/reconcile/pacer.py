@@ -21,20 +21,21 @@ class Pacer:
     _ended: float = float("-inf")
     _check_at: float = float("-inf")
     _retry_at: float | None = None
+    _blocked: bool = False
     _failures: int = field(default=0)
 
     def due(self, now: float, *, pending: bool) -> float:
         """Return how many seconds remain until the next sync or check is due; 0 when it is due now."""
-        times = [self._check_at]
+        times = [self._check_at] if not self._blocked else []
         if self._retry_at is not None:
             times.append(self._retry_at)
-        elif pending:
+        if pending and not self._blocked:
             times.append(now)
         return max(min(times), self._ended + self.minimum, now) - now
 
     def check_due(self, now: float) -> bool:
         """Tell whether it is time to check the kernel."""
-        return now >= self._check_at
+        return not self._blocked and now >= self._check_at
 
     def checked(self, now: float, took: float) -> None:
         """Note a check that ended now and took so many seconds."""
@@ -44,10 +45,16 @@ class Pacer:
         """Note a sync that did all that was to be done."""
         self._ended = now
         self._retry_at = None
+        self._blocked = False
         self._failures = 0
 
-    def failed(self, now: float) -> None:
-        """Note a sync that left something undone."""
+    def retry_due(self, now: float) -> bool:
+        """Tell whether it is time to try again what failed."""
+        return self._retry_at is not None and now >= self._retry_at
+
+    def failed(self, now: float, *, blocked: bool) -> None:
+        """Note a sync that left something undone; `blocked` if it was everything, so that new work waits too."""
         self._ended = now
+        self._blocked = blocked
         self._retry_at = now + min(0.1 * 2 ** min(self._failures, 20), self.period)
         self._failures += 1

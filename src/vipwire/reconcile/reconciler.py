@@ -5,10 +5,11 @@
 
 In the normal case only pending Services are compared. At start, and when someone else may have changed the kernel, it
 is observed: nothing is believed, each Service takes its objects out of what was seen where they already are as they
-should be, and what nobody takes is removed. So a new process on a programmed kernel finds an empty difference.
+should be, and what nobody takes is removed. So a new process on a programmed kernel has nothing to do.
 
-A refused transaction leaves the kernel as it was. It is tried again in halves, until the Services that the kernel does
-not want are alone: these keep what they had, are reported, and are tried again when they change or when `retry` says.
+A refused transaction leaves the kernel as it was. It is tried again in halves, until the Services that the kernel
+does not want are alone: these keep what they had, are reported, and are tried again when they change or when `retry`
+says.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -18,8 +18,8 @@ _MISSING = object()
 class Belief(Generic[K, V]):
     """What the kernel holds, as far as we know.
 
-    `services` is what each Service has, `sharers` counts who shares an object, and `unowned` holds what the kernel was
-    seen to hold for nobody yet.
+    `services` is what each Service has, `sharers` counts who shares an object, and `unowned` holds what the kernel
+    was seen to hold for nobody yet.
     """
 
     services: dict[ObjectName, Rendered[K, V]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Step(Generic[K, V]):
                 gained[key] = self._shared_values[key]
             elif before > 0 and before + by <= 0:
                 lost[key] = self._shared_values[key]
-        delta = Delta[K, V]()
+        delta: Delta[K, V] = Delta()
         unowned = self._belief.unowned
         for key, new in gained.items():
             if key in lost:

@@ -59,6 +59,11 @@ class Store:
         times = [piece.triggered for piece in self._slices.get(name, {}).values() if piece.triggered is not None]
         return max(times, default=None)
 
+    @property
+    def dirty(self) -> bool:
+        """Whether any Service changed since the last `take_dirty`."""
+        return bool(self._dirty)
+
     def take_dirty(self) -> tuple[ObjectName, ...]:
         """Return the Services that changed since the last call, in the order of their first change."""
         dirty = tuple(self._dirty)

@@ -1,0 +1,173 @@
+"""The line from events to the kernel, for all families: store, planners, reconcilers. The loop drives it.
+
+    apply(event)   what is true changes
+    sync(now)      the kernel follows: the Services that the events touched are planned, rendered, compared, committed
+
+Nothing is programmed before every kind of object has been listed once: an empty plan would cut live connections.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vipwire.errors import CommitError
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Family
+from vipwire.model.node import Node
+from vipwire.model.problem import Problem
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.plan.planner import PlanChange, Planner
+from vipwire.reconcile.backend import Backend
+from vipwire.reconcile.pacer import Pacer
+from vipwire.reconcile.reconciler import Reconciler, Report
+from vipwire.state.event import Event
+from vipwire.state.store import Store
+
+MakeNodePlan = Callable[[Family, Store], NodePlan]
+"""Makes a family's plan of this node from the current objects."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one family in one sync. `seconds` is what it took. With an `error` the old rules stay.
+
+    `full` when the kernel was observed rather than believed; `first` for the first that succeeded.
+    """
+
+    family: Family
+    seconds: float = 0.0
+    report: Report[Any] = field(default_factory=Report)
+    changes: dict[ObjectName, PlanChange] = field(default_factory=dict)
+    error: CommitError | None = None
+    first: bool = False
+
+    @property
+    def full(self) -> bool:
+        """Whether the kernel was observed."""
+        return self.report.observed is not None
+
+
+class Line:
+    """One family: its plans, its objects, its pace."""
+
+    def __init__(self, family: Family, backend: Backend[Any, Any], pacer: Pacer) -> None:
+        self.family, self.backend, self.pacer = family, backend, pacer
+        self.reconciler: Reconciler[Any, Any] = Reconciler(backend)
+        self.planner: Planner | None = None
+        self.synced = False
+        self._changes: dict[ObjectName, PlanChange] = {}
+
+    @property
+    def plans(self) -> Mapping[ObjectName, ServicePlan]:
+        """The current plans."""
+        return self.planner.plans if self.planner else {}
+
+    def settle_node(self, node: NodePlan, store: Store) -> None:
+        """Take the node's plan; if it is another one, every Service is planned again."""
+        if self.planner is None:
+            self.planner = Planner(node)
+        elif self.planner.node != node:
+            self._desire(self.planner.move(node, store.view))
+        else:
+            return
+        self.reconciler.desire_node(self.backend.render_node(node))
+
+    def plan(self, names: Iterable[ObjectName], store: Store) -> None:
+        """Plan the Services that changed."""
+        if self.planner is None:
+            return
+        self._desire(self.planner.update(names, store.view))
+
+    def _desire(self, changes: Mapping[ObjectName, PlanChange]) -> None:
+        for name, change in changes.items():
+            earlier = self._changes.get(name)
+            self._changes[name] = PlanChange(earlier.old if earlier else change.old, change.new)
+            self.reconciler.desire(name, change.new)
+
+    def drifted(self) -> bool:
+        """Ask whether others may have changed the kernel; if so, or if it does not say, the next sync observes it."""
+        try:
+            return self.reconciler.verify()
+        except OSError:
+            self.reconciler.distrust()
+            return True
+
+    def sync(self, now: float) -> Outcome:
+        """Make the kernel as planned."""
+        outcome = Outcome(self.family)
+        began = time.perf_counter()
+        try:
+            outcome.report = self.reconciler.sync()
+        except CommitError as error:
+            outcome.error = error
+        except OSError as error:
+            self.reconciler.distrust()
+            outcome.error = CommitError(f"the kernel does not answer: {error}", errno=error.errno or 0)
+        outcome.seconds = time.perf_counter() - began
+        if outcome.error or self.reconciler.isolated:
+            self.pacer.failed(now + outcome.seconds, blocked=outcome.error is not None)
+        else:
+            self.pacer.succeeded(now + outcome.seconds)
+        if outcome.full:
+            self.pacer.checked(now + outcome.seconds, outcome.seconds)
+        if outcome.error is None:
+            outcome.first, self.synced = not self.synced, True
+            outcome.changes, self._changes = self._changes, {}
+        return outcome
+
+
+class Engine:
+    """All families together."""
+
+    def __init__(self, lines: Iterable[Line], node_name: str, make_node_plan: MakeNodePlan) -> None:
+        self.lines = tuple(lines)
+        self.store = Store()
+        self._node_name = node_name
+        self._make_node_plan = make_node_plan
+        self._node_stale = True
+
+    @property
+    def node(self) -> Node | None:
+        """Our Node object, if there is one."""
+        return self.store.nodes.get(self._node_name)
+
+    def apply(self, event: Event) -> tuple[Problem, ...]:
+        """Take an event; return the problems that it brought for the first time."""
+        return self.store.apply(event)
+
+    def node_moved(self) -> None:
+        """Note that this machine's addresses have changed."""
+        self._node_stale = True
+
+    def due(self, now: float) -> float | None:
+        """Return the seconds until something is to be done; None if nothing is before the next event."""
+        if self.store.waiting:
+            return None
+        dirty = self.store.dirty or self.store.node_changed or self._node_stale
+        return min(line.pacer.due(now, pending=dirty or line.reconciler.pending) for line in self.lines)
+
+    def sync(self, now: float) -> list[Outcome]:
+        """Do what is due; return what became of each family that had anything to do."""
+        if self.store.waiting:
+            return []
+        self._plan()
+        outcomes: list[Outcome] = []
+        for line in self.lines:
+            if line.pacer.check_due(now) and not line.drifted():
+                line.pacer.checked(now, 0.0)
+            if line.pacer.retry_due(now):
+                line.reconciler.retry()
+            if line.reconciler.pending and line.pacer.due(now, pending=True) <= 0:
+                outcomes.append(line.sync(now))
+        return outcomes
+
+    def _plan(self) -> None:
+        if self.store.node_changed or self._node_stale:
+            self.store.node_changed = self._node_stale = False
+            for line in self.lines:
+                line.settle_node(self._make_node_plan(line.family, self.store), self.store)
+        if dirty := self.store.take_dirty():
+            for line in self.lines:
+                line.plan(dirty, self.store)

@@ -1,0 +1,217 @@
+"""What operators get to know of a sync: one log line, metrics, and Kubernetes Events about Services and the Node."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from vipwire.app import log
+from vipwire.app.engine import Engine, Line, Outcome
+from vipwire.kube.events import EventRecorder, EventType, Subject
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Family
+from vipwire.model.problem import Problem
+from vipwire.plan.plan import Drop, FrontendKind, ServicePlan
+from vipwire.plan.planner import PlanChange
+from vipwire.serve.metrics import Metrics
+from vipwire.state.event import Kind
+
+_EXAMPLES = 5
+_LONGEST = 20_000
+
+
+class Reporter:
+    """Tells the log, the metrics and the API server."""
+
+    def __init__(self, engine: Engine, metrics: Metrics, recorder: EventRecorder | None, node_name: str) -> None:
+        self._engine, self._metrics, self._recorder = engine, metrics, recorder
+        self._node_name = node_name
+        self._isolated: dict[Family, frozenset[ObjectName]] = {}
+        self._without_local: Counter[tuple[Family, str]] = Counter()
+        self._endpoints: Counter[Family] = Counter()
+        self._lost: Counter[Family] = Counter()
+        self._errors: dict[Family, str] = {}
+
+    def started(self) -> None:
+        """Say that the proxy runs."""
+        self.node_event("Starting", "vipwire starts")
+
+    def node_event(self, reason: str, message: str, kind: EventType = EventType.NORMAL) -> None:
+        """Say something about our Node."""
+        if self._recorder:
+            node = self._engine.node
+            subject = Subject("Node", self._node_name, uid=node.uid if node else self._node_name)
+            self._recorder.record(subject, reason, message, kind)
+
+    def problems(self, problems: Iterable[Problem]) -> None:
+        """Report what is wrong with objects: each thing once."""
+        for problem in problems:
+            log.warning(
+                "invalid object",
+                kind=problem.kind,
+                object=problem.object,
+                field=problem.field,
+                reason=problem.message,
+            )
+            if problem.kind == Kind.SERVICE.value:
+                self._about_service(problem.object, "InvalidField", f"{problem.field}: {problem.message}")
+        counts = Counter(problem.kind for problem in self._engine.store.problems)
+        for kind in Kind:
+            self._metrics.object_problems.labels(kind=kind.value).set(counts[kind.value])
+
+    def synced(self, line: Line, outcome: Outcome, now: float) -> None:
+        """Report one sync of one family. `now` is seconds since the epoch."""
+        self._measure(line, outcome, now)
+        if outcome.error is not None:
+            self._failed(line, outcome)
+            return
+        self._errors.pop(line.family, None)
+        self._count(line, outcome)
+        self._conflicts(line, outcome)
+        self._isolations(line)
+        report = outcome.report
+        if report.repaired:
+            examples = ", ".join(line.backend.describe(key) for key in report.repaired[:_EXAMPLES])
+            self._metrics.kernel_drift_repairs_total.labels(ip_family=line.family.value).inc()
+            log.warning(
+                "repaired what others had changed in the kernel",
+                ip_family=line.family.value,
+                objects=len(report.repaired),
+                examples=examples,
+            )
+            self.node_event(
+                "KernelStateRepaired",
+                f"{line.family.value}: {len(report.repaired)} objects had been changed: {examples}",
+                EventType.WARNING,
+            )
+        log.info(
+            "synced",
+            ip_family=line.family.value,
+            services=report.services,
+            added=report.added,
+            changed=report.changed,
+            removed=report.removed,
+            bytes=report.size,
+            **({} if report.observed is None else {"observed": report.observed}),
+            seconds=round(outcome.seconds, 6),
+        )
+
+    def _failed(self, line: Line, outcome: Outcome) -> None:
+        text = str(outcome.error)
+        if self._errors.get(line.family) == text:
+            log.detail(2, "sync failed again", ip_family=line.family.value, error=text)
+            return
+        self._errors[line.family] = text
+        transaction = outcome.error.transaction if outcome.error else ""
+        log.error(
+            "sync failed, the old rules stay",
+            ip_family=line.family.value,
+            error=text,
+            transaction=_shortened(transaction),
+        )
+        self.node_event("SyncFailed", f"{line.family.value}: {text}", EventType.WARNING)
+
+    def _measure(self, line: Line, outcome: Outcome, now: float) -> None:
+        metrics, family = self._metrics, line.family.value
+        metrics.sync_proxy_rules_duration_seconds.labels(ip_family=family).observe(outcome.seconds)
+        kind = (
+            metrics.sync_full_proxy_rules_duration_seconds
+            if outcome.full
+            else metrics.sync_partial_proxy_rules_duration_seconds
+        )
+        kind.labels(ip_family=family).observe(outcome.seconds)
+        if outcome.error is not None or line.reconciler.isolated:
+            metrics.sync_proxy_rules_nftables_sync_failures_total.labels(ip_family=family).inc()
+        if outcome.error is not None:
+            return
+        metrics.sync_proxy_rules_last_timestamp_seconds.labels(ip_family=family).set(now)
+        if outcome.report.size:
+            metrics.sync_transaction_bytes.labels(ip_family=family).observe(outcome.report.size)
+        duration = metrics.network_programming_duration_seconds.labels(ip_family=family)
+        for name in outcome.changes if not outcome.first else ():
+            triggered = self._engine.store.triggered(name)
+            if triggered is not None:
+                duration.observe(max(0.0, now - triggered))
+
+    def _count(self, line: Line, outcome: Outcome) -> None:
+        """Keep the counts of what is planned, by what changed."""
+        for change in outcome.changes.values():
+            for plan, sign in ((change.old, -1), (change.new, +1)):
+                if plan is None:
+                    continue
+                for policy in _without_local(plan):
+                    self._without_local[line.family, policy] += sign
+                self._endpoints[line.family] += sign * _endpoints(plan)
+        metrics = self._metrics
+        metrics.services.set(len(self._engine.store.services))
+        metrics.endpoints.set(sum(self._endpoints.values()))
+        for policy in ("internal", "external"):
+            metrics.sync_proxy_rules_no_local_endpoints_total.labels(
+                traffic_policy=policy, ip_family=line.family.value
+            ).set(self._without_local[line.family, policy])
+
+    def _conflicts(self, line: Line, outcome: Outcome) -> None:
+        for name, change in outcome.changes.items():
+            before = set(change.old.lost) if change.old else set()
+            for key, winner in change.new.lost if change.new else ():
+                if (key, winner) in before:
+                    continue
+                message = f"{key} belongs to Service {winner}, which is older or has it as its ClusterIP"
+                log.warning("conflicting Services", service=name, ip_family=line.family.value, reason=message)
+                self._about_service(name, "FrontendConflict", message)
+            lost = len(change.new.lost) if change.new else 0
+            self._lost[line.family] += lost - (len(change.old.lost) if change.old else 0)
+        self._metrics.frontend_conflicts.set(sum(self._lost.values()))
+
+    def _isolations(self, line: Line) -> None:
+        family, now = line.family, line.reconciler.isolated
+        self._metrics.isolated_services.labels(ip_family=family.value).set(len(now))
+        before = self._isolated.get(family, frozenset())
+        for name in now.keys() - before:
+            error = now[name]
+            log.error(
+                "the kernel refuses a Service; it keeps its old rules, all others go on",
+                service=name,
+                ip_family=family.value,
+                error=error,
+                transaction=_shortened(error.transaction),
+            )
+            self._about_service(name, "KernelRefused", str(error))
+        for name in before - now.keys():
+            log.info("the kernel takes the Service again", service=name, ip_family=family.value)
+        self._isolated[family] = frozenset(now)
+
+    def _about_service(self, name: ObjectName, reason: str, message: str) -> None:
+        if self._recorder:
+            service = self._engine.store.services.get(name)
+            subject = Subject("Service", name.name, name.namespace, service.uid if service else "")
+            self._recorder.record(subject, reason, message, EventType.WARNING)
+
+
+def _without_local(plan: ServicePlan) -> set[str]:
+    """Name the policies that are Local and have no endpoint here, although there are some elsewhere."""
+    return {
+        "internal" if frontend.kind is FrontendKind.CLUSTER_IP else "external"
+        for frontend in plan.frontends
+        if isinstance(frontend.action, Drop)
+    }
+
+
+def _endpoints(plan: ServicePlan) -> int:
+    return len(
+        {
+            target
+            for frontend in plan.frontends
+            for forward in (frontend.action, frontend.short_circuit)
+            for target in getattr(forward, "pool", ())
+        }
+    )
+
+
+def _shortened(transaction: str) -> str:
+    if len(transaction) <= _LONGEST:
+        return transaction
+    return f"{transaction[:_LONGEST]}… ({len(transaction)} characters)"
+
+
+def changed_plans(outcomes: Iterable[Outcome]) -> list[PlanChange]:
+    """Collect what all families of one sync changed."""
+    return [change for outcome in outcomes for change in outcome.changes.values()]

@@ -1,0 +1,232 @@
+"""nftables mode's backend: reads the table, writes transactions. One instance is one family.
+
+Rules and set declarations are compared with what our text compiles to, attribute by attribute, so that a rule that
+somebody changed is found even where its text looks alike. What fits no text of ours is shown as what it is made of.
+
+`changed` costs one small request: the kernel counts every commit of anybody in the network namespace. Between ours
+nothing but our own commits may have counted.
+"""
+
+import errno
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from vipwire.backends.nftables import render as rendering
+from vipwire.backends.nftables import text
+from vipwire.backends.nftables.language import SetSpec, compile_rule, compile_set, describe, same_rule, same_set
+from vipwire.backends.nftables.names import (
+    CHAIN,
+    SET,
+    TABLE,
+    Chain,
+    Hook,
+    Noted,
+    Object,
+    ObjectKey,
+    Until,
+    Verdict,
+)
+from vipwire.backends.nftables.script import Step, steps
+from vipwire.backends.nftables.skeleton import node_objects
+from vipwire.errors import CommitError
+from vipwire.model.net import Family
+from vipwire.netlink.message import Acknowledgement
+from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables.elements import Element, decode_elements
+from vipwire.netlink.nftables.wire import NFPROTO, Code, Kind
+from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.delta import Delta
+
+T = TypeVar("T", decode.Chain, decode.Rule, decode.SetDeclaration)
+
+_HOOK_NAMES = {number: name for name, number in encode.HOOKS.items()}
+_UNREAD = "affinity"
+"""The one map that packets fill: what it remembers is nobody's wish."""
+_ATTEMPTS = 5
+
+
+class NftablesBackend:
+    """The table `vipwire` of one family, in the network namespace in which this was made."""
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self._socket = NetlinkSocket(NETLINK_NETFILTER)
+        self._generation = -1
+        self._recreate = False
+        self._known: dict[ObjectKey, Object] = {}
+
+    def close(self) -> None:
+        """Close the socket; the table stays."""
+        self._socket.close()
+
+    def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
+        """Render what belongs to no Service."""
+        objects = node_objects(node)
+        self._known.update(objects)
+        return objects
+
+    def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+        """Render one Service."""
+        rendered = rendering.render(self.family, plan)
+        self._known.update((key, value) for key, value in rendered.shared.items() if key[0] == CHAIN)
+        return rendered
+
+    def describe(self, key: ObjectKey) -> str:
+        """Name an object for a person."""
+        return text.describe(self.family, key)
+
+    def changed(self) -> bool:
+        """Tell whether anybody else has committed anything since our last commit or observation."""
+        return self._read_generation() != self._generation
+
+    def observe(self) -> dict[ObjectKey, Object]:
+        """Read the table; nothing if there is none, or if it was made for a layout that is not ours."""
+        for _ in range(_ATTEMPTS):
+            generation = self._read_generation()
+            try:
+                objects = self._read()
+            except DumpInterruptedError:
+                continue
+            except NetlinkError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                objects = {}  # the table went while it was read
+            if self._read_generation() == generation:
+                self._generation = generation
+                return objects
+        raise CommitError("the nftables ruleset changes faster than it can be read", errno=errno.EBUSY)
+
+    def commit(self, delta: Delta[ObjectKey, Object]) -> int:
+        """Send one transaction; return its size in bytes."""
+        planned = steps(self.family, delta, recreate=self._recreate)
+        operations = [step.operation for step in planned]
+        before = self._read_generation()
+        first = self._socket.sequence(len(operations) + 2)
+        batch = encode.transaction(operations, first)
+        self._socket.drain()
+        try:
+            self._socket.send(batch)
+        except OSError as error:
+            raise CommitError(f"the kernel does not take a transaction of {len(batch)} bytes: {error}") from error
+        for answer in self._socket.acknowledgements():
+            if answer.errno:
+                raise self._refusal(planned, first, answer, delta)
+        self._recreate = False
+        after = self._read_generation()
+        # One commit counts one. If it counted more, somebody else committed meanwhile, and `changed` has to say so.
+        self._generation = after if after == before + 1 and before == self._generation else -1
+        return len(batch)
+
+    def delete(self) -> bool:
+        """Delete the table with everything in it; tell whether there was one."""
+        if not self._exists():
+            return False
+        first = self._socket.sequence(3)
+        self._socket.send(encode.transaction([encode.delete_table(self.family, TABLE)], first))
+        for answer in self._socket.acknowledgements():
+            if answer.errno not in (0, errno.ENOENT):
+                raise CommitError(f"cannot delete table {text.table_name(self.family)}: {_reason(answer)}")
+        return True
+
+    def _refusal(
+        self, planned: list[Step], first: int, answer: Acknowledgement, delta: Delta[ObjectKey, Object]
+    ) -> CommitError:
+        index = answer.sequence - first - 1
+        what = planned[index].words if 0 <= index < len(planned) else "the transaction as a whole"
+        return CommitError(
+            f"table {text.table_name(self.family)}: {what}: {_reason(answer)}",
+            transaction="\n".join(text.script(self.family, delta)),
+            errno=answer.errno,
+        )
+
+    def _read_generation(self) -> int:
+        (answer,) = self._socket.request(Kind.GETGEN, encode.ask_generation())
+        return decode.generation(answer.payload).id
+
+    def _exists(self) -> bool:
+        number = NFPROTO[self.family]
+        tables = [decode.table(payload) for payload in self._socket.dump(Kind.GETTABLE, encode.list_tables())]
+        return any(table.name == TABLE and table.family == number for table in tables)
+
+    def _read(self) -> dict[ObjectKey, Object]:
+        self._recreate = False
+        if not self._exists():
+            return {}
+        objects: dict[ObjectKey, Object] = dict(self._read_chains())
+        declared = self._dump(Kind.GETSET, decode.declaration)
+        for item in declared:
+            key = (SET, item.name.encode())
+            ours = self._known.get(key)
+            if isinstance(ours, SetSpec) and not same_set(compile_set(ours, self.family), item):
+                self._recreate = True
+            objects[key] = ours if isinstance(ours, SetSpec) else SetSpec(item.name, ())
+        if self._recreate or self._wrong_hook(objects):
+            self._recreate = True
+            return {}
+        for item in declared:
+            if item.name != _UNREAD and (SET, item.name.encode()) in self._known:
+                objects.update(self._read_elements(item))
+        return objects
+
+    def _dump(self, kind: Kind, read: Callable[[memoryview], T]) -> list[T]:
+        """Read all chains, rules or sets of our table. The kernel does not filter all of them by table."""
+        request = encode.list_objects(self.family, TABLE)
+        found = [read(payload) for payload in self._socket.dump(kind, request)]
+        return [item for item in found if item.table == TABLE]
+
+    def _wrong_hook(self, objects: Mapping[ObjectKey, Object]) -> bool:
+        """Tell whether a chain is hooked in elsewhere than ours of that name: a hook cannot be changed."""
+        for key, ours in self._known.items():
+            found = objects.get(key)
+            if isinstance(ours, Chain) and isinstance(found, Chain) and ours.hook != found.hook:
+                return True
+        return False
+
+    def _read_chains(self) -> Iterator[tuple[ObjectKey, Chain]]:
+        rules: dict[str, list[bytes]] = {}
+        for rule in self._dump(Kind.GETRULE, decode.rule):
+            rules.setdefault(rule.chain, []).append(rule.expressions)
+        for chain in self._dump(Kind.GETCHAIN, decode.chain):
+            key = (CHAIN, chain.name.encode())
+            hook = chain.hook and Hook(chain.hook.type, _HOOK_NAMES[chain.hook.hook], chain.hook.priority)
+            yield key, Chain(self._recognised(key, rules.get(chain.name, [])), hook)
+
+    def _recognised(self, key: ObjectKey, found: Iterable[bytes]) -> tuple[str, ...]:
+        """Give rules the texts of ours that they are equal to."""
+        known = self._known.get(key)
+        ours = known.rules if isinstance(known, Chain) else ()
+        texts: list[str] = []
+        for index, expressions in enumerate(found):
+            if index < len(ours) and same_rule(compile_rule(ours[index], self.family), expressions):
+                texts.append(ours[index])
+            else:
+                texts.append(f"# {describe(expressions)}")
+        return tuple(texts)
+
+    def _read_elements(self, declaration: decode.SetDeclaration) -> Iterator[tuple[ObjectKey, Object]]:
+        name, key_length, value_length = declaration.name, declaration.key_length, declaration.value_length
+        request = encode.list_elements(self.family, TABLE, name)
+        plain = b""
+        for payload in self._socket.dump(Kind.GETSETELEM, request):
+            for element in decode_elements(payload, key_length, value_length):
+                if element.comment or element.key_end is not None or element.verdict is not None:
+                    yield (name, element.key), _value(element)
+                else:
+                    yield (name, element.key), element.data or plain
+
+
+def _value(element: Element) -> Object:
+    if element.key_end is not None:
+        return Until(element.key_end, element.comment)
+    if element.verdict is not None:
+        code, chain = element.verdict
+        return Verdict(chain if code == Code.GOTO else f"# verdict {code} {chain}")
+    return Noted(element.data or b"", element.comment)
+
+
+def _reason(answer: Acknowledgement) -> str:
+    name = errno.errorcode.get(answer.errno, str(answer.errno))
+    return f"{name} ({answer.text})" if answer.text else name

@@ -1,0 +1,148 @@
+"""The names and the bytes of nftables mode: what an object is called, and how keys and values lie in registers.
+
+A concatenation occupies registers of four bytes, each part padded with zeros at its end. A frontend is
+
+    ip daddr . meta l4proto . th dport        4 (or 16) + 1+3 + 2+2 bytes
+    meta l4proto . th dport                             1+3 + 2+2 bytes     for node ports
+
+A *class* says how a frontend's pool is spread, and names the chain that does it. It travels from the map that knows
+the frontend to the map of the chains in `meta priority`, as a handle `major:minor`: the kind of pool, and its size.
+The priority is the one field of a packet that can be set, looked up by and printed by nft, and that nobody misses:
+the kernel computes it anew for a forwarded packet, and only the first packet of a connection gets here.
+"""
+
+import enum
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from vipwire.backends.nftables.language import SetSpec
+from vipwire.model.net import Address
+from vipwire.plan.plan import FrontendKey, Target
+
+TABLE = "vipwire"
+
+CHAIN = "chain "
+SET = "set "
+"""First halves of keys that are no elements. No set can have such a name: it ends with a space."""
+
+LOCAL_SLOTS = 65536
+"""Slots of the pool for an external policy Local start here, so that one frontend can have two pools in one map."""
+
+LARGEST_POOL = 65535
+"""A size has 16 bits in a class handle."""
+
+
+class Noted(NamedTuple):
+    """An element whose comment names the Service. `data` is empty in a set."""
+
+    data: bytes
+    comment: str
+
+
+class Until(NamedTuple):
+    """An element of an interval set: its key is the first of a range, `last` the last."""
+
+    last: bytes
+    comment: str
+
+
+class Verdict(NamedTuple):
+    """An element of a verdict map: `goto chain`."""
+
+    chain: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """Where a base chain is called: nft's words for the type and the hook, and the priority."""
+
+    type: str
+    hook: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A chain with its rules as nft text. `hook` is None for a chain that is only jumped to."""
+
+    rules: tuple[str, ...]
+    hook: Hook | None = None
+
+
+ObjectKey: TypeAlias = tuple[str, bytes]
+"""(set name, element key), or (`CHAIN` or `SET`, name)."""
+
+Object: TypeAlias = bytes | Noted | Until | Verdict | Chain | SetSpec
+"""Plain bytes are the data of an element without a comment, empty in a set."""
+
+
+class Space(enum.Enum):
+    """How frontends are recognised: by address and port, or, for node ports, by port on an address of the node."""
+
+    SERVICE = "service"
+    NODE_PORT = "nodeport"
+
+
+class Class(NamedTuple):
+    """How a pool is spread: whose keys, which pool of the frontend, with affinity or not, over how many slots."""
+
+    space: Space
+    local: bool
+    affinity: bool
+    size: int
+
+    @property
+    def chain(self) -> str:
+        """The chain that spreads over such pools, `service-pick-3`."""
+        words = [self.space.value, *(["local"] if self.local else []), "affinity" if self.affinity else "pick"]
+        return "-".join([*words, str(self.size)])
+
+    @property
+    def handle(self) -> bytes:
+        """The class handle in a register: host byte order, as `meta priority` is."""
+        major = 1 + (self.space is Space.NODE_PORT) + 2 * self.local + 4 * self.affinity
+        return struct.pack("=I", major << 16 | self.size)
+
+
+_PROTO_PORT = struct.Struct("!B3xH2x")
+_PORT = struct.Struct("!H2x")
+
+
+def frontend_bytes(key: FrontendKey) -> bytes:
+    """Lay out a frontend's key."""
+    rest = _PROTO_PORT.pack(key.protocol, key.port)
+    return rest if key.address is None else key.address + rest
+
+
+def target_bytes(target: Target) -> bytes:
+    """Lay out `address . port`."""
+    return target.address + _PORT.pack(target.port)
+
+
+def connection_bytes(source: Address, target: Target, protocol: int) -> bytes:
+    """Lay out `ip saddr . ip daddr . meta l4proto . th dport`."""
+    return source + target.address + _PROTO_PORT.pack(protocol, target.port)
+
+
+slot_bytes = struct.Struct("=I").pack
+"""Lays out a slot number: host byte order, as `numgen` is."""
+
+
+def identities(targets: Iterable[Target], *, local: bool) -> list[bytes]:
+    """Give each target of a pool a number that lasts as long as the target, whatever comes and goes beside it.
+
+    Two targets with the same checksum (one in 40,000 pools of 500) are told apart by counting on. The pools of a
+    frontend number the same target differently, so that no memory of one leads into the other.
+    """
+    taken: set[int] = set()
+    numbers: list[bytes] = []
+    for target in targets:
+        number = zlib.crc32(target_bytes(target), LOCAL_SLOTS if local else 0) or 1
+        while number in taken:
+            number = number % 0xFFFFFFFF + 1
+        taken.add(number)
+        numbers.append(slot_bytes(number))
+    return numbers

@@ -1,0 +1,114 @@
+"""From a difference to the operations of one transaction, in an order that the kernel can carry out.
+
+sets and chains appear        before anything refers to them
+elements go, then come        a changed element is both: the kernel has no operation that changes one
+rules are written             a changed chain is emptied and filled again; nobody sees it empty
+chains and sets disappear     after nothing refers to them any more
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from vipwire.backends.nftables import names
+from vipwire.backends.nftables.language import SetSpec, compile_rule, compile_set
+from vipwire.backends.nftables.names import CHAIN, SET, TABLE, Chain, Noted, Object, ObjectKey, Until
+from vipwire.model.net import Family
+from vipwire.netlink.nftables import encode
+from vipwire.netlink.nftables.elements import element
+from vipwire.netlink.nftables.encode import Operation
+from vipwire.netlink.nftables.wire import Code
+from vipwire.reconcile.delta import Delta
+
+COMMENT = "vipwire: Kubernetes Services; every change by hand is undone"
+
+
+class Step(NamedTuple):
+    """One operation, and what it does in words, for the error that names it."""
+
+    operation: Operation
+    words: str
+
+
+def steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool = False) -> list[Step]:
+    """Write a difference. With `recreate` the table is made anew: `delta` must add everything then."""
+    return list(_steps(family, delta, recreate=recreate))
+
+
+def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -> Iterator[Step]:
+    if recreate:  # the table may be absent, and deleting an absent one is refused
+        yield Step(encode.new_table(family, TABLE), "add table")
+        yield Step(encode.delete_table(family, TABLE), "delete table")
+    if recreate or any(key[0] == SET for key in delta.added):
+        yield Step(encode.new_table(family, TABLE, COMMENT), "add table")
+    coming = {**delta.added, **{key: new for key, (_, new) in delta.changed.items()}}
+    going = {**delta.removed, **{key: old for key, (old, _) in delta.changed.items()}}
+    yield from _declarations(family, delta.added)
+    yield from _elements(family, going, adding=False)
+    for name, chain in _chains(going):
+        del chain
+        yield Step(encode.flush_chain(family, TABLE, name), f"flush chain {name}")
+    yield from _elements(family, coming, adding=True)
+    for name, chain in _chains(coming):
+        for rule in chain.rules:
+            compiled = compile_rule(rule, family)
+            operation = encode.new_rule(family, TABLE, name, compiled.expressions, compiled.comment)
+            yield Step(operation, f"add rule {name} {rule}")
+    yield from _removals(family, delta.removed)
+
+
+def _declarations(family: Family, added: Mapping[ObjectKey, Object]) -> Iterator[Step]:
+    for key, value in added.items():
+        if isinstance(value, SetSpec):
+            operation = encode.new_set(family, TABLE, value.name, compile_set(value, family))
+            yield Step(operation, f"add set {value.name}")
+        elif isinstance(value, Chain):
+            name = key[1].decode()
+            hook = value.hook and encode.Hook(value.hook.type, encode.HOOKS[value.hook.hook], value.hook.priority)
+            yield Step(encode.new_chain(family, TABLE, name, hook), f"add chain {name}")
+
+
+def _removals(family: Family, removed: Mapping[ObjectKey, Object]) -> Iterator[Step]:
+    for name, _ in _chains(removed):
+        yield Step(encode.delete_chain(family, TABLE, name), f"delete chain {name}")
+    for key in removed:
+        if key[0] == SET:
+            name = key[1].decode()
+            yield Step(encode.delete_set(family, TABLE, name), f"delete set {name}")
+
+
+def _chains(objects: Mapping[ObjectKey, Object]) -> Iterator[tuple[str, Chain]]:
+    return ((key[1].decode(), value) for key, value in objects.items() if isinstance(value, Chain))
+
+
+def _elements(family: Family, objects: Mapping[ObjectKey, Object], *, adding: bool) -> Iterator[Step]:
+    by_set: dict[str, list[bytes]] = {}
+    for (name, key), value in objects.items():
+        if name in (CHAIN, SET):
+            continue
+        blob = _element(key, value) if adding else _without_data(key, value)
+        by_set.setdefault(name, []).append(blob)
+    for name, blobs in by_set.items():
+        yield from _batches(family, name, blobs, adding=adding)
+
+
+def _batches(family: Family, name: str, blobs: Iterable[bytes], *, adding: bool) -> Iterator[Step]:
+    make, verb = (encode.new_elements, "add") if adding else (encode.delete_elements, "delete")
+    for operation in make(family, TABLE, name, blobs):
+        yield Step(operation, f"{verb} elements of {name}")
+
+
+def _element(key: bytes, value: Object) -> bytes:
+    match value:
+        case bytes():
+            return element(key, value)
+        case Noted(data, comment):
+            return element(key, data, comment=comment)
+        case Until(last, comment):
+            return element(key, key_end=last, comment=comment)
+        case names.Verdict(chain):
+            return element(key, verdict=(Code.GOTO, chain))
+    raise TypeError(f"{type(value).__name__} is no element")
+
+
+def _without_data(key: bytes, value: Object) -> bytes:
+    return element(key, key_end=value.last) if isinstance(value, Until) else element(key)

@@ -1,0 +1,277 @@
+"""What of the table belongs to no Service: sets, base chains, and the rules that never change with a Service.
+
+    prerouting, output  -110  firewall-check             drop what loadBalancerSourceRanges does not allow
+    prerouting, output  -100  services                   find the frontend, mark for masquerading, choose, DNAT
+    input, forward, output 0  service-endpoints-check    what still has a frontend's address was not translated:
+                              nodeport-endpoints-check   nobody answers (reject), or nobody here (drop)
+                              cluster-ips-check          no such port (reject), no such ClusterIP (drop)
+    postrouting          100  masquerading
+
+    services ─┬▶ service-ip ─┬▶ cluster-ip ──────────┐
+              │              ├▶ local-policy-ip ─────┤         ┌▶ service-pick-3      DNAT to one of 3
+              │              └───────────────────────┼▶ spread ┤
+              └▶ nodeports ──▶ service-nodeport ─────┘         └▶ service-affinity-3  … remembering the client
+
+The words and hooks are those of kube-proxy's nftables mode where it has the same thing. See docs/modes/nftables.md.
+"""
+
+from collections.abc import Iterator
+
+from vipwire.backends.nftables.language import SetSpec
+from vipwire.backends.nftables.names import CHAIN, LOCAL_SLOTS, SET, Chain, Class, Hook, Object, ObjectKey, Space
+from vipwire.model.net import Family
+from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
+
+_SLOT = "numgen random mod 4294967295"
+_PROTO_PORT = ("meta l4proto", "th dport")
+AFFINITY_SIZE = 1 << 20
+"""At most so many (client, frontend) pairs are remembered; memory is taken as they come."""
+
+
+class Words:
+    """The words of one family: keys as expressions, for set declarations and for rules."""
+
+    def __init__(self, family: Family) -> None:
+        self.ip = "ip" if family is Family.IPV4 else "ip6"
+        self.destination = (f"{self.ip} daddr",)
+        self.frontend = {
+            Space.SERVICE: (*self.destination, *_PROTO_PORT),
+            Space.NODE_PORT: _PROTO_PORT,
+        }
+        self.client = (f"{self.ip} saddr", *self.frontend[Space.SERVICE])
+        self.target = (*self.destination, "th dport")
+
+    def key(self, space: Space) -> str:
+        """Write the key of a frontend as it stands in a rule."""
+        return " . ".join(self.frontend[space])
+
+    @property
+    def remembered(self) -> str:
+        """Write the key of a client's affinity as it stands in a rule."""
+        return " . ".join(self.client)
+
+
+def sets(family: Family) -> Iterator[SetSpec]:
+    """Declare every set and map of the table."""
+    words = Words(family)
+    service, node_port = words.frontend[Space.SERVICE], words.frontend[Space.NODE_PORT]
+    handle = ("meta priority",)
+    yield SetSpec("spread", handle, "verdict")
+    yield SetSpec("cluster-ips", words.destination)
+    for key, ips, endpoints in ((service, "ips", "services"), (node_port, "nodeports", "nodeports")):
+        yield SetSpec(f"service-{ips}", key, handle)
+        yield SetSpec(f"local-policy-{ips}", key)
+        yield SetSpec(f"local-{ips}", key, handle)
+        yield SetSpec(f"no-endpoint-{endpoints}", key)
+        yield SetSpec(f"no-local-endpoint-{endpoints}", key)
+    for space in Space:
+        key = words.frontend[space]
+        yield SetSpec(f"{space.value}-endpoints", (*key, _SLOT), words.target)
+        yield SetSpec(f"{space.value}-affinity-slots", (*key, _SLOT), handle)
+        yield SetSpec(f"{space.value}-affinity-endpoints", (*key, *handle), words.target)
+        yield SetSpec(f"{space.value}-affinity-timeouts", key, "verdict")
+    yield SetSpec("affinity", words.client, handle, flags=frozenset({"dynamic", "timeout"}), size=AFFINITY_SIZE)
+    yield SetSpec("firewall-ips", service)
+    yield SetSpec("firewall-allowed", (*service, f"{words.ip} saddr"), flags=frozenset({"interval"}))
+    yield SetSpec("hairpin-connections", words.client)
+
+
+def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
+    """Render everything that belongs to no Service."""
+    objects: dict[ObjectKey, Object] = {(SET, spec.name.encode()): spec for spec in sets(node.family)}
+    objects.update(((CHAIN, name.encode()), chain) for name, chain in _chains(node))
+    return objects
+
+
+def _chains(node: NodePlan) -> Iterator[tuple[str, Chain]]:
+    words = Words(node.family)
+    yield from _filters(node, words)
+    for hook in ("prerouting", "output"):
+        yield f"nat-{hook}", Chain(("jump services",), Hook("nat", hook, -100))
+    yield "nat-postrouting", Chain(("jump masquerading",), Hook("nat", "postrouting", 100))
+    yield "masquerading", Chain(_masquerading(node, words))
+    yield "services", Chain(_services(node, words))
+    yield (
+        "nodeports",
+        Chain((f"meta priority set {words.key(Space.NODE_PORT)} map @service-nodeports goto service-nodeport",)),
+    )
+    mark = _mark(node)
+    yield (
+        "service-ip",
+        Chain(
+            (
+                f"{words.ip} daddr @cluster-ips goto cluster-ip",
+                f"{words.key(Space.SERVICE)} @local-policy-ips goto local-policy-ip",
+                mark,
+                "meta priority vmap @spread",
+            )
+        ),
+    )
+    yield "cluster-ip", Chain((*_masquerade_cluster_ip(node, words), "meta priority vmap @spread"))
+    yield (
+        "service-nodeport",
+        Chain(
+            (
+                f"{words.key(Space.NODE_PORT)} @local-policy-nodeports goto local-policy-nodeport",
+                mark,
+                "meta priority vmap @spread",
+            )
+        ),
+    )
+    for name, space, ips in (("ip", Space.SERVICE, "ips"), ("nodeport", Space.NODE_PORT, "nodeports")):
+        yield f"local-policy-{name}", Chain(_local_policy(node, words, space, ips))
+    for space in Space:
+        yield from _affinity(words, space)
+
+
+def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
+    service = words.key(Space.SERVICE)
+    for hook in ("prerouting", "output"):
+        yield f"filter-{hook}-pre-dnat", Chain(("ct state new jump firewall-check",), Hook("filter", hook, -110))
+    yield (
+        "firewall-check",
+        Chain((f"{service} @firewall-ips {service} . {words.ip} saddr != @firewall-allowed counter drop",)),
+    )
+    check = ("ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check")
+    # A process's packet keeps its priority on the way out: the class handle must not reach a queueing discipline.
+    reset = "ct state new ct status dnat meta priority set none"
+    yield "filter-input", Chain(("ct state new jump nodeport-endpoints-check", check[0]), Hook("filter", "input", 0))
+    yield "filter-forward", Chain(check, Hook("filter", "forward", 0))
+    yield "filter-output", Chain((reset, *check), Hook("filter", "output", 0))
+    yield (
+        "service-endpoints-check",
+        Chain(
+            (
+                f"{service} @no-endpoint-services counter goto reject-chain",
+                f"{service} @no-local-endpoint-services counter drop",
+            )
+        ),
+    )
+    node_port = words.key(Space.NODE_PORT)
+    yield (
+        "nodeport-endpoints-check",
+        Chain(
+            tuple(
+                f"{here} {node_port} {there}"
+                for here in _node_port_addresses(node, words)
+                for there in (
+                    "@no-endpoint-nodeports counter goto reject-chain",
+                    "@no-local-endpoint-nodeports counter drop",
+                )
+            )
+        ),
+    )
+    yield (
+        "cluster-ips-check",
+        Chain(
+            (
+                f"{words.ip} daddr @cluster-ips counter goto reject-chain",
+                *(f"{words.ip} daddr {prefix} counter drop" for prefix in node.service_cidrs),
+            )
+        ),
+    )
+    # A reset reaches a client that is still inside connect(); an ICMP error that comes so early is ignored by Linux.
+    yield "reject-chain", Chain(("meta l4proto tcp reject with tcp reset", "reject"))
+
+
+def _mark(node: NodePlan) -> str:
+    return f"meta mark set meta mark or {node.masquerade_mark:#x}"
+
+
+def _masquerading(node: NodePlan, words: Words) -> tuple[str, ...]:
+    mark = f"{node.masquerade_mark:#x}"
+    return (
+        f"meta mark and {mark} != 0 meta mark set meta mark xor {mark} masquerade fully-random",
+        f"ct status dnat {words.remembered} @hairpin-connections masquerade fully-random",
+    )
+
+
+def _services(node: NodePlan, words: Words) -> tuple[str, ...]:
+    return (
+        f"meta priority set {words.key(Space.SERVICE)} map @service-ips goto service-ip",
+        *(f"{here} goto nodeports" for here in _node_port_addresses(node, words)),
+    )
+
+
+def _node_port_addresses(node: NodePlan, words: Words) -> tuple[str, ...]:
+    """Match what is sent to an address of this node that serves node ports. Loopback never does."""
+    loopback = "127.0.0.0/8" if words.ip == "ip" else "::1"
+    anywhere = f"{words.ip} daddr != {loopback} fib daddr type local"
+    return tuple(
+        anywhere if prefix.length == 0 else f"{words.ip} daddr {prefix} {anywhere}"
+        for prefix in node.node_port_addresses
+    )
+
+
+def _pods(node: NodePlan, words: Words) -> tuple[str, ...]:
+    """Match Pods, one alternative each; nothing where they cannot be told."""
+    match node.pod_traffic:
+        case PodPrefixes(prefixes):
+            return tuple(f"{words.ip} saddr {prefix}" for prefix in prefixes)
+        case PodBridge(interface):
+            return (f'iifname "{interface}"',)
+        case PodInterfaces(prefix):
+            return (f'iifname "{prefix}*"',)
+    return ()
+
+
+def _masquerade_cluster_ip(node: NodePlan, words: Words) -> tuple[str, ...]:
+    """Mark what goes to a ClusterIP: everything, or whatever is no Pod's, or nothing."""
+    if node.masquerade_all:
+        return (_mark(node),)
+    match node.pod_traffic:
+        case PodPrefixes(prefixes):
+            return (" ".join([*(f"{words.ip} saddr != {prefix}" for prefix in prefixes), _mark(node)]),)
+        case PodBridge(interface):
+            return (f'iifname != "{interface}" {_mark(node)}',)
+        case PodInterfaces(prefix):
+            return (f'iifname != "{prefix}*" {_mark(node)}',)
+    return ()
+
+
+def _local_policy(node: NodePlan, words: Words, space: Space, ips: str) -> tuple[str, ...]:
+    """Write `externalTrafficPolicy: Local`: clients on this node reach all endpoints, others those on this node."""
+    return (
+        *(f"{pod} meta priority vmap @spread" for pod in _pods(node, words)),
+        f"fib saddr type local {_mark(node)}",
+        "fib saddr type local meta priority vmap @spread",
+        f"meta priority set {words.key(space)} map @local-{ips} meta priority vmap @spread",
+    )
+
+
+def _affinity(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
+    """Try the endpoint that a client is remembered for; and remember one, as long as the frontend says."""
+    yield (
+        f"{space.value}-remembered",
+        Chain((f"meta priority set {words.remembered} map @affinity goto {space.value}-remember",)),
+    )
+    yield f"{space.value}-remember", Chain((f"{words.key(space)} vmap @{space.value}-affinity-timeouts",))
+
+
+def remember_chain(family: Family, space: Space, seconds: int) -> Chain:
+    """Write the chain that goes to the endpoint in `meta priority` and remembers it; returns if it has gone."""
+    words = Words(family)
+    return Chain(
+        (
+            f"update @affinity {{ {words.remembered} timeout {seconds}s : meta priority }}",
+            f"dnat {words.ip} to {words.key(space)} . meta priority map @{space.value}-affinity-endpoints",
+            f"delete @affinity {{ {words.remembered} : meta priority }}",
+        )
+    )
+
+
+def class_chain(family: Family, kind: Class) -> Chain:
+    """Write the chain that spreads new connections over pools of one class."""
+    words = Words(family)
+    offset = f" offset {LOCAL_SLOTS}" if kind.local else ""
+    slot = f"{words.key(kind.space)} . numgen random mod {kind.size}{offset}"
+    name = kind.space.value
+    if not kind.affinity:
+        return Chain((f"dnat {words.ip} to {slot} map @{name}-endpoints",))
+    return Chain(
+        (
+            f"jump {name}-remembered",
+            f"meta priority set {slot} map @{name}-affinity-slots",
+            f"goto {name}-remember",
+        )
+    )

@@ -1,0 +1,35 @@
+"""Which UDP frontends a change of plans makes suspect: those that some flow may still use as they were before.
+
+Where serving endpoints only came, every flow stays valid; unless there had been none: then flows were not translated.
+"""
+
+from collections.abc import Iterable
+
+from vipwire.conntrack.stale import UdpEndpoint, UdpFrontend
+from vipwire.model.net import Protocol
+from vipwire.plan.plan import ServicePlan
+from vipwire.plan.planner import PlanChange
+
+
+def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
+    """Collect the UDP frontends of some plans with their serving endpoints."""
+    return {
+        (frontend.key.address, frontend.key.port): frontend.serving
+        for plan in plans
+        if plan is not None
+        for frontend in plan.frontends
+        if frontend.key.protocol is Protocol.UDP
+    }
+
+
+def suspect_frontends(changes: Iterable[PlanChange]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
+    """Collect the frontends whose flows have to be looked at, with the endpoints that still serve them."""
+    changes = tuple(changes)
+    before = udp_frontends(change.old for change in changes)
+    after = udp_frontends(change.new for change in changes)
+    nobody: frozenset[UdpEndpoint] = frozenset()
+    return {
+        frontend: after.get(frontend, nobody)
+        for frontend in {**before, **after}
+        if not (before.get(frontend) and before[frontend] <= after.get(frontend, nobody))
+    }
