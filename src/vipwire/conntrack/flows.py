@@ -1,8 +1,9 @@
 """The kernel's table of flows: read it, and delete from it exactly what is stale.
 
 A sweep is one pass over the table. The kernel hands out the table in pieces, and deletions go to it in batches while
-the pass goes on, so that neither memory nor the time between two steps grows with the table: a sweep is a generator,
-and an event loop may do other things between its steps.
+the pass goes on, so that memory does not grow with the table. A sweep is a generator, so that an event loop may do other
+things between its steps. What cannot be cut is the kernel's own search for the next flow that its filter lets
+through: 12 ms for an empty table, 50 ms past 100,000 others, without Python's lock.
 """
 
 import errno
@@ -18,8 +19,8 @@ from vipwire.netlink.conntrack import CT_DELETE, CT_GET, Flow, FlowDecoder, dele
 from vipwire.netlink.message import NLM_F_REQUEST, encode
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 
-_STEP = 2048
-"""Flows looked at, or deleted, between two steps: a few milliseconds."""
+_STEP = 1024
+"""Flows looked at, and perhaps deleted, between two steps: 5 to 10 milliseconds."""
 
 _BATCH = 256
 """Deletions in one datagram; the answers of so many fit any receive buffer."""
@@ -111,7 +112,7 @@ class FlowTable:
         return gone
 
     def sweep(self, stale: Staleness) -> Generator[None, None, Swept]:
-        """Delete every stale flow, in steps of a few milliseconds; return what was done.
+        """Delete every stale flow, step by step; return what was done.
 
         To do it at once, see `swept`. A dump that the kernel calls interrupted is repeated a few times.
         """
