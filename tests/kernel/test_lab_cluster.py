@@ -18,6 +18,7 @@ from vipwire.model.net import Family, Protocol
 pytestmark = pytest.mark.kernel
 
 FAMILIES = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
+PROTOCOLS = pytest.mark.parametrize("protocol", list(Protocol), ids=lambda protocol: protocol.label)
 VIPS = {Family.IPV4: "10.96.0.10", Family.IPV6: "fd00:10:96::10"}
 NOBODY = {Family.IPV4: "10.244.1.99", Family.IPV6: "fd00:10:244:1::99"}
 
@@ -26,10 +27,6 @@ NOBODY = {Family.IPV4: "10.244.1.99", Family.IPV6: "fd00:10:244:1::99"}
 def lab() -> Iterator[Lab]:
     with Lab() as built:
         yield built
-
-
-def protocols(lab: Lab) -> list[Protocol]:
-    return [protocol for protocol in Protocol if protocol not in lab.missing]
 
 
 def only(results: list[ProbeResult]) -> ProbeResult:
@@ -51,7 +48,7 @@ def only(results: list[ProbeResult]) -> ProbeResult:
     ],
 )
 def test_a_pod_is_reached_without_nat(lab: Lab, family: Family, client: str, server: str) -> None:
-    for protocol in protocols(lab):
+    for protocol in Protocol:
         result = only(lab.probe(client, lab.address(server, family), 80, protocol))
         assert result.pod == server, f"{protocol.name}: {result}"
         assert result.saw == lab.address(client, family)
@@ -62,13 +59,13 @@ def test_a_pod_is_reached_without_nat(lab: Lab, family: Family, client: str, ser
         assert result.answer.protocol == protocol.name
 
 
-def nft_vip(vip: str, pod: str) -> list[str]:
+def nft_vip(vip: str, pod: str, protocol: Protocol = Protocol.TCP) -> list[str]:
     """Write the rules that a hairpin takes: DNAT on the node, and masquerade of a Pod that talks to itself."""
     family, service, source = ("ip6", f"[{pod}]:80", pod) if ":" in vip else ("ip", f"{pod}:80", pod)
     rules = (
         f"add table {family} t;"
         f"add chain {family} t pre {{ type nat hook prerouting priority -100; }};"
-        f"add rule {family} t pre {family} daddr {vip} tcp dport 80 dnat to {service};"
+        f"add rule {family} t pre {family} daddr {vip} {protocol.label} dport 80 dnat to {service};"
         f"add chain {family} t post {{ type nat hook postrouting priority 100; }};"
         f"add rule {family} t post {family} saddr {source} {family} daddr {source} masquerade"
     )
@@ -76,14 +73,17 @@ def nft_vip(vip: str, pod: str) -> list[str]:
 
 
 @FAMILIES
-def test_a_pod_reaches_itself_through_its_node(lab: Lab, family: Family) -> None:
+@PROTOCOLS
+def test_a_pod_reaches_itself_through_its_node(lab: Lab, family: Family, protocol: Protocol) -> None:
     pod = lab.address("pod-1a", family)
-    lab.run("node-1", nft_vip(VIPS[family], pod))
+    lab.run("node-1", nft_vip(VIPS[family], pod, protocol))
     try:
-        result = only(lab.probe("pod-1a", VIPS[family], 80))
+        result = only(lab.probe("pod-1a", VIPS[family], 80, protocol))
         assert result.pod == "pod-1a", str(result)
         assert result.saw == lab.address("node-1", family)
-        assert only(lab.probe("client", VIPS[family], 80)).saw == lab.address("client", family)
+        results = lab.probe("client", VIPS[family], 80, protocol, count=20)
+        assert pods_of(results) == {"pod-1a": 20}
+        assert {each.saw for each in results} == {lab.address("client", family)}
     finally:
         lab.run("node-1", ["nft", f"delete table {'ip6' if family is Family.IPV6 else 'ip'} t"])
 
@@ -98,7 +98,7 @@ def test_a_forgotten_masquerade_breaks_a_connection_to_a_remote_pod(lab: Lab, fa
 
 
 @FAMILIES
-@pytest.mark.parametrize("protocol", [Protocol.TCP, Protocol.UDP], ids=lambda protocol: protocol.label)
+@PROTOCOLS
 @pytest.mark.parametrize("host", ["client", "pod-1a", "node-1", "pod-2a"])
 def test_closed_dropped_rejected_and_unknown_are_told_apart(
     lab: Lab, family: Family, protocol: Protocol, host: str
@@ -144,7 +144,7 @@ def test_a_node_can_serve_for_a_host_network_pod_on_each_address(lab: Lab, famil
         for address in lab.host("node-2").addresses:
             if (":" in address) is not (family is Family.IPV6):
                 continue
-            for protocol in protocols(lab):
+            for protocol in Protocol:
                 result = only(lab.probe("client", address, 9000, protocol))
                 assert result.pod == "node-2", f"{protocol.name}: {result}"
                 assert result.answer is not None

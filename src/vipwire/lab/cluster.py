@@ -37,8 +37,6 @@ class Lab:
     def __init__(self, topology: Topology = DEFAULT, name: str | None = None) -> None:
         self.topology = topology
         self.name = state.check_name(name or f"t{os.getpid()}-{secrets.token_hex(2)}")
-        self.missing: frozenset[Protocol] = frozenset()
-        """Protocols over which no Pod answers, for this kernel lacks them."""
         self._started: list[subprocess.Popen[Any]] = []
 
     @classmethod
@@ -75,7 +73,7 @@ class Lab:
             servers.start(directory)
             self._build()
             for pod in self.topology.pods:
-                self.missing |= self.start(pod.name)
+                self.start(pod.name)
         except BaseException:
             self.down()
             raise
@@ -140,21 +138,21 @@ class Lab:
         ports: Sequence[int],
         protocols: Sequence[Protocol] = ALL_PROTOCOLS,
         addresses: Sequence[str] = (),
-    ) -> frozenset[Protocol]:
+    ) -> None:
         """Answer on more ports of a host, such as a node's for a hostNetwork Pod; on all addresses if none are named.
 
-        Return the protocols that this kernel lacks.
+        Raise LabError if a port is taken. Where the kernel has no SCTP sockets, SCTP is answered by `rawsctp`.
         """
         node = self.topology.node_of(host)
         directory = state.directory_of(self.name)
-        return servers.serve(directory, host, node, self.netns(host), ports, protocols, addresses)
+        servers.serve(directory, host, node, self.netns(host), ports, protocols, addresses)
 
-    def start(self, pod: str) -> frozenset[Protocol]:
+    def start(self, pod: str) -> None:
         """Let a Pod answer on its ports (again)."""
         found = self.host(pod)
         if not isinstance(found, Pod):
             raise LabError(f"{pod} is not a Pod; `serve` opens ports on other hosts")
-        return self.serve(pod, found.ports)
+        self.serve(pod, found.ports)
 
     def stop(self, host: str, ports: Sequence[int] = ()) -> int:
         """Close ports of a host (all of them, if none are named) and their connections; return how many sockets."""
@@ -178,7 +176,7 @@ class Lab:
         manner = Manner(source, source_port, timeout, count, parallel)
         return probe(self.netns(host), Target(address, port, protocol), manner)
 
-    def continuous(  # noqa: PLR0913 - a connection is that many words
+    def continuous(
         self,
         host: str,
         address: str,
@@ -191,7 +189,7 @@ class Lab:
         """Connect again and again, in the background, while the result is entered."""
         return Continuous(self.netns(host), Target(address, port, protocol), Manner(timeout=timeout), interval)
 
-    def connect(  # noqa: PLR0913 - a connection is that many words
+    def connect(
         self,
         host: str,
         address: str,

@@ -5,6 +5,7 @@ connection again and again while something happens, and tells how many failed; `
 """
 
 import selectors
+import socket
 import threading
 import time
 from collections import Counter
@@ -96,6 +97,9 @@ class Connection:
     def __init__(self, namespace: Path, target: Target, manner: Manner) -> None:
         """Connect; raise OSError as the kernel says, TimeoutError if nothing comes."""
         self._socket = open_socket(namespace, target, manner)
+        if self._socket.type == socket.SOCK_RAW:
+            self._socket.close()
+            raise LabError("this kernel has no SCTP sockets: it can be probed, but no connection stays open")
         self._timeout = manner.timeout
         try:
             self.answer: Answer = self._begin(target)

@@ -18,16 +18,33 @@ _PKTINFO4 = struct.Struct("=i4s4s")  # interface, local address, address in the 
 _PKTINFO6 = struct.Struct("=16si")
 
 
+def tell_where_to(opened: socket.socket) -> None:
+    """Ask the kernel to tell, with each datagram, to which address it was sent."""
+    if opened.family == socket.AF_INET:
+        opened.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+    else:
+        opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
+
+
+def where_to(family: int, info: bytes) -> bytes:
+    """Read from what it tells the packed address."""
+    return bytes(_PKTINFO4.unpack(info)[2] if family == socket.AF_INET else _PKTINFO6.unpack(info)[0])
+
+
+def sent_from(local: bytes) -> tuple[int, int, bytes]:
+    """Make the control message that has a datagram leave from this address."""
+    if len(local) == 4:
+        return socket.IPPROTO_IP, _IP_PKTINFO, _PKTINFO4.pack(0, local, bytes(4))
+    return socket.IPPROTO_IPV6, _IPV6_PKTINFO, _PKTINFO6.pack(local, 0)
+
+
 class DatagramEcho:
     """A bound socket that is answered for by the loop until it is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, opened: socket.socket, host: str, node: str) -> None:
         self._loop, self._socket, self._who = loop, opened, (host, node, "UDP")
         self._port = opened.getsockname()[1]
-        if opened.family == socket.AF_INET:
-            opened.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
-        else:
-            opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
+        tell_where_to(opened)
         loop.add_reader(opened, self._readable)
 
     def close(self) -> None:
@@ -44,12 +61,7 @@ class DatagramEcho:
                     self._reply(info, peer)
 
     def _reply(self, info: bytes, peer: tuple[str, int]) -> None:
-        if self._socket.family == socket.AF_INET:
-            local = _PKTINFO4.unpack(info)[2]
-            control = (socket.IPPROTO_IP, _IP_PKTINFO, _PKTINFO4.pack(0, local, bytes(4)))
-        else:
-            local = _PKTINFO6.unpack(info)[0]
-            control = (socket.IPPROTO_IPV6, _IPV6_PKTINFO, _PKTINFO6.pack(local, 0))
+        local = where_to(self._socket.family, info)
         here = Peer(socket.inet_ntop(self._socket.family, local), self._port)
         answer = Answer(*self._who, Peer(peer[0], peer[1]), here)
-        self._socket.sendmsg([answer.encode()], [control], 0, peer)
+        self._socket.sendmsg([answer.encode()], [sent_from(local)], 0, peer)

@@ -5,9 +5,9 @@ was opened, so one process can serve all Pods: it enters a Pod's namespace only 
 
 It is told what to do over a Unix socket (FD, listening, inherited): a JSON object a line, answered by one:
     {"do": "serve", "host": "pod-1a", "node": "node-1", "namespace": "/run/netns/...", "addresses": [],
-     "ports": [80], "protocols": ["TCP"]}    no addresses: all of them     -> {"missing": []}
+     "ports": [80], "protocols": ["TCP"]}    no addresses: all of them     -> {"serving": 1}
     {"do": "stop", "host": "pod-1a", "ports": []}    no ports: all of them -> {"stopped": 3}
-`missing` names the protocols that this kernel does not have. An error is {"error": text}.
+An error is {"error": text}. Where the kernel has no SCTP sockets, `rawsctp` answers instead, on all addresses.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from typing import Any
 from vipwire.lab import netns
 from vipwire.lab.datagram import DatagramEcho
 from vipwire.lab.errors import LabError
+from vipwire.lab.rawsctp import RawEcho, open_raw
 from vipwire.lab.stream import StreamEcho
 
 Closer = Callable[[], None]
@@ -40,34 +41,44 @@ class Servers:
 
     def __init__(self) -> None:
         self._closers: dict[tuple[str, int], list[Closer]] = {}
+        self._raw: dict[tuple[str, int], RawEcho] = {}
 
     async def obey(self, order: dict[str, Any]) -> dict[str, Any]:
         """Do what one line says, and say what came of it."""
         match order:
             case {"do": "serve", "host": str(host), "ports": [*ports]}:
-                missing = await self._serve(host, [int(port) for port in ports], order)
-                return {"missing": sorted(missing)}
+                await self._serve(host, [int(port) for port in ports], order)
+                return {"serving": len(ports)}
             case {"do": "stop", "host": str(host), "ports": [*ports]}:
                 return {"stopped": self._stop(host, set(ports))}
         return {"error": f"unknown order {order}"}
 
-    async def _serve(self, host: str, ports: list[int], order: dict[str, Any]) -> set[str]:
-        missing: set[str] = set()
+    async def _serve(self, host: str, ports: list[int], order: dict[str, Any]) -> None:
         addresses = order["addresses"] or ["0.0.0.0", "::"]  # noqa: S104 - in a lab's namespace
         for port in ports:
             closers = self._closers.setdefault((host, port), [])
             for protocol in order["protocols"]:
                 for address in addresses:
+                    where = (protocol, address, port)
                     try:
-                        with netns.inside(Path(order["namespace"])):
-                            opened = _open(protocol, address, port)
+                        closers.append(await self._listen(where, host, order))
                     except OSError as error:
-                        if error.errno in _NO_SUCH_PROTOCOL:
-                            missing.add(protocol)
-                            continue
                         raise LabError(f"{host} cannot listen on {address} {port}/{protocol}: {error}") from error
-                    closers.append(await _answer(opened, protocol, host, order["node"]))
-        return missing
+
+    async def _listen(self, where: tuple[str, str, int], host: str, order: dict[str, Any]) -> Closer:
+        protocol, address, port = where
+        with netns.inside(Path(order["namespace"])):
+            try:
+                opened = _open(protocol, address, port)
+            except OSError as error:
+                if error.errno not in _NO_SUCH_PROTOCOL or protocol != "SCTP":
+                    raise
+                key = (host, _family(address))
+                if key not in self._raw:
+                    loop = asyncio.get_running_loop()
+                    self._raw[key] = RawEcho(loop, open_raw(key[1]), host, order["node"])
+                return self._raw[key].serve(port)
+        return await _answer(opened, protocol, host, order["node"])
 
     def _stop(self, host: str, ports: set[int]) -> int:
         closing = [key for key in self._closers if key[0] == host and (not ports or key[1] in ports)]
@@ -77,8 +88,12 @@ class Servers:
         return len(closers)
 
 
+def _family(address: str) -> int:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 def _open(protocol: str, address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    family = _family(address)
     opened = socket.socket(family, *_TYPES[protocol])
     try:
         opened.settimeout(0)

@@ -107,7 +107,7 @@ def endpoint_slices(
     return slices
 
 
-def service_manifest(  # noqa: PLR0913 - a Service is that many words
+def service_manifest(
     topology: Topology,
     name: str,
     cluster_ips: Sequence[str],

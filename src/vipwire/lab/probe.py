@@ -12,6 +12,7 @@ import contextlib
 import enum
 import errno
 import os
+import secrets
 import selectors
 import socket
 import sys
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from vipwire.lab import netns
+from vipwire.lab import netns, rawsctp
 from vipwire.lab.answer import HELLO, Answer, Peer
 from vipwire.lab.errors import LabError
 from vipwire.model.net import Protocol, format_address, format_endpoint, parse_address
@@ -51,6 +52,8 @@ _OUTCOMES = {
     errno.ETIMEDOUT: Outcome.TIMED_OUT,
     errno.EPERM: Outcome.TIMED_OUT,  # a rule dropped it on its way out: of that the host's own processes are told
     errno.EINVAL: Outcome.TIMED_OUT,  # so they are of a blackhole route
+    errno.ENOPROTOOPT: Outcome.REFUSED,  # "protocol unreachable": a host that nobody gave an SCTP port, IPv4 ...
+    errno.EPROTO: Outcome.REFUSED,  # ... and IPv6
     errno.ECONNRESET: Outcome.RESET,
     errno.ECONNABORTED: Outcome.RESET,
     errno.EPIPE: Outcome.RESET,
@@ -148,7 +151,7 @@ def probe(namespace: Path, target: Target, manner: Manner) -> list[ProbeResult]:
     with selectors.DefaultSelector() as selector:
         while len(results) < manner.count:
             while begun < manner.count and begun - len(results) < manner.at_a_time:
-                attempt = _Attempt(begun, open_socket(namespace, target, manner), target, manner.timeout)
+                attempt = _Attempt(begun, open_socket(namespace, target, manner), target, manner)
                 begun += 1
                 attempt.advance(selector, results)
             _wait(selector, results)
@@ -164,10 +167,10 @@ def open_socket(namespace: Path, target: Target, manner: Manner) -> socket.socke
     """Open a socket in a namespace, not yet connected, that does not block."""
     family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
     with netns.inside(namespace):
-        try:
+        if target.protocol is Protocol.SCTP and not rawsctp.in_kernel():
+            opened = rawsctp.open_raw(family)
+        else:
             opened = socket.socket(family, _TYPES[target.protocol], int(target.protocol))
-        except OSError as error:
-            raise LabError(f"this kernel has no {target.protocol.name}: {error.strerror}") from error
     try:
         _prepare(opened, target, manner)
     except OSError as error:
@@ -187,7 +190,7 @@ def _prepare(opened: socket.socket, target: Target, manner: Manner) -> None:
     if manner.source or manner.source_port:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         everywhere = "::" if opened.family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - in a lab's namespace
-        opened.bind((manner.source or everywhere, manner.source_port or 0))
+        opened.bind((manner.source or everywhere, 0 if _is_raw(opened) else manner.source_port or 0))
     if manner.source_port and target.protocol is Protocol.TCP:
         # The port is to be used again: end with RST, for otherwise the pair would rest in TIME_WAIT.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -212,6 +215,10 @@ def converse(opened: socket.socket, target: Target) -> Generator[int, None, Answ
     return Answer.decode(line)
 
 
+def _is_raw(opened: socket.socket) -> bool:
+    return opened.type == socket.SOCK_RAW
+
+
 def _queued_error(opened: socket.socket) -> int:
     """Fetch the ICMP error that waits in the socket's error queue: the first field of sock_extended_err, ip(7)."""
     with contextlib.suppress(BlockingIOError):
@@ -223,12 +230,17 @@ def _queued_error(opened: socket.socket) -> int:
 class _Attempt:
     """One attempt under way, registered with a selector for the event that its generator waits for."""
 
-    def __init__(self, number: int, opened: socket.socket, target: Target, timeout: float) -> None:
+    def __init__(self, number: int, opened: socket.socket, target: Target, manner: Manner) -> None:
         self.number = number
         self.socket = opened
         self.begun = time.monotonic()
-        self.deadline = self.begun + timeout
-        self._steps = converse(opened, target)
+        self.deadline = self.begun + manner.timeout
+        self._raw_port = 0
+        if _is_raw(opened):
+            self._raw_port = manner.source_port or 32768 + secrets.randbelow(28232)
+            self._steps = rawsctp.converse(opened, target.address, self._raw_port, target.port)
+        else:
+            self._steps = converse(opened, target)
         self._event = 0
 
     def advance(self, selector: selectors.BaseSelector, results: dict[int, ProbeResult]) -> None:
@@ -258,8 +270,9 @@ class _Attempt:
     ) -> None:
         """Note the result and close the socket."""
         name = self.socket.getsockname()
+        source = Peer(name[0], self._raw_port or name[1])
         duration = time.monotonic() - self.begun
-        results[self.number] = ProbeResult(outcome, duration, answer, Peer(name[0], name[1]), code)
+        results[self.number] = ProbeResult(outcome, duration, answer, source, code)
         if self._event:
             selector.unregister(self.socket)
         self.socket.close()

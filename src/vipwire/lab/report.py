@@ -7,9 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from vipwire.lab import state
+from vipwire.lab import rawsctp, state
 from vipwire.lab.cluster import Lab
 from vipwire.lab.probe import Outcome, ProbeResult, Target
 from vipwire.lab.topology import Client, Node
@@ -36,9 +37,8 @@ def show(lab: Lab) -> None:
         table.add_row(name, what, "\n".join(host.addresses), state.namespace_of(lab.name, host.name))
     console = _console()
     console.print(table)
-    if lab.missing:
-        names = ", ".join(sorted(protocol.name for protocol in lab.missing))
-        console.print(f"This kernel has no {names}: no Pod answers over it.", style="yellow")
+    if not rawsctp.in_kernel():
+        console.print("This kernel has no SCTP sockets: Pods and probes speak SCTP themselves.", style="yellow")
     option = "" if lab.name == "demo" else f" --name {lab.name}"
     target = lab.topology.pods[0].addresses[0] if lab.topology.pods else lab.topology.nodes[0].addresses[0]
     console.print(f"Try: vipwire lab probe{option} client {target}:80", style="dim", highlight=False)
@@ -46,7 +46,7 @@ def show(lab: Lab) -> None:
 
 def show_results(host: str, target: Target, results: Sequence[ProbeResult]) -> None:
     """Print who answered how often, whom they saw, and how long it took."""
-    table = Table(title=f"{host} to {target}", title_justify="left", title_style="bold")
+    table = Table(title=escape(f"{host} to {target}"), title_justify="left", title_style="bold")
     for title in ("times", "outcome", "by", "which saw", "median ms"):
         table.add_column(title, justify="right" if title in ("times", "median ms") else "left")
     groups: dict[tuple[str, str, str], list[ProbeResult]] = {}

@@ -74,7 +74,7 @@ def address(index: int, value: IPAddress) -> Request:
     return Request(_NEWADDR, payload, f"ip address add {value} dev {index}")
 
 
-def route(  # noqa: PLR0913 - a route is that many fields
+def route(
     to: IPNetwork,
     index: int,
     *,

@@ -42,7 +42,7 @@ def start(directory: Path) -> None:
     process.write(directory / "echo.pid")
 
 
-def serve(  # noqa: PLR0913, PLR0917 - what to serve is that many words
+def serve(
     directory: Path,
     host: str,
     node: str,
@@ -50,8 +50,8 @@ def serve(  # noqa: PLR0913, PLR0917 - what to serve is that many words
     ports: Sequence[int],
     protocols: Sequence[Protocol],
     addresses: Sequence[str] = (),
-) -> frozenset[Protocol]:
-    """Open a host's ports; return the protocols that this kernel lacks. Raise LabError if a port is taken."""
+) -> None:
+    """Open a host's ports. Raise LabError if one is taken."""
     order = {
         "do": "serve",
         "host": host,
@@ -61,7 +61,7 @@ def serve(  # noqa: PLR0913, PLR0917 - what to serve is that many words
         "protocols": [protocol.name for protocol in protocols],
         "addresses": list(addresses),
     }
-    return frozenset(Protocol[name] for name in _ask(directory, [order])[0]["missing"])
+    _ask(directory, [order])
 
 
 def stop(directory: Path, host: str, ports: Sequence[int] = ()) -> int:
