@@ -1,0 +1,108 @@
+"""Splitting rule text into words, and what is said when it cannot be understood."""
+
+import re
+from typing import NamedTuple, NoReturn
+
+_WORD = re.compile(r'"[^"]*"|[{}]|[^\s{}"]+')
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+class RuleSyntaxError(ValueError):
+    """Rule text is outside of the subset. `position` counts characters from 0."""
+
+    def __init__(self, message: str, text: str, position: int) -> None:
+        super().__init__(f"{message}, at character {position + 1} of {text!r}")
+        self.text = text
+        self.position = position
+
+
+class Word(NamedTuple):
+    """A word and where it begins. `text` keeps the quotes of a quoted one."""
+
+    text: str
+    position: int
+
+
+class Scanner:
+    """The words of one text, taken from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._words = [Word(match.group(), match.start()) for match in _WORD.finditer(text)]
+        self._at = 0
+        spare = _WORD.sub("", text).strip()
+        if spare:
+            raise RuleSyntaxError("a quote is not closed", text, text.index('"'))
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._words)
+
+    def __contains__(self, word: str) -> bool:
+        return any(known.text == word for known in self._words[self._at :])
+
+    def peek(self, ahead: int = 0) -> str:
+        """Look at a word without taking it; empty after the end."""
+        at = self._at + ahead
+        return self._words[at].text if at < len(self._words) else ""
+
+    def take(self, wanted: str = "a word") -> str:
+        """Take the next word; `wanted` says what it should be."""
+        if not self:
+            self.fail(f"expected {wanted}")
+        self._at += 1
+        return self._words[self._at - 1].text
+
+    def skip(self, *words: str) -> bool:
+        """Take these words if they come next, all or none."""
+        if all(self.peek(index) == word for index, word in enumerate(words)):
+            self._at += len(words)
+            return True
+        return False
+
+    def expect(self, *words: str) -> None:
+        """Take these words, which must come next."""
+        if not self.skip(*words):
+            self.fail(f"expected {' '.join(words)!r}")
+
+    def number(self, highest: int = 0xFFFFFFFF) -> int:
+        """Take a number, decimal or 0x…."""
+        word = self.take("a number")
+        try:
+            value = int(word, 16 if word.startswith("0x") else 10)
+        except ValueError:
+            self.fail_before(f"{word!r} is not a number")
+        if not 0 <= value <= highest:
+            self.fail_before(f"{word} is not between 0 and {highest}")
+        return value
+
+    def duration(self) -> int:
+        """Take a duration such as 3h or 1m30s; in milliseconds."""
+        word = self.take("a duration")
+        match = _DURATION.fullmatch(word)
+        if not word or match is None:
+            self.fail_before(f"{word!r} is not a duration such as 1h30m or 10s")
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+
+    def quoted(self) -> str:
+        """Take a quoted word; without its quotes."""
+        word = self.take("a quoted word")
+        if not word.startswith('"'):
+            self.fail_before("expected a word in quotes")
+        return word[1:-1]
+
+    def reference(self) -> str:
+        """Take `@name`; the name."""
+        word = self.take("@ and a set's name")
+        if len(word) < 2 or not word.startswith("@"):
+            self.fail_before("expected @ and a set's name")
+        return word[1:]
+
+    def fail(self, message: str) -> NoReturn:
+        """Complain about the next word."""
+        position = self._words[self._at].position if self else len(self.text)
+        raise RuleSyntaxError(message, self.text, position)
+
+    def fail_before(self, message: str) -> NoReturn:
+        """Complain about the word that was taken last."""
+        raise RuleSyntaxError(message, self.text, self._words[self._at - 1].position)

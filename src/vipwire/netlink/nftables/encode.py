@@ -1,0 +1,191 @@
+"""The operations of a transaction, and the requests for dumps.
+
+A transaction is one datagram: BATCH_BEGIN, operations, BATCH_END. The kernel carries out all of it or nothing, and
+refuses by acknowledging the sequence number of each bad operation; sequence numbers are consecutive from BATCH_BEGIN,
+so that `refused` finds the operation.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from vipwire.model.net import Family
+from vipwire.netlink.attributes import attribute, nested, string, u32be
+from vipwire.netlink.message import NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode
+from vipwire.netlink.nftables import userdata, wire
+from vipwire.netlink.nftables.wire import Kind
+
+
+class Operation(NamedTuple):
+    """One message of a transaction; `payload` begins with the nfnetlink header."""
+
+    kind: Kind
+    flags: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """Where a base chain is hooked in. `hook` is the number of the netfilter hook (0 prerouting … 4 postrouting).
+
+    `type` is `filter`, `nat` or `route`; smaller priorities come first; `policy` is `accept` or `drop`.
+    """
+
+    type: str
+    hook: int
+    priority: int
+    policy: str = "accept"
+
+
+HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
+POLICIES = {"drop": 0, "accept": 1}
+
+
+def transaction(operations: Sequence[Operation], first: int) -> bytes:
+    """Assemble a batch whose BATCH_BEGIN has the sequence number `first`; it uses len(operations) + 2 of them.
+
+    Only the last operation asks for an acknowledgement: it answers for all. Refusals are acknowledged in any case.
+    """
+    mark = wire.header(0, wire.SUBSYSTEM)
+    parts = [encode(wire.BATCH_BEGIN, NLM_F_REQUEST, first, mark)]
+    last = len(operations) - 1
+    for index, (kind, flags, payload) in enumerate(operations):
+        wanted = NLM_F_REQUEST | NLM_F_ACK if index == last else NLM_F_REQUEST
+        parts.append(encode(kind, flags | wanted, first + 1 + index, payload))
+    parts.append(encode(wire.BATCH_END, NLM_F_REQUEST, first + 1 + len(operations), mark))
+    return b"".join(parts)
+
+
+def refused(operations: Sequence[Operation], first: int, sequence: int) -> Operation | None:
+    """Find the operation whose acknowledgement has this sequence number; None for the batch as a whole."""
+    index = sequence - first - 1
+    return operations[index] if 0 <= index < len(operations) else None
+
+
+def _note(kind: int, comment: str) -> bytes:
+    return attribute(kind, userdata.comment(comment)) if comment else b""
+
+
+def new_table(family: Family, name: str, comment: str = "") -> Operation:
+    """Create a table, or leave it as it is where it exists."""
+    body = string(wire.TABLE_NAME, name) + u32be(wire.TABLE_FLAGS, 0) + _note(wire.TABLE_USERDATA, comment)
+    return _operation(Kind.NEWTABLE, NLM_F_CREATE, family, body)
+
+
+def delete_table(family: Family, name: str) -> Operation:
+    """Delete a table and everything in it."""
+    return _operation(Kind.DELTABLE, 0, family, string(wire.TABLE_NAME, name))
+
+
+def new_chain(family: Family, table: str, name: str, hook: Hook | None = None, comment: str = "") -> Operation:
+    """Create a chain, a base chain if `hook` says where. An existing one keeps its rules (and takes the policy)."""
+    body = string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, name)
+    if hook is not None:
+        body += string(wire.CHAIN_TYPE, hook.type)
+        body += u32be(wire.CHAIN_POLICY, POLICIES[hook.policy])
+        number, priority = u32be(wire.HOOK_NUMBER, hook.hook), u32be(wire.HOOK_PRIORITY, hook.priority & 0xFFFFFFFF)
+        body += nested(wire.CHAIN_HOOK, number, priority)
+    return _operation(Kind.NEWCHAIN, NLM_F_CREATE, family, body + _note(wire.CHAIN_USERDATA, comment))
+
+
+def delete_chain(family: Family, table: str, name: str) -> Operation:
+    """Delete a chain, which nothing may refer to any more, with its rules."""
+    return _operation(Kind.DELCHAIN, 0, family, string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, name))
+
+
+def new_rule(family: Family, table: str, chain: str, expressions: bytes, comment: str = "") -> Operation:
+    """Append a rule; `expressions` is what `compile_rule` made."""
+    body = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
+    body += nested(wire.RULE_EXPRESSIONS, expressions) + _note(wire.RULE_USERDATA, comment)
+    return _operation(Kind.NEWRULE, NLM_F_CREATE | NLM_F_APPEND, family, body)
+
+
+def flush_chain(family: Family, table: str, chain: str) -> Operation:
+    """Delete all rules of a chain."""
+    return _operation(Kind.DELRULE, 0, family, string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain))
+
+
+def delete_rule(family: Family, table: str, chain: str, handle: int) -> Operation:
+    """Delete one rule."""
+    body = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
+    return _operation(Kind.DELRULE, 0, family, body + attribute(wire.RULE_HANDLE, handle.to_bytes(8, "big")))
+
+
+def new_set(family: Family, table: str, name: str, declaration: bytes) -> Operation:
+    """Create a set or map that does not exist; `declaration` is what `compile_set` made."""
+    body = string(wire.SET_TABLE, table) + string(wire.SET_NAME, name) + declaration
+    return _operation(Kind.NEWSET, NLM_F_CREATE | NLM_F_EXCL, family, body)
+
+
+def delete_set(family: Family, table: str, name: str) -> Operation:
+    """Delete a set or map, which no rule may refer to any more, with its elements."""
+    return _operation(Kind.DELSET, 0, family, string(wire.SET_TABLE, table) + string(wire.SET_NAME, name))
+
+
+def _operation(kind: Kind, flags: int, family: Family, body: bytes) -> Operation:
+    return Operation(kind, flags, wire.header(wire.NFPROTO[family]) + body)
+
+
+# An attribute's length has 16 bits, and NFTA_SET_ELEM_LIST_ELEMENTS holds all elements of a message.
+ELEMENTS_PER_MESSAGE = 60_000
+
+
+def _element_operations(
+    kind: Kind, flags: int, family: Family, table: str, name: str, blobs: Iterable[bytes]
+) -> list[Operation]:
+    head = wire.header(wire.NFPROTO[family]) + string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
+    operations: list[Operation] = []
+    part: list[bytes] = []
+    size = 0
+    for blob in blobs:
+        if size + len(blob) > ELEMENTS_PER_MESSAGE and part:
+            operations.append(Operation(kind, flags, head + nested(wire.ELEMENTS_LIST, *part)))
+            part, size = [], 0
+        part.append(blob)
+        size += len(blob)
+    if part:
+        operations.append(Operation(kind, flags, head + nested(wire.ELEMENTS_LIST, *part)))
+    return operations
+
+
+def new_elements(family: Family, table: str, name: str, blobs: Iterable[bytes]) -> list[Operation]:
+    """Add elements (from `elements.element`) to a set, in as few operations as hold them.
+
+    An element that is there already is left alone, but a map element with other data is refused (EEXIST).
+    """
+    return _element_operations(Kind.NEWSETELEM, NLM_F_CREATE, family, table, name, blobs)
+
+
+def delete_elements(family: Family, table: str, name: str, blobs: Iterable[bytes]) -> list[Operation]:
+    """Remove elements; only their keys count. One that is not there is refused (ENOENT)."""
+    return _element_operations(Kind.DELSETELEM, 0, family, table, name, blobs)
+
+
+def flush_set(family: Family, table: str, name: str) -> Operation:
+    """Remove all elements of a set."""
+    body = string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
+    return _operation(Kind.DELSETELEM, 0, family, body)
+
+
+def list_tables() -> bytes:
+    """Make the payload of a dump (Kind.GETTABLE) of all tables of all families."""
+    return wire.header(0)
+
+
+def list_objects(family: Family, table: str) -> bytes:
+    """Make the payload of a dump of a table's chains, rules or sets (Kind.GETCHAIN, GETRULE, GETSET).
+
+    The kernel filters rules and sets by table; chains it does not, so that the decoded table must be looked at.
+    """
+    return wire.header(wire.NFPROTO[family]) + string(wire.TABLE_NAME, table)
+
+
+def list_elements(family: Family, table: str, name: str) -> bytes:
+    """Make the payload of a dump (Kind.GETSETELEM) of a set's elements."""
+    head = wire.header(wire.NFPROTO[family])
+    return head + string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
+
+
+def ask_generation() -> bytes:
+    """Make the payload of the request Kind.GETGEN."""
+    return wire.header(0)

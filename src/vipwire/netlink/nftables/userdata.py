@@ -1,0 +1,61 @@
+"""Userdata: what nft stores in tables, chains, rules, sets and elements for its listing; the kernel only keeps it.
+
+It is a sequence of (type: u8, length: u8, value) without padding; numbers are in host byte order. Types per object:
+libnftnl's udata.h. An object has at most 256 bytes of it (NFT_USERDATA_MAXLEN).
+"""
+
+import struct
+
+from vipwire.errors import DecodeError
+
+MAXIMUM = 256
+
+COMMENT = 0  # of a table, chain, rule or element
+SET_KEY_BYTEORDER, SET_DATA_BYTEORDER, SET_KEY_TYPEOF, SET_DATA_TYPEOF = 0, 1, 3, 4
+SET_DATA_INTERVAL, SET_COMMENT = 6, 7
+ELEMENT_FLAGS = 1
+ELEMENT_OPEN_INTERVAL = 0x1  # the interval reaches to the last address: no element marks its end
+
+LONGEST_COMMENT = 128  # nft's own limit, without the NUL (NFTNL_UDATA_COMMENT_MAXLEN)
+
+
+def entry(kind: int, value: bytes) -> bytes:
+    """Encode one entry; raise ValueError when it is longer than its length byte can say."""
+    if len(value) > 255:
+        raise ValueError(f"userdata of {len(value)} bytes does not fit; 255 is the most")
+    return bytes((kind, len(value))) + value
+
+
+def number(kind: int, value: int) -> bytes:
+    """Encode a 32-bit number, in host byte order as nft does."""
+    return struct.pack("=BBI", kind, 4, value)
+
+
+def comment(text: str, kind: int = COMMENT) -> bytes:
+    """Encode a comment, cut to the 128 bytes that nft allows (never inside a character)."""
+    value = text.encode()
+    if len(value) > LONGEST_COMMENT:
+        value = value[:LONGEST_COMMENT].decode(errors="ignore").encode()
+    return entry(kind, value + b"\0")
+
+
+def entries(data: bytes) -> dict[int, bytes]:
+    """Decode all entries by type; raise DecodeError where a length does not fit."""
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(data):
+        if at + 2 > len(data) or at + 2 + data[at + 1] > len(data):
+            raise DecodeError("userdata of nf_tables is cut short")
+        found[data[at]] = data[at + 2 : at + 2 + data[at + 1]]
+        at += 2 + data[at + 1]
+    return found
+
+
+def comment_of(data: bytes, kind: int = COMMENT) -> str:
+    """Read the comment out of userdata; empty when there is none, or when another tool's userdata is no entries."""
+    if not data:
+        return ""
+    try:
+        return entries(data).get(kind, b"").rstrip(b"\0").decode(errors="replace")
+    except DecodeError:
+        return ""

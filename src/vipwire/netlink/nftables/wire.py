@@ -1,0 +1,89 @@
+"""The numbers of nf_tables: include/uapi/linux/netfilter/nf_tables.h and nfnetlink.h."""
+
+import enum
+import struct
+
+from vipwire.model.net import Family
+
+SUBSYSTEM = 10
+BATCH_BEGIN = 0x10
+BATCH_END = 0x11
+
+NFPROTO = {Family.IPV4: 2, Family.IPV6: 10}
+FAMILY = {number: family for family, number in NFPROTO.items()}
+
+_HEADER = struct.Struct(">BBH")  # struct nfgenmsg: family, version, resource
+
+
+def header(family: int, resource: int = 0) -> bytes:
+    """Make the four bytes that begin every nfnetlink payload."""
+    return _HEADER.pack(family, 0, resource)
+
+
+class Kind(enum.IntEnum):
+    """Message types, with the subsystem in their upper byte."""
+
+    NEWTABLE = 0xA00
+    GETTABLE = 0xA01
+    DELTABLE = 0xA02
+    NEWCHAIN = 0xA03
+    GETCHAIN = 0xA04
+    DELCHAIN = 0xA05
+    NEWRULE = 0xA06
+    GETRULE = 0xA07
+    DELRULE = 0xA08
+    NEWSET = 0xA09
+    GETSET = 0xA0A
+    DELSET = 0xA0B
+    NEWSETELEM = 0xA0C
+    GETSETELEM = 0xA0D
+    DELSETELEM = 0xA0E
+    NEWGEN = 0xA0F
+    GETGEN = 0xA10
+
+
+class SetFlag(enum.IntFlag):
+    """NFTA_SET_FLAGS."""
+
+    ANONYMOUS = 0x1
+    CONSTANT = 0x2
+    INTERVAL = 0x4
+    MAP = 0x8
+    TIMEOUT = 0x10
+    EVAL = 0x20  # nft calls it `dynamic`: rules may add elements
+    OBJECT = 0x40
+    CONCAT = 0x80
+    EXPR = 0x100
+
+
+class Code(enum.IntEnum):
+    """What a verdict does (enum nft_verdicts, and nf_hook verdicts for the first two)."""
+
+    DROP = 0
+    ACCEPT = 1
+    CONTINUE = -1
+    BREAK = -2
+    JUMP = -3
+    GOTO = -4
+    RETURN = -5
+
+
+DATA_VERDICT = 0xFFFFFF00  # NFTA_SET_DATA_TYPE of a verdict map
+ELEMENT_INTERVAL_END = 0x1
+ELEMENT_CATCHALL = 0x2
+
+TABLE_NAME, TABLE_FLAGS, TABLE_USE, TABLE_HANDLE, TABLE_USERDATA = 1, 2, 3, 4, 6
+CHAIN_TABLE, CHAIN_HANDLE, CHAIN_NAME, CHAIN_HOOK, CHAIN_POLICY, CHAIN_TYPE, CHAIN_USERDATA = 1, 2, 3, 4, 5, 7, 12
+HOOK_NUMBER, HOOK_PRIORITY = 1, 2
+RULE_TABLE, RULE_CHAIN, RULE_HANDLE, RULE_EXPRESSIONS, RULE_POSITION, RULE_USERDATA = 1, 2, 3, 4, 6, 7
+SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_KEY_LENGTH = 1, 2, 3, 4, 5
+SET_DATA_TYPE, SET_DATA_LENGTH, SET_DESCRIPTION, SET_ID, SET_TIMEOUT = 6, 7, 9, 10, 11
+SET_USERDATA, SET_HANDLE, SET_EXPRESSION = 13, 16, 17
+DESCRIPTION_SIZE, DESCRIPTION_CONCAT = 1, 2
+ELEMENTS_TABLE, ELEMENTS_SET, ELEMENTS_LIST = 1, 2, 3
+ELEMENT_KEY, ELEMENT_DATA, ELEMENT_FLAGS, ELEMENT_TIMEOUT, ELEMENT_EXPIRATION = 1, 2, 3, 4, 5
+ELEMENT_USERDATA, ELEMENT_KEY_END = 6, 10
+DATA_VALUE, DATA_VERDICT_ATTRIBUTE = 1, 2
+VERDICT_CODE, VERDICT_CHAIN = 1, 2
+LIST_ELEMENT = 1
+GENERATION_ID, GENERATION_PROCESS, GENERATION_PROCESS_NAME = 1, 2, 3
