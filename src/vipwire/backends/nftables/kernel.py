@@ -160,7 +160,7 @@ class NftablesBackend:
         for item in declared:
             key = (SET, item.name.encode())
             ours = self._known.get(key)
-            if isinstance(ours, SetSpec) and not same_set(compile_set(ours, self.family), item):
+            if isinstance(ours, SetSpec) and not same_set(compile_set(ours, self.family), item.attributes):
                 self._recreate = True
             objects[key] = ours if isinstance(ours, SetSpec) else SetSpec(item.name, ())
         if self._recreate or self._wrong_hook(objects):
@@ -191,8 +191,7 @@ class NftablesBackend:
             rules.setdefault(rule.chain, []).append(rule.expressions)
         for chain in self._dump(Kind.GETCHAIN, decode.chain):
             key = (CHAIN, chain.name.encode())
-            hook = chain.hook and Hook(chain.hook.type, _HOOK_NAMES[chain.hook.hook], chain.hook.priority)
-            yield key, Chain(self._recognised(key, rules.get(chain.name, [])), hook)
+            yield key, Chain(self._recognised(key, rules.get(chain.name, [])), _hook(chain))
 
     def _recognised(self, key: ObjectKey, found: Iterable[bytes]) -> tuple[str, ...]:
         """Give rules the texts of ours that they are equal to."""
@@ -216,6 +215,11 @@ class NftablesBackend:
                     yield (name, element.key), _value(element)
                 else:
                     yield (name, element.key), element.data or plain
+
+
+def _hook(chain: decode.Chain) -> Hook | None:
+    hook = chain.hook
+    return None if hook is None else Hook(hook.type, _HOOK_NAMES.get(hook.hook, str(hook.hook)), hook.priority)
 
 
 def _value(element: Element) -> Object:

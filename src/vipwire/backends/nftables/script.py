@@ -63,8 +63,12 @@ def _declarations(family: Family, added: Mapping[ObjectKey, Object]) -> Iterator
             yield Step(operation, f"add set {value.name}")
         elif isinstance(value, Chain):
             name = key[1].decode()
-            hook = value.hook and encode.Hook(value.hook.type, encode.HOOKS[value.hook.hook], value.hook.priority)
-            yield Step(encode.new_chain(family, TABLE, name, hook), f"add chain {name}")
+            yield Step(encode.new_chain(family, TABLE, name, _hook(value)), f"add chain {name}")
+
+
+def _hook(chain: Chain) -> encode.Hook | None:
+    hook = chain.hook
+    return None if hook is None else encode.Hook(hook.type, encode.HOOKS[hook.hook], hook.priority)
 
 
 def _removals(family: Family, removed: Mapping[ObjectKey, Object]) -> Iterator[Step]:
