@@ -1,16 +1,20 @@
 """The lab on the real kernel: who reaches whom, seen as whom; what a failed build and a finished lab leave behind."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from vipwire.errors import DecodeError
 from vipwire.lab import netns, state
 from vipwire.lab.cluster import Lab
 from vipwire.lab.errors import LabError
-from vipwire.lab.probe import Outcome, ProbeResult, pods_of
+from vipwire.lab.outcome import Outcome, ProbeResult, pods_of
 from vipwire.lab.processes import ProcessId
 from vipwire.lab.topology import DEFAULT, make_topology
 from vipwire.model.net import Family, Protocol
@@ -206,6 +210,15 @@ def test_an_error_of_continuous_connections_is_raised_where_it_was_asked(lab: La
         stream.wait_for(1)
 
 
+def test_what_answers_otherwise_is_no_echo_server(lab: Lab) -> None:
+    program = "import socket; s = socket.create_server(('', 99)); print(flush=True); s.accept()[0].sendall(b'hi\\n')"
+    with lab.popen("node-2", [sys.executable, "-c", program], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"\n"
+        with pytest.raises(DecodeError, match="not the answer of an echo server: b'hi"):
+            lab.probe("client", "192.168.0.2", 99)
+
+
 def test_an_unknown_host_is_refused_with_what_is_near(lab: Lab) -> None:
     with pytest.raises(LabError, match="no host 'pod1a'; there is pod-1a"):
         lab.probe("pod1a", "10.244.1.11", 80)
@@ -213,27 +226,25 @@ def test_an_unknown_host_is_refused_with_what_is_near(lab: Lab) -> None:
         lab.start("node-1")
 
 
-def namespaces() -> set[str]:
-    return {path.name for path in netns.DIRECTORY.iterdir()}
+def namespaces(lab: str) -> set[str]:
+    return {path.name for path in netns.DIRECTORY.iterdir() if path.name.startswith(f"vipwire-{lab}-")}
 
 
 def test_a_lab_that_is_down_leaves_nothing() -> None:
-    before = namespaces()
     lab = Lab(make_topology(pods=(1,)))
     lab.up()
     directory = state.directory_of(lab.name)
     servers = ProcessId.read(directory / "echo.pid")
     sleeper = lab.popen("pod-1a", ["sleep", "600"])
     assert servers is not None
-    assert namespaces() - before == {
-        f"vipwire-{lab.name}-{host}" for host in ("underlay", "node-1", "pod-1a", "client")
-    }
+    hosts = ("underlay", "node-1", "pod-1a", "client")
+    assert namespaces(lab.name) == {f"vipwire-{lab.name}-{host}" for host in hosts}
     assert Lab.attach(lab.name).topology == lab.topology
     with pytest.raises(LabError, match="is up already"):
         Lab(lab.topology, lab.name).up()
     assert only(lab.probe("client", "10.244.1.11", 80)).pod == "pod-1a"
     lab.down()
-    assert namespaces() == before
+    assert namespaces(lab.name) == set()
     assert not directory.exists()
     assert ProcessId.of(servers.pid) != servers
     assert sleeper.returncode == -15
@@ -246,23 +257,31 @@ def test_a_lab_that_cannot_be_finished_is_removed() -> None:
     lab = Lab(make_topology(pods=(1,)))
     taken = f"vipwire-{lab.name}-client"
     netns.create(taken)
-    before = namespaces()
     try:
         with pytest.raises(LabError, match=f"{taken} exists already"):
             lab.up()
         assert not state.directory_of(lab.name).exists()
-        assert namespaces() == before
+        assert namespaces(lab.name) == {taken}, "it is not ours to remove"
     finally:
         netns.delete(taken)
 
 
+def test_a_lab_whose_build_fails_half_way_is_removed() -> None:
+    pods = (DEFAULT.pods[0], replace(DEFAULT.pods[1], ports=(80, 80)))  # the second listener finds its port taken
+    lab = Lab(replace(DEFAULT, pods=pods))
+    with pytest.raises(LabError, match=r"pod-1b cannot listen .*80/TCP"):
+        lab.up()
+    assert namespaces(lab.name) == set()
+    assert not state.directory_of(lab.name).exists()
+
+
 def test_a_half_built_lab_of_a_killed_command_is_removed() -> None:
-    name = "half"
+    name = f"half{os.getpid()}"
     state.create(name, DEFAULT)
     netns.create(f"vipwire-{name}-underlay")
     netns.path_of(f"vipwire-{name}-node-1").touch()  # created, and killed before it was mounted
     Lab.attach(name).down()
-    assert not [each for each in namespaces() if each.startswith("vipwire-half-")]
+    assert namespaces(name) == set()
     assert name not in state.labs()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from vipwire.lab import manifests, wiring
 from vipwire.lab.errors import LabError
-from vipwire.lab.probe import Manner, Outcome, ProbeResult, Target, pods_of
+from vipwire.lab.outcome import Manner, Outcome, ProbeResult, Target, pods_of
 from vipwire.lab.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology, make_node, make_pod, make_topology
 from vipwire.model.net import Protocol
 

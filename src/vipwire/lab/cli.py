@@ -13,7 +13,8 @@ from vipwire.errors import VipwireError
 from vipwire.lab import manifests as kubernetes
 from vipwire.lab import report
 from vipwire.lab.cluster import Lab
-from vipwire.lab.probe import Manner, Target, probe
+from vipwire.lab.outcome import Manner, Target
+from vipwire.lab.probe import probe
 from vipwire.lab.topology import make_topology
 
 _NAME = click.option(

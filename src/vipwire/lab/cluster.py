@@ -19,7 +19,8 @@ from typing import Any, Self
 from vipwire.lab import netns, rtnetlink, servers, state, wiring
 from vipwire.lab.continuous import Connection, Continuous
 from vipwire.lab.errors import LabError
-from vipwire.lab.probe import Manner, ProbeResult, Target, probe
+from vipwire.lab.outcome import Manner, ProbeResult, Target
+from vipwire.lab.probe import probe
 from vipwire.lab.processes import ProcessId, reap
 from vipwire.lab.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology
 from vipwire.model.net import Family, Protocol

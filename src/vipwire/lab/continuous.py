@@ -15,7 +15,8 @@ from typing import Self
 
 from vipwire.lab.answer import Answer
 from vipwire.lab.errors import LabError
-from vipwire.lab.probe import Manner, ProbeResult, Target, converse, open_socket, probe
+from vipwire.lab.outcome import Manner, ProbeResult, Target
+from vipwire.lab.probe import converse, open_socket, probe
 
 
 @dataclass(frozen=True, slots=True)

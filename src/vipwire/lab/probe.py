@@ -3,13 +3,9 @@
 Each attempt is a generator that yields the event it waits for; `probe` runs many of them at a time over one
 selector, so that a hundred that time out take no longer than one. Only the socket is opened inside the namespace: it
 stays there.
-
-What the outcomes mean for a service proxy: ANSWERED, an endpoint was chosen; REFUSED, a port without a listener or a
-rule that rejects; TIMED_OUT, a rule that drops (or nobody there); UNREACHABLE, the packet met no rule and no route.
 """
 
 import contextlib
-import enum
 import errno
 import os
 import secrets
@@ -17,36 +13,21 @@ import selectors
 import socket
 import sys
 import time
-from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Self
 
 from vipwire.lab import netns, rawsctp
 from vipwire.lab.answer import HELLO, Answer, Peer
 from vipwire.lab.errors import LabError
-from vipwire.model.net import Protocol, format_address, format_endpoint, parse_address
+from vipwire.lab.outcome import Manner, Outcome, ProbeResult, Target
+from vipwire.model.net import Protocol
 
-MAX_COUNT = 100_000
 _IP_RECVERR, _IPV6_RECVERR = 11, 25
 _TYPES = {
     Protocol.TCP: socket.SOCK_STREAM,
     Protocol.UDP: socket.SOCK_DGRAM,
     Protocol.SCTP: socket.SOCK_STREAM,
 }
-
-
-class Outcome(enum.Enum):
-    """What became of an attempt."""
-
-    ANSWERED = "answered"
-    REFUSED = "refused"
-    TIMED_OUT = "timed out"
-    RESET = "reset"
-    UNREACHABLE = "unreachable"
-
-
 _OUTCOMES = {
     errno.ECONNREFUSED: Outcome.REFUSED,
     errno.ETIMEDOUT: Outcome.TIMED_OUT,
@@ -60,107 +41,26 @@ _OUTCOMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What to connect to."""
-
-    address: str
-    port: int
-    protocol: Protocol = Protocol.TCP
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `10.0.0.1:80`, `[fd00::1]:80/udp`; raise LabError saying what is wrong."""
-        place, _, protocol = text.partition("/")
-        host, _, port = place.rpartition(":")
-        if ":" in host and not (host.startswith("[") and host.endswith("]")):
-            raise LabError(f"{text!r} is no destination: an IPv6 address needs brackets, as in [fd00::1]:80")
-        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            raise LabError(f"{text!r} is no destination: write ADDRESS:PORT with a port from 1 to 65535")
-        if protocol.upper() not in ("", *Protocol.__members__):
-            raise LabError(f"{text!r} is no destination: {protocol!r} is none of tcp, udp, sctp")
-        return cls(_checked(host.strip("[]")), int(port), Protocol[protocol.upper() or "TCP"])
-
-    def __str__(self) -> str:
-        return f"{format_endpoint(parse_address(self.address), self.port)}/{self.protocol.label}"
-
-
-def _checked(address: str) -> str:
-    try:
-        return format_address(parse_address(address))
-    except ValueError as error:
-        raise LabError(str(error)) from error
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeResult:
-    """One attempt: `duration` in seconds, `source` it was made from, `errno` the kernel's or 0."""
-
-    outcome: Outcome
-    duration: float
-    answer: Answer | None = None
-    source: Peer | None = None
-    errno: int = 0
-
-    @property
-    def pod(self) -> str:
-        """Who answered; "" if nobody did."""
-        return self.answer.pod if self.answer else ""
-
-    @property
-    def saw(self) -> str:
-        """The client's address as the server saw it; "" if nobody answered."""
-        return self.answer.saw.address if self.answer else ""
-
-    def __str__(self) -> str:
-        if self.answer:
-            return f"{self.outcome.value} by {self.answer.pod}, which saw {self.answer.saw}"
-        return f"{self.outcome.value} ({os.strerror(self.errno)})" if self.errno else self.outcome.value
-
-
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How to probe: from where (the kernel's choice by default), how patiently, how often, how many at a time."""
-
-    source: str | None = None
-    source_port: int | None = None
-    timeout: float = 1.0
-    count: int = 1
-    parallel: int = 16
-
-    def __post_init__(self) -> None:
-        if not 0 < self.count <= MAX_COUNT:
-            raise LabError(f"count is {self.count}; it must be from 1 to {MAX_COUNT}")
-        if self.timeout <= 0 or self.parallel < 1:
-            raise LabError(f"timeout is {self.timeout} and parallel is {self.parallel}; both must be above 0")
-
-    @property
-    def at_a_time(self) -> int:
-        """How many attempts may be under way: one, if they share a port."""
-        return 1 if self.source_port else min(self.parallel, 512)
-
-
 def probe(namespace: Path, target: Target, manner: Manner) -> list[ProbeResult]:
     """Make `count` attempts; return what became of each, in the order in which they were begun.
 
-    Takes at most timeout * count / parallel seconds. Raise LabError if the host lacks the source address or the
-    kernel the protocol.
+    Takes at most timeout * count / parallel seconds. Raise LabError if the host lacks the source address,
+    DecodeError if what answers is no echo server of a lab.
     """
     results: dict[int, ProbeResult] = {}
     begun = 0
     with selectors.DefaultSelector() as selector:
-        while len(results) < manner.count:
-            while begun < manner.count and begun - len(results) < manner.at_a_time:
-                attempt = _Attempt(begun, open_socket(namespace, target, manner), target, manner)
-                begun += 1
-                attempt.advance(selector, results)
-            _wait(selector, results)
+        try:
+            while len(results) < manner.count:
+                while begun < manner.count and begun - len(results) < manner.at_a_time:
+                    attempt = _Attempt(begun, open_socket(namespace, target, manner), target, manner)
+                    begun += 1
+                    attempt.advance(selector, results)
+                _wait(selector, results)
+        finally:
+            for key in selector.get_map().values():
+                key.data.socket.close()
     return [results[number] for number in range(manner.count)]
-
-
-def pods_of(results: Iterable[ProbeResult]) -> Counter[str]:
-    """Count who answered how often; what was not answered is counted by the outcome in brackets."""
-    return Counter(result.pod or f"({result.outcome.value})" for result in results)
 
 
 def open_socket(namespace: Path, target: Target, manner: Manner) -> socket.socket:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from vipwire.lab import rawsctp, state
 from vipwire.lab.cluster import Lab
-from vipwire.lab.probe import Outcome, ProbeResult, Target
+from vipwire.lab.outcome import Outcome, ProbeResult, Target
 from vipwire.lab.topology import Client, Node
 
 _COLOURS = {Outcome.ANSWERED: "green", Outcome.TIMED_OUT: "yellow"}

@@ -1,0 +1,113 @@
+"""The words of probing: what to connect to, in which manner, and what became of it.
+
+What the outcomes mean for a service proxy: ANSWERED, an endpoint was chosen; REFUSED, a port without a listener or a
+rule that rejects; TIMED_OUT, a rule that drops (or nobody there); UNREACHABLE, the packet met no rule and no route.
+"""
+
+import enum
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from vipwire.lab.answer import Answer, Peer
+from vipwire.lab.errors import LabError
+from vipwire.model.net import Protocol, format_address, format_endpoint, parse_address
+
+MAX_COUNT = 100_000
+
+
+class Outcome(enum.Enum):
+    """What became of an attempt."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    TIMED_OUT = "timed out"
+    RESET = "reset"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to connect to."""
+
+    address: str
+    port: int
+    protocol: Protocol = Protocol.TCP
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `10.0.0.1:80`, `[fd00::1]:80/udp`; raise LabError saying what is wrong."""
+        place, _, protocol = text.partition("/")
+        host, _, port = place.rpartition(":")
+        if ":" in host and not (host.startswith("[") and host.endswith("]")):
+            raise LabError(f"{text!r} is no destination: an IPv6 address needs brackets, as in [fd00::1]:80")
+        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise LabError(f"{text!r} is no destination: write ADDRESS:PORT with a port from 1 to 65535")
+        if protocol.upper() not in ("", *Protocol.__members__):
+            raise LabError(f"{text!r} is no destination: {protocol!r} is none of tcp, udp, sctp")
+        return cls(_checked(host.strip("[]")), int(port), Protocol[protocol.upper() or "TCP"])
+
+    def __str__(self) -> str:
+        return f"{format_endpoint(parse_address(self.address), self.port)}/{self.protocol.label}"
+
+
+def _checked(address: str) -> str:
+    try:
+        return format_address(parse_address(address))
+    except ValueError as error:
+        raise LabError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """One attempt: `duration` in seconds, `source` it was made from, `errno` the kernel's or 0."""
+
+    outcome: Outcome
+    duration: float
+    answer: Answer | None = None
+    source: Peer | None = None
+    errno: int = 0
+
+    @property
+    def pod(self) -> str:
+        """Who answered; "" if nobody did."""
+        return self.answer.pod if self.answer else ""
+
+    @property
+    def saw(self) -> str:
+        """The client's address as the server saw it; "" if nobody answered."""
+        return self.answer.saw.address if self.answer else ""
+
+    def __str__(self) -> str:
+        if self.answer:
+            return f"{self.outcome.value} by {self.answer.pod}, which saw {self.answer.saw}"
+        return f"{self.outcome.value} ({os.strerror(self.errno)})" if self.errno else self.outcome.value
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How to probe: from where (the kernel's choice by default), how patiently, how often, how many at a time."""
+
+    source: str | None = None
+    source_port: int | None = None
+    timeout: float = 1.0
+    count: int = 1
+    parallel: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0 < self.count <= MAX_COUNT:
+            raise LabError(f"count is {self.count}; it must be from 1 to {MAX_COUNT}")
+        if self.timeout <= 0 or self.parallel < 1:
+            raise LabError(f"timeout is {self.timeout} and parallel is {self.parallel}; both must be above 0")
+
+    @property
+    def at_a_time(self) -> int:
+        """How many attempts may be under way: one, if they share a port."""
+        return 1 if self.source_port else min(self.parallel, 512)
+
+
+def pods_of(results: Iterable[ProbeResult]) -> Counter[str]:
+    """Count who answered how often; what was not answered is counted by the outcome in brackets."""
+    return Counter(result.pod or f"({result.outcome.value})" for result in results)
