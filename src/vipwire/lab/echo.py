@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import resource
 import signal
 import socket
 import sys
@@ -154,6 +155,8 @@ async def _control(listener: socket.socket) -> None:
 def main() -> None:
     """Serve until SIGTERM."""
     listener = socket.socket(fileno=int(sys.argv[1]))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a hundred Pods take more than the usual 1024
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_control(listener))
 
