@@ -6,7 +6,7 @@ people's scripts read them. `/readyz` and the pages below `/debug` are vipwire's
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -52,7 +52,7 @@ class Addresses:
 
     healthz: str
     metrics: str
-    policy: BindPolicy = BindPolicy()
+    policy: BindPolicy = field(default_factory=BindPolicy)
 
 
 def proxy_servers(

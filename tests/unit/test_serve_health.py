@@ -1,0 +1,137 @@
+"""Health as time goes by."""
+
+import json
+
+import pytest
+
+from vipwire.model.net import Family
+from vipwire.model.node import Node
+from vipwire.serve.health import LEAVING_TAINT, ProxyHealth, rfc3339
+
+NOW = 1_790_000_000.0
+V4, V6 = Family.IPV4, Family.IPV6
+
+
+def _health(*, synced: bool = True) -> ProxyHealth:
+    health = ProxyHealth((V4, V6), ("Service", "EndpointSlice"), sync_period=30.0)
+    if synced:
+        health.updated(V4, NOW)
+        health.updated(V6, NOW - 5)
+    return health
+
+
+def test_while_healthy_last_updated_is_now() -> None:
+    answer = _health().healthz(NOW + 10.5)
+    assert answer.status == 200
+    assert answer.body == (
+        '{"lastUpdated":"2026-09-21T14:13:30.5Z","currentTime":"2026-09-21T14:13:30.5Z","nodeEligible":true,'
+        '"healthy":true,"status":{"IPv4":{"lastUpdated":"2026-09-21T14:13:20Z","healthy":true},'
+        '"IPv6":{"lastUpdated":"2026-09-21T14:13:15Z","healthy":true}}}'
+    )
+    assert answer.headers == {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
+
+
+def test_while_unhealthy_last_updated_is_the_newest_familys() -> None:
+    health = _health()
+    health.queued(V6, NOW)
+    answer = health.livez(NOW + 60)
+    assert answer.status == 503
+    assert answer.body == (
+        '{"lastUpdated":"2026-09-21T14:13:20Z","currentTime":"2026-09-21T14:14:20Z","healthy":false,'
+        '"status":{"IPv4":{"lastUpdated":"2026-09-21T14:13:20Z","healthy":true},'
+        '"IPv6":{"lastUpdated":"2026-09-21T14:13:15Z","healthy":false}}}'
+    )
+
+
+def test_before_the_first_sync_the_answer_is_200_without_a_status() -> None:
+    health = _health(synced=False)
+    health.queued(V4, NOW)
+    answer = health.healthz(NOW + 1000)
+    assert answer.status == 200
+    assert "status" not in json.loads(answer.body)
+
+
+@pytest.mark.parametrize(
+    ("steps", "at", "healthy"),
+    [
+        ([], 10_000, True),
+        ([("queued", 0)], 59.999, True),
+        ([("queued", 0)], 60, False),
+        ([("queued", 0), ("queued", 50)], 60, False),
+        ([("queued", 0), ("updated", 59)], 10_000, True),
+        ([("queued", 0), ("updated", 59), ("queued", 61)], 120, True),
+        ([("queued", 0), ("updated", 59), ("queued", 61)], 121, False),
+        ([("queued", 0), ("updated", 100)], 101, True),
+    ],
+)
+def test_the_oldest_waiting_change_decides(steps: list[tuple[str, float]], at: float, *, healthy: bool) -> None:
+    health = _health()
+    for what, when in steps:
+        (health.queued if what == "queued" else health.updated)(V4, NOW + when)
+    assert health.healthy(NOW + at) is healthy
+    assert health.livez(NOW + at).status == (200 if healthy else 503)
+
+
+@pytest.mark.parametrize(
+    ("node", "eligible"),
+    [
+        (Node("n"), True),
+        (None, False),
+        (Node("n", deleting=True), False),
+        (Node("n", taints=frozenset({LEAVING_TAINT})), False),
+        (Node("n", taints=frozenset({"node.kubernetes.io/unschedulable"})), True),
+    ],
+)
+def test_a_node_that_goes_away_fails_healthz_but_not_livez(node: Node | None, *, eligible: bool) -> None:
+    health = _health()
+    health.node_seen(node)
+    answer, body = health.healthz(NOW), json.loads(health.healthz(NOW).body)
+    assert (answer.status, body["nodeEligible"], body["healthy"]) == (200 if eligible else 503, eligible, True)
+    assert health.livez(NOW).status == 200
+    assert "nodeEligible" not in json.loads(health.livez(NOW).body)
+
+
+def test_an_ineligible_node_before_the_first_sync_shows_gos_zero_time() -> None:
+    health = _health(synced=False)
+    health.node_seen(None)
+    assert json.loads(health.healthz(NOW).body)["lastUpdated"] == "0001-01-01T00:00:00Z"
+
+
+def test_ready_says_what_is_awaited_until_everything_is_in_the_kernel() -> None:
+    health = _health(synced=False)
+    waiting = '"lists: Service, EndpointSlice", "first sync: IPv4", "first sync: IPv6"'
+    assert health.readyz()[:2] == (503, f'{{"ready": false, "waiting": [{waiting}]}}')
+    health.listed("Service")
+    health.listed("Service")
+    health.updated(V4, NOW)
+    assert health.readyz().body == '{"ready": false, "waiting": ["lists: EndpointSlice", "first sync: IPv6"]}'
+    health.listed("EndpointSlice")
+    health.updated(V6, NOW)
+    assert health.readyz()[:2] == (200, '{"ready": true, "waiting": []}')
+    health.queued(V4, NOW)
+    assert health.readyz().status == 200
+
+
+def test_a_failing_source_is_told_and_does_not_make_unready_or_unhealthy() -> None:
+    health = ProxyHealth((V4,), (), sync_period=30.0)
+    health.updated(V4, NOW)
+    health.source_failed("services", "403 Forbidden", NOW)
+    assert json.loads(health.readyz().body)["sourceErrors"] == {
+        "services": {"message": "403 Forbidden", "time": "2026-09-21T14:13:20Z"}
+    }
+    assert (health.readyz().status, health.healthz(NOW).status) == (200, 200)
+    health.source_recovered("services")
+    assert health.readyz().body == '{"ready": true, "waiting": []}'
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "1970-01-01T00:00:00Z"),
+        (1.5, "1970-01-01T00:00:01.5Z"),
+        (1.000001, "1970-01-01T00:00:01.000001Z"),
+        (NOW, "2026-09-21T14:13:20Z"),
+    ],
+)
+def test_times_are_printed_as_go_prints_them(seconds: float, text: str) -> None:
+    assert rfc3339(seconds) == text

@@ -1,0 +1,67 @@
+"""Names, types, labels and buckets of all metrics, recorded for every mode."""
+
+import pytest
+from prometheus_client import Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
+from tests.unit.golden_text import matches_golden
+
+from vipwire.serve.metrics import Metrics
+
+MODES = ["nftables", "iptables", "ipvs", "userspace", "ebpf"]
+
+
+def _described(metrics: Metrics) -> str:
+    """Describe what is exposed, a line each: name, type, labels, and a histogram's buckets."""
+    lines = []
+    for attribute in vars(metrics).values():
+        if isinstance(attribute, MetricWrapperBase) and attribute in metrics.registry._collector_to_names:
+            (family,) = attribute.describe()
+            suffix = "_total" if isinstance(attribute, Counter) else ""
+            buckets = (
+                f" buckets={[float(b) for b in attribute._upper_bounds]}" if isinstance(attribute, Histogram) else ""
+            )
+            lines.append(f"{family.name}{suffix} {family.type} labels={list(attribute._labelnames)}{buckets}\n")
+    return "".join(sorted(lines))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_metrics_of_a_mode_are_the_recorded_ones(mode: str) -> None:
+    assert matches_golden(f"metrics-{mode}.txt", _described(Metrics(mode)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_metric_can_be_counted_in_every_mode(mode: str) -> None:
+    metrics = Metrics(mode)
+    for metric in vars(metrics).values():
+        if isinstance(metric, MetricWrapperBase):
+            child = metric.labels(*("x" for _ in metric._labelnames)) if metric._labelnames else metric
+            if isinstance(child, Counter | Gauge):
+                child.inc()
+            elif isinstance(child, Histogram):
+                child.observe(1.0)
+    text = generate_latest(metrics.registry).decode()
+    assert 'kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="x"} 1.0\n' in text
+    assert "_created" not in text
+
+
+def test_two_sets_of_metrics_do_not_know_each_other() -> None:
+    first, second = Metrics("nftables"), Metrics("nftables")
+    first.services.set(1)
+    assert second.registry.get_sample_value("vipwire_services") == 0.0
+
+
+def test_build_and_features_are_told() -> None:
+    metrics = Metrics("nftables", version="0.1.0", features={"A": ("BETA", True), "B": ("", False)})
+    text = generate_latest(metrics.registry).decode()
+    assert 'git_version="v0.1.0"' in text
+    assert 'kubernetes_feature_enabled{name="A",stage="BETA"} 1.0\n' in text
+    assert 'kubernetes_feature_enabled{name="B",stage=""} 0.0\n' in text
+    assert "\nprocess_resident_memory_bytes " in text
+
+
+def test_a_counter_of_the_kernel_is_read_when_asked_for_and_absent_without_one() -> None:
+    metrics = Metrics("iptables")
+    name = "kubeproxy_iptables_ct_state_invalid_dropped_packets_total"
+    assert metrics.registry.get_sample_value(name) is None
+    metrics.iptables_ct_state_invalid_dropped_packets_total.read = lambda: 5.0
+    assert metrics.registry.get_sample_value(name) == 5.0

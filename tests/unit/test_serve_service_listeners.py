@@ -1,0 +1,96 @@
+"""Health-check node ports over real sockets on loopback."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+
+from vipwire.model.names import ObjectName
+from vipwire.serve.listen import listen
+from vipwire.serve.service_health import ServiceHealthCheck
+from vipwire.serve.service_listeners import ServiceListeners
+
+A, B = ObjectName("ns", "a"), ObjectName("ns", "b")
+
+
+@pytest.fixture
+def taken() -> Iterator[socket.socket]:
+    with listen("127.0.0.1", 0) as holder:
+        yield holder
+
+
+def _free_port() -> int:
+    with listen("127.0.0.1", 0) as probe:
+        return int(probe.getsockname()[1])
+
+
+async def _status(port: int, path: str = "/") -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+        return response.status, response.headers["X-Load-Balancing-Endpoint-Weight"]
+
+
+def test_ports_are_opened_updated_and_closed() -> None:
+    port, healthy = _free_port(), [True]
+
+    async def scenario() -> None:
+        async with ServiceListeners(lambda: healthy[0], ("127.0.0.1",)) as listeners:
+            assert await listeners.update({port: ServiceHealthCheck(A, 2)}) == ()
+            assert await _status(port) == (200, "2")
+            assert await _status(port, "/any/path?x=1") == (200, "2")
+            assert await listeners.update({port: ServiceHealthCheck(A, 0)}) == ()
+            assert await _status(port) == (503, "0")
+            assert await listeners.update({port: ServiceHealthCheck(B, 1)}) == ()
+            healthy[0] = False
+            assert await _status(port) == (503, "1")
+            await listeners.update({})
+            assert listeners.ports == ()
+            with pytest.raises(aiohttp.ClientConnectorError):
+                await _status(port)
+
+    asyncio.run(scenario())
+
+
+def test_a_port_that_is_taken_is_reported_once_and_tried_again(taken: socket.socket) -> None:
+    port = taken.getsockname()[1]
+    desired = {port: ServiceHealthCheck(A, 1)}
+
+    async def scenario() -> None:
+        async with ServiceListeners(lambda: True, ("127.0.0.1",)) as listeners:
+            (problem,) = await listeners.update(desired)
+            assert (problem.kind, problem.object, problem.field) == ("Service", A, "spec.healthCheckNodePort")
+            assert problem.message == f"cannot listen on port {port}: Address already in use"
+            assert await listeners.update(desired) == ()
+            taken.close()
+            assert await listeners.update(desired) == ()
+            assert await _status(port) == (200, "1")
+
+    asyncio.run(scenario())
+
+
+def test_a_port_is_bound_at_all_given_addresses_or_at_none() -> None:
+    port = _free_port()
+
+    async def scenario() -> None:
+        async with ServiceListeners(lambda: True, ("127.0.0.1", "127.0.0.2")) as listeners:
+            with listen("127.0.0.2", port):
+                problems = await listeners.update({port: ServiceHealthCheck(A, 1)})
+                assert (len(problems), listeners.ports) == (1, ())
+                listen("127.0.0.1", port).close()  # nothing was left half open
+            await listeners.update({port: ServiceHealthCheck(A, 1)})
+            assert listeners.ports == (port,)
+
+    asyncio.run(scenario())
+
+
+def test_leaving_closes_everything() -> None:
+    port = _free_port()
+
+    async def scenario() -> None:
+        async with ServiceListeners(lambda: True) as listeners:
+            await listeners.update({port: ServiceHealthCheck(A, 1)})
+            assert await _status(port) == (200, "1")
+        listen("0.0.0.0", port).close()
+
+    asyncio.run(scenario())
