@@ -20,6 +20,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.serve.listen import listen, split_address
 
 RETRY_SECONDS: Final = 5.0
+_GRACE_SECONDS: Final = 1.0  # a request that is being answered must not hold up the end of the process
 
 
 def _ignore(_server: str, _reason: str) -> None:
@@ -59,7 +60,7 @@ class HttpServer:
     async def run(self) -> None:
         """Bind and serve until cancelled."""
         listener = await self._listen()
-        runner = web.AppRunner(self._app, access_log=None, handle_signals=False)
+        runner = web.AppRunner(self._app, access_log=None, handle_signals=False, shutdown_timeout=_GRACE_SECONDS)
         try:
             await runner.setup()
             await web.SockSite(runner, listener).start()

@@ -6,7 +6,7 @@ A port that cannot be bound is reported once, as a `Problem` of the Service, and
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from aiohttp import web
 
@@ -14,6 +14,8 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.serve.listen import listen
 from vipwire.serve.service_health import ServiceHealthCheck, port_changes
+
+_GRACE_SECONDS: Final = 1.0  # a check that is being answered must not hold up a sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class ServiceListeners:
     async def _open(self, port: int) -> str:
         """Open one port at every address; give the reason where that fails, and leave nothing half open."""
         service = self._desired[port].service
-        runner = web.ServerRunner(web.Server(self._handler(port), access_log=None))
+        runner = web.ServerRunner(web.Server(self._handler(port), access_log=None), shutdown_timeout=_GRACE_SECONDS)
         await runner.setup()
         try:
             for address in self._addresses:
