@@ -5,12 +5,13 @@ Keys and data are register contents: each part of a concatenation is padded to f
     LIST_ELEM { [FLAGS] [TIMEOUT] KEY { VALUE } [KEY_END { VALUE }] [DATA { VALUE | VERDICT {…} }] [USERDATA] }
 
 Most are a key and data of sizes that the set fixes and nothing else. Between those two lie constant bytes: encoding
-is joining four byte strings, decoding compares two constants for a whole message at once. The kernel lists elements in
-that form too; whatever looks different takes the general walk.
+is joining four byte strings, decoding compares two constants for a whole message at once. The kernel lists elements
+in that form too; whatever looks different takes the general walk.
 """
 
 import functools
 import struct
+import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -78,13 +79,19 @@ def element(
     timeout: int = 0,
 ) -> bytes:
     """Encode one element as NFTA_LIST_ELEM. Sizes of `key` and `data` are multiples of four; `timeout` is in ms."""
-    if not (comment or verdict or key_end or flags or timeout):
-        if not data:
-            return _frame(len(key), 0)[0] + key
+    if not (verdict or key_end or flags or timeout):
+        data = data or b""
         head, middle = _frame(len(key), len(data))
-        return head + key + middle + data
+        plain = head + key + middle + data
+        return _annotated(plain, comment) if comment else plain
     known = None if verdict is None else Verdict(*verdict)
     return encode_element(Element(key, data, known, comment, key_end, flags, timeout))
+
+
+def _annotated(plain: bytes, comment: str) -> bytes:
+    """Append a comment to an encoded element."""
+    whole = plain + attribute(wire.ELEMENT_USERDATA, userdata.comment(comment))
+    return struct.pack("=2H", len(whole), wire.LIST_ELEMENT | _NESTED) + whole[4:]
 
 
 def encode_element(member: Element) -> bytes:
@@ -122,19 +129,29 @@ def decode_elements(payload: memoryview, key: int, data: int = 0) -> Iterable[El
     members = attributes(payload, 4).get(wire.ELEMENTS_LIST)
     if members is None:
         return ()
-    plain = _uniform(members, -(-key // 4) * 4, -(-data // 4) * 4)
-    return _general(members) if plain is None else plain
+    shape = _Shape(-(-key // 4) * 4, -(-data // 4) * 4)  # a key of one part is not padded in the declaration
+    plain = _uniform(members, shape)
+    if plain is not None:
+        return plain
+    found = (value for kind, value in walk(members) if kind == wire.LIST_ELEMENT)
+    return [_commented(bytes(value), shape) or _decode(value) for value in found]
 
 
-def _uniform(members: memoryview, key: int, data: int) -> list[Element] | None:
+class _Shape(NamedTuple):
+    key: int
+    data: int
+
+
+def _uniform(members: memoryview, shape: _Shape) -> list[Element] | None:
     """Decode elements that all have the plain shape; None if one has not."""
-    head, middle = _frame(key, data, 0)
-    if len(members) % (len(head) + key + len(middle) + data):
+    head, middle = _frame(*shape, 0)
+    layout = _rows(len(head), shape.key, len(middle), shape.data)
+    if len(members) % layout.size:
         return None
-    rows = list(_rows(len(head), key, len(middle), data).iter_unpack(members))
+    rows = list(layout.iter_unpack(members))
     if any(row[0] != head or row[2] != middle for row in rows):
         return None
-    if data:
+    if shape.data:
         return [Element(value, found) for _, value, _, found in rows]
     return [Element(value) for _, value, _, _ in rows]
 
@@ -144,8 +161,26 @@ def _rows(head: int, key: int, middle: int, data: int) -> struct.Struct:
     return struct.Struct(f"={head}s{key}s{middle}s{data}s")
 
 
-def _general(members: memoryview) -> list[Element]:
-    return [_decode(value) for kind, value in walk(members) if kind == wire.LIST_ELEMENT]
+def _commented(member: bytes, shape: _Shape) -> Element | None:
+    """Decode an element of the plain shape that may have a comment; None if it looks different."""
+    head, middle = _frame(*shape, 0)
+    between = 8 + shape.key
+    after = between + len(middle) + shape.data
+    if member[:8] != head[4:] or member[between : between + len(middle)] != middle:
+        return None
+    key = member[8:between]
+    data = member[after - shape.data : after] if shape.data else None
+    if len(member) == after:
+        return Element(key, data)
+    if len(member) < after + 7 or member[after + 2 : after + 5] != _COMMENT:
+        return None
+    end = after + 6 + member[after + 5]
+    if end != after + int.from_bytes(member[after : after + 2], sys.byteorder):
+        return None
+    return Element(key, data, comment=member[after + 6 : end].rstrip(b"\0").decode(errors="replace"))
+
+
+_COMMENT = struct.pack("=HB", wire.ELEMENT_USERDATA, userdata.COMMENT)
 
 
 def _decode(member: memoryview) -> Element:

@@ -1,8 +1,8 @@
 """What rules are made of: one function per kernel expression, named as `nft --debug=netlink` shows them.
 
 Registers are addressed by their place among the sixteen words of four bytes; an aligned group of four has a number of
-its own, which the kernel prefers. Attributes are written in the order in which the kernel lists them, with the defaults
-it lists, and without the nesting flag that it leaves out: so a rule that was sent comes back byte for byte.
+its own, which the kernel prefers. Attributes are written in the order in which the kernel lists them, with the
+defaults it lists, and without the nesting flag that it leaves out: so a rule that was sent comes back byte for byte.
 """
 
 import struct
