@@ -89,7 +89,7 @@ def file_problem(file: str, place: str, message: str) -> Problem:
 class _Loader(SafeLoader):
     """YAML without dates, and without keys that stand twice."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # the stubs call it an instance's
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in SafeLoader.yaml_implicit_resolvers.items()
     }
