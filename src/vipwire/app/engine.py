@@ -9,7 +9,7 @@ Nothing is programmed before every kind of object has been listed once: an empty
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from vipwire.errors import CommitError
 from vipwire.model.names import ObjectName
@@ -27,6 +27,19 @@ from vipwire.state.store import Store
 
 MakeNodePlan = Callable[[Family, Store], NodePlan]
 """Makes a family's plan of this node from the current objects."""
+
+
+class Mode(Backend[Any, Any], Protocol):
+    """A backend as the shell sees it: it can also be closed, name its objects, and remove all that is ours."""
+
+    def close(self) -> None:
+        """Give up its sockets; what is programmed stays."""
+
+    def describe(self, key: Any) -> str:
+        """Name one object for a person."""
+
+    def delete(self) -> bool:
+        """Remove everything of this mode and family; tell whether there was anything."""
 
 
 @dataclass(slots=True)
@@ -52,7 +65,7 @@ class Outcome:
 class Line:
     """One family: its plans, its objects, its pace."""
 
-    def __init__(self, family: Family, backend: Backend[Any, Any], pacer: Pacer) -> None:
+    def __init__(self, family: Family, backend: Mode, pacer: Pacer) -> None:
         self.family, self.backend, self.pacer = family, backend, pacer
         self.reconciler: Reconciler[Any, Any] = Reconciler(backend)
         self.planner: Planner | None = None

@@ -4,27 +4,24 @@ Whatever arrives before the loop comes round again is one transaction. Nothing w
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from vipwire.app import log
 from vipwire.app.engine import Engine, Outcome
-from vipwire.app.report import Reporter, changed_plans
-from vipwire.conntrack.changes import suspect_frontends, udp_frontends
-from vipwire.conntrack.flows import FlowTable
-from vipwire.conntrack.stale import Staleness
-from vipwire.errors import UnsupportedError
-from vipwire.host.addresses import AddressWatch, reachable
+from vipwire.app.follow import FlowKeeper, HealthPorts
+from vipwire.app.report import Reporter
+from vipwire.host.addresses import AddressWatch
 from vipwire.kube.contact import Health
-from vipwire.model.names import ObjectName
-from vipwire.model.net import Address
-from vipwire.model.problem import Problem
 from vipwire.serve.health import ProxyHealth
 from vipwire.serve.metrics import Metrics
-from vipwire.serve.service_health import ServiceHealthCheck
-from vipwire.serve.service_listeners import ServiceListeners
-from vipwire.state.event import Event, Kind, Listed
+from vipwire.state.event import Deleted, Event, Kind, Listed
+
+_LOOK_SECONDS = 1.0
+"""How often the sources' health and the missing health-check ports are looked at."""
 
 
 class Source(Protocol):
@@ -37,167 +34,121 @@ class Source(Protocol):
         """Emit events until cancelled."""
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the loop drives and tells. `in_cluster`: our Node object must exist, or the node is not eligible."""
+
+    engine: Engine
+    source: Source
+    health: ProxyHealth
+    metrics: Metrics
+    reporter: Reporter
+    addresses: AddressWatch
+    flows: FlowKeeper
+    ports: HealthPorts
+    in_cluster: bool
+
+
 class Loop:
     """Drives an engine."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        source: Source,
-        health: ProxyHealth,
-        metrics: Metrics,
-        reporter: Reporter,
-        addresses: AddressWatch,
-        listeners: ServiceListeners,
-    ) -> None:
-        self._engine, self._source = engine, source
-        self._health, self._metrics, self._reporter = health, metrics, reporter
-        self._addresses, self._listeners = addresses, listeners
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._wake = asyncio.Event()
         self._seen = dict.fromkeys(Kind, 0)
         self._source_errors: dict[str, str] = {}
-        self._flows: FlowTable | None = _flow_table()
-        self._health_ports: dict[ObjectName, tuple[int, int]] = {}
 
     def emit(self, event: Event) -> None:
         """Take an event from the source."""
-        problems = self._engine.apply(event)
-        if problems:
-            self._reporter.problems(problems)
-        kind = event.kind if not hasattr(event, "object") else Kind(type(event.object).__name__)
+        parts = self._parts
+        if problems := parts.engine.apply(event):
+            parts.reporter.problems(problems)
+        kind = event.kind if isinstance(event, (Listed, Deleted)) else Kind(type(event.object).__name__)
         self._seen[kind] += 1
         if isinstance(event, Listed):
-            self._health.listed(kind.value)
-        if kind is Kind.NODE and not self._engine.store.waiting & {Kind.NODE}:
-            self._health.node_seen(self._engine.node)
-        now = time.time()
-        for line in self._engine.lines:
-            self._health.queued(line.family, now)
-            self._metrics.sync_proxy_rules_last_queued_timestamp_seconds.labels(ip_family=line.family.value).set(now)
-        self._wake.set()
+            parts.health.listed(kind.value)
+        if kind is Kind.NODE and (parts.in_cluster or parts.engine.node is not None):
+            parts.health.node_seen(parts.engine.node)
+        self._note_seen()
+        self._queued()
 
     async def run(self) -> None:
         """Sync until cancelled."""
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._addresses.fileno(), self._machine_changed)
+        parts, loop = self._parts, asyncio.get_running_loop()
+        loop.add_reader(parts.addresses.fileno(), self._machine_changed)
         try:
             while True:
                 await self._sleep()
-                outcomes = self._engine.sync(time.monotonic())
-                await self._settle(outcomes)
-                self._note_changes(done=bool(outcomes) and all(outcome.error is None for outcome in outcomes))
+                await self._settle(parts.engine.sync(time.monotonic()))
         finally:
-            loop.remove_reader(self._addresses.fileno())
-            if self._flows:
-                self._flows.close()
+            loop.remove_reader(parts.addresses.fileno())
 
-    async def watch_source(self) -> None:
-        """Report a source that fails, and one that recovers, until cancelled."""
+    async def look_around(self) -> None:
+        """Report a source that fails and one that recovers, and try taken ports again, until cancelled."""
+        parts = self._parts
         while True:
-            for health in self._source.health():
+            for health in parts.source.health():
                 self._note_source(health)
-            await asyncio.sleep(1)
+            if not parts.ports.complete:
+                parts.reporter.problems(await parts.ports.follow(()))
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def _sleep(self) -> None:
-        try:
-            async with asyncio.timeout(self._engine.due(time.monotonic())):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._parts.engine.due(time.monotonic())):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
         self._wake.clear()
 
     def _machine_changed(self) -> None:
-        if self._addresses.refresh():
-            self._engine.node_moved()
-            self._wake.set()
+        if self._parts.addresses.refresh():
+            self._parts.engine.node_moved()
+            self._queued()
 
-    async def _settle(self, outcomes: Iterable[Outcome]) -> None:
-        """Do what follows from a sync: conntrack, health checks, reports."""
+    def _queued(self) -> None:
         now = time.time()
-        done = [outcome for outcome in outcomes if outcome.error is None]
-        self._forget_stale_flows(done)
+        for line in self._parts.engine.lines:
+            self._parts.health.queued(line.family, now)
+            queued = self._parts.metrics.sync_proxy_rules_last_queued_timestamp_seconds
+            queued.labels(ip_family=line.family.value).set(now)
+        self._wake.set()
+
+    async def _settle(self, outcomes: Sequence[Outcome]) -> None:
+        """Do what follows from a sync: conntrack, health, reports, health-check ports."""
+        parts, now = self._parts, time.time()
+        lines = {line.family: line for line in parts.engine.lines}
         for outcome in outcomes:
-            line = next(line for line in self._engine.lines if line.family is outcome.family)
-            if outcome.error is None:
-                self._health.updated(outcome.family, now)
-            self._reporter.synced(line, outcome, now)
-        for line in self._engine.lines:
+            parts.flows.follow(lines[outcome.family], outcome)
+            parts.reporter.synced(lines[outcome.family], outcome, now)
+        for line in lines.values():
             if line.synced and not line.reconciler.pending:
-                self._health.updated(line.family, now)
-        if any(change.old != change.new for change in changed_plans(done)):
-            self._reporter.problems(await self._update_health_ports(done))
+                parts.health.updated(line.family, now)
+        changed = {name for outcome in outcomes for name in outcome.changes}
+        if changed:
+            parts.reporter.problems(await parts.ports.follow(changed))
+        if not any(line.reconciler.pending for line in lines.values()) and not parts.engine.store.waiting:
+            self._note_done()
 
-    def _forget_stale_flows(self, outcomes: Iterable[Outcome]) -> None:
-        if self._flows is None:
-            return
-        for outcome in outcomes:
-            line = next(line for line in self._engine.lines if line.family is outcome.family)
-            frontends = (
-                udp_frontends(line.plans.values()) if outcome.first else suspect_frontends(outcome.changes.values())
-            )
-            ranges = line.planner.node.service_cidrs if outcome.first and line.planner else ()
-            if not frontends and not ranges:
-                continue
-            began = time.perf_counter()
-            try:
-                swept = self._flows.swept(Staleness(frontends, self._local_addresses(), ranges))
-            except (UnsupportedError, OSError) as error:
-                log.warning("stale UDP flows cannot be deleted", ip_family=outcome.family.value, error=error)
-                continue
-            family = outcome.family.value
-            seconds = time.perf_counter() - began
-            self._metrics.conntrack_reconciler_sync_duration_seconds.labels(ip_family=family).observe(seconds)
-            self._metrics.conntrack_reconciler_deleted_entries_total.labels(ip_family=family).inc(swept.deleted)
-            if swept.deleted:
-                log.info("stale UDP flows deleted", ip_family=family, deleted=swept.deleted, examined=swept.examined)
+    def _note_seen(self) -> None:
+        metrics = self._parts.metrics
+        metrics.sync_proxy_rules_endpoint_changes_pending.set(self._seen[Kind.ENDPOINT_SLICE])
+        metrics.sync_proxy_rules_service_changes_pending.set(self._seen[Kind.SERVICE])
 
-    def _local_addresses(self) -> frozenset[Address]:
-        return reachable(self._addresses.addresses)
-
-    async def _update_health_ports(self, outcomes: Iterable[Outcome]) -> tuple[Problem, ...]:
-        """Serve healthCheckNodePorts as planned; a dual-stack Service counts the family that has more endpoints."""
-        touched = {name for outcome in outcomes for name in outcome.changes}
-        for name in touched:
-            checks = [
-                plan.health_check
-                for line in self._engine.lines
-                if (plan := line.plans.get(name)) is not None and plan.health_check is not None
-            ]
-            if checks:
-                self._health_ports[name] = checks[0].port, max(check.local_endpoints for check in checks)
-            else:
-                self._health_ports.pop(name, None)
-        wanted = {port: ServiceHealthCheck(name, count) for name, (port, count) in self._health_ports.items()}
-        return await self._listeners.update(wanted)
-
-    def _note_changes(self, *, done: bool) -> None:
-        if done:
-            metrics = self._metrics
-            metrics.sync_proxy_rules_endpoint_changes_total.inc(self._seen[Kind.ENDPOINT_SLICE])
-            metrics.sync_proxy_rules_service_changes_total.inc(self._seen[Kind.SERVICE])
-            self._seen = dict.fromkeys(Kind, 0)
-        self._metrics.sync_proxy_rules_endpoint_changes_pending.set(self._seen[Kind.ENDPOINT_SLICE])
-        self._metrics.sync_proxy_rules_service_changes_pending.set(self._seen[Kind.SERVICE])
+    def _note_done(self) -> None:
+        metrics = self._parts.metrics
+        metrics.sync_proxy_rules_endpoint_changes_total.inc(self._seen[Kind.ENDPOINT_SLICE])
+        metrics.sync_proxy_rules_service_changes_total.inc(self._seen[Kind.SERVICE])
+        self._seen = dict.fromkeys(Kind, 0)
+        self._note_seen()
 
     def _note_source(self, health: Health) -> None:
-        before = self._source_errors.get(health.resource, "")
-        if health.error == before:
+        parts, resource = self._parts, health.resource
+        if health.error == self._source_errors.get(resource, ""):
             return
-        self._source_errors[health.resource] = health.error
+        self._source_errors[resource] = health.error
         if health.error:
-            self._metrics.source_errors_total.labels(resource=health.resource).inc()
-            self._health.source_failed(health.resource, health.error, time.time())
-            log.warning(
-                "source of objects fails; what is programmed stays", resource=health.resource, error=health.error
-            )
+            parts.metrics.source_errors_total.labels(resource=resource).inc()
+            parts.health.source_failed(resource, health.error, time.time())
+            log.warning("a source of objects fails; what is programmed stays", resource=resource, error=health.error)
         else:
-            self._health.source_recovered(health.resource)
-            log.info("source of objects answers again", resource=health.resource)
-
-
-def _flow_table() -> FlowTable | None:
-    try:
-        return FlowTable()
-    except UnsupportedError as error:
-        log.warning("stale UDP flows cannot be deleted", error=error)
-        return None
+            parts.health.source_recovered(resource)
+            log.info("the source of objects answers again", resource=resource)

@@ -4,27 +4,13 @@ A mode that this machine cannot run is an UnsupportedError that says what is mis
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from vipwire.app.config import Config, ProxyMode
+from vipwire.app.engine import Mode
 from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.errors import UnsupportedError
 from vipwire.host.kernel import KernelRelease, require_nftables, require_release
 from vipwire.model.net import Family
-from vipwire.reconcile.backend import Backend
-
-
-class Mode(Backend[Any, Any], Protocol):
-    """A backend as the shell sees it: it can also be closed, name its objects, and remove all that is ours."""
-
-    def close(self) -> None:
-        """Give up its sockets; what is programmed stays."""
-
-    def describe(self, key: Any) -> str:
-        """Name one object for a person."""
-
-    def delete(self) -> bool:
-        """Remove everything of this mode and family; tell whether there was anything."""
 
 
 def _nftables(family: Family) -> Mode:

@@ -10,7 +10,6 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.plan.plan import Drop, FrontendKind, ServicePlan
-from vipwire.plan.planner import PlanChange
 from vipwire.serve.metrics import Metrics
 from vipwire.state.event import Kind
 
@@ -210,8 +209,3 @@ def _shortened(transaction: str) -> str:
     if len(transaction) <= _LONGEST:
         return transaction
     return f"{transaction[:_LONGEST]}… ({len(transaction)} characters)"
-
-
-def changed_plans(outcomes: Iterable[Outcome]) -> list[PlanChange]:
-    """Collect what all families of one sync changed."""
-    return [change for outcome in outcomes for change in outcome.changes.values()]

@@ -13,24 +13,24 @@ class Stop:
     """Waits for the end. Make it inside the event loop, before anything that takes long."""
 
     def __init__(self) -> None:
-        self._signal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._received, number)
-
-    def _received(self, number: signal.Signals) -> None:
-        if not self._signal.done():
-            self._signal.set_result(number.name)
+            asyncio.get_running_loop().add_signal_handler(number, self._end, number.name)
 
     async def wait(self, config_file: str) -> str:
         """Wait for the end and say what it was. `config_file` may be empty."""
         if not config_file:
-            return await self._signal
+            return await self._reason
         changed = asyncio.ensure_future(_changed(Path(config_file)))
+        changed.add_done_callback(lambda _: self._end(CONFIG_CHANGED))
         try:
-            await asyncio.wait({self._signal, changed}, return_when=asyncio.FIRST_COMPLETED)
-            return self._signal.result() if self._signal.done() else CONFIG_CHANGED
+            return await self._reason
         finally:
             changed.cancel()
+
+    def _end(self, reason: str) -> None:
+        if not self._reason.done():
+            self._reason.set_result(reason)
 
 
 async def _changed(path: Path) -> None:

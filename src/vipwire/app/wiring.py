@@ -12,14 +12,16 @@ from vipwire.app import log
 from vipwire.app.config import PRIMARY, Config
 from vipwire.app.config_file import config_document
 from vipwire.app.config_gates import KNOWN_GATES
-from vipwire.app.engine import Engine, Line
+from vipwire.app.engine import Engine, Line, Mode
 from vipwire.app.flags import flag_values
-from vipwire.app.loop import Loop, Source
-from vipwire.app.modes import Mode, build_mode, built_modes
+from vipwire.app.follow import FlowKeeper, HealthPorts
+from vipwire.app.loop import Loop, Parts, Source
+from vipwire.app.modes import build_mode, built_modes
 from vipwire.app.node import node_plan
 from vipwire.app.report import Reporter
 from vipwire.app.stop import CONFIG_CHANGED, Stop
 from vipwire.conntrack.sysctls import conntrack_sysctls, forwarding_sysctls
+from vipwire.errors import VipwireError
 from vipwire.host.addresses import AddressWatch
 from vipwire.host.forwarding import router_sysctls
 from vipwire.host.kernel import cpus
@@ -100,25 +102,46 @@ class _Proxy:
         """Run until a signal; return the exit status."""
         source, recorder = self._source()
         reporter = Reporter(self._engine, self._metrics, recorder, self._node_name)
-        async with ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses()) as listeners:
-            loop = Loop(self._engine, source, self._health, self._metrics, reporter, self._addresses, listeners)
-            stop = Stop()
-            log.info("starting", version=__version__, mode=self._config.proxy_mode.value, node=self._node_name)
-            reporter.started()
-            async with asyncio.TaskGroup() as tasks:
-                running = [
-                    tasks.create_task(loop.run(), name="loop"),
-                    tasks.create_task(loop.watch_source(), name="source health"),
-                    tasks.create_task(source.run(loop.emit), name="source"),
-                ]
-                running += [tasks.create_task(server.run(), name=server.name) for server in self._servers(reporter)]
-                if recorder:
-                    running.append(tasks.create_task(recorder.run(), name="events"))
-                reason = await stop.wait(self._config.config_file)
-                for task in running:
-                    task.cancel()
+        listeners = ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses())
+        flows = FlowKeeper(self._addresses, self._metrics)
+        with contextlib.closing(flows):
+            async with listeners:
+                parts = Parts(
+                    engine=self._engine,
+                    source=source,
+                    health=self._health,
+                    metrics=self._metrics,
+                    reporter=reporter,
+                    addresses=self._addresses,
+                    flows=flows,
+                    ports=HealthPorts(self._engine, listeners),
+                    in_cluster=not self._config.manifests,
+                )
+                try:
+                    reason = await self._serve(parts, recorder)
+                except* VipwireError as errors:
+                    raise errors.exceptions[0] from None
         log.info("stopped; the rules stay", reason=reason)
         return 1 if reason == CONFIG_CHANGED else 0
+
+    async def _serve(self, parts: Parts, recorder: EventRecorder | None) -> str:
+        """Run every task until something ends the proxy; say what it was."""
+        stop, loop = Stop(), Loop(parts)
+        log.info("starting", version=__version__, mode=self._config.proxy_mode.value, node=self._node_name)
+        parts.reporter.started()
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(loop.run(), name="loop"),
+                tasks.create_task(loop.look_around(), name="look around"),
+                tasks.create_task(parts.source.run(loop.emit), name="source"),
+                *(tasks.create_task(server.run(), name=server.name) for server in self._servers(parts.reporter)),
+            ]
+            if recorder:
+                running.append(tasks.create_task(recorder.run(), name="events"))
+            reason = await stop.wait(self._config.config_file)
+            for task in running:
+                task.cancel()
+        return reason
 
     def _source(self) -> tuple[Source, EventRecorder | None]:
         config, connection = self._config, self._config.client_connection

@@ -1,0 +1,89 @@
+"""What follows from a sync beside the kernel's rules: stale UDP flows go, health-check node ports are served."""
+
+import time
+from collections.abc import Iterable
+
+from vipwire.app import log
+from vipwire.app.engine import Engine, Line, Outcome
+from vipwire.conntrack.changes import suspect_frontends, udp_frontends
+from vipwire.conntrack.flows import FlowTable
+from vipwire.conntrack.stale import Staleness
+from vipwire.errors import UnsupportedError
+from vipwire.host.addresses import AddressWatch, reachable
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.serve.metrics import Metrics
+from vipwire.serve.service_health import ServiceHealthCheck
+from vipwire.serve.service_listeners import ServiceListeners
+
+
+class FlowKeeper:
+    """Deletes the UDP flows that a sync has made stale. Without the right to it, says so once and lets them be."""
+
+    def __init__(self, addresses: AddressWatch, metrics: Metrics) -> None:
+        self._addresses, self._metrics = addresses, metrics
+        try:
+            self._table: FlowTable | None = FlowTable()
+        except UnsupportedError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        """Close the table."""
+        if self._table is not None:
+            self._table.close()
+
+    def follow(self, line: Line, outcome: Outcome) -> None:
+        """Look at the flows of the frontends that changed; after the first sync, at those of all."""
+        if self._table is None or outcome.error is not None:
+            return
+        if outcome.first and line.planner is not None:
+            frontends, ranges = udp_frontends(line.plans.values()), line.planner.node.service_cidrs
+        else:
+            frontends, ranges = suspect_frontends(outcome.changes.values()), ()
+        if not frontends and not ranges:
+            return
+        began = time.perf_counter()
+        try:
+            swept = self._table.swept(Staleness(frontends, reachable(self._addresses.addresses), ranges))
+        except UnsupportedError as error:
+            self._give_up(error)
+            return
+        except OSError as error:
+            log.warning("stale UDP flows could not be deleted", ip_family=line.family.value, error=error)
+            return
+        family = line.family.value
+        seconds = time.perf_counter() - began
+        self._metrics.conntrack_reconciler_sync_duration_seconds.labels(ip_family=family).observe(seconds)
+        self._metrics.conntrack_reconciler_deleted_entries_total.labels(ip_family=family).inc(swept.deleted)
+        if swept.deleted:
+            log.info("stale UDP flows deleted", ip_family=family, deleted=swept.deleted, examined=swept.examined)
+
+    def _give_up(self, error: UnsupportedError) -> None:
+        self._table = None
+        log.warning("stale UDP flows are not deleted", error=error)
+
+
+class HealthPorts:
+    """Serves the healthCheckNodePorts that the plans ask for."""
+
+    def __init__(self, engine: Engine, listeners: ServiceListeners) -> None:
+        self._engine, self._listeners = engine, listeners
+        self._wanted: dict[ObjectName, tuple[int, int]] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every wanted port is open; one that is taken by another process is tried again."""
+        return {port for port, _ in self._wanted.values()} <= set(self._listeners.ports)
+
+    async def follow(self, names: Iterable[ObjectName]) -> tuple[Problem, ...]:
+        """Take in what changed; a dual-stack Service counts the family with more endpoints. Returns new failures."""
+        for name in names:
+            plans = (line.plans.get(name) for line in self._engine.lines)
+            checks = [plan.health_check for plan in plans if plan is not None and plan.health_check is not None]
+            if checks:
+                self._wanted[name] = checks[0].port, max(check.local_endpoints for check in checks)
+            else:
+                self._wanted.pop(name, None)
+        return await self._listeners.update(
+            {port: ServiceHealthCheck(name, count) for name, (port, count) in self._wanted.items()}
+        )
