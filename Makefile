@@ -1,0 +1,47 @@
+# `make demo` shows vipwire at work, `make test` checks everything. Both set up what they need; see scripts/setup.
+# The demo and the tests make network namespaces, which needs root: they ask sudo when you are not root.
+
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+BIN := .venv/bin
+export PATH := $(PATH):/usr/sbin:/sbin
+
+.PHONY: help demo test lint types imports pytest bench build clean
+
+help:
+	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
+	@echo "make test    linters, types, layers, and all tests"
+	@echo "make bench   the benchmarks behind docs/performance.md"
+	@echo "make build   the wheel, in dist/"
+	@echo "make clean   remove what these have made"
+
+demo:
+	@scripts/setup demo
+	@$(SUDO) $(BIN)/vipwire lab demo
+
+test: lint types imports pytest
+
+lint: .venv/ready-for-test
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+types: .venv/ready-for-test
+	@$(BIN)/mypy
+
+imports: .venv/ready-for-test
+	@if [ -e .importlinter ]; then $(BIN)/lint-imports; fi
+
+pytest: .venv/ready-for-test
+	@$(SUDO) $(BIN)/python -m pytest
+
+bench: .venv/ready-for-test
+	@$(SUDO) $(BIN)/python -m bench
+
+build:
+	@scripts/setup demo
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+.venv/ready-for-test: pyproject.toml scripts/setup
+	@scripts/setup test
+
+clean:
+	rm -rf .venv build dist .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
