@@ -80,7 +80,10 @@ class SetDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The ruleset's version, which every commit increases, and the process that committed last."""
+    """The ruleset's version, which every commit in the namespace increases by one.
+
+    The process is the one that committed only in a notification; in an answer it is the one that asked.
+    """
 
     id: int
     process: int
@@ -174,7 +177,7 @@ def declaration(payload: memoryview) -> SetDeclaration:
 
 
 def generation(payload: memoryview) -> Generation:
-    """Decode the answer to Kind.GETGEN."""
+    """Decode the answer to Kind.GETGEN, or a notification (Kind.NEWGEN)."""
     _, found = _open(payload, wire.GENERATION_ID)
     return Generation(
         number_of(found[wire.GENERATION_ID]),

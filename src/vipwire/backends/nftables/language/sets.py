@@ -38,6 +38,7 @@ _TYPES = {
     "mark": (Type.MARK, 4, Order.HOST),
 }
 _TYPE_BITS = 6
+_MOST_PARTS = 5  # what fits into the 32 bits of a type
 _SET_ID = 1  # the kernel insists on one; rules refer to sets by name, so that it need not be unique
 
 
@@ -115,6 +116,8 @@ def _check(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) -> No
     if unknown:
         raise ValueError(f"set {spec.name}: flag {min(unknown)!r} is none of {', '.join(_FLAGS)}")
     for fields in (key, data):
+        if len(fields) > _MOST_PARTS:
+            raise ValueError(f"set {spec.name}: a concatenation has at most {_MOST_PARTS} parts")
         if len({bool(field.typeof) for field in fields}) > 1:
             raise ValueError(f"set {spec.name}: types and fields cannot be mixed")
     if _length(key) > 4 * kernel.REGISTER_WORDS:

@@ -117,11 +117,11 @@ def set_meta(draft: Draft, key: int, type_: Type) -> None:
     if is_class_id(first) if type_ is Type.CLASS_ID else first[:1].isdigit():
         draft.add(kernel.immediate(0, parse_constant(words, type_).value))
     else:
-        _computed(draft)
+        _computed(draft, type_)
     draft.add(kernel.set_meta(0, key))
 
 
-def _computed(draft: Draft) -> None:
+def _computed(draft: Draft, type_: Type) -> None:
     words = draft.words
     fields = parse_fields(words, draft.family)
     if words.skip("map"):
@@ -131,8 +131,8 @@ def _computed(draft: Draft) -> None:
         return
     if len(fields) > 1:
         words.fail("expected 'map' after a concatenation")
-    if fields[0].size != 4:
-        words.fail_before("a value of four bytes is needed here")
+    if fields[0].type not in (type_, Type.INTEGER):
+        words.fail_before("this is of another type")
     draft.load_key(fields)
     if operator := _OPERATORS.get(words.peek()):
         words.take()

@@ -1,0 +1,91 @@
+"""Whatever the bytes, the decoders of nf_tables return or raise DecodeError; the compiler RuleSyntaxError."""
+
+import contextlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vipwire.backends.nftables.language import (
+    RuleSyntaxError,
+    SetSpec,
+    compile_rule,
+    compile_set,
+    describe,
+    same_rule,
+    same_set,
+)
+from vipwire.errors import DecodeError
+from vipwire.model.net import Family
+from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables.elements import Element, Verdict, decode_elements, element, encode_element
+
+KEY = bytes(range(16))
+RULE = compile_rule("meta priority set ip daddr . meta l4proto . th dport map @a counter goto b", Family.IPV4)
+DECLARATION = compile_set(
+    SetSpec("a", ("ip daddr", "ip saddr"), ("meta priority",), frozenset({"interval"}), 5, 9, "x", counter=True),
+    Family.IPV4,
+)
+MEMBERS = [
+    element(KEY, KEY[:8]),
+    element(KEY, comment="default/web:http"),
+    encode_element(Element(KEY, verdict=Verdict(-4, "b"), timeout=5, key_end=KEY, flags=1, open_end=True)),
+]
+READERS = (decode.table, decode.chain, decode.rule, decode.declaration, decode.generation)
+SEEDS = [
+    encode.new_table(Family.IPV4, "t", "x").payload,
+    encode.new_chain(Family.IPV6, "t", "c", encode.Hook("nat", 0, -100), "x").payload,
+    encode.new_rule(Family.IPV4, "t", "c", RULE.expressions, "x").payload,
+    encode.new_set(Family.IPV4, "t", "a", DECLARATION).payload,
+    *(encode.new_elements(Family.IPV4, "t", "a", [member] * 2)[0].payload for member in MEMBERS),
+    encode.new_elements(Family.IPV4, "t", "a", MEMBERS)[0].payload,
+    encode.new_elements(Family.IPV4, "t", "a", [blob.replace(b"\1\x80", b"\1\0") for blob in MEMBERS])[0].payload,
+]
+
+
+@st.composite
+def damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
+    """Draw a real message with some bytes changed, and perhaps cut."""
+    data = bytearray(draw(st.sampled_from(seeds)))
+    for at, value in draw(st.lists(st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255)), max_size=6)):
+        data[at] = value
+    return bytes(data[: draw(st.integers(0, len(data)))]) if draw(st.booleans()) else bytes(data)
+
+
+@given(st.binary(max_size=200) | damaged(SEEDS))
+def test_dumps_of_objects(data: bytes) -> None:
+    for read in READERS:
+        with contextlib.suppress(DecodeError):
+            assert read(memoryview(data)) is not None
+
+
+@given(st.binary(max_size=200) | damaged(SEEDS), st.integers(0, 64), st.integers(0, 64))
+def test_dumps_of_elements(data: bytes, key: int, value: int) -> None:
+    with contextlib.suppress(DecodeError):
+        for member in decode_elements(memoryview(data), key, value):
+            assert isinstance(member.key, bytes)
+
+
+@given(damaged([RULE.expressions]), damaged([DECLARATION]))
+def test_comparing_and_describing(expressions: bytes, declaration: bytes) -> None:
+    assert isinstance(describe(expressions), str)
+    if not same_rule(RULE, expressions):
+        assert expressions != RULE.expressions
+    if not same_set(DECLARATION, declaration):
+        assert declaration != DECLARATION
+
+
+WORDS = """
+    ip ip6 saddr daddr . meta l4proto th dport sport @a vmap map set priority mark { } : , != == and or xor 0x4000
+    numgen random inc mod 3 offset jhash seed ct state new,related status dnat direction original fib type local
+    iifname "lo" "cali*" counter packets bytes drop accept return reject with tcp reset icmp jump goto a masquerade
+    fully-random to update add delete timeout 5s comment none 1:a 10.0.0.1 10.0.0.0/8 10.0.0.1:80 [fd00::1]:80
+"""
+SAID = st.lists(st.sampled_from(WORDS.split()), max_size=12).map(" ".join)
+
+
+@given(st.text(max_size=60) | SAID, st.sampled_from(Family))
+def test_texts(text: str, family: Family) -> None:
+    with contextlib.suppress(RuleSyntaxError):
+        compiled = compile_rule(text, family, {"a"})
+        assert same_rule(compiled, compiled.expressions)
+        assert describe(compiled.expressions) != "undecodable"

@@ -1,0 +1,54 @@
+"""The smallest runner of transactions and dumps: for tests of the codec, which has no socket of its own."""
+
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from vipwire.model.net import Family
+from vipwire.netlink.message import Acknowledgement
+from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables.elements import Element, decode_elements
+from vipwire.netlink.nftables.encode import Operation
+from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.socket import NetlinkSocket
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Refused(Exception):  # noqa: N818 - what happened, not an error of the test
+    """The kernel's answer, and the operation that it answers."""
+
+    answer: Acknowledgement
+    operation: Operation | None
+
+
+def commit(netlink: NetlinkSocket, operations: Sequence[Operation]) -> None:
+    """Send one transaction; raise Refused for the first operation that the kernel refuses."""
+    first = netlink.sequence(len(operations) + 2)
+    netlink.send(encode.transaction(operations, first))
+    answers = netlink.acknowledgements()
+    assert answers, "the kernel answers every transaction"
+    for answer in answers:
+        if answer.errno:
+            raise Refused(answer, encode.refused(operations, first, answer.sequence))
+
+
+def dump(netlink: NetlinkSocket, kind: Kind, request: bytes, read: Callable[[memoryview], T]) -> list[T]:
+    """Dump and decode."""
+    return [read(payload) for payload in netlink.dump(kind, request)]
+
+
+def elements(netlink: NetlinkSocket, family: Family, declaration: decode.SetDeclaration) -> Iterator[Element]:
+    """Dump a set's elements."""
+    request = encode.list_elements(family, declaration.table, declaration.name)
+    for payload in netlink.dump(Kind.GETSETELEM, request):
+        yield from decode_elements(payload, declaration.key_length, declaration.value_length)
+
+
+def nft(*words: str, stdin: str | None = None) -> str:
+    """Run nft; return what it prints, or fail with what it says."""
+    done = subprocess.run(["nft", *words], input=stdin, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"nft {' '.join(words)}: {done.stderr or done.stdout}\n{stdin or ''}"
+    return done.stdout
