@@ -152,7 +152,7 @@ def _bitwise(operator: str, number: int) -> bytes:
 def dynset(draft: Draft, operation: int) -> None:
     """Compile what follows `add`, `update` or `delete`: `@name { KEY [timeout T] [: VALUE] }`.
 
-    nft 1.0.6 cannot load this for a map with a key of more than 32 bytes (it aborts), but lists it.
+    nft 1.0.6 cannot load this for a map whose key has more than 16 bytes (it aborts), but lists it.
     """
     words = draft.words
     name = words.reference()
