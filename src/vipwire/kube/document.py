@@ -21,7 +21,7 @@ except ImportError:  # a PyYAML without libyaml is ten times slower and does the
     from yaml import SafeLoader  # type: ignore[assignment]
 
 from vipwire.errors import DecodeError
-from vipwire.kube.resource import document_name, name_of, read_document
+from vipwire.kube.resource import document_name, name_of, printable, read_document
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.state.event import Kind, Object
@@ -137,8 +137,8 @@ def _objects(document: object, version: str, depth: int, kind: str = "") -> Iter
     if not isinstance(document, dict):
         yield f"is {type(document).__name__}, not an object"
         return
-    kind = str(document.get("kind") or kind)
-    version = str(document.get("apiVersion") or version)
+    kind = printable(document.get("kind") or kind)
+    version = printable(document.get("apiVersion") or version)
     items = document.get("items")
     if not kind or not version:
         yield f"{document_name(document)} has no {'apiVersion' if kind else 'kind'}"

@@ -134,7 +134,7 @@ def _config(text: str, file: Path) -> _Config:
         mark = error.problem_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
         raise ConfigError(f"{file}:{where} not YAML: {error.problem}") from error
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: not YAML: {error}") from error
     try:
         return msgspec.convert({} if document is None else document, _Config)
@@ -142,6 +142,8 @@ def _config(text: str, file: Path) -> _Config:
         message, _, path = str(error).partition(" - at `$")
         field_path = path.rstrip("`").removeprefix(".")
         raise ConfigError(f"{file}: {field_path or 'the whole file'}: {message}") from error
+    except (ValueError, RecursionError) as error:  # half of a surrogate pair, an alias to itself
+        raise ConfigError(f"{file}: not a kubeconfig: {error}") from error
 
 
 def _find(items: Sequence[_Named], name: str, file: Path, field_path: str, group: str) -> _Named:

@@ -114,17 +114,22 @@ class ManifestSource:
         """Read what has changed since the last time, and merge."""
         files: dict[str, _File] = {}
         for path in self._paths:
-            found = self._list(path)
-            if found is None:
-                files.update({name: file for name, file in self._files.items() if _is_in(name, path)})
-                continue
-            for name in found:
-                file = self._read(name)
-                if file is not None:
-                    files[name] = file
+            files.update(self._read_path(path))
         self._files = files
         problems = [*self._gone.values(), *(file.problem for file in files.values() if file.problem)]
         return take_inventory((file.manifest for file in files.values()), problems)
+
+    def _read_path(self, path: Path) -> dict[str, _File]:
+        """Read a path's files. When one vanishes meanwhile, look again: it may have been the whole folder."""
+        files: dict[str, _File | None] = {}
+        for _ in range(3):
+            found = self._list(path)
+            if found is None:
+                return {name: file for name, file in self._files.items() if _is_in(name, path)}
+            files = {name: self._read(name) for name in found}
+            if None not in files.values():
+                break
+        return {name: file for name, file in files.items() if file is not None}
 
     def _list(self, path: Path) -> list[str] | None:
         """List a path's files; None when the path has gone or cannot be read, which is noted."""

@@ -163,7 +163,12 @@ def document_name(document: object) -> ObjectName:
     meta = document.get("metadata") if isinstance(document, dict) else None
     if not isinstance(meta, dict):
         return ObjectName("", "")
-    return ObjectName(str(meta.get("namespace") or ""), str(meta.get("name") or ""))
+    return ObjectName(printable(meta.get("namespace")), printable(meta.get("name")))
+
+
+def printable(value: object) -> str:
+    """Make a text of anything that a file holds; YAML's escapes can name characters that no encoding has."""
+    return str(value or "").encode(errors="replace").decode()
 
 
 def explain(error: Exception) -> tuple[str, str]:

@@ -1,0 +1,60 @@
+"""An ear for a source of events: keeps what was emitted, and waits until something holds."""
+
+import asyncio
+from collections.abc import Callable
+
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.state.event import Deleted, Event, Kind, Listed, Object
+
+
+class Heard:
+    """Call it with events. `objects` is what a store would hold after them."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.objects: dict[tuple[Kind, ObjectName], Object] = {}
+        self._came = asyncio.Event()
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        apply(self.objects, event)
+        self._came.set()
+
+    def chance(self) -> float:
+        """Give a source its random number, which it asks for whenever it decides what to do: a moment to look."""
+        self._came.set()
+        return 0.0
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something holds that events or decisions change; raise TimeoutError after 30 s."""
+        async with asyncio.timeout(30):
+            while not condition():
+                self._came.clear()
+                await self._came.wait()
+
+    def listed(self) -> set[Kind]:
+        return {event.kind for event in self.events if isinstance(event, Listed)}
+
+    def changes(self) -> list[Event]:
+        return [event for event in self.events if not isinstance(event, Listed)]
+
+    def problems(self) -> list[Problem]:
+        return [problem for event in self.events for problem in event.problems]
+
+
+def apply(objects: dict[tuple[Kind, ObjectName], Object], event: Event) -> None:
+    """Do to a mapping what an event says: the least that a store must do."""
+    if isinstance(event, Listed):
+        for key in [key for key in objects if key[0] is event.kind]:
+            del objects[key]
+        objects.update((key_of(value), value) for value in event.objects)
+    elif isinstance(event, Deleted):
+        objects.pop((event.kind, event.name), None)
+    else:
+        objects[key_of(event.object)] = event.object
+
+
+def key_of(value: Object) -> tuple[Kind, ObjectName]:
+    name = value.name if isinstance(value.name, ObjectName) else ObjectName("", value.name)
+    return Kind(type(value).__name__), name
