@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from vipwire.backends.nftables import render as rendering
 from vipwire.backends.nftables import text
-from vipwire.backends.nftables.language import SetSpec, compile_rule, compile_set, describe, same_rule, same_set
+from vipwire.backends.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
 from vipwire.backends.nftables.names import (
     CHAIN,
     SET,
@@ -27,7 +27,7 @@ from vipwire.backends.nftables.names import (
     Verdict,
 )
 from vipwire.backends.nftables.script import Step, steps
-from vipwire.backends.nftables.skeleton import node_objects
+from vipwire.backends.nftables.skeleton import compiled, node_objects
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
 from vipwire.netlink.message import Acknowledgement
@@ -199,7 +199,7 @@ class NftablesBackend:
         ours = known.rules if isinstance(known, Chain) else ()
         texts: list[str] = []
         for index, expressions in enumerate(found):
-            if index < len(ours) and same_rule(compile_rule(ours[index], self.family), expressions):
+            if index < len(ours) and same_rule(compiled(ours[index], self.family), expressions):
                 texts.append(ours[index])
             else:
                 texts.append(f"# {describe(expressions)}")

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from vipwire.backends.nftables import names
-from vipwire.backends.nftables.language import SetSpec, compile_rule, compile_set
+from vipwire.backends.nftables.language import SetSpec, compile_set
 from vipwire.backends.nftables.names import CHAIN, SET, TABLE, Chain, Noted, Object, ObjectKey, Until
+from vipwire.backends.nftables.skeleton import compiled
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import encode
 from vipwire.netlink.nftables.elements import element
@@ -50,8 +51,8 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
     yield from _elements(family, coming, adding=True)
     for name, chain in _chains(coming):
         for rule in chain.rules:
-            compiled = compile_rule(rule, family)
-            operation = encode.new_rule(family, TABLE, name, compiled.expressions, compiled.comment)
+            made = compiled(rule, family)
+            operation = encode.new_rule(family, TABLE, name, made.expressions, made.comment)
             yield Step(operation, f"add rule {name} {rule}")
     yield from _removals(family, delta.removed)
 

@@ -17,7 +17,7 @@ The words and hooks are those of kube-proxy's nftables mode where it has the sam
 
 from collections.abc import Iterator
 
-from vipwire.backends.nftables.language import SetSpec
+from vipwire.backends.nftables.language import CompiledRule, SetSpec, compile_rule
 from vipwire.backends.nftables.names import CHAIN, LOCAL_SLOTS, SET, Chain, Class, Hook, Object, ObjectKey, Space
 from vipwire.model.net import Family
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
@@ -26,6 +26,8 @@ _SLOT = "numgen random mod 4294967295"
 _PROTO_PORT = ("meta l4proto", "th dport")
 AFFINITY_SIZE = 1 << 20
 """At most so many (client, frontend) pairs are remembered; memory is taken as they come."""
+RANGES = "firewall-allowed"
+"""The one set of ranges; how a rule looks into it depends on its being one."""
 
 
 class Words:
@@ -72,7 +74,7 @@ def sets(family: Family) -> Iterator[SetSpec]:
         yield SetSpec(f"{space.value}-affinity-timeouts", key, "verdict")
     yield SetSpec("affinity", words.client, handle, flags=frozenset({"dynamic", "timeout"}), size=AFFINITY_SIZE)
     yield SetSpec("firewall-ips", service)
-    yield SetSpec("firewall-allowed", (*service, f"{words.ip} saddr"), flags=frozenset({"interval"}))
+    yield SetSpec(RANGES, (*service, f"{words.ip} saddr"), flags=frozenset({"interval"}))
     yield SetSpec("hairpin-connections", words.client)
 
 
@@ -246,6 +248,11 @@ def _affinity(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
         Chain((f"meta priority set {words.remembered} map @affinity goto {space.value}-remember",)),
     )
     yield f"{space.value}-remember", Chain((f"{words.key(space)} vmap @{space.value}-affinity-timeouts",))
+
+
+def compiled(rule: str, family: Family) -> CompiledRule:
+    """Compile a rule of ours."""
+    return compile_rule(rule, family, frozenset({RANGES}))
 
 
 def remember_chain(family: Family, space: Space, seconds: int) -> Chain:
