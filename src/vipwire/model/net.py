@@ -106,15 +106,19 @@ class Prefix:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `address/length`; host bits are cleared, as Go's ParseCIDR does. Raise ValueError otherwise."""
+        """Read `address/length`; host bits are cleared, as Go's ParseCIDR does. Raise ValueError otherwise.
+
+        An IPv4-mapped prefix is the IPv4 prefix: its first 96 bits do not count, `::ffff:10.0.0.0/104` is a /8.
+        """
         address_text, slash, length_text = text.partition("/")
         address = parse_address(address_text)
         bits = len(address) * 8
         if not (slash and length_text.isascii() and length_text.isdigit()):
             raise ValueError(f"{text!r} is not a CIDR (address/length)")
-        length = int(length_text)
-        if length > bits:
-            raise ValueError(f"{text!r}: the length of a prefix is at most {bits}")
+        before = 96 if ":" in text and bits == 32 else 0
+        length = int(length_text) - before
+        if not 0 <= length <= bits:
+            raise ValueError(f"{text!r}: the length of this prefix is at least {before} and at most {before + bits}")
         shift = bits - length
         return cls(Address((int.from_bytes(address) >> shift << shift).to_bytes(bits // 8)), length)
 
