@@ -51,18 +51,18 @@ def plan_service(
 ) -> ServicePlan:
     """Plan one Service for one family. `holder` names the Service that keeps a frontend from this one."""
     frontends: dict[FrontendKey, Frontend] = {}
-    lost: list[tuple[FrontendKey, ObjectName]] = []
-    ready_local = 0
+    lost: dict[FrontendKey, ObjectName] = {}
+    ready_local: set[Address] = set()
     for port in service.ports:
         name = service.port_name(port)
         found = candidates(name, node.family, slices, node.name)
         endpoints = categorize(found, node)
-        ready_local = max(ready_local, endpoints.ready_local)
+        ready_local |= endpoints.ready_local
         policies = _policies(node, service, endpoints)
         serving = _serving(found) if port.protocol is Protocol.UDP else frozenset()
         for kind, key in _keys(node, service, port):
             if (winner := holder(key)) is not None:
-                lost.append((key, winner))
+                lost[key] = winner
                 continue
             internal = kind is FrontendKind.CLUSTER_IP
             frontend = Frontend(
@@ -74,16 +74,23 @@ def plan_service(
                 _allowed(node, service, key.address) if kind is FrontendKind.LOAD_BALANCER else None,
                 serving,
             )
-            # An address may be both external and load balancer IP: the one with source ranges is the stricter.
-            if key not in frontends or frontend.allowed_sources is not None:
+            if key not in frontends or _stricter(frontend, frontends[key]):
                 frontends[key] = frontend
     return ServicePlan(
         service.name,
         tuple(frontends.values()),
         of_family(node.family, service.cluster_ips),
-        HealthCheck(service.health_check_node_port, ready_local) if service.health_check_node_port else None,
-        tuple(lost),
+        HealthCheck(service.health_check_node_port, len(ready_local)) if service.health_check_node_port else None,
+        tuple(lost.items()),
     )
+
+
+def _stricter(frontend: Frontend, other: Frontend) -> bool:
+    """Tell which to keep of an address that stands twice in a Service: source ranges count.
+
+    They never count for a ClusterIP, which everybody in the cluster may reach.
+    """
+    return frontend.allowed_sources is not None and other.kind is not FrontendKind.CLUSTER_IP
 
 
 def claims(node: NodePlan, service: Service) -> Iterator[FrontendKey]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from vipwire.model.endpoint import Endpoint, EndpointSlice
 from vipwire.model.names import ServicePortName
-from vipwire.model.net import Family
+from vipwire.model.net import Address, Family
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Pool, Target
 
@@ -25,12 +25,12 @@ class Candidate(NamedTuple):
 
 
 class Endpoints(NamedTuple):
-    """The usable endpoints of a Service port. `ready_local` counts the ready ones on this node."""
+    """The usable endpoints of a Service port. `ready_local` are the addresses of the ready ones on this node."""
 
     cluster: Pool
     local: Pool
     anywhere: bool
-    ready_local: int
+    ready_local: frozenset[Address]
 
 
 def candidates(name: ServicePortName, family: Family, slices: Iterable[EndpointSlice], node: str) -> list[Candidate]:
@@ -67,7 +67,7 @@ def categorize(found: Sequence[Candidate], node: NodePlan) -> Endpoints:
     near = _hinted(ready, node) if ready else None
     cluster = usable if near is None else [candidate for candidate in ready if near(candidate.endpoint)]
     local = [candidate for candidate in ready if candidate.target.local]
-    ready_local = len(local)
+    ready_local = frozenset(candidate.target.address for candidate in local)
     if not local:
         local = [c for c in found if c.target.local and c.endpoint.serving and c.endpoint.terminating]
     return Endpoints(_pool(cluster), _pool(local), bool(usable), ready_local)
