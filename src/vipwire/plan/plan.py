@@ -48,7 +48,8 @@ class Reason(enum.Enum):
 class Forward:
     """Each new connection goes to one target of the pool. `affinity_seconds` keeps a client where it went before.
 
-    A target that is the client itself (hairpin) is masqueraded in any case, or it would answer itself directly.
+    A target on this node that is the client itself (hairpin) is masqueraded in any case, or it would answer itself
+    directly. Elsewhere a Pod meets the rules of its own node first.
     """
 
     pool: Pool

@@ -100,10 +100,21 @@ def resolve(plan: Plan, packet: Packet) -> Outcome:
 
 
 def _frontend(plan: Plan, packet: Packet) -> Frontend | None:
+    """Find the frontend that a packet takes.
+
+    Where an address of this node is external IP of one Service and serves the node port of another, the address
+    counts; but the Service that nobody answers for leaves the packet to the other.
+    """
     found = plan.frontends.get(FrontendKey(packet.destination, packet.protocol, packet.port))
-    if found is None and packet.to_node and serves_node_ports(plan.node, packet.destination):
-        found = plan.frontends.get(FrontendKey(None, packet.protocol, packet.port))
+    if (found is None or _nobody(found)) and packet.to_node and serves_node_ports(plan.node, packet.destination):
+        node_port = plan.frontends.get(FrontendKey(None, packet.protocol, packet.port))
+        if node_port is not None and (found is None or not _nobody(node_port)):
+            return node_port
     return found
+
+
+def _nobody(frontend: Frontend) -> bool:
+    return frontend.short_circuit is None and not isinstance(frontend.action, Forward)
 
 
 def _without_frontend(plan: Plan, packet: Packet) -> Outcome:
@@ -143,4 +154,4 @@ def _masqueraded(action: Forward, packet: Packet, *, pod: bool) -> frozenset[Add
 
 
 def _hairpins(pool: Pool, source: Address) -> Iterable[Address]:
-    return (target.address for target in pool if target.address == source)
+    return (target.address for target in pool if target.local and target.address == source)
