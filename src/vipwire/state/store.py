@@ -5,6 +5,7 @@ Pure but for its own dictionaries: the same events in any order per object leave
 
 from collections.abc import Iterable, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
@@ -12,6 +13,9 @@ from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
 from vipwire.state.event import Deleted, Event, Kind, Listed, Object, Upserted
+
+_Subject: TypeAlias = tuple[Kind, ObjectName]
+"""What an event is about."""
 
 
 class Store:
@@ -23,7 +27,7 @@ class Store:
         self._slice_service: dict[ObjectName, ObjectName] = {}
         self._nodes: dict[str, Node] = {}
         self._cidrs: dict[str, ServiceCIDR] = {}
-        self._problems: dict[tuple[str, ObjectName], tuple[Problem, ...]] = {}
+        self._problems: dict[_Subject, tuple[Problem, ...]] = {}
         self._waiting = set(Kind)
         self._dirty: dict[ObjectName, None] = {}
         self.node_changed = True
@@ -76,23 +80,42 @@ class Store:
         match event:
             case Listed(kind, objects, problems):
                 self._list(kind, objects)
-                self._problems = {key: old for key, old in self._problems.items() if key[0] != kind.value}
+                self._note_list(kind, objects, problems)
             case Upserted(changed, problems):
                 self._put(changed)
-                self._problems.pop(_problem_key(changed), None)
+                self._note(_subject(changed), problems)
             case Deleted(kind, name, problems):
                 self._drop(kind, name)
-                self._problems.pop((kind.value, name), None)
+                self._note((kind, name), problems)
+        return tuple(problem for problem in dict.fromkeys(problems) if problem not in known)
+
+    def _note_list(self, kind: Kind, objects: Iterable[Object], problems: Iterable[Problem]) -> None:
+        """Keep the problems of a list, each under the object by which later events will speak of it.
+
+        Endpoints are spoken of by the first of the slices that were made of them.
+        """
+        slices = [item for item in objects if isinstance(item, EndpointSlice) and ":" in item.name.name]
+        spoken = {piece.service: piece.name for piece in reversed(slices)}
+        self._problems = {key: old for key, old in self._problems.items() if key[0] is not kind}
         for problem in problems:
-            key = (problem.kind, problem.object)
-            self._problems[key] = (*self._problems.get(key, ()), problem)
-        return tuple(problem for problem in problems if problem not in known)
+            name = spoken.get(problem.object, problem.object) if problem.kind == "Endpoints" else problem.object
+            self._problems[kind, name] = (*self._problems.get((kind, name), ()), problem)
+
+    def _note(self, subject: _Subject, problems: tuple[Problem, ...]) -> None:
+        """Keep what an event says is wrong until the next event about the same object says otherwise.
+
+        A problem's own kind and object do not serve here: Endpoints come as slices, and a file as a Service.
+        """
+        if problems:
+            self._problems[subject] = problems
+        else:
+            self._problems.pop(subject, None)
 
     def _changing(self, event: Event) -> Iterable[tuple[Problem, ...]]:
         if isinstance(event, Listed):
-            return [problems for key, problems in self._problems.items() if key[0] == event.kind.value]
-        key = _problem_key(event.object) if isinstance(event, Upserted) else (event.kind.value, event.name)
-        return [self._problems.get(key, ())]
+            return [problems for (kind, _), problems in self._problems.items() if kind is event.kind]
+        subject = _subject(event.object) if isinstance(event, Upserted) else (event.kind, event.name)
+        return [self._problems.get(subject, ())]
 
     def _list(self, kind: Kind, objects: Iterable[Object]) -> None:
         listed = tuple(objects)
@@ -163,5 +186,5 @@ def _name(item: Object) -> ObjectName:
     return item.name if isinstance(item.name, ObjectName) else ObjectName("", item.name)
 
 
-def _problem_key(item: Object) -> tuple[str, ObjectName]:
-    return type(item).__name__, _name(item)
+def _subject(item: Object) -> _Subject:
+    return Kind(type(item).__name__), _name(item)
