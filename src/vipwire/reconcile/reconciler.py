@@ -21,7 +21,6 @@ from vipwire.errors import CommitError
 from vipwire.model.names import ObjectName
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Backend, Rendered
-from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.step import Belief, Step
 
 K = TypeVar("K")
@@ -58,6 +57,7 @@ class Reconciler(Generic[K, V]):
         self._pending: dict[ObjectName, None] = {}
         self._isolated: dict[ObjectName, CommitError] = {}
         self._kept: dict[ObjectName, Rendered[K, V] | None] = {}
+        self._before: Mapping[ObjectName, Rendered[K, V]] = {}
         self._trusted = False
         self._started = False
         self.isolated: Mapping[ObjectName, CommitError] = MappingProxyType(self._isolated)
@@ -125,32 +125,31 @@ class Reconciler(Generic[K, V]):
         return self._kept[name] if name in self._isolated else self._desired.get(name)
 
     def _observe_and_commit(self, pending: Sequence[ObjectName], report: Report[K]) -> None:
-        before = self._belief.services
+        # A try that failed halfway has forgotten what Services had before: the next one still has to know.
+        before = self._before = {**self._before, **self._belief.services}
         expected = self._keys(pending, before)
         self._belief = Belief(unowned=self._backend.observe())
         report.observed = len(self._belief.unowned)
         names = list(self._desired)
+        repairs: list[K] = []
         try:
-            repairs = self._commit(names, report, last=True)
+            repairs += self._commit(names, report, last=True)
         except CommitError as error:
-            self._commit([NODE], report)
-            self._commit_halves([name for name in names if name != NODE], report, error, before)
-            repairs = self._commit([], report, last=True)
+            repairs += self._commit([NODE], report)
+            repairs += self._commit_halves([name for name in names if name != NODE], report, error, before)
+            repairs += self._commit([], report, last=True)
         if self._started:
-            report.repaired = [
-                key
-                for part in (repairs.added, repairs.changed, repairs.removed)
-                for key in part
-                if key not in expected
-            ]
+            report.repaired = [key for key in repairs if key not in expected]
         self._trusted = self._started = True
+        self._before = {}
 
     def _keys(self, names: Iterable[ObjectName], before: Mapping[ObjectName, Rendered[K, V]]) -> set[K]:
         """Collect what pending Services had and will have: a difference in these is nobody else's doing."""
         known = [state[name] for name in names for state in (before, self._desired) if name in state]
         return {key for rendered in known for part in (rendered.own, rendered.shared) for key in part}
 
-    def _commit(self, names: Iterable[ObjectName], report: Report[K], *, last: bool = False) -> Delta[K, V]:
+    def _commit(self, names: Iterable[ObjectName], report: Report[K], *, last: bool = False) -> list[K]:
+        """Commit what some Services lack, and with `last` what nobody wants; return the keys of what was done."""
         step = Step(self._belief)
         for name in names:
             step.add(name, self._wanted(name))
@@ -161,7 +160,7 @@ class Reconciler(Generic[K, V]):
             report.changed += len(delta.changed)
             report.removed += len(delta.removed)
         step.adopt(last=last)
-        return delta
+        return [*delta.added, *delta.changed, *delta.removed]
 
     def _commit_halves(
         self,
@@ -169,17 +168,18 @@ class Reconciler(Generic[K, V]):
         report: Report[K],
         error: CommitError,
         before: Mapping[ObjectName, Rendered[K, V]] | None = None,
-    ) -> None:
+    ) -> list[K]:
         """Commit what can be committed of `names`, whose common transaction was refused with `error`."""
         if len(names) == 1:
-            self._isolate(names[0], error, report, before)
-            return
+            return self._isolate(names[0], error, report, before)
+        done: list[K] = []
         middle = len(names) // 2
         for half in (names[:middle], names[middle:]):
             try:
-                self._commit(half, report)
+                done += self._commit(half, report)
             except CommitError as refused:
-                self._commit_halves(half, report, refused, before)
+                done += self._commit_halves(half, report, refused, before)
+        return done
 
     def _isolate(
         self,
@@ -187,7 +187,8 @@ class Reconciler(Generic[K, V]):
         error: CommitError,
         report: Report[K],
         before: Mapping[ObjectName, Rendered[K, V]] | None,
-    ) -> None:
+    ) -> list[K]:
+        """Let a Service keep what it had."""
         if name == NODE:
             self._trusted = False
             raise error
@@ -195,6 +196,7 @@ class Reconciler(Generic[K, V]):
         self._kept[name] = (self._belief.services if before is None else before).get(name)
         if before is not None:
             try:
-                self._commit([name], report)
+                return self._commit([name], report)
             except CommitError:
                 self._kept[name] = None
+        return []
