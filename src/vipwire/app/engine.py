@@ -174,6 +174,7 @@ class Engine:
                 line.reconciler.retry()
             if line.reconciler.pending and line.pacer.due(now, pending=True) <= 0:
                 outcomes.append(line.sync(now))
+                now += outcomes[-1].seconds
         return outcomes
 
     def _plan(self) -> None:
