@@ -3,27 +3,29 @@
 A mode that this machine cannot run is an UnsupportedError that says what is missing. There is no silent fallback.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 
 from vipwire.app.config import Config, ProxyMode
 from vipwire.app.engine import Mode
-from vipwire.backends.nftables.kernel import NftablesBackend
+from vipwire.backends.nftables.kernel import NftablesBackend, Witness
 from vipwire.errors import UnsupportedError
 from vipwire.host.kernel import KernelRelease, require_nftables, require_release
 from vipwire.model.net import Family
 
 
-def _nftables(family: Family) -> Mode:
+def _nftables(families: Iterable[Family]) -> dict[Family, Mode]:
     require_release(KernelRelease(5, 13), "nftables mode")
     require_nftables()
-    return NftablesBackend(family)
+    witness = Witness()
+    return {family: NftablesBackend(family, witness) for family in families}
 
 
-_MODES: dict[ProxyMode, Callable[[Family], Mode]] = {ProxyMode.NFTABLES: _nftables}
+_MODES: dict[ProxyMode, Callable[[Iterable[Family]], dict[Family, Mode]]] = {ProxyMode.NFTABLES: _nftables}
 
 
-def build_mode(config: Config, family: Family) -> Mode:
-    """Build the selected mode for one family, or raise UnsupportedError."""
+def build_modes(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
+    """Build the selected mode for each family, or raise UnsupportedError."""
     build = _MODES.get(config.proxy_mode)
     if build is None:
         here = ", ".join(mode.value for mode in _MODES)
@@ -31,15 +33,12 @@ def build_mode(config: Config, family: Family) -> Mode:
             f"mode {config.proxy_mode.value!r} is not in this version of vipwire (--proxy-mode: {here}); "
             "leave the mode blank for the default"
         )
-    return build(family)
+    return build(families)
 
 
-def built_modes(family: Family) -> list[tuple[ProxyMode, Mode]]:
-    """Build every mode that this machine can run: to clean up after any of them."""
-    built: list[tuple[ProxyMode, Mode]] = []
-    for mode, build in _MODES.items():
-        try:
-            built.append((mode, build(family)))
-        except UnsupportedError:
-            continue
-    return built
+def every_mode(families: Iterable[Family]) -> Iterator[tuple[ProxyMode, Family, Mode]]:
+    """Build every mode that this machine can run, to clean up after any of them."""
+    for name, build in _MODES.items():
+        with contextlib.suppress(UnsupportedError):
+            for family, mode in build(families).items():
+                yield name, family, mode

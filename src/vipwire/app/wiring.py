@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vipwire import __version__
-from vipwire.app import log
+from vipwire.app import collector, log
 from vipwire.app.config import PRIMARY, Config
 from vipwire.app.config_file import config_document
 from vipwire.app.config_gates import KNOWN_GATES
@@ -16,7 +16,7 @@ from vipwire.app.engine import Engine, Line, Mode
 from vipwire.app.flags import flag_values
 from vipwire.app.follow import FlowKeeper, HealthPorts
 from vipwire.app.loop import Loop, Parts, Source
-from vipwire.app.modes import build_mode, built_modes
+from vipwire.app.modes import build_modes, every_mode
 from vipwire.app.node import node_plan
 from vipwire.app.report import Reporter
 from vipwire.app.stop import CONFIG_CHANGED, Stop
@@ -48,8 +48,9 @@ def run_proxy(config: Config) -> int:
     _prepare_machine(config)
     if config.init_only:
         return 0
+    collector.look_rarely()
     with contextlib.ExitStack() as stack:
-        modes = {family: build_mode(config, family) for family in _families()}
+        modes = build_modes(config, _families())
         for mode in modes.values():
             stack.callback(mode.close)
         addresses = stack.enter_context(AddressWatch())
@@ -59,13 +60,10 @@ def run_proxy(config: Config) -> int:
 def run_cleanup(config: Config) -> int:
     """Remove everything of ours, of every mode and family, and nothing else."""
     del config
-    for family in _families():
-        for name, mode in built_modes(family):
-            try:
-                if mode.delete():
-                    log.info("removed", mode=name.value, ip_family=family.value)
-            finally:
-                mode.close()
+    for name, family, mode in every_mode(_families()):
+        with contextlib.closing(mode):
+            if mode.delete():
+                log.info("removed", mode=name.value, ip_family=family.value)
     return 0
 
 

@@ -3,8 +3,8 @@
 Rules and set declarations are compared with what our text compiles to, attribute by attribute, so that a rule that
 somebody changed is found even where its text looks alike. What fits no text of ours is shown as what it is made of.
 
-`changed` costs one small request: the kernel counts every commit of anybody in the network namespace. Between ours
-nothing but our own commits may have counted.
+`changed` costs one small request: the kernel counts every commit of anybody in the network namespace. Between two looks
+nothing but our own commits, of either family, may have counted: that is what `Witness` keeps.
 """
 
 import errno
@@ -48,13 +48,38 @@ _UNREAD = "affinity"
 _ATTEMPTS = 5
 
 
-class NftablesBackend:
-    """The table `vipwire` of one family, in the network namespace in which this was made."""
+class Witness:
+    """Counts how often others have changed the ruleset. Both families share one, as they share the generation."""
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self) -> None:
+        self._generation = -1
+        self._foreign = 0
+
+    def look(self, generation: int) -> int:
+        """Take in the current generation; return how many changes by others were noticed so far."""
+        if generation != self._generation:
+            self._foreign += 1
+            self._generation = generation
+        return self._foreign
+
+    def committed(self, before: int, after: int) -> None:
+        """Take in a commit of ours. It counts one; if more was counted, somebody else committed meanwhile."""
+        self.look(before)
+        self._foreign += after != before + 1
+        self._generation = after
+
+
+class NftablesBackend:
+    """The table `vipwire` of one family, in the network namespace in which this was made.
+
+    `witness` is shared with the other family's backend, so that one's commits are not foreign to the other.
+    """
+
+    def __init__(self, family: Family, witness: Witness | None = None) -> None:
         self.family = family
         self._socket = NetlinkSocket(NETLINK_NETFILTER)
-        self._generation = -1
+        self._witness = witness or Witness()
+        self._foreign = -1
         self._recreate = False
         self._known: dict[ObjectKey, Object] = {}
 
@@ -80,7 +105,7 @@ class NftablesBackend:
 
     def changed(self) -> bool:
         """Tell whether anybody else has committed anything since our last commit or observation."""
-        return self._read_generation() != self._generation
+        return self._witness.look(self._read_generation()) != self._foreign
 
     def observe(self) -> dict[ObjectKey, Object]:
         """Read the table; nothing if there is none, or if it was made for a layout that is not ours."""
@@ -95,7 +120,7 @@ class NftablesBackend:
                     raise
                 objects = {}  # the table went while it was read
             if self._read_generation() == generation:
-                self._generation = generation
+                self._foreign = self._witness.look(generation)
                 return objects
         raise CommitError("the nftables ruleset changes faster than it can be read", errno=errno.EBUSY)
 
@@ -115,9 +140,7 @@ class NftablesBackend:
             if answer.errno:
                 raise self._refusal(planned, first, answer, delta)
         self._recreate = False
-        after = self._read_generation()
-        # One commit counts one. If it counted more, somebody else committed meanwhile, and `changed` has to say so.
-        self._generation = after if after == before + 1 and before == self._generation else -1
+        self._witness.committed(before, self._read_generation())
         return len(batch)
 
     def delete(self) -> bool:

@@ -7,6 +7,7 @@ A concatenation occupies registers of four bytes, each part padded with zeros at
 
 A *class* says how a frontend's pool is spread, and names the chain that does it. It travels from the map that knows
 the frontend to the map of the chains in `meta priority`, as a handle `major:minor`: the kind of pool, and its size.
+So does the slot that is then chosen, to the map of the endpoints: the pool, and the place in it.
 The priority is the one field of a packet that can be set, looked up by and printed by nft, and that nobody misses:
 the kernel computes it anew for a forwarded packet, and only the first packet of a connection gets here.
 """
@@ -28,11 +29,12 @@ CHAIN = "chain "
 SET = "set "
 """First halves of keys that are no elements. No set can have such a name: it ends with a space."""
 
-LOCAL_SLOTS = 65536
-"""Slots of the pool for an external policy Local start here, so that one frontend can have two pools in one map."""
+LARGEST_POOL = 65534
+"""A size has 16 bits in a class handle, and so has a slot's number, which counts from 1."""
 
-LARGEST_POOL = 65535
-"""A size has 16 bits in a class handle."""
+
+handle_bytes = struct.Struct("=I").pack
+"""Lays out what travels in `meta priority`, a class, a slot or an identity: host byte order."""
 
 
 class Noted(NamedTuple):
@@ -102,9 +104,14 @@ class Class(NamedTuple):
 
     @property
     def handle(self) -> bytes:
-        """The class handle in a register: host byte order, as `meta priority` is."""
+        """The class handle in a register."""
         major = 1 + (self.space is Space.NODE_PORT) + 2 * self.local + 4 * self.affinity
-        return struct.pack("=I", major << 16 | self.size)
+        return handle_bytes(major << 16 | self.size)
+
+    @property
+    def first_slot(self) -> int:
+        """The first slot of such a pool: nft prints `0:1`, and `1:1` for the pool of an external policy Local."""
+        return self.local << 16 | 1
 
 
 _PROTO_PORT = struct.Struct("!B3xH2x")
@@ -127,10 +134,6 @@ def connection_bytes(source: Address, target: Target, protocol: int) -> bytes:
     return source + target.address + _PROTO_PORT.pack(protocol, target.port)
 
 
-slot_bytes = struct.Struct("=I").pack
-"""Lays out a slot number: host byte order, as `numgen` is."""
-
-
 def identities(targets: Iterable[Target], *, local: bool) -> list[bytes]:
     """Give each target of a pool a number that lasts as long as the target, whatever comes and goes beside it.
 
@@ -140,9 +143,9 @@ def identities(targets: Iterable[Target], *, local: bool) -> list[bytes]:
     taken: set[int] = set()
     numbers: list[bytes] = []
     for target in targets:
-        number = zlib.crc32(target_bytes(target), LOCAL_SLOTS if local else 0) or 1
+        number = zlib.crc32(target_bytes(target), int(local)) or 1
         while number in taken:
             number = number % 0xFFFFFFFF + 1
         taken.add(number)
-        numbers.append(slot_bytes(number))
+        numbers.append(handle_bytes(number))
     return numbers

@@ -11,7 +11,6 @@ from typing import TypeAlias
 from vipwire.backends.nftables.names import (
     CHAIN,
     LARGEST_POOL,
-    LOCAL_SLOTS,
     Class,
     Noted,
     Object,
@@ -21,8 +20,8 @@ from vipwire.backends.nftables.names import (
     Verdict,
     connection_bytes,
     frontend_bytes,
+    handle_bytes,
     identities,
-    slot_bytes,
     target_bytes,
 )
 from vipwire.backends.nftables.skeleton import class_chain, remember_chain
@@ -80,20 +79,20 @@ class _Writer:
         affinity = action.affinity_seconds
         kind = Class(self._space, local, affinity is not None, len(pool))
         self._own[classes, self._key] = Noted(kind.handle, self._note.comment)
-        self._shared.update(_class_objects(self._family, kind))
+        self._shared.update(_class_objects(kind))
         protocol = self._frontend.key.protocol
         for target in pool:
             if target.local:
                 self._shared["hairpin-connections", connection_bytes(target.address, target, protocol)] = b""
         space, key, own = self._space.value, self._key, self._own
-        slots = range(LOCAL_SLOTS, LOCAL_SLOTS + len(pool)) if local else range(len(pool))
+        slots = range(kind.first_slot, kind.first_slot + len(pool))
         if affinity is None:
             endpoints = f"{space}-endpoints"
             for slot, target in zip(slots, pool, strict=True):
-                own[endpoints, key + slot_bytes(slot)] = target_bytes(target)
+                own[endpoints, key + handle_bytes(slot)] = target_bytes(target)
             return
         for slot, target, number in zip(slots, pool, identities(pool, local=local), strict=True):
-            own[f"{space}-affinity-slots", key + slot_bytes(slot)] = number
+            own[f"{space}-affinity-slots", key + handle_bytes(slot)] = number
             own[f"{space}-affinity-endpoints", key + number] = target_bytes(target)
         own[f"{space}-affinity-timeouts", key] = Verdict(_remember(self._space, affinity))
         self._shared.update(_remember_objects(self._family, self._space, affinity))
@@ -104,9 +103,9 @@ def _remember(space: Space, seconds: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _class_objects(family: Family, kind: Class) -> tuple[tuple[ObjectKey, Object], ...]:
+def _class_objects(kind: Class) -> tuple[tuple[ObjectKey, Object], ...]:
     return (
-        ((CHAIN, kind.chain.encode()), class_chain(family, kind)),
+        ((CHAIN, kind.chain.encode()), class_chain(kind)),
         (("spread", kind.handle), Verdict(kind.chain)),
     )
 

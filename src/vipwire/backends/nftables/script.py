@@ -48,12 +48,12 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
     for name, chain in _chains(going):
         del chain
         yield Step(encode.flush_chain(family, TABLE, name), f"flush chain {name}")
-    yield from _elements(family, coming, adding=True)
     for name, chain in _chains(coming):
         for rule in chain.rules:
             made = compiled(rule, family)
             operation = encode.new_rule(family, TABLE, name, made.expressions, made.comment)
             yield Step(operation, f"add rule {name} {rule}")
+    yield from _elements(family, coming, adding=True)
     yield from _removals(family, delta.removed)
 
 

@@ -18,11 +18,10 @@ The words and hooks are those of kube-proxy's nftables mode where it has the sam
 from collections.abc import Iterator
 
 from vipwire.backends.nftables.language import CompiledRule, SetSpec, compile_rule
-from vipwire.backends.nftables.names import CHAIN, LOCAL_SLOTS, SET, Chain, Class, Hook, Object, ObjectKey, Space
+from vipwire.backends.nftables.names import CHAIN, SET, Chain, Class, Hook, Object, ObjectKey, Space
 from vipwire.model.net import Family
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 
-_SLOT = "numgen random mod 4294967295"
 _PROTO_PORT = ("meta l4proto", "th dport")
 AFFINITY_SIZE = 1 << 20
 """At most so many (client, frontend) pairs are remembered; memory is taken as they come."""
@@ -68,8 +67,8 @@ def sets(family: Family) -> Iterator[SetSpec]:
         yield SetSpec(f"no-local-endpoint-{endpoints}", key)
     for space in Space:
         key = words.frontend[space]
-        yield SetSpec(f"{space.value}-endpoints", (*key, _SLOT), words.target)
-        yield SetSpec(f"{space.value}-affinity-slots", (*key, _SLOT), handle)
+        yield SetSpec(f"{space.value}-endpoints", (*key, *handle), words.target)
+        yield SetSpec(f"{space.value}-affinity-slots", (*key, *handle), handle)
         yield SetSpec(f"{space.value}-affinity-endpoints", (*key, *handle), words.target)
         yield SetSpec(f"{space.value}-affinity-timeouts", key, "verdict")
     yield SetSpec("affinity", words.client, handle, flags=frozenset({"dynamic", "timeout"}), size=AFFINITY_SIZE)
@@ -123,7 +122,7 @@ def _chains(node: NodePlan) -> Iterator[tuple[str, Chain]]:
     for name, space, ips in (("ip", Space.SERVICE, "ips"), ("nodeport", Space.NODE_PORT, "nodeports")):
         yield f"local-policy-{name}", Chain(_local_policy(node, words, space, ips))
     for space in Space:
-        yield from _affinity(words, space)
+        yield from _targets(words, space)
 
 
 def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
@@ -241,13 +240,20 @@ def _local_policy(node: NodePlan, words: Words, space: Space, ips: str) -> tuple
     )
 
 
-def _affinity(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
-    """Try the endpoint that a client is remembered for; and remember one, as long as the frontend says."""
+def _targets(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
+    """Go to the target in a slot; or try the one a client is remembered for, and remember one.
+
+    Classes come and go with the sizes of pools, so these look-ups stand here and not in the classes' own chains:
+    binding a rule to a map makes the kernel walk all its elements.
+    """
+    name, key = space.value, words.key(space)
+    yield f"{name}-dnat", Chain((f"dnat {words.ip} to {key} . meta priority map @{name}-endpoints",))
     yield (
-        f"{space.value}-remembered",
-        Chain((f"meta priority set {words.remembered} map @affinity goto {space.value}-remember",)),
+        f"{name}-choose",
+        Chain((f"meta priority set {key} . meta priority map @{name}-affinity-slots goto {name}-remember",)),
     )
-    yield f"{space.value}-remember", Chain((f"{words.key(space)} vmap @{space.value}-affinity-timeouts",))
+    yield f"{name}-remembered", Chain((f"meta priority set {words.remembered} map @affinity goto {name}-remember",))
+    yield f"{name}-remember", Chain((f"{key} vmap @{name}-affinity-timeouts",))
 
 
 def compiled(rule: str, family: Family) -> CompiledRule:
@@ -267,18 +273,10 @@ def remember_chain(family: Family, space: Space, seconds: int) -> Chain:
     )
 
 
-def class_chain(family: Family, kind: Class) -> Chain:
-    """Write the chain that spreads new connections over pools of one class."""
-    words = Words(family)
-    offset = f" offset {LOCAL_SLOTS}" if kind.local else ""
-    slot = f"{words.key(kind.space)} . numgen random mod {kind.size}{offset}"
+def class_chain(kind: Class) -> Chain:
+    """Write the chain that deals new connections to the slots of pools of one class."""
     name = kind.space.value
+    slot = f"meta priority set numgen random mod {kind.size} offset {kind.first_slot}"
     if not kind.affinity:
-        return Chain((f"dnat {words.ip} to {slot} map @{name}-endpoints",))
-    return Chain(
-        (
-            f"jump {name}-remembered",
-            f"meta priority set {slot} map @{name}-affinity-slots",
-            f"goto {name}-remember",
-        )
-    )
+        return Chain((f"{slot} goto {name}-dnat",))
+    return Chain((f"jump {name}-remembered", f"{slot} goto {name}-choose"))

@@ -143,5 +143,5 @@ def _parts(expressions: tuple[str, ...], data: bytes) -> Iterator[str]:
         else:
             length = 4
             (number,) = struct.unpack_from("=I", data, at)
-            yield f"{number >> 16:x}:{number & 0xFFFF:x}" if expression == "meta priority" else str(number)
+            yield f"{number >> 16:x}:{number & 0xFFFF:x}"
         at += length
