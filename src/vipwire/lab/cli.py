@@ -138,6 +138,19 @@ def manifests(name: str) -> None:
         click.echo(kubernetes.as_yaml(kubernetes.example(Lab.attach(name).topology)), nl=False)
 
 
+@lab.command()
+@click.pass_context
+def demo(context: click.Context) -> None:
+    """Show Services at work, scene by scene: builds a lab, runs vipwire in it, removes all again. Half a minute.
+
+    Checks whatever it shows. The exit status is 1 if something is not as it says.
+    """
+    from vipwire.lab.demo.scenes import run_demo  # noqa: PLC0415 - only this command needs it
+
+    with _told_plainly():
+        context.exit(run_demo())
+
+
 def _numbers(option: str, text: str, least: int, most: int) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isdecimal() and least <= int(part) <= most for part in parts):

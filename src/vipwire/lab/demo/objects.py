@@ -1,0 +1,69 @@
+"""The Services that the demo plays with, as manifest files: what a user would write, or an API server would say."""
+
+from collections.abc import Iterable
+
+from vipwire.lab import manifests
+from vipwire.lab.manifests import Manifest, Port
+from vipwire.lab.topology import DEFAULT, Pod
+from vipwire.model.net import Protocol
+
+TOPOLOGY = DEFAULT
+PODS = TOPOLOGY.pods
+LOCAL_PODS = tuple(pod for pod in PODS if pod.node == "node-1")
+POD_CIDRS = "10.244.0.0/16,fd00:10:244::/48"
+
+WEB, WEB_IPV6 = "10.96.0.10", "fd00:10:96::10"
+WEB_NODE_PORT = 30080
+SHOP_IP, SHOP_IPV6 = "198.51.100.10", "2001:db8:100::10"
+EMPTY, STICKY, LATE = "10.96.0.20", "10.96.0.30", "10.96.0.40"
+
+_HTTP = (Port(80, name="http"),)
+
+
+def nodes() -> list[Manifest]:
+    """Make the Node objects."""
+    return [manifests.node(node) for node in TOPOLOGY.nodes]
+
+
+def web(pods: Iterable[Pod] = PODS) -> list[Manifest]:
+    """Make the main one: a ClusterIP of each family, a node port, TCP and UDP."""
+    ports = (Port(80, name="http", node_port=WEB_NODE_PORT), Port(53, 8080, Protocol.UDP, "udp"))
+    return manifests.service_manifest(TOPOLOGY, "web", (WEB, WEB_IPV6), ports, pods, type="NodePort")
+
+
+def shop() -> list[Manifest]:
+    """Make a load balancer's Service that keeps the client's address: externalTrafficPolicy Local."""
+    service, *slices = manifests.service_manifest(
+        TOPOLOGY,
+        "shop",
+        ("10.96.0.11", "fd00:10:96::11"),
+        _HTTP,
+        PODS,
+        type="LoadBalancer",
+        externalTrafficPolicy="Local",
+        healthCheckNodePort=32000,
+    )
+    return [service | manifests.load_balancer_status(SHOP_IP, SHOP_IPV6), *slices]
+
+
+def empty() -> list[Manifest]:
+    """Make a Service that nobody stands behind."""
+    return manifests.service_manifest(TOPOLOGY, "empty", (EMPTY,), _HTTP, ())
+
+
+def sticky() -> list[Manifest]:
+    """Make a Service with session affinity."""
+    return manifests.service_manifest(
+        TOPOLOGY,
+        "sticky",
+        (STICKY,),
+        _HTTP,
+        PODS,
+        sessionAffinity="ClientIP",
+        sessionAffinityConfig={"clientIP": {"timeoutSeconds": 600}},
+    )
+
+
+def late() -> list[Manifest]:
+    """Make the Service that comes while all is running."""
+    return manifests.service_manifest(TOPOLOGY, "late", (LATE,), _HTTP, LOCAL_PODS)

@@ -1,0 +1,213 @@
+"""What the demo plays on: a lab, a folder of manifests, and a real `vipwire proxy` on node-1 that watches it.
+
+The proxy is a process of its own, started as an operator starts it. What it says is kept: its `synced` lines tell
+when a change is in the kernel and what it took. Leaving the stage ends and removes everything, whatever has happened.
+"""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from vipwire.lab import state
+from vipwire.lab.cluster import Lab
+from vipwire.lab.demo.objects import POD_CIDRS, TOPOLOGY
+from vipwire.lab.errors import LabError
+from vipwire.lab.manifests import Manifest, as_yaml
+from vipwire.lab.outcome import ProbeResult
+from vipwire.model.net import Protocol
+
+FAMILIES = ("IPv4", "IPv6")
+NODE = "node-1"
+_PATIENCE = 20.0
+"""Seconds until a sync, an exit or an answer that does not come is an error."""
+_SYNCED = re.compile(r"\bmsg=synced\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A `synced` line: kernel objects added, changed, removed, and read (None: nothing was); seconds it took."""
+
+    family: str
+    added: int
+    changed: int
+    removed: int
+    size: int
+    observed: int | None
+    seconds: float
+
+    @property
+    def written(self) -> int:
+        """How many objects were written."""
+        return self.added + self.changed + self.removed
+
+    def __str__(self) -> str:
+        observed = f"read {self.observed} objects, " if self.observed is not None else ""
+        counts = f"added {self.added}, changed {self.changed}, removed {self.removed}"
+        return f"{self.family}: {observed}{counts}; {self.size} bytes, {self.seconds * 1000:.1f} ms"
+
+
+class Proxy:
+    """A running `vipwire proxy`."""
+
+    def __init__(self, process: subprocess.Popen[Any]) -> None:
+        self._process = process
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._over = False
+        self._reader = threading.Thread(target=self._read, name="proxy log", daemon=True)
+        self._reader.start()
+
+    def mark(self) -> int:
+        """Remember how far the log has come, for `synced`."""
+        with self._news:
+            return len(self._lines)
+
+    def synced(self, since: int, families: Sequence[str] = FAMILIES) -> list[Sync]:
+        """Wait until every family has been synced after the mark; return what that took, in the families' order."""
+        deadline = time.monotonic() + _PATIENCE
+        with self._news:
+            while True:
+                syncs = {sync.family: sync for sync in map(_parse, self._lines[since:]) if sync}
+                if all(family in syncs for family in families):
+                    return [syncs[family] for family in families]
+                if self._over or not self._news.wait(deadline - time.monotonic()):
+                    what = "ended" if self._over else f"has not synced for {_PATIENCE:.0f} s"
+                    raise LabError(f"vipwire proxy {what}; it said:\n" + "\n".join(self._lines[-12:]))
+
+    def end(self) -> int:
+        """End it as a service manager does, and return its exit status."""
+        self._process.terminate()
+        try:
+            status = self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            self._process.wait()
+            raise LabError(f"vipwire proxy has not ended within {_PATIENCE:.0f} s of SIGTERM") from error
+        self._reader.join()
+        return status
+
+    def _read(self) -> None:
+        with self._process.stdout or open(os.devnull) as lines:  # noqa: PTH123 - nothing to read
+            for line in lines:
+                with self._news:
+                    self._lines.append(line.rstrip())
+                    self._news.notify_all()
+        with self._news:
+            self._over = True
+            self._news.notify_all()
+
+
+class Stage:
+    """A lab, a folder of manifests, a proxy. `build` it, then enter it; leaving it removes everything."""
+
+    def __init__(self) -> None:
+        self.lab = Lab(TOPOLOGY, f"demo-{os.getpid()}")
+        self._folder = tempfile.TemporaryDirectory(prefix="vipwire-demo-")
+        self.folder = Path(self._folder.name)
+        self.proxy: Proxy | None = None
+
+    def build(self) -> None:
+        """Build the lab; if that fails, nothing of it is left."""
+        try:
+            self.lab.up()
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        # Who presses Ctrl-C twice must not stop the cleaning up.
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            self.lab.down()
+        finally:
+            self._folder.cleanup()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing is left of it."""
+        hosts = self.lab.topology.names()
+        left = [state.directory_of(self.lab.name), self.folder, *(self.lab.netns(host) for host in hosts)]
+        return not any(path.exists() for path in left)
+
+    def write(self, name: str, objects: Iterable[Manifest]) -> None:
+        """Put a file into the folder whole, or replace it: by a rename, so that nobody reads half of it."""
+        draft = self.folder / f".{name}.new"
+        draft.write_text(as_yaml(objects))
+        draft.rename(self.folder / f"{name}.yaml")
+
+    @property
+    def proxy_command(self) -> list[str]:
+        """What runs on node-1. The OOM score is left as it is: lowering it needs more rights than all the rest."""
+        return [
+            "proxy",
+            f"--manifests={self.folder}",
+            f"--hostname-override={NODE}",
+            f"--cluster-cidr={POD_CIDRS}",
+            "--oom-score-adj=0",
+        ]
+
+    def start_proxy(self) -> list[Sync]:
+        """Start the proxy; return its first sync."""
+        # A session of its own: Ctrl-C is for the demo, which then ends the proxy.
+        process = self.lab.popen(
+            NODE,
+            _vipwire(*self.proxy_command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.proxy = Proxy(process)
+        return self.proxy.synced(0)
+
+    def change(self, name: str, objects: Iterable[Manifest], families: Sequence[str] = FAMILIES) -> list[Sync]:
+        """Write a file and wait until the kernel has been changed."""
+        if self.proxy is None:
+            raise LabError("no proxy runs that could read a changed file")
+        mark = self.proxy.mark()
+        self.write(name, objects)
+        return self.proxy.synced(mark, families)
+
+    def cleanup(self) -> str:
+        """Run `vipwire cleanup` on node-1; return what it says."""
+        done = self.lab.run(NODE, _vipwire("cleanup"))
+        return done.stdout + done.stderr
+
+    def until_answered(self, host: str, address: str, port: int) -> tuple[float, ProbeResult]:
+        """Connect again and again until somebody answers; return after how many seconds, and the answer."""
+        began = time.monotonic()
+        while time.monotonic() - began < _PATIENCE:
+            (result,) = self.lab.probe(host, address, port, Protocol.TCP, timeout=0.1)
+            if result.answer:
+                return time.monotonic() - began, result
+        raise LabError(f"nobody has answered at {address}:{port} for {_PATIENCE:.0f} s; the last: {result}")
+
+
+def _vipwire(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "vipwire.cli", *arguments]
+
+
+def _parse(line: str) -> Sync | None:
+    """Read a `synced` line of the log; None for every other."""
+    if not _SYNCED.search(line):
+        return None
+    fields = dict(word.split("=", 1) for word in shlex.split(line))
+    added, changed, removed, size = (int(fields[name]) for name in ("added", "changed", "removed", "bytes"))
+    observed = int(fields["observed"]) if "observed" in fields else None
+    return Sync(fields["ip_family"], added, changed, removed, size, observed, float(fields["seconds"]))

@@ -1,0 +1,82 @@
+"""How the demo speaks: headings, sentences, tables, and checks that it counts.
+
+Colour on a terminal, plain text elsewhere. What programs print is shown line by line as it is, and never wrapped.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from vipwire.lab.outcome import ProbeResult
+
+_WIDTH = 100
+
+
+class Teller:
+    """Tells a person what happens, and keeps what was not as it was said to be."""
+
+    def __init__(self) -> None:
+        console = Console(highlight=False)
+        width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
+        self._console = Console(highlight=False, width=width)
+        unicode = self._console.encoding.startswith("utf")
+        self._marks = ("✓", "✗") if unicode else ("ok:", "NOT SO:")
+        self._chapter = 0
+        self.checks = 0
+        self.failures: list[str] = []
+
+    def title(self, text: str) -> None:
+        """Begin the whole."""
+        self._console.print(text, style="bold")
+
+    def chapter(self, text: str) -> None:
+        """Begin a scene."""
+        self._chapter += 1
+        self._console.print(f"\n[bold cyan]{self._chapter}  {escape(text)}[/]")
+
+    def say(self, text: str) -> None:
+        """Explain; line breaks are the console's business."""
+        self._print(Text(text))
+
+    def quote(self, text: str) -> None:
+        """Show what was typed, or what a program printed."""
+        for line in text.splitlines():
+            self._console.print(Text(f"     {line}", style="dim"), soft_wrap=True)
+
+    def check(self, text: str, *, holds: bool) -> None:
+        """Say something that has just been found true; or that it is not."""
+        self.checks += 1
+        if not holds:
+            self.failures.append(f"{self._chapter}: {text}")
+        mark, style = (self._marks[0], "green") if holds else (self._marks[1], "bold red")
+        self._print(Text.assemble((f"{mark} ", style), (text, "" if holds else style)))
+
+    def results(self, results: Sequence[ProbeResult]) -> None:
+        """Show who answered how often, and whom they saw."""
+        counted = Counter((result.pod, result.outcome.value, result.saw) for result in results)
+        self._console.print(
+            Text(f"     {'times':>5}  {'what happened':<14} {'who answered':<13} whom it saw", style="dim")
+        )
+        for (pod, outcome, saw), times in sorted(counted.items()):
+            line = Text(f"     {times:>5}  {outcome:<14} ")
+            line.append(f"{pod:<13} ", "green").append(saw, "magenta")
+            self._console.print(line)
+
+    @contextlib.contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Show that something takes a moment."""
+        if not self._console.is_terminal:
+            self.say(f"{text} ...")
+            yield
+            return
+        with self._console.status(text):
+            yield
+
+    def _print(self, text: Text) -> None:
+        for line in text.wrap(self._console, self._console.width - 5):
+            line.rstrip()
+            self._console.print(Text("   ").append_text(line))

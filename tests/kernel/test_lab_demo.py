@@ -1,0 +1,101 @@
+"""`vipwire lab demo` on the real kernel: it holds what it says, notices what does not hold, and leaves nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vipwire.lab.demo import objects, scenes
+from vipwire.lab.demo.stage import Stage
+from vipwire.lab.demo.teller import Teller
+from vipwire.lab.errors import LabError
+
+pytestmark = pytest.mark.kernel
+
+DEMO = [sys.executable, "-m", "vipwire.cli", "lab", "demo"]
+
+
+def left_by(pid: int) -> list[Path]:
+    lab = f"demo-{pid}"
+    return [*Path("/run/netns").glob(f"vipwire-{lab}-*"), *Path("/run/vipwire-lab").glob(lab)]
+
+
+def processes_with(word: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue
+        if word.encode() in command and b"lab\0demo" not in command:
+            found.append(command.decode())
+    return found
+
+
+def started() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        DEMO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
+    )
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    stage.build()
+    with stage:
+        yield stage
+
+
+def test_everything_is_as_the_demo_says_and_nothing_is_left() -> None:
+    demo = started()
+    output, _ = demo.communicate(timeout=120)
+    assert demo.returncode == 0, output
+    assert "NOT" not in output
+    assert f"{len(scenes.SCENES) + 1}  Nothing is left" in output
+    assert "0 objects written" in output
+    assert "\x1b" not in output  # plain where there is no terminal
+    assert not left_by(demo.pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_cleans_up_when_it_is_interrupted(number: signal.Signals) -> None:
+    demo = started()
+    assert demo.stdout
+    folder = ""
+    for line in demo.stdout:
+        if "--manifests=" in line:
+            folder = line.partition("--manifests=")[2].split()[0]
+        if "2  A Pod asks" in line:
+            break
+    assert Path(folder).exists()
+    assert processes_with(folder)
+    os.kill(demo.pid, number)
+    demo.communicate(timeout=60)
+    assert demo.returncode == 1
+    assert not left_by(demo.pid)
+    assert not Path(folder).exists()
+    assert not processes_with(folder)
+
+
+def test_it_says_so_when_something_is_not_as_said(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    teller = Teller()
+    scenes.opening(stage, teller)
+    assert not teller.failures
+    stage.change("web", objects.web(objects.PODS[1:]))
+    scenes.from_a_pod(stage, teller)
+    assert any("answered, by all 5 Pods" in failure for failure in teller.failures)
+    assert scenes.verdict(teller) == 1
+    assert "NOT as said" in capsys.readouterr().out
+
+
+def test_a_proxy_that_ends_is_an_error_that_shows_what_it_said(stage: Stage) -> None:
+    stage.write("nodes", objects.nodes())
+    stage.start_proxy()
+    assert stage.proxy
+    assert stage.proxy.end() == 0
+    with pytest.raises(LabError, match=r"(?s)vipwire proxy ended; it said:.*the rules stay"):
+        stage.change("web", objects.web())
