@@ -1,0 +1,82 @@
+"""Measure everything that docs/performance.md says: `python -m bench`, as root.
+
+Each run is a process of its own in a network namespace of its own; nothing of this machine's own is touched.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+from bench.options import Options
+from bench.report import Figure, Row, document, rows, text
+
+SCENARIOS = ("load", "change", "daemon", "burst", "datapath", "rival")
+OTHERS = ("scale",)
+
+
+def run(name: str, options: Options) -> list[Figure]:
+    """Run a scenario once; raise SystemExit with what it said when it fails."""
+    command = ["unshare", "--net", sys.executable, "-m", "bench.run", name, msgspec.json.encode(options).decode()]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True)
+    if done.returncode:
+        raise SystemExit(f"{name} failed with status {done.returncode}")
+    return msgspec.json.decode(done.stdout, type=list[Figure])
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    if os.geteuid():
+        raise SystemExit("network namespaces need root: sudo python -m bench")
+    options = Options(
+        services=arguments.services,
+        endpoints=arguments.endpoints,
+        samples=arguments.samples,
+        connections=arguments.connections,
+        sizes=tuple(arguments.sizes),
+        rivals=tuple(arguments.rivals),
+    )
+    results: dict[str, list[dict[str, Any]]] = {}
+    missed = False
+    for name in arguments.scenarios or SCENARIOS:
+        table = rows([run(name, options) for _ in range(arguments.rounds)])
+        results[name] = document(table)
+        missed = missed or any(row.verdict == "MISSED" for row in table)
+        if arguments.output == "text":
+            _print(name, options, table)
+    if arguments.output == "json":
+        json.dump({"options": msgspec.to_builtins(options), "results": results}, sys.stdout, indent=2)
+    sys.exit(1 if missed else 0)
+
+
+def _print(name: str, options: Options, table: list[Row]) -> None:
+    title = importlib.import_module(f"bench.{name}").TITLE
+    print(text(f"{name}: {title} ({options.services:,} Services x {options.endpoints} endpoints)", table), flush=True)
+    print()
+
+
+def _parser() -> argparse.ArgumentParser:
+    default = Options()
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "scenarios", nargs="*", choices=(*SCENARIOS, *OTHERS, []), help="which (default: the first six)"
+    )
+    parser.add_argument("--services", type=int, default=default.services)
+    parser.add_argument("--endpoints", type=int, default=default.endpoints, help="of each Service")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each scenario is run")
+    parser.add_argument("--samples", type=int, default=default.samples, help="single changes measured, of each kind")
+    parser.add_argument("--connections", type=int, default=default.connections, help="per round of the data path")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=default.sizes, help="Services, for changes and packets"
+    )
+    parser.add_argument("--rivals", type=int, nargs="+", default=default.rivals, help="Services, beside nft")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

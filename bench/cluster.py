@@ -1,0 +1,91 @@
+"""A cluster of any size, as an API server would send it, and the node that serves it.
+
+Every Service has one TCP port and a ClusterIP, and one EndpointSlice; endpoints are spread over a hundred nodes. The
+node of this proxy is one of them and in no zone, so that topology hints do not make the pools smaller.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from tests.fakes.objects import endpoint, node, service, slice_of
+
+from vipwire.kube import wire
+from vipwire.kube.convert import convert_service, convert_slice
+from vipwire.model.endpoint import EndpointSlice
+from vipwire.model.net import Address, Family, Prefix, parse_address
+from vipwire.model.service import Service
+from vipwire.plan.node import NodePlan, PodPrefixes
+
+NODE = "node-0"
+NODE_ADDRESS = "192.0.2.10"
+POD_CIDR = "10.244.0.0/16"
+SERVICE_CIDRS = ("10.96.0.0/11",)
+ENDPOINT_NET = "10.128.0.0/9"
+TARGET_PORT = 8080
+
+_SERVICE = msgspec.json.Decoder(wire.Service)
+_SLICE = msgspec.json.Decoder(wire.EndpointSlice)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Objects decoded from the API's JSON, not yet converted."""
+
+    services: Sequence[wire.Service]
+    slices: Sequence[wire.EndpointSlice]
+
+
+def encoded(services: int, endpoints: int, first: int = 0) -> tuple[list[bytes], list[bytes]]:
+    """Make the JSON of so many Services and of their slices."""
+    numbers = range(first, first + services)
+    return [msgspec.json.encode(service(i)) for i in numbers], [
+        msgspec.json.encode(slice_of(i, endpoints)) for i in numbers
+    ]
+
+
+def decoded(services: Sequence[bytes], slices: Sequence[bytes]) -> Sources:
+    return Sources([_SERVICE.decode(raw) for raw in services], [_SLICE.decode(raw) for raw in slices])
+
+
+def converted(sources: Sources) -> tuple[list[Service], list[EndpointSlice]]:
+    """Convert everything; each object here is valid."""
+    services = [found for found, _ in map(convert_service, sources.services) if found is not None]
+    slices = [found for found, _ in map(convert_slice, sources.slices) if found is not None]
+    if len(services) != len(sources.services) or len(slices) != len(sources.slices):
+        raise SystemExit("the benchmark's objects are not valid")
+    return services, slices
+
+
+def objects(services: int, endpoints: int, first: int = 0) -> tuple[list[Service], list[EndpointSlice]]:
+    return converted(decoded(*encoded(services, endpoints, first)))
+
+
+def node_plan() -> NodePlan:
+    return NodePlan(
+        Family.IPV4,
+        NODE,
+        address=parse_address(NODE_ADDRESS),
+        pod_traffic=PodPrefixes((Prefix.parse(POD_CIDR),)),
+        node_port_addresses=(Prefix.host(parse_address(NODE_ADDRESS)),),
+        service_cidrs=tuple(Prefix.parse(text) for text in SERVICE_CIDRS),
+    )
+
+
+def node_object() -> dict[str, Any]:
+    """Make the Node object of this proxy's node, in no zone."""
+    made = node(NODE, NODE_ADDRESS)
+    return {**made, "metadata": {"name": NODE, "uid": f"uid-{NODE}"}}
+
+
+def new_address(number: int) -> Address:
+    """Make an endpoint's address that none of the generated endpoints has."""
+    return Address((0x0A7A0000 + number).to_bytes(4))
+
+
+def with_new_endpoint(index: int, endpoints: int, number: int) -> dict[str, Any]:
+    """Make slice number `index` with its first endpoint replaced by another."""
+    made = slice_of(index, endpoints)
+    address = ".".join(str(byte) for byte in new_address(number))
+    return {**made, "endpoints": [{**endpoint(index * endpoints), "addresses": [address]}, *made["endpoints"][1:]]}

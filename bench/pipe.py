@@ -1,0 +1,94 @@
+"""The line from events to the kernel, put together from its parts so that each phase can be timed by itself."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cluster import node_plan
+
+from vipwire.backends.nftables.kernel import NftablesBackend
+from vipwire.backends.nftables.names import Object, ObjectKey
+from vipwire.model.net import Family
+from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.plan.planner import Planner
+from vipwire.reconcile.reconciler import Reconciler, Report
+from vipwire.state.event import Event
+from vipwire.state.store import Store
+
+
+class TimedSocket(NetlinkSocket):
+    """Adds up how long the kernel works: all of a transaction is done before `send` returns."""
+
+    def __init__(self, protocol: int) -> None:
+        super().__init__(protocol)
+        self.inside = 0.0
+
+    def send(self, data: bytes) -> None:
+        """Send, and look at the clock."""
+        began = time.perf_counter()
+        super().send(data)
+        self.inside += time.perf_counter() - began
+
+
+@dataclass(slots=True)
+class Phases:
+    """Seconds."""
+
+    store: float = 0.0
+    plan: float = 0.0
+    render: float = 0.0
+    sync: float = 0.0
+    kernel: float = 0.0
+
+
+class Pipe:
+    """Store, planner, reconciler and nftables backend of one family."""
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self.planner = Planner(node_plan())
+        self.backend = NftablesBackend(Family.IPV4)
+        self.backend._socket.close()  # noqa: SLF001 - the one place where the kernel's share can be told
+        self.backend._socket = self._socket = TimedSocket(NETLINK_NETFILTER)  # noqa: SLF001
+        self.reconciler: Reconciler[ObjectKey, Object] = Reconciler(self.backend)
+        self.reconciler.desire_node(self.backend.render_node(self.planner.node))
+        self.phases = Phases()
+
+    def apply(self, events: Iterable[Event]) -> None:
+        """Take events."""
+        with self.timed("store"):
+            for event in events:
+                self.store.apply(event)
+
+    def sync(self) -> Report[ObjectKey]:
+        """Bring everything that was applied into the kernel."""
+        with self.timed("plan"):
+            changes = self.planner.update(self.store.take_dirty(), self.store.view)
+        with self.timed("render"):
+            for name, change in changes.items():
+                self.reconciler.desire(name, change.new)
+        before = self._socket.inside
+        with self.timed("sync"):
+            report = self.reconciler.sync()
+        self.phases.kernel += self._socket.inside - before
+        if self.reconciler.isolated:
+            raise SystemExit(f"the kernel refused: {next(iter(self.reconciler.isolated.values()))}")
+        return report
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add what the block takes to a phase."""
+        began = time.perf_counter()
+        yield
+        setattr(self.phases, phase, getattr(self.phases, phase) + time.perf_counter() - began)
+
+
+def memory(process: int | None = None) -> tuple[float, float]:
+    """Tell how much memory a process has, and had at most, in MB."""
+    status = Path(f"/proc/{process or os.getpid()}/status").read_text(encoding="ascii")
+    lines = dict(line.split(":", 1) for line in status.splitlines())
+    now, peak = (int(lines[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
+    return now, peak
