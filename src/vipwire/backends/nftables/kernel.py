@@ -3,8 +3,8 @@
 Rules and set declarations are compared with what our text compiles to, attribute by attribute, so that a rule that
 somebody changed is found even where its text looks alike. What fits no text of ours is shown as what it is made of.
 
-`changed` costs one small request: the kernel counts every commit of anybody in the network namespace. Between two looks
-nothing but our own commits, of either family, may have counted: that is what `Witness` keeps.
+`changed` costs one small request: the kernel counts every commit of anybody in the network namespace. Between two
+looks nothing but our own commits, of either family, may have counted: that is what `Witness` keeps.
 """
 
 import errno
