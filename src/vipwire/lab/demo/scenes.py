@@ -210,17 +210,21 @@ def in_the_kernel(stage: Stage, teller: Teller) -> None:
         return stage.lab.run(NODE, [nft, "list", *what]).stdout
 
     service_ips = listed("map", "ip", "vipwire", "service-ips")
-    pick = listed("chain", "ip", "vipwire", "service-pick-5")
-    endpoints = listed("map", "ip", "vipwire", "service-endpoints")
+    parts = (
+        service_ips,
+        listed("chain", "ip", "vipwire", "service-pick-5"),
+        listed("chain", "ip", "vipwire", "service-dnat"),
+        listed("map", "ip", "vipwire", "service-endpoints"),
+    )
     teller.quote("node-1$ nft list table ip vipwire        (an excerpt)")
-    for text in (service_ips, pick, endpoints):
+    for text in parts:
         teller.quote("\n".join(_excerpt(text)))
     teller.check(
         "the element of web's ClusterIP names the Service", holds='comment "default/web:http"' in service_ips
     )
     teller.say(
-        "1:5 is the class of web: the map `spread` sends it to service-pick-5, which draws a number from 0 to 4; "
-        "under that number service-endpoints has the Pod. More Services are more elements; the rules stay these."
+        "1:5 is the class of web: the map `spread` sends it to service-pick-5, which draws one of five slots, 0:1 to "
+        "0:5; in that slot service-endpoints has the Pod. More Services are more elements; the rules stay these."
     )
 
 
