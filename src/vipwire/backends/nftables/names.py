@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 from vipwire.backends.nftables.language import SetSpec
 from vipwire.model.net import Address
+from vipwire.netlink.nftables.userdata import LONGEST_COMMENT
 from vipwire.plan.plan import FrontendKey, Target
 
 TABLE = "vipwire"
@@ -42,6 +43,11 @@ class Noted(NamedTuple):
 
     data: bytes
     comment: str
+
+
+def noted(data: bytes, text: object) -> Noted:
+    """Make an element with a comment, cut to what the kernel will give back: names at their longest do not fit."""
+    return Noted(data, str(text)[:LONGEST_COMMENT])
 
 
 class Until(NamedTuple):

@@ -22,6 +22,7 @@ from vipwire.backends.nftables.names import (
     frontend_bytes,
     handle_bytes,
     identities,
+    noted,
     target_bytes,
 )
 from vipwire.backends.nftables.skeleton import class_chain, remember_chain
@@ -37,7 +38,7 @@ def render(family: Family, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
     own: Objects = {}
     shared: Objects = {}
     for address in plan.cluster_ips:
-        own["cluster-ips", address] = Noted(b"", str(plan.name))
+        own["cluster-ips", address] = noted(b"", plan.name)
     for frontend in plan.frontends:
         _Writer(family, frontend, own, shared).write()
     return Rendered(own, shared)
@@ -53,7 +54,7 @@ class _Writer:
         self._ips = "nodeports" if node_port else "ips"
         self._checks = "nodeports" if node_port else "services"
         self._key = frontend_bytes(frontend.key)
-        self._note = Noted(b"", str(frontend.port_name))
+        self._note = noted(b"", frontend.port_name)
 
     def write(self) -> None:
         """Write the frontend."""
