@@ -63,7 +63,8 @@ def test_a_file_that_breaks_keeps_its_last_good_objects(tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", service(1))
 
     async def story(source: ManifestSource, heard: Heard) -> None:
-        (tmp_path / "a.yaml").write_text("kind: [\n")
+        (tmp_path / ".broken").write_text("kind: [\n")
+        (tmp_path / ".broken").replace(tmp_path / "a.yaml")
         await heard.until(lambda: len(heard.changes()) == 1)
         (problem,) = heard.changes()[0].problems
         assert problem.object.name == str(tmp_path / "a.yaml")
@@ -76,6 +77,19 @@ def test_a_file_that_breaks_keeps_its_last_good_objects(tmp_path: Path) -> None:
     heard = follow([tmp_path], story)
     assert {type(event) for event in heard.changes()[1:]} == {Upserted, Deleted}
     assert all(event.problems == () for event in heard.changes()[1:])
+
+
+def test_a_file_that_is_emptied_before_it_is_written_keeps_its_objects(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", service(1))
+
+    async def story(_: ManifestSource, heard: Heard) -> None:
+        (tmp_path / "a.yaml").write_text("")
+        write(tmp_path / "b.yaml", service(2))
+        await heard.until(lambda: len(heard.changes()) == 1)
+        write(tmp_path / "a.yaml", service(1, ports=[{"port": 81}]))
+        await heard.until(lambda: len(heard.changes()) == 2)
+
+    assert {type(event) for event in follow([tmp_path], story).changes()} == {Upserted}
 
 
 def test_a_file_alone_is_watched_through_its_replacement_and_stays_when_it_vanishes(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sys import intern
 
 from vipwire.kube import wire
-from vipwire.kube.finding import Findings, is_label
+from vipwire.kube.finding import Findings, is_label, ordinary_address
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, family_of
@@ -110,7 +110,9 @@ def _ports(ports: tuple[wire.EndpointPort, ...], field: str, found: Findings) ->
 def _endpoints(sources: tuple[wire.Endpoint, ...], family: Family, found: Findings) -> Iterator[Endpoint]:
     size = family.bits // 8
     for index, source in enumerate(sources):
-        address = _address(source, index, size, found)
+        address = ordinary_address(source.addresses[0]) if size == 4 and source.addresses else None
+        if address is None:
+            address = _address(source, index, size, found)
         if address is None:
             continue
         conditions, hints = source.conditions or NO_CONDITIONS, source.hints
@@ -121,8 +123,8 @@ def _endpoints(sources: tuple[wire.Endpoint, ...], family: Family, found: Findin
             conditions.serving is not False,
             conditions.terminating is True,
             intern(source.node_name) if source.node_name else "",
-            _names(hints.for_zones) if hints and hints.for_zones else (),
-            _names(hints.for_nodes) if hints and hints.for_nodes else (),
+            _names(hints.for_zones) if hints is not None and hints.for_zones else (),
+            _names(hints.for_nodes) if hints is not None and hints.for_nodes else (),
         )
 
 
@@ -140,7 +142,14 @@ def _address(source: wire.Endpoint, index: int, size: int, found: Findings) -> A
 
 
 def _names(hinted: tuple[wire.HintedName, ...]) -> tuple[str, ...]:
+    if len(hinted) == 1:
+        return _one_name(hinted[0].name)
     return _share_names(tuple(hint.name for hint in hinted if hint.name))
+
+
+@functools.lru_cache(maxsize=4096)
+def _one_name(name: str | None) -> tuple[str, ...]:
+    return _share_names((name,)) if name else ()
 
 
 @functools.lru_cache(maxsize=4096)

@@ -72,7 +72,7 @@ class Findings:
         link-local ones too, as the API server does for endpoints and externalIPs.
         """
         try:
-            address = _parse(text or "")
+            address = parse_address(text or "")
         except ValueError as error:
             self.note(field, str(error))
             return None
@@ -170,13 +170,14 @@ def _instant(text: str) -> float:
     return parsed.timestamp()
 
 
-def _parse(text: str) -> Address:
-    """Read an address as `parse_address` does, and an ordinary IPv4 one in a third of the time."""
+def ordinary_address(text: str) -> Address | None:
+    """Read an IPv4 address of the usual kind, in a third of the time; None sends to `Findings.address`."""
     try:
         first, second, third, fourth = text.split(".")
-        return Address(bytes((_OCTETS[first], _OCTETS[second], _OCTETS[third], _OCTETS[fourth])))
+        address = bytes((_OCTETS[first], _OCTETS[second], _OCTETS[third], _OCTETS[fourth]))
     except (KeyError, ValueError):
-        return parse_address(text)
+        return None
+    return None if address[0] in _SPECIAL_FIRST_BYTES else Address(address)
 
 
 def _special_use(address: Address, *, local_use: bool) -> str:

@@ -12,6 +12,7 @@ file over the old one. Both change the folder, which is what is watched (for a s
 import asyncio
 import logging
 import os
+import stat
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
@@ -33,6 +34,9 @@ SETTLE = 400
 """Changes that follow each other are read together, after this many milliseconds at most."""
 LOOK = 2000
 """How often the files' times are looked at without an event, in milliseconds."""
+
+FRESH = 5.0
+"""Seconds for which a file that has become empty is taken for one that is being written."""
 
 Signature: TypeAlias = tuple[int, int, int, int]
 
@@ -135,8 +139,7 @@ class ManifestSource:
         """List a path's files; None when the path has gone or cannot be read, which is noted."""
         name = str(path)
         try:
-            if not path.is_dir():
-                path.stat()
+            if not stat.S_ISDIR(path.stat().st_mode):
                 found = [name]
             else:
                 with os.scandir(path) as entries:
@@ -154,7 +157,7 @@ class ManifestSource:
         try:
             status = os.stat(name)  # noqa: PTH116 - a string all along
             signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-            if known is not None and known.signature == signature:
+            if known is not None and (known.signature == signature or _is_being_written(status)):
                 return known
             manifest = read_manifest(Path(name).read_text(encoding="utf-8"), name)
         except FileNotFoundError:
@@ -183,6 +186,11 @@ class ManifestSource:
 
 def _is_manifest(entry: os.DirEntry[str]) -> bool:
     return entry.name.endswith(SUFFIXES) and not entry.name.startswith(".") and entry.is_file()
+
+
+def _is_being_written(status: os.stat_result) -> bool:
+    """Tell whether a file was emptied just now, as `cp` does before it writes; a later look takes it at its word."""
+    return status.st_size == 0 and time.time() - status.st_mtime < FRESH
 
 
 def _is_in(name: str, path: Path) -> bool:
