@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _ELSEWHERE: Final = {
     "lab": ("vipwire.lab.cli", "lab", "A small cluster out of network namespaces, to try things and to test."),
+    "status": ("vipwire.inspect.cli", "status", "Show Services, VIPs, endpoints with their share, and drift."),
+    "plan": ("vipwire.inspect.cli", "plan", "Show what is decided for each Service, and why."),
+    "diff": ("vipwire.inspect.cli", "diff", "Show what a sync would change in the kernel; exit 1 if anything."),
 }
 """Commands that are imported when they are used: module, attribute, and what they do."""
 

@@ -5,13 +5,16 @@ A mode that this machine cannot run is an UnsupportedError that says what is mis
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from vipwire.app.config import Config, ProxyMode
 from vipwire.app.engine import Mode
+from vipwire.backends.nftables.explain import NftablesExplainer
 from vipwire.backends.nftables.kernel import NftablesBackend, Witness
 from vipwire.errors import UnsupportedError
 from vipwire.host.kernel import KernelRelease, require_nftables, require_release
 from vipwire.model.net import Family
+from vipwire.reconcile.explainer import Explainer
 
 
 def _nftables(families: Iterable[Family]) -> dict[Family, Mode]:
@@ -22,6 +25,7 @@ def _nftables(families: Iterable[Family]) -> dict[Family, Mode]:
 
 
 _MODES: dict[ProxyMode, Callable[[Iterable[Family]], dict[Family, Mode]]] = {ProxyMode.NFTABLES: _nftables}
+_EXPLAINERS: dict[ProxyMode, Callable[[Family], Explainer[Any, Any]]] = {ProxyMode.NFTABLES: NftablesExplainer}
 
 
 def build_modes(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
@@ -34,6 +38,12 @@ def build_modes(config: Config, families: Iterable[Family]) -> dict[Family, Mode
             "leave the mode blank for the default"
         )
     return build(families)
+
+
+def build_explainer(config: Config, family: Family) -> Explainer[Any, Any] | None:
+    """Build what explains the selected mode's objects; None where the mode has nothing of the kind."""
+    build = _EXPLAINERS.get(config.proxy_mode)
+    return build(family) if build is not None else None
 
 
 def every_mode(families: Iterable[Family]) -> Iterator[tuple[ProxyMode, Family, Mode]]:

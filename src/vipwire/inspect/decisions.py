@@ -1,0 +1,146 @@
+"""`vipwire plan`: what is decided for every Service, in sentences."""
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+from rich.tree import Tree
+
+from vipwire.inspect.document import Document, service_document, share_text
+from vipwire.inspect.show import coloured
+from vipwire.inspect.situation import Side, Situation
+from vipwire.inspect.status import endpoint_text
+from vipwire.model.net import format_address
+from vipwire.model.service import Service
+from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes
+
+_SOURCE = {
+    "never": "the endpoint sees the client's address",
+    "unless-pod": "the endpoint sees the client's address if that is a Pod, else the node's",
+    "always": "the endpoint sees the node's address",
+}
+_MANY = 16
+
+
+def plan_document(situation: Situation, services: list[Service]) -> Document:
+    """Describe what is decided for the node and for each Service."""
+    documents = [service_document(situation, service) for service in services]
+    for document in documents:
+        document.pop("kernel")
+    return {
+        "kind": "Plan",
+        "node": situation.node_name,
+        "families": [_node_document(side) for side in situation.sides],
+        "services": documents,
+    }
+
+
+def _node_document(side: Side) -> Document:
+    node = side.node
+    return {
+        "family": side.family.value,
+        "address": None if node.address is None else format_address(node.address),
+        "zone": node.zone,
+        "podTraffic": _pods(side),
+        "masqueradeAll": node.masquerade_all,
+        "masqueradeMark": f"{node.masquerade_mark:#x}",
+        "nodePortAddresses": [str(prefix) for prefix in node.node_port_addresses],
+        "serviceCIDRs": [str(prefix) for prefix in node.service_cidrs],
+        "externalIPs": node.external_ips,
+    }
+
+
+def _pods(side: Side) -> str:
+    match side.node.pod_traffic:
+        case PodPrefixes(prefixes):
+            return f"from {', '.join(map(str, prefixes))}"
+        case PodBridge(interface):
+            return f"arriving on the bridge {interface}"
+        case PodInterfaces(prefix):
+            return f"arriving on interfaces {prefix}*"
+    return ""
+
+
+def plan_view(document: Document) -> RenderableType:
+    """Lay out a plan as trees of sentences."""
+    parts: list[RenderableType] = [Text(f"node {document['node']}", style="bold")]
+    parts.extend(Text(f"  {family['family']}: {_node_words(family)}") for family in document["families"])
+    for service in document["services"]:
+        parts.append(Text())
+        parts.append(_tree(service))
+    return Group(*parts)
+
+
+def _node_words(family: Document) -> str:
+    words = [f"address {family['address'] or 'none'}"]
+    if family["podTraffic"]:
+        words.append(f"Pods are recognised as traffic {family['podTraffic']}")
+    else:
+        words.append("Pods cannot be told from others (no --cluster-cidr)")
+    if family["masqueradeAll"]:
+        words.append("everything to a ClusterIP is masqueraded")
+    served = ", ".join(family["nodePortAddresses"])
+    words.append(f"node ports answer at {served or 'no address'}")
+    if family["serviceCIDRs"]:
+        words.append(f"ClusterIPs come from {', '.join(family['serviceCIDRs'])}")
+    return "; ".join(words)
+
+
+def _tree(service: Document) -> Tree:
+    tree = Tree(Text(f"{service['namespace']}/{service['name']}", style="bold"))
+    tree.label = Text.assemble(tree.label, f"  {service['type']}, ", ", ".join(_policies(service)))
+    for port in service["ports"]:
+        name = f"port {port['name'] + ' ' if port['name'] else ''}{port['port']}/{port['protocol']}"
+        branch = tree.add(Text(name, style="cyan"))
+        for frontend in port["frontends"]:
+            leaf = branch.add(_headline(frontend))
+            for sentence in _sentences(frontend):
+                leaf.add(sentence)
+        ends = branch.add(Text(f"endpoints ({len(port['endpoints'])})"))
+        for usage in port["endpoints"][:_MANY]:
+            used = "used" if usage["forPolicies"] else "not used"
+            ends.add(Text.assemble(endpoint_text(usage), f" on {usage['node'] or '?'}: {used}: {usage['why']}"))
+        if len(port["endpoints"]) > _MANY:
+            ends.add(Text(f"… {len(port['endpoints']) - _MANY} more (-o json has all)", style="dim"))
+    for lost in service["lost"]:
+        tree.add(Text(f"{lost['frontend']} is left to {lost['to']}, which has it by right or is older", "yellow"))
+    return tree
+
+
+def _policies(service: Document) -> Iterator[str]:
+    yield f"internal policy {service['internalTrafficPolicy']}"
+    if service["type"] != "ClusterIP":
+        yield f"external policy {service['externalTrafficPolicy']}"
+    if service["sessionAffinitySeconds"] is not None:
+        yield f"a client stays with its endpoint for {service['sessionAffinitySeconds']} s"
+
+
+def _headline(frontend: Document) -> Text:
+    if frontend["address"] is None:
+        place = f"{frontend['family']} node port {frontend['port']}"
+    else:
+        place = f"{frontend['kind']} {endpoint_text(frontend)}"
+    return Text.assemble(f"{place}: ", _action_words(frontend))
+
+
+def _action_words(action: Document) -> Text:
+    if action["action"] != "forward":
+        return coloured(f"{action['action']}: {action['reason']}", action["action"])
+    ends = action["endpoints"]
+    each = f", {share_text(ends[0]['share'])} each" if len(ends) > 1 else ""
+    local = sum(end["local"] for end in ends)
+    return Text(f"to {len(ends)} endpoint{'s' * (len(ends) > 1)}{each} ({local} here)", style="green")
+
+
+def _sentences(frontend: Document) -> Iterator[Text]:
+    if frontend["action"] == "forward":
+        yield Text(_SOURCE[frontend["masquerade"]])
+    elif frontend["action"] == "drop":
+        yield Text("dropped rather than rejected, because another node can answer")
+    if "fromThisNode" in frontend:
+        inner = frontend["fromThisNode"]
+        yield Text.assemble(
+            "clients on this node instead: ", _action_words(inner), f"; {_SOURCE[inner['masquerade']]}"
+        )
+    if "allowedSources" in frontend:
+        yield Text(f"only from {', '.join(frontend['allowedSources'])}; others are dropped")

@@ -1,0 +1,50 @@
+"""What somebody may have meant: Services, addresses and ports that are near to one that is not there."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from vipwire.errors import ConfigError
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, format_address
+from vipwire.model.service import Service
+
+_MANY = 3
+
+
+def find_services(services: Mapping[ObjectName, Service], text: str) -> list[Service]:
+    """Find the Services that `name`, `namespace/name` or `namespace/name:port` means; raise ConfigError if none."""
+    if not text:
+        return [services[name] for name in sorted(services)]
+    place, _, _ = text.partition(":")
+    found = [services[name] for name in sorted(services) if place in (str(name), name.name)]
+    if found:
+        return found
+    if place.endswith("/"):
+        found = [services[name] for name in sorted(services) if name.namespace == place[:-1]]
+    if not found:
+        raise ConfigError(f"there is no Service {place!r}{meant(place, _names(services))}")
+    return found
+
+
+def _names(services: Iterable[ObjectName]) -> list[str]:
+    known = sorted(services)
+    return [*(str(name) for name in known), *(name.name for name in known)]
+
+
+def meant(text: str, known: Iterable[str]) -> str:
+    """Say what is near to a text: "; near it: a, b", or what there is at all if that is little."""
+    options = list(dict.fromkeys(known))
+    close = difflib.get_close_matches(text, options, _MANY, 0.6)
+    if close:
+        return f"; near it: {', '.join(close)}"
+    if not options:
+        return "; there is none at all"
+    return f"; there is {', '.join(options)}" if len(options) <= 2 * _MANY else f"; there are {len(options)} others"
+
+
+def near_addresses(address: Address, owners: Mapping[Address, str]) -> list[str]:
+    """Name the VIPs that look most like an address, with their Services."""
+    text = format_address(address)
+    known = {format_address(each): owner for each, owner in owners.items() if len(each) == len(address)}
+    close = difflib.get_close_matches(text, known, _MANY, 0.7)
+    return [f"{each} ({known[each]})" for each in close]

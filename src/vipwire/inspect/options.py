@@ -1,0 +1,140 @@
+"""The command line of everything that looks: the proxy's flags that say what is to be seen, and each command's own.
+
+The flags are those of `vipwire proxy`, in Go's style and with the same meaning, so that what the proxy was started
+with can be pasted behind any command here. `VIPWIRE_FLAGS` in the environment holds flags that come before those.
+"""
+
+import difflib
+import os
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import click
+
+from vipwire.app.config import Config
+from vipwire.app.config_schema import ValueKind
+from vipwire.app.flags import build_config, parse_flags
+from vipwire.app.flags_table import FLAGS, Flag
+from vipwire.errors import ConfigError, VipwireError
+
+ENVIRONMENT: Final = "VIPWIRE_FLAGS"
+_SHOWN: Final = (
+    "manifests",
+    "kubeconfig",
+    "master",
+    "config",
+    "hostname-override",
+    "cluster-cidr",
+    "detect-local-mode",
+    "nodeport-addresses",
+    "masquerade-all",
+    "bind-address",
+    "proxy-mode",
+)
+"""The flags that `--help` explains; all others of `vipwire proxy` are taken too."""
+
+_REFUSED: Final = frozenset({"cleanup", "cleanup-iptables", "init-only", "write-config-to"})
+_TROUBLE: Final = 2
+"""Exit status of a command that could not do its work: 1 means that it found something, as for diff(1)."""
+
+
+class LookCommand(click.Command):
+    """A click command that takes the proxy's flags too, and passes the configuration made of them as `config`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Part the proxy's flags from this command's own options and arguments."""
+        own = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
+        try:
+            flags, rest = _parted(args, own)
+            given = parse_flags([*shlex.split(os.environ.get(ENVIRONMENT, "")), *flags])
+        except (ConfigError, ValueError) as error:
+            raise click.UsageError(str(error), ctx) from error
+        try:
+            left = super().parse_args(ctx, rest)
+        except click.NoSuchOption as error:
+            near = difflib.get_close_matches(error.option_name, [f"--{name}" for name in FLAGS] + sorted(own), n=1)
+            raise click.NoSuchOption(error.option_name, possibilities=near, ctx=ctx) from error
+        ctx.params["config"] = _told(lambda: _config(given))
+        return left
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; say in one line what an operator can do about an error, and exit with status 2."""
+        return _told(lambda: super(LookCommand, self).invoke(ctx))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the command's own options, then the proxy's flags that matter here."""
+        super().format_options(ctx, formatter)
+        with formatter.section("What to look at (flags of `vipwire proxy`, with the same values)"):
+            formatter.write_dl([(_usage(FLAGS[name]), FLAGS[name].help) for name in _SHOWN])
+        with formatter.indentation():
+            formatter.write_text(
+                f"Without --manifests the API server is asked, as the proxy does. The other flags of `vipwire proxy`"
+                f" are taken too. Flags in the variable {ENVIRONMENT} come first."
+            )
+
+
+def _told(action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    except VipwireError as error:
+        for line in str(error).splitlines():
+            click.echo(f"error: {line}", err=True)
+        raise click.exceptions.Exit(_TROUBLE) from error
+    except PermissionError as error:
+        what = error.filename or "this"
+        click.echo(f"error: {what}: {error.strerror}: run it as root, or with CAP_NET_ADMIN", err=True)
+        raise click.exceptions.Exit(_TROUBLE) from error
+
+
+def _parted(args: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
+    """Split arguments into the proxy's flags and the rest. A name that the command has itself is the command's."""
+    flags: list[str] = []
+    rest: list[str] = []
+    words = iter(args)
+    for word in words:
+        flag = None if word in ("-", "--") or word.partition("=")[0] in own else _flag(word)
+        if word == "--":
+            return flags, [*rest, word, *words]
+        if flag is None:
+            rest.append(word)
+            continue
+        if flag.name in _REFUSED:
+            raise ConfigError(f"--{flag.name} has no meaning for a command that only looks")
+        flags.append(word)
+        if "=" not in word and flag.kind is not ValueKind.BOOL:
+            flags.extend(_next(words))
+    return flags, rest
+
+
+def _flag(word: str) -> Flag | None:
+    if not word.startswith("--"):
+        return None
+    flag = FLAGS.get(word[2:].partition("=")[0].replace("_", "-"))
+    return None if flag is not None and flag.name in ("help", "version") else flag
+
+
+def _next(words: Iterator[str]) -> list[str]:
+    following = next(words, None)
+    return [] if following is None else [following]
+
+
+def _config(given: Any) -> Config:
+    config, warnings = build_config(given)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return config
+
+
+def _usage(flag: Flag) -> str:
+    return f"--{flag.name}" if flag.kind is ValueKind.BOOL else f"--{flag.name} {flag.kind.name.lower()}"
+
+
+OUTPUT = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "wide", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="How to print it: tables for a person, json or yaml for a program.",
+)

@@ -1,0 +1,183 @@
+"""What is to be looked at: for each family the plan, the objects that follow from it, and those in the kernel.
+
+Whatever cannot be had (no rights, no kernel support, a mode that is not there) is a sentence in `obstacle`; everything
+that does not need it still works.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vipwire.app.config import Config
+from vipwire.app.engine import Mode
+from vipwire.app.modes import build_explainer, build_modes
+from vipwire.app.node import node_plan
+from vipwire.errors import VipwireError
+from vipwire.host.addresses import LocalAddress, read_addresses
+from vipwire.inspect.source import node_name
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.plan.planner import Planner
+from vipwire.plan.resolve import Plan
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.delta import Delta, diff
+from vipwire.reconcile.explainer import Explainer
+from vipwire.state.store import Store
+
+
+@dataclass(frozen=True)
+class Side:
+    """One family. `observed` is None where the kernel could not be read, for the reason in `obstacle`.
+
+    `remains` says what stands in our place without being ours to read, such as a table of another version.
+    """
+
+    family: Family
+    node: NodePlan
+    plans: Mapping[ObjectName, ServicePlan]
+    mode: Mode | None = None
+    explainer: Explainer[Any, Any] | None = None
+    node_objects: Mapping[Any, Any] = field(default_factory=dict)
+    rendered: Mapping[ObjectName, Rendered[Any, Any]] = field(default_factory=dict)
+    observed: Mapping[Any, Any] | None = None
+    obstacle: str = ""
+    remains: str = ""
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan, ready to resolve packets."""
+        return Plan(self.node, dict(self.plans))
+
+    @cached_property
+    def wanted(self) -> dict[Any, Any]:
+        """Every object that should be."""
+        wanted = dict(self.node_objects)
+        for rendered in self.rendered.values():
+            wanted.update(rendered.own)
+            wanted.update(rendered.shared)
+        return wanted
+
+    @cached_property
+    def delta(self) -> Delta[Any, Any] | None:
+        """What a sync would do; None where the kernel could not be read."""
+        return None if self.observed is None else diff(self.observed, self.wanted)
+
+    def drift(self, name: ObjectName) -> Delta[Any, Any] | None:
+        """Tell what a sync would do to the objects of one Service, None if unknown. Removals belong to nobody."""
+        if self.delta is None:
+            return None
+        rendered = self.rendered.get(name, Rendered())
+        return self.within(self.delta, (*rendered.own, *rendered.shared))
+
+    @staticmethod
+    def within(delta: Delta[Any, Any], keys: Iterable[Any]) -> Delta[Any, Any]:
+        """Narrow a difference to some objects."""
+        wanted = set(keys)
+        return Delta(
+            {key: value for key, value in delta.added.items() if key in wanted},
+            {key: value for key, value in delta.changed.items() if key in wanted},
+            {key: value for key, value in delta.removed.items() if key in wanted},
+        )
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything about this node at one moment. `addresses` are this machine's own."""
+
+    config: Config
+    node_name: str
+    store: Store
+    addresses: tuple[LocalAddress, ...]
+    sides: tuple[Side, ...]
+
+    def side(self, family: Family) -> Side | None:
+        """Find a family; None where this machine does not have it."""
+        return next((side for side in self.sides if side.family is family), None)
+
+    @cached_property
+    def own_addresses(self) -> frozenset[Address]:
+        """The addresses of this node: the machine's, and those of its Node object."""
+        node = self.store.nodes.get(self.node_name)
+        known = node.addresses if node else ()
+        return frozenset((*(item.address for item in self.addresses), *known))
+
+    @property
+    def obstacles(self) -> dict[str, str]:
+        """What could not be read, by family."""
+        return {side.family.value: side.obstacle for side in self.sides if side.obstacle}
+
+
+class Kernel:
+    """The modes of all families, opened once, and what of them could not be opened."""
+
+    def __init__(self, config: Config) -> None:
+        self.modes: dict[Family, Mode] = {}
+        self.explainers: dict[Family, Explainer[Any, Any] | None] = {}
+        self.obstacles: dict[Family, str] = {}
+        try:
+            self.modes = build_modes(config, families())
+        except (VipwireError, OSError) as error:
+            self.obstacles = dict.fromkeys(families(), str(error))
+        self.explainers.update((family, build_explainer(config, family)) for family in self.modes)
+
+    def close(self) -> None:
+        """Give up the sockets."""
+        for mode in self.modes.values():
+            mode.close()
+
+
+@contextmanager
+def opened(config: Config) -> Iterator[Kernel]:
+    """Open the kernel for reading, for a while."""
+    kernel = Kernel(config)
+    try:
+        yield kernel
+    finally:
+        kernel.close()
+
+
+def families() -> tuple[Family, ...]:
+    """Name the families of this machine."""
+    return (Family.IPV4, Family.IPV6) if Path("/proc/net/if_inet6").exists() else (Family.IPV4,)
+
+
+def take(config: Config, store: Store, kernel: Kernel) -> Situation:
+    """Look at everything now."""
+    addresses = read_addresses()
+    sides = tuple(plan_side(config, store, family, addresses) for family in families())
+    return Situation(config, node_name(config), store, addresses, tuple(_observed(side, kernel) for side in sides))
+
+
+def plan_side(config: Config, store: Store, family: Family, addresses: Sequence[LocalAddress]) -> Side:
+    """Plan one family, as the proxy would."""
+    name = node_name(config)
+    machine = [item.address for item in addresses if not item.is_loopback and item.scope == 0]
+    node = node_plan(config, family, name, store.nodes.get(name), store.service_cidrs, machine)
+    planner = Planner(node)
+    planner.update(store.services, store.view)
+    return Side(family, node, planner.plans)
+
+
+def _observed(side: Side, kernel: Kernel) -> Side:
+    mode = kernel.modes.get(side.family)
+    if mode is None:
+        return replace(side, obstacle=kernel.obstacles.get(side.family, ""))
+    explainer = kernel.explainers.get(side.family)
+    side = replace(
+        side,
+        mode=mode,
+        explainer=explainer,
+        node_objects=mode.render_node(side.node),
+        rendered={name: mode.render(plan) for name, plan in side.plans.items()},
+    )
+    try:
+        observed = mode.observe()
+        remains = explainer.remains() if explainer is not None and not observed else ""
+    except (VipwireError, OSError) as error:
+        return replace(side, obstacle=f"the kernel cannot be read: {error}")
+    return replace(side, observed=observed, remains=remains)

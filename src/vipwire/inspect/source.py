@@ -1,0 +1,112 @@
+"""Objects for one look: listed once, or followed for as long as somebody looks.
+
+A proxy waits for its API server for ever; who looks wants to know what is wrong. So the first listing has a limit.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from vipwire.app.config import Config
+from vipwire.errors import ConfigError, VipwireError
+from vipwire.kube.access import load_access
+from vipwire.kube.client import ApiSource
+from vipwire.kube.contact import Health
+from vipwire.kube.manifest import ManifestSource
+from vipwire.state.event import Event
+from vipwire.state.store import Store
+
+PATIENCE = 15.0
+"""Seconds for the first listing."""
+
+
+class Source(Protocol):
+    """Where objects come from: an API server, or manifests."""
+
+    def health(self) -> tuple[Health, ...]:
+        """Tell how the contact is."""
+
+    async def run(self, emit: Callable[[Event], None]) -> None:
+        """Emit events until cancelled."""
+
+
+def node_name(config: Config) -> str:
+    """Name this node as the proxy does."""
+    return config.hostname_override or socket.gethostname().lower()
+
+
+def make_source(config: Config) -> Source:
+    """Choose the source that the flags name. Raise ConfigError if there is none."""
+    if config.manifests:
+        return ManifestSource(Path(path) for path in config.manifests)
+    kubeconfig = config.client_connection.kubeconfig
+    access = load_access(Path(kubeconfig) if kubeconfig else None, config.master or None)
+    return ApiSource(access, node_name(config))
+
+
+def list_once(source: Source, patience: float = PATIENCE) -> Store:
+    """Read all objects once. Raise ConfigError, with what each kind said, if they do not come in time."""
+    return asyncio.run(_list_once(source, patience))
+
+
+async def _list_once(source: Source, patience: float) -> Store:
+    store = Store()
+    await _run(source, store, patience, lambda: None, forever=False)
+    return store
+
+
+def follow(source: Source, changed: Callable[[Store], None], interval: float, patience: float = PATIENCE) -> None:
+    """Read all objects and go on; call `changed` when they are there and every `interval` seconds from then on."""
+
+    async def run() -> None:
+        store = Store()
+        await _run(source, store, patience, lambda: changed(store), forever=True, interval=interval)
+
+    asyncio.run(run())
+
+
+async def _run(
+    source: Source,
+    store: Store,
+    patience: float,
+    look: Callable[[], None],
+    *,
+    forever: bool,
+    interval: float = 1.0,
+) -> None:
+    listed = asyncio.Event()
+
+    def emit(event: Event) -> None:
+        store.apply(event)
+        if not store.waiting:
+            listed.set()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(source.run(emit), name="source")
+            await _wait(source, store, listed, patience)
+            look()
+            while forever:
+                await asyncio.sleep(interval)
+                look()
+            task.cancel()
+    except* VipwireError as errors:
+        raise _first(errors) from None
+
+
+def _first(group: BaseExceptionGroup[VipwireError]) -> VipwireError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+async def _wait(source: Source, store: Store, listed: asyncio.Event, patience: float) -> None:
+    try:
+        async with asyncio.timeout(patience):
+            await listed.wait()
+    except TimeoutError:
+        missing = ", ".join(sorted(kind.value for kind in store.waiting))
+        said = [f"{health.resource}: {health.error}" for health in source.health() if health.error]
+        lines = [f"no list of {missing} came within {patience:g} seconds", *said]
+        raise ConfigError("\n".join(lines)) from None

@@ -1,0 +1,67 @@
+"""Why each endpoint of a Service port is used or not: in words, beside what the plan has decided.
+
+The decision itself is read from the pools that the plan has made; here it is only given its reason.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from vipwire.inspect.situation import Side
+from vipwire.model.net import format_address
+from vipwire.model.service import Service, ServicePort
+from vipwire.plan.node import NodePlan
+from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
+from vipwire.state.store import Store
+
+
+def endpoint_usages(store: Store, side: Side, service: Service, port: ServicePort) -> list[dict[str, Any]]:
+    """Describe every endpoint of a port in one family: where it is, its conditions, and what it is used for and why."""
+    if service.name not in side.plans:
+        return []
+    found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
+    endpoints = categorize(found, side.node)
+    return [_usage(side, candidate, found, endpoints) for candidate in found]
+
+
+def _usage(side: Side, candidate: Candidate, found: Sequence[Candidate], endpoints: Endpoints) -> dict[str, Any]:
+    target, endpoint = candidate.target, candidate.endpoint
+    used = [policy for policy, pool in (("Cluster", endpoints.cluster), ("Local", endpoints.local)) if target in pool]
+    return {
+        "family": side.family.value,
+        "address": format_address(target.address),
+        "port": target.port,
+        "node": endpoint.node,
+        "local": target.local,
+        "ready": endpoint.ready,
+        "serving": endpoint.serving,
+        "terminating": endpoint.terminating,
+        "forPolicies": used,
+        "why": why(candidate, found, side.node, used=bool(used), in_cluster="Cluster" in used),
+    }
+
+
+def why(candidate: Candidate, found: Sequence[Candidate], node: NodePlan, *, used: bool, in_cluster: bool) -> str:
+    """Give the reason why an endpoint is in the pools it is in."""
+    endpoint = candidate.endpoint
+    if endpoint.ready and in_cluster:
+        return "ready" + _hint(candidate, node)
+    if endpoint.ready:
+        hints = ", ".join(endpoint.nodes or endpoint.zones)
+        place = f"node {node.name}" if endpoint.nodes else f"zone {node.zone}"
+        for_local = "; used where a policy is Local" if used else ""
+        return f"left to others: its hints say {hints}, this is {place}{for_local}"
+    if used:
+        return "terminating, but still serves and no endpoint that could replace it is ready"
+    if endpoint.terminating:
+        some = any(other.endpoint.ready for other in found)
+        return "terminating, and others are ready" if some and endpoint.serving else "terminating, serves no more"
+    return "not ready"
+
+
+def _hint(candidate: Candidate, node: NodePlan) -> str:
+    endpoint = candidate.endpoint
+    if endpoint.nodes and node.name in endpoint.nodes:
+        return f", and its hints say node {node.name}"
+    if endpoint.zones and node.zone in endpoint.zones:
+        return f", and its hints say zone {node.zone}"
+    return ""

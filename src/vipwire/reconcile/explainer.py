@@ -1,0 +1,83 @@
+"""What a mode may offer beyond `Backend`, so that people can see what it does: its objects as text, and a packet's way.
+
+Optional: where a mode lacks it, the plan is still explained, only without the kernel's objects.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple, Protocol, TypeVar
+
+from vipwire.model.net import Address
+from vipwire.plan.resolve import Packet
+from vipwire.reconcile.delta import Delta
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class ObjectState(enum.Enum):
+    """How an object that was seen compares with the plan; the value is for people."""
+
+    PLANNED = "as planned"
+    DIFFERENT = "not as planned"
+    MISSING = "missing"
+    FOREIGN = "not ours"
+
+
+class Step(NamedTuple):
+    """One object of the kernel that a packet meets, and what it does to this packet.
+
+    `object` names it (`chain services`, `map service-ips`), `text` is the rule or element as the mode's tool shows it.
+    """
+
+    object: str
+    text: str
+    effect: str
+    state: ObjectState
+
+
+class End(enum.Enum):
+    """What becomes of the packet, as far as the kernel's objects say. UNKNOWN: one of them cannot be read."""
+
+    ANSWERED = "answered"
+    DROPPED = "dropped"
+    REJECTED = "rejected"
+    UNTOUCHED = "untouched"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A packet's way through the kernel's objects.
+
+    `shares` are the probabilities of what a new connection meets: a target (address, port), or None where this slot
+    leads nowhere; they add up to 1 if `end` is ANSWERED, and are empty otherwise. `masqueraded` are the targets'
+    addresses that see the node instead of the client. `remembered` is the target to which session affinity binds this
+    client now, with the seconds that are left.
+    """
+
+    end: End
+    steps: tuple[Step, ...] = ()
+    shares: Mapping[tuple[Address, int] | None, Fraction] | None = None
+    masqueraded: frozenset[Address] = frozenset()
+    remembered: tuple[Address, int, float] | None = None
+
+
+class Explainer(Protocol[K, V]):
+    """Makes one mode's objects of one family understandable."""
+
+    def script(self, delta: Delta[K, V], *, anew: bool = False) -> Iterable[str]:
+        """Write a difference as commands of the mode's own tool, a line each; `anew` to remove what remains first."""
+        ...
+
+    def remains(self) -> str:
+        """Say what stands in our place in the kernel although `observe` sees nothing of ours; "" if nothing."""
+        ...
+
+    def walk(
+        self, observed: Mapping[K, V], wanted: Mapping[K, V], packet: Packet, own: frozenset[Address] = frozenset()
+    ) -> Walk:
+        """Follow a packet through the observed objects; `wanted` are those of the plan, `own` this node's addresses."""
+        ...
