@@ -1,0 +1,211 @@
+"""Keeping plans up to date, and who holds what several Services claim."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.fakes.values import HERE, endpoint, ip, ips, key, named, node_plan, port, service, slice_of
+
+from vipwire.model.endpoint import EndpointSlice
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Family
+from vipwire.model.service import Service
+from vipwire.plan.planner import PlanChange, Planner
+
+
+class Cluster:
+    """A dictionary of objects that a planner looks at; counts how often."""
+
+    def __init__(self, *services: Service) -> None:
+        self.services = {subject.name: subject for subject in services}
+        self.slices: dict[ObjectName, list[EndpointSlice]] = {}
+        self.looks: Counter[ObjectName] = Counter()
+
+    def view(self, name: ObjectName) -> tuple[Service | None, Sequence[EndpointSlice]]:
+        self.looks[name] += 1
+        return self.services.get(name), self.slices.get(name, [])
+
+    def put(self, *services: Service) -> list[ObjectName]:
+        self.services.update((subject.name, subject) for subject in services)
+        return [subject.name for subject in services]
+
+    def remove(self, name: str) -> list[ObjectName]:
+        del self.services[named(name)]
+        return [named(name)]
+
+
+def start(*services: Service) -> tuple[Cluster, Planner]:
+    cluster, planner = Cluster(*services), Planner(node_plan())
+    planner.update(list(cluster.services), cluster.view)
+    return cluster, planner
+
+
+def holders(planner: Planner, address: str) -> dict[str, list[str]]:
+    """Tell who has a frontend with an address, and who has lost one."""
+    packed = ip(address)
+    return {
+        "has": sorted(
+            str(p.name) for p in planner.plans.values() if any(f.key.address == packed for f in p.frontends)
+        ),
+        "lost": sorted(str(p.name) for p in planner.plans.values() if any(k.address == packed for k, _ in p.lost)),
+    }
+
+
+def asking(name: str, cluster_ip: str, created: float = 1.0, external: str = "1.1.1.1", **fields: Any) -> Service:
+    return service(name, cluster_ip, created=created, external_ips=ips(external), **fields)
+
+
+def test_the_older_service_keeps_an_address_whatever_the_order_of_events() -> None:
+    old, young = asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0)
+    for order in ([old, young], [young, old]):
+        cluster, planner = start()
+        for subject in order:
+            planner.update(cluster.put(subject), cluster.view)
+        assert holders(planner, "1.1.1.1") == {"has": ["default/old"], "lost": ["default/young"]}
+        assert planner.plans[named("young")].lost == ((key("1.1.1.1"), named("old")),)
+
+
+def test_names_decide_between_equally_old_services() -> None:
+    _, planner = start(asking("b", "10.96.0.2"), asking("a", "10.96.0.1"), asking("c", "10.96.0.3"))
+    assert holders(planner, "1.1.1.1") == {"has": ["default/a"], "lost": ["default/b", "default/c"]}
+
+
+def test_a_rival_moves_up_when_the_holder_goes() -> None:
+    cluster, planner = start(asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0))
+    changes = planner.update(cluster.remove("old"), cluster.view)
+    assert set(changes) == {named("old"), named("young")}
+    assert changes[named("old")].new is None
+    assert holders(planner, "1.1.1.1") == {"has": ["default/young"], "lost": []}
+
+
+def test_a_rival_moves_up_when_the_holder_asks_for_another_address() -> None:
+    cluster, planner = start(asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0))
+    planner.update(cluster.put(asking("old", "10.96.0.1", 1.0, external="9.9.9.9")), cluster.view)
+    assert holders(planner, "1.1.1.1") == {"has": ["default/young"], "lost": []}
+
+
+def test_a_service_made_anew_under_its_name_is_young_again() -> None:
+    cluster, planner = start(asking("a", "10.96.0.1", 1.0), asking("b", "10.96.0.2", 2.0))
+    changes = planner.update(cluster.put(asking("a", "10.96.0.1", 3.0)), cluster.view)
+    assert set(changes) == {named("a"), named("b")}
+    assert holders(planner, "1.1.1.1") == {"has": ["default/b"], "lost": ["default/a"]}
+
+
+def test_different_ports_of_one_external_ip_go_to_different_services() -> None:
+    _, planner = start(asking("a", "10.96.0.1"), service("b", "10.96.0.2", port(81), external_ips=ips("1.1.1.1")))
+    assert holders(planner, "1.1.1.1") == {"has": ["default/a", "default/b"], "lost": []}
+
+
+def test_a_node_port_has_one_holder() -> None:
+    _, planner = start(
+        service("a", "10.96.0.1", port(80, node_port=30080), created=2.0),
+        service("b", "10.96.0.2", port(81, node_port=30080), created=1.0),
+    )
+    assert planner.plans[named("a")].lost == ((key(None, 30080), named("b")),)
+    assert planner.plans[named("b")].lost == ()
+
+
+@pytest.mark.parametrize("number", [80, 81])
+@pytest.mark.parametrize("field", ["external_ips", "load_balancer_ips"])
+def test_no_one_takes_a_port_of_another_services_cluster_ip_however_old_he_is(field: str, number: int) -> None:
+    thief: dict[str, Any] = {field: ips("10.96.0.1"), "created": 1.0}
+    _, planner = start(service("owner", created=9.0), service("thief", "10.96.0.2", port(number), **thief))
+    assert holders(planner, "10.96.0.1") == {"has": ["default/owner"], "lost": ["default/thief"]}
+    assert planner.plans[named("owner")].cluster_ips == ips("10.96.0.1")
+    assert planner.plans[named("thief")].cluster_ips == ips("10.96.0.2")
+
+
+def test_a_thief_is_found_out_when_the_owner_comes_and_gets_it_back_when_he_goes() -> None:
+    cluster, planner = start(asking("thief", "10.96.0.2", 1.0, external="10.96.0.1"))
+    assert holders(planner, "10.96.0.1")["has"] == ["default/thief"]
+    changes = planner.update(cluster.put(service("owner", created=9.0)), cluster.view)
+    assert set(changes) == {named("owner"), named("thief")}
+    assert holders(planner, "10.96.0.1") == {"has": ["default/owner"], "lost": ["default/thief"]}
+    planner.update(cluster.remove("owner"), cluster.view)
+    assert holders(planner, "10.96.0.1") == {"has": ["default/thief"], "lost": []}
+
+
+def test_of_two_services_with_one_cluster_ip_the_older_has_it_whole() -> None:
+    cluster, planner = start(service("old", created=1.0), service("young", "10.96.0.1", port(81), created=2.0))
+    assert planner.plans[named("young")].cluster_ips == ()
+    assert planner.plans[named("young")].frontends == ()
+    assert planner.plans[named("young")].lost == ((key("10.96.0.1", 81), named("old")),)
+    planner.update(cluster.remove("old"), cluster.view)
+    assert planner.plans[named("young")].cluster_ips == ips("10.96.0.1")
+
+
+def test_only_plans_that_are_other_ones_are_reported_with_what_they_were() -> None:
+    cluster, planner = start(service("web"))
+    assert planner.update([named("web"), named("never")], cluster.view) == {}
+    before = planner.plans[named("web")]
+    cluster.slices[named("web")] = [slice_of("web", endpoint("10.1.0.1"))]
+    changes = planner.update([named("web")], cluster.view)
+    assert changes == {named("web"): PlanChange(before, planner.plans[named("web")])}
+    assert changes[named("web")].new != before
+
+
+def test_a_service_without_an_address_of_the_family_has_no_plan_of_that_family() -> None:
+    cluster = Cluster(service("four"), service("six", "fd00:96::1"), service("both", "10.96.0.2,fd00:96::2"))
+    found = {}
+    for family in Family:
+        planner = Planner(node_plan(family))
+        planner.update(list(cluster.services), cluster.view)
+        found[family] = sorted(name.name for name in planner.plans)
+    assert found == {Family.IPV4: ["both", "four"], Family.IPV6: ["both", "six"]}
+
+
+def test_a_service_that_loses_its_address_of_the_family_is_forgotten_with_its_claims() -> None:
+    cluster, planner = start(asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0))
+    planner.update(cluster.put(asking("old", "fd00:96::1", 1.0)), cluster.view)
+    assert named("old") not in planner.plans
+    assert holders(planner, "1.1.1.1") == {"has": ["default/young"], "lost": []}
+
+
+def test_another_node_plan_plans_everything_again_and_reports_what_differs() -> None:
+    cluster, planner = start(service("web"), service("db", "10.96.0.2"))
+    cluster.slices[named("web")] = [slice_of("web", endpoint("10.1.0.1", HERE))]
+    planner.update([named("web")], cluster.view)
+    moved = planner.move(node_plan(masquerade_all=True), cluster.view)
+    assert set(moved) == {named("web")}
+    assert planner.node == node_plan(masquerade_all=True)
+
+
+def test_another_node_plan_keeps_the_order_of_claims_and_drops_services_that_are_gone() -> None:
+    cluster, planner = start(asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0))
+    cluster.remove("old")
+    moved = planner.move(node_plan(external_ips=True, masquerade_all=True), cluster.view)
+    assert moved[named("old")].new is None
+    assert holders(planner, "1.1.1.1") == {"has": ["default/young"], "lost": []}
+    planner.move(node_plan(external_ips=False), cluster.view)
+    assert holders(planner, "1.1.1.1") == {"has": [], "lost": []}
+
+
+def test_a_change_looks_at_its_service_and_its_rivals_only() -> None:
+    others = [service(f"other-{n}", format_address(ip("10.97.0.0")[:2] + bytes(divmod(n, 256)))) for n in range(2000)]
+    cluster, planner = start(*others, asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0))
+    cluster.looks.clear()
+    planner.update(cluster.put(service("other-7", "10.97.0.7", port(81))), cluster.view)
+    assert cluster.looks == {named("other-7"): 2}
+    cluster.looks.clear()
+    planner.update(cluster.put(asking("old", "10.96.0.1", 3.0)), cluster.view)
+    assert set(cluster.looks) == {named("old"), named("young")}
+
+
+def test_a_change_of_endpoints_does_not_look_at_rivals() -> None:
+    cluster, planner = start(asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0))
+    cluster.slices[named("old")] = [slice_of("old", endpoint("10.1.0.1"))]
+    cluster.looks.clear()
+    planner.update([named("old")], cluster.view)
+    assert set(cluster.looks) == {named("old")}
+
+
+def test_many_services_on_one_external_ip_do_not_look_at_each_other() -> None:
+    sharing = [
+        service(f"s{n}", f"10.96.1.{n}", port(1000 + n), external_ips=ips("1.1.1.1"), created=float(n))
+        for n in range(200)
+    ]
+    cluster, planner = start(*sharing)
+    cluster.looks.clear()
+    planner.update(cluster.remove("s0"), cluster.view)
+    assert set(cluster.looks) == {named("s0")}

@@ -1,0 +1,240 @@
+"""What the store knows after which events, and what it says has to be planned again."""
+
+import pytest
+from tests.fakes.values import endpoint, ips, named, port, service, slice_of
+
+from vipwire.model.endpoint import EndpointSlice
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Prefix
+from vipwire.model.node import Node, ServiceCIDR
+from vipwire.model.problem import Problem
+from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
+from vipwire.state.store import Store
+
+WEB, DB = named("web"), named("db")
+NODE = ObjectName("", "node-1")
+
+
+def after(*events: Event) -> Store:
+    """Make a store that took events and has nothing dirty."""
+    store = Store()
+    for event in events:
+        store.apply(event)
+    store.take_dirty()
+    store.node_changed = False
+    return store
+
+
+def is_dirty(store: Store) -> bool:
+    return store.dirty
+
+
+def problems(store: Store) -> tuple[Problem, ...]:
+    return store.problems
+
+
+def piece(name: str, of: str = "web", *addresses: str) -> EndpointSlice:
+    return slice_of(of, *(endpoint(address) for address in addresses), name=name)
+
+
+def slices_of(store: Store, name: ObjectName) -> list[str]:
+    return [item.name.name for item in store.view(name)[1]]
+
+
+def test_nothing_may_be_programmed_before_every_kind_was_listed() -> None:
+    store = Store()
+    assert store.waiting == set(Kind)
+    for kind in Kind:
+        assert kind in store.waiting
+        store.apply(Listed(kind, ()))
+    assert store.waiting == frozenset()
+
+
+def test_changes_before_the_list_do_not_end_the_wait() -> None:
+    store = after(Upserted(service("web")))
+    assert Kind.SERVICE in store.waiting
+
+
+def test_a_service_is_dirty_once_in_the_order_of_first_changes() -> None:
+    store = after()
+    for event in (Upserted(service("web")), Upserted(service("db")), Upserted(service("web", "10.96.0.9"))):
+        store.apply(event)
+    assert is_dirty(store)
+    assert store.take_dirty() == (WEB, DB)
+    assert not is_dirty(store)
+    assert store.take_dirty() == ()
+
+
+def test_what_did_not_change_is_not_dirty() -> None:
+    store = after(Upserted(service("web")), Upserted(piece("a", "web", "10.1.0.1")))
+    store.apply(Upserted(service("web")))
+    store.apply(Upserted(piece("a", "web", "10.1.0.1")))
+    store.apply(Deleted(Kind.SERVICE, named("never")))
+    store.apply(Deleted(Kind.ENDPOINT_SLICE, named("never")))
+    assert not store.dirty
+
+
+def test_a_relist_adds_changes_and_removes_and_leaves_the_rest_alone() -> None:
+    same, other, gone = service("same"), service("other"), service("gone")
+    store = after(Listed(Kind.SERVICE, (same, other, gone)))
+    new = service("new")
+    store.apply(Listed(Kind.SERVICE, (same, service("other", "10.96.0.7"), new)))
+    assert set(store.take_dirty()) == {other.name, gone.name, new.name}
+    assert set(store.services) == {same.name, other.name, new.name}
+
+
+def test_a_relist_of_one_kind_leaves_the_other_kinds() -> None:
+    store = after(Upserted(service("web")), Upserted(piece("a")), Upserted(Node("node-1")))
+    store.apply(Listed(Kind.SERVICE, ()))
+    assert slices_of(store, WEB) == ["a"]
+    assert set(store.nodes) == {"node-1"}
+    assert store.take_dirty() == (WEB,)
+
+
+def test_a_relist_of_slices_removes_those_that_are_gone() -> None:
+    store = after(Listed(Kind.ENDPOINT_SLICE, (piece("a"), piece("b"), piece("c", "db"))))
+    store.apply(Listed(Kind.ENDPOINT_SLICE, (piece("b"), piece("c", "db"))))
+    assert store.take_dirty() == (WEB,)
+    assert slices_of(store, WEB) == ["b"]
+
+
+def test_slices_are_seen_by_their_service_in_the_order_of_their_names_before_it_exists() -> None:
+    store = after(Upserted(piece("b")), Upserted(piece("a")), Upserted(piece("c", "db")))
+    assert slices_of(store, WEB) == ["a", "b"]
+    assert store.view(WEB)[0] is None
+    store.apply(Upserted(service("web")))
+    assert store.view(WEB)[0] == service("web")
+
+
+def test_a_slice_that_moves_to_another_service_leaves_the_first() -> None:
+    store = after(Upserted(piece("a", "web")), Upserted(piece("b", "web")))
+    store.apply(Upserted(piece("a", "db")))
+    assert set(store.take_dirty()) == {WEB, DB}
+    assert (slices_of(store, WEB), slices_of(store, DB)) == (["b"], ["a"])
+    store.apply(Listed(Kind.ENDPOINT_SLICE, (piece("a", "web"), piece("b", "db"))))
+    assert set(store.take_dirty()) == {WEB, DB}
+    assert (slices_of(store, WEB), slices_of(store, DB)) == (["a"], ["b"])
+
+
+def test_the_last_slice_of_a_service_can_go() -> None:
+    store = after(Upserted(piece("a")))
+    store.apply(Deleted(Kind.ENDPOINT_SLICE, named("a")))
+    assert store.take_dirty() == (WEB,)
+    assert slices_of(store, WEB) == []
+    store.apply(Deleted(Kind.ENDPOINT_SLICE, named("a")))
+    assert not store.dirty
+
+
+def test_the_newest_trigger_of_a_services_slices_counts() -> None:
+    def at(name: str, seconds: float | None) -> EndpointSlice:
+        return EndpointSlice(named(name), WEB, piece("a").family, triggered=seconds)
+
+    store = after(*map(Upserted, [at("a", 5.0), at("b", 7.0), at("c", None)]))
+    assert store.triggered(WEB) == 7.0
+    assert store.triggered(DB) is None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Upserted(Node("node-1", ips("192.168.0.3"))),
+        Upserted(Node("node-2")),
+        Deleted(Kind.NODE, NODE),
+        Listed(Kind.NODE, ()),
+        Upserted(ServiceCIDR("kubernetes", (Prefix.parse("10.98.0.0/16"),))),
+        Deleted(Kind.SERVICE_CIDR, ObjectName("", "kubernetes")),
+        Listed(Kind.SERVICE_CIDR, ()),
+    ],
+)
+def test_a_change_of_nodes_and_ranges_is_seen_and_makes_no_service_dirty(event: Event) -> None:
+    store = after(
+        Upserted(Node("node-1", ips("192.168.0.2"))),
+        Upserted(ServiceCIDR("kubernetes", (Prefix.parse("10.96.0.0/16"),))),
+    )
+    store.apply(event)
+    assert store.node_changed
+    assert not store.dirty
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Upserted(Node("node-1")), Listed(Kind.NODE, (Node("node-1"),)), Deleted(Kind.NODE, ObjectName("", "other"))],
+)
+def test_a_node_said_again_is_no_change(event: Event) -> None:
+    store = after(Upserted(Node("node-1")))
+    store.apply(event)
+    assert not store.node_changed
+
+
+def test_the_ranges_come_by_name() -> None:
+    second, first = (ServiceCIDR(name, (Prefix.parse("10.96.0.0/16"),)) for name in ("b", "a"))
+    assert after(Upserted(second), Upserted(first)).service_cidrs == (first, second)
+
+
+BAD_PORT = Problem("Service", WEB, "spec.ports[1].port", "is 0")
+BAD_IP = Problem("Service", WEB, "spec.externalIPs[0]", "is no address")
+BAD_FILE = Problem("Manifest", ObjectName("", "web.yaml"), "line 3", "does not parse")
+BAD_ENDPOINTS = Problem("Endpoints", WEB, "subsets[0].ports[0].port", "is 0")
+
+
+def test_a_problem_is_told_once_as_long_as_it_lasts_and_again_when_it_comes_back() -> None:
+    store = Store()
+    assert store.apply(Upserted(service("web"), (BAD_PORT,))) == (BAD_PORT,)
+    assert store.apply(Upserted(service("web", "10.96.0.2"), (BAD_PORT, BAD_IP))) == (BAD_IP,)
+    assert problems(store) == (BAD_PORT, BAD_IP)
+    assert store.apply(Upserted(service("web"))) == ()
+    assert problems(store) == ()
+    assert store.apply(Upserted(service("web"), (BAD_PORT,))) == (BAD_PORT,)
+
+
+def test_a_problem_said_twice_in_one_event_is_told_once() -> None:
+    assert Store().apply(Upserted(service("web"), (BAD_PORT, BAD_PORT))) == (BAD_PORT,)
+
+
+def test_a_deletion_may_bring_problems_and_may_end_them() -> None:
+    store = after(Upserted(service("web")))
+    assert store.apply(Deleted(Kind.SERVICE, WEB, (BAD_PORT,))) == (BAD_PORT,)
+    assert problems(store) == (BAD_PORT,)
+    assert store.apply(Deleted(Kind.SERVICE, WEB)) == ()
+    assert problems(store) == ()
+
+
+def test_a_relist_tells_only_new_problems_and_ends_those_it_does_not_name() -> None:
+    store = after(Listed(Kind.SERVICE, (service("web"),), (BAD_PORT,)))
+    assert store.apply(Listed(Kind.SERVICE, (service("web"),), (BAD_PORT, BAD_IP))) == (BAD_IP,)
+    assert store.apply(Listed(Kind.ENDPOINT_SLICE, ())) == ()
+    assert problems(store) == (BAD_PORT, BAD_IP)
+    assert store.apply(Listed(Kind.SERVICE, (service("web"),))) == ()
+    assert problems(store) == ()
+
+
+def test_the_same_words_about_two_objects_are_two_problems() -> None:
+    store = after(Upserted(service("web"), (BAD_PORT,)))
+    other = BAD_PORT._replace(object=DB)
+    assert store.apply(Upserted(service("db"), (other,))) == (other,)
+
+
+def test_a_listed_problem_ends_with_the_next_event_about_the_object() -> None:
+    store = after(Listed(Kind.SERVICE, (service("web"),), (BAD_PORT,)))
+    store.apply(Upserted(service("web", "10.96.0.1", port(81))))
+    assert problems(store) == ()
+
+
+def test_the_problem_of_a_file_ends_with_the_file() -> None:
+    store = after(Listed(Kind.SERVICE, (), (BAD_FILE,)))
+    store.apply(Deleted(Kind.SERVICE, BAD_FILE.object))
+    assert problems(store) == ()
+    assert store.apply(Deleted(Kind.SERVICE, BAD_FILE.object, (BAD_FILE,))) == (BAD_FILE,)
+    assert store.apply(Listed(Kind.SERVICE, (), (BAD_FILE,))) == ()
+    assert problems(store) == (BAD_FILE,)
+
+
+def test_the_problem_of_endpoints_is_spoken_of_by_their_first_slice() -> None:
+    first, second = piece("web:0:IPv4"), piece("web:1:IPv4")
+    listed = Listed(Kind.ENDPOINT_SLICE, (first, second), (BAD_ENDPOINTS,))
+    for store in (after(listed), after(Upserted(first, (BAD_ENDPOINTS,)), Upserted(second))):
+        assert store.apply(Upserted(second)) == ()
+        assert problems(store) == (BAD_ENDPOINTS,)
+        assert store.apply(Upserted(first, (BAD_ENDPOINTS,))) == ()
+        assert store.apply(Upserted(first)) == ()
+        assert problems(store) == ()
