@@ -127,7 +127,7 @@ class Reconciler(Generic[K, V]):
     def _observe_and_commit(self, pending: Sequence[ObjectName], report: Report[K]) -> None:
         # A try that failed halfway has forgotten what Services had before: the next one still has to know.
         before = self._before = {**self._before, **self._belief.services}
-        expected = self._keys(pending, before)
+        expected = self._keys(pending, before) if self._started else set()
         self._belief = Belief(unowned=self._backend.observe())
         report.observed = len(self._belief.unowned)
         names = list(self._desired)

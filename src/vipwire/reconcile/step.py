@@ -27,6 +27,11 @@ class Belief(Generic[K, V]):
     unowned: dict[K, V] = field(default_factory=dict)
 
 
+def _other(objects: Mapping[K, V], than: Mapping[K, V]) -> dict[K, V]:
+    """Choose the objects that the other mapping does not have, or has with another value."""
+    return {key: value for key, value in objects.items() if than.get(key, _MISSING) != value}
+
+
 class Step(Generic[K, V]):
     """Collects Services, computes their common difference, and after its commit makes it the belief."""
 
@@ -43,12 +48,10 @@ class Step(Generic[K, V]):
         self._wanted[name] = wanted
         old = self._belief.services.get(name)
         if wanted is not None:
-            have = old.own if old is not None else {}
-            self._gained.update((k, v) for k, v in wanted.own.items() if have.get(k, _MISSING) != v)
+            self._gained.update(wanted.own if old is None else _other(wanted.own, old.own))
             self._share(wanted.shared, +1)
         if old is not None:
-            keep = wanted.own if wanted is not None else {}
-            self._lost.update((k, v) for k, v in old.own.items() if keep.get(k, _MISSING) != v)
+            self._lost.update(old.own if wanted is None else _other(old.own, wanted.own))
             self._share(old.shared, -1)
 
     def _share(self, shared: Mapping[K, V], by: int) -> None:
@@ -68,20 +71,23 @@ class Step(Generic[K, V]):
                 gained[key] = self._shared_values[key]
             elif before > 0 and before + by <= 0:
                 lost[key] = self._shared_values[key]
-        delta: Delta[K, V] = Delta()
         unowned = self._belief.unowned
+        if not lost and not unowned:
+            return Delta(added=gained)
+        delta: Delta[K, V] = Delta(removed=lost)
+        taken = 0
         for key, new in gained.items():
             if key in lost:
                 old = lost.pop(key)
             elif key in unowned:
                 old = unowned[key]
+                taken += 1
             else:
                 delta.added[key] = new
                 continue
             if old != new:
                 delta.changed[key] = (old, new)
-        delta.removed.update(lost)
-        if last:
+        if last and taken < len(unowned):
             delta.removed.update((key, old) for key, old in unowned.items() if key not in gained)
         return delta
 

@@ -9,6 +9,7 @@ looks nothing but our own commits, of either family, may have counted: that is w
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import TypeVar
 
 from vipwire.backends.nftables import render as rendering
@@ -32,7 +33,7 @@ from vipwire.errors import CommitError
 from vipwire.model.net import Family
 from vipwire.netlink.message import Acknowledgement
 from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.elements import Element, decode_elements
+from vipwire.netlink.nftables.elements import Element, decode_elements, decode_plain
 from vipwire.netlink.nftables.wire import NFPROTO, Code, Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.plan.node import NodePlan
@@ -229,15 +230,15 @@ class NftablesBackend:
         return tuple(texts)
 
     def _read_elements(self, declaration: decode.SetDeclaration) -> Iterator[tuple[ObjectKey, Object]]:
-        name, key_length, value_length = declaration.name, declaration.key_length, declaration.value_length
+        name, sizes = declaration.name, (declaration.key_length, declaration.value_length)
         request = encode.list_elements(self.family, TABLE, name)
-        plain = b""
         for payload in self._socket.dump(Kind.GETSETELEM, request):
-            for element in decode_elements(payload, key_length, value_length):
-                if element.comment or element.key_end is not None or element.verdict is not None:
-                    yield (name, element.key), _value(element)
-                else:
-                    yield (name, element.key), element.data or plain
+            plain = decode_plain(payload, *sizes)
+            if plain is not None:
+                yield from zip(zip(repeat(name), plain.keys), plain.data, strict=False)
+                continue
+            for element in decode_elements(payload, *sizes):
+                yield (name, element.key), _value(element)
 
 
 def _hook(chain: decode.Chain) -> Hook | None:
@@ -251,6 +252,8 @@ def _value(element: Element) -> Object:
     if element.verdict is not None:
         code, chain = element.verdict
         return Verdict(chain if code == Code.GOTO else f"# verdict {code} {chain}")
+    if not element.comment:
+        return element.data or b""
     return Noted(element.data or b"", element.comment)
 
 

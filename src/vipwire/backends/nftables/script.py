@@ -6,8 +6,8 @@ rules are written             a changed chain is emptied and filled again; nobod
 chains and sets disappear     after nothing refers to them any more
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
 
 from vipwire.backends.nftables import names
 from vipwire.backends.nftables.language import SetSpec, compile_set
@@ -15,12 +15,17 @@ from vipwire.backends.nftables.names import CHAIN, SET, TABLE, Chain, Noted, Obj
 from vipwire.backends.nftables.skeleton import compiled
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import encode
-from vipwire.netlink.nftables.elements import element
+from vipwire.netlink.nftables.elements import element, plain_elements
 from vipwire.netlink.nftables.encode import Operation
 from vipwire.netlink.nftables.wire import Code
 from vipwire.reconcile.delta import Delta
 
 COMMENT = "vipwire: Kubernetes Services; every change by hand is undone"
+
+
+_Group: TypeAlias = list[tuple[bytes, Object]]
+_Groups: TypeAlias = dict[str, _Group]
+"""Keys without their first halves, and values, by these halves."""
 
 
 class Step(NamedTuple):
@@ -39,14 +44,14 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
     if recreate:  # the table may be absent, and deleting an absent one is refused
         yield Step(encode.new_table(family, TABLE), "add table")
         yield Step(encode.delete_table(family, TABLE), "delete table")
-    if recreate or any(key[0] == SET for key in delta.added):
+    added, removed = _grouped(delta.added.items()), _grouped(delta.removed.items())
+    if recreate or SET in added:
         yield Step(encode.new_table(family, TABLE, COMMENT), "add table")
-    coming = {**delta.added, **{key: new for key, (_, new) in delta.changed.items()}}
-    going = {**delta.removed, **{key: old for key, (old, _) in delta.changed.items()}}
-    yield from _declarations(family, delta.added)
+    coming = _joined(added, _grouped((key, new) for key, (_, new) in delta.changed.items()))
+    going = _joined(removed, _grouped((key, old) for key, (old, _) in delta.changed.items()))
+    yield from _declarations(family, added)
     yield from _elements(family, going, adding=False)
-    for name, chain in _chains(going):
-        del chain
+    for name, _ in _chains(going):
         yield Step(encode.flush_chain(family, TABLE, name), f"flush chain {name}")
     for name, chain in _chains(coming):
         for rule in chain.rules:
@@ -54,17 +59,30 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
             operation = encode.new_rule(family, TABLE, name, made.expressions, made.comment)
             yield Step(operation, f"add rule {name} {rule}")
     yield from _elements(family, coming, adding=True)
-    yield from _removals(family, delta.removed)
+    yield from _removals(family, removed)
 
 
-def _declarations(family: Family, added: Mapping[ObjectKey, Object]) -> Iterator[Step]:
-    for key, value in added.items():
+def _grouped(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
+    """Put together what one message can hold: the elements of a set; the chains; the sets."""
+    groups: _Groups = {}
+    for (name, key), value in objects:
+        if (group := groups.get(name)) is None:
+            group = groups[name] = []
+        group.append((key, value))
+    return groups
+
+
+def _joined(groups: _Groups, more: _Groups) -> _Groups:
+    return {name: [*groups.get(name, ()), *more.get(name, ())] for name in {**groups, **more}} if more else groups
+
+
+def _declarations(family: Family, added: _Groups) -> Iterator[Step]:
+    for _, value in added.get(SET, ()):
         if isinstance(value, SetSpec):
             operation = encode.new_set(family, TABLE, value.name, compile_set(value, family))
             yield Step(operation, f"add set {value.name}")
-        elif isinstance(value, Chain):
-            name = key[1].decode()
-            yield Step(encode.new_chain(family, TABLE, name, _hook(value)), f"add chain {name}")
+    for name, chain in _chains(added):
+        yield Step(encode.new_chain(family, TABLE, name, _hook(chain)), f"add chain {name}")
 
 
 def _hook(chain: Chain) -> encode.Hook | None:
@@ -72,34 +90,34 @@ def _hook(chain: Chain) -> encode.Hook | None:
     return None if hook is None else encode.Hook(hook.type, encode.HOOKS[hook.hook], hook.priority)
 
 
-def _removals(family: Family, removed: Mapping[ObjectKey, Object]) -> Iterator[Step]:
+def _removals(family: Family, removed: _Groups) -> Iterator[Step]:
     for name, _ in _chains(removed):
         yield Step(encode.delete_chain(family, TABLE, name), f"delete chain {name}")
-    for key in removed:
-        if key[0] == SET:
-            name = key[1].decode()
-            yield Step(encode.delete_set(family, TABLE, name), f"delete set {name}")
+    for key, _ in removed.get(SET, ()):
+        name = key.decode()
+        yield Step(encode.delete_set(family, TABLE, name), f"delete set {name}")
 
 
-def _chains(objects: Mapping[ObjectKey, Object]) -> Iterator[tuple[str, Chain]]:
-    return ((key[1].decode(), value) for key, value in objects.items() if isinstance(value, Chain))
+def _chains(groups: _Groups) -> Iterator[tuple[str, Chain]]:
+    return ((key.decode(), value) for key, value in groups.get(CHAIN, ()) if isinstance(value, Chain))
 
 
-def _elements(family: Family, objects: Mapping[ObjectKey, Object], *, adding: bool) -> Iterator[Step]:
-    by_set: dict[str, list[bytes]] = {}
-    for (name, key), value in objects.items():
+def _elements(family: Family, groups: _Groups, *, adding: bool) -> Iterator[Step]:
+    make, verb = (encode.new_elements, "add") if adding else (encode.delete_elements, "delete")
+    for name, group in groups.items():
         if name in (CHAIN, SET):
             continue
-        blob = _element(key, value) if adding else _without_data(key, value)
-        by_set.setdefault(name, []).append(blob)
-    for name, blobs in by_set.items():
-        yield from _batches(family, name, blobs, adding=adding)
+        blobs = _encoded(group) if adding else [_without_data(key, value) for key, value in group]
+        for operation in make(family, TABLE, name, blobs):
+            yield Step(operation, f"{verb} elements of {name}")
 
 
-def _batches(family: Family, name: str, blobs: Iterable[bytes], *, adding: bool) -> Iterator[Step]:
-    make, verb = (encode.new_elements, "add") if adding else (encode.delete_elements, "delete")
-    for operation in make(family, TABLE, name, blobs):
-        yield Step(operation, f"{verb} elements of {name}")
+def _encoded(group: _Group) -> list[bytes]:
+    """Encode one set's elements; the endpoints, which are most of all, at once."""
+    plain = [(key, value) for key, value in group if isinstance(value, bytes)]
+    if len(plain) == len(group):
+        return plain_elements(plain)
+    return [_element(key, value) for key, value in group]
 
 
 def _element(key: bytes, value: Object) -> bytes:

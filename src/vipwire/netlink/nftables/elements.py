@@ -12,7 +12,7 @@ in that form too; whatever looks different takes the general walk.
 import functools
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from vipwire.errors import DecodeError
@@ -90,8 +90,20 @@ def element(
 
 def _annotated(plain: bytes, comment: str) -> bytes:
     """Append a comment to an encoded element."""
-    whole = plain + attribute(wire.ELEMENT_USERDATA, userdata.comment(comment))
-    return struct.pack("=2H", len(whole), wire.LIST_ELEMENT | _NESTED) + whole[4:]
+    note = userdata.comment(comment)
+    size = len(plain) + 4 + len(note)
+    padding = -size % 4
+    head = _LIST_ELEMENT(size + padding, wire.LIST_ELEMENT | _NESTED)
+    return b"".join((head, plain[4:], _LIST_ELEMENT(4 + len(note), wire.ELEMENT_USERDATA), note, bytes(padding)))
+
+
+_LIST_ELEMENT = struct.Struct("=2H").pack
+
+
+def plain_elements(pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+    """Encode elements that are a key and data (empty in a set) and nothing else, all of the first one's sizes."""
+    head, middle = _frame(*map(len, pairs[0]))
+    return [head + key + middle + data for key, data in pairs]
 
 
 def encode_element(member: Element) -> bytes:
@@ -129,10 +141,10 @@ def decode_elements(payload: memoryview, key: int, data: int = 0) -> Iterable[El
     members = attributes(payload, 4).get(wire.ELEMENTS_LIST)
     if members is None:
         return ()
-    shape = _Shape(-(-key // 4) * 4, -(-data // 4) * 4)  # a key of one part is not padded in the declaration
+    shape = _shape(key, data)
     plain = _uniform(members, shape)
     if plain is not None:
-        return plain
+        return map(Element, *plain) if data else map(Element, plain.keys)
     found = (value for kind, value in walk(members) if kind == wire.LIST_ELEMENT)
     return [_commented(bytes(value), shape) or _decode(value) for value in found]
 
@@ -142,18 +154,37 @@ class _Shape(NamedTuple):
     data: int
 
 
-def _uniform(members: memoryview, shape: _Shape) -> list[Element] | None:
+class Columns(NamedTuple):
+    """The keys of some elements, and their data in the same order."""
+
+    keys: tuple[bytes, ...]
+    data: tuple[bytes, ...]
+
+
+def _shape(key: int, data: int) -> _Shape:
+    """Round sizes up: a key of one part is not padded in the declaration."""
+    return _Shape(-(-key // 4) * 4, -(-data // 4) * 4)
+
+
+def decode_plain(payload: memoryview, key: int, data: int) -> Columns | None:
+    """Decode one message of a dump, if its elements are a key and data (empty in a set) and nothing else.
+
+    None if one of them is something else, for which there is `decode_elements`; sizes are as there.
+    """
+    members = attributes(payload, 4).get(wire.ELEMENTS_LIST)
+    return None if members is None else _uniform(members, _shape(key, data))
+
+
+def _uniform(members: memoryview, shape: _Shape) -> Columns | None:
     """Decode elements that all have the plain shape; None if one has not."""
     head, middle = _frame(*shape, 0)
     layout = _rows(len(head), shape.key, len(middle), shape.data)
-    if len(members) % layout.size:
+    if not members or len(members) % layout.size:
         return None
-    rows = list(layout.iter_unpack(members))
-    if any(row[0] != head or row[2] != middle for row in rows):
+    heads, keys, middles, found = zip(*layout.iter_unpack(members), strict=True)
+    if heads.count(head) != len(heads) or middles.count(middle) != len(middles):
         return None
-    if shape.data:
-        return [Element(value, found) for _, value, _, found in rows]
-    return [Element(value) for _, value, _, _ in rows]
+    return Columns(keys, found)
 
 
 @functools.cache
