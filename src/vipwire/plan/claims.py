@@ -20,10 +20,12 @@ class Claimant(NamedTuple):
 
 
 class _Claim(NamedTuple):
+    """Each key and address once."""
+
     claimant: Claimant
-    keys: frozenset[FrontendKey]
-    owned: frozenset[Address]
-    borrowed: frozenset[Address]
+    keys: tuple[FrontendKey, ...]
+    owned: tuple[Address, ...]
+    borrowed: tuple[Address, ...]
 
 
 class Claims:
@@ -39,9 +41,9 @@ class Claims:
         self, claimant: Claimant, keys: Iterable[FrontendKey], cluster_ips: Iterable[Address]
     ) -> set[ObjectName]:
         """Replace a Service's claims; return the other Services whose frontends this may concern."""
-        keys, owned = frozenset(keys), frozenset(cluster_ips)
-        borrowed = frozenset(key.address for key in keys if key.address is not None) - owned
-        claim = _Claim(claimant, keys, owned, borrowed)
+        keys, owned = tuple(dict.fromkeys(keys)), tuple(dict.fromkeys(cluster_ips))
+        borrowed = {key.address: None for key in keys if key.address is not None and key.address not in owned}
+        claim = _Claim(claimant, keys, owned, tuple(borrowed))
         if self._of.get(claimant.name) == claim:
             return set()
         concerned = self.remove(claimant.name)

@@ -119,6 +119,8 @@ def _keys(node: NodePlan, service: Service, port: ServicePort) -> Iterator[tuple
 
 def of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, ...]:
     """Choose the addresses of one family."""
+    if len(addresses) <= 1:
+        return addresses if addresses and family_of(addresses[0]) is family else ()
     return tuple([address for address in addresses if family_of(address) is family])
 
 

@@ -38,22 +38,21 @@ def candidates(name: ServicePortName, family: Family, slices: Iterable[EndpointS
 
     Slices overlap while the controller moves an endpoint: of two, the better one counts (ready, serving, local).
     """
-    found: dict[tuple[bytes, int], Candidate] = {}
-    for piece in slices:
-        if piece.family is not family:
-            continue
-        for port in piece.ports:
-            if port.name != name.port or port.protocol is not name.protocol:
-                continue
-            number = port.port
-            for endpoint in piece.endpoints:
-                address = endpoint.address
-                local = bool(node) and endpoint.node == node
-                new = Candidate(Target(address, number, local), endpoint)
-                old = found.get((address, number))
-                if old is None or _worth(new) > _worth(old):
-                    found[address, number] = new
-    return [found[key] for key in sorted(found)]
+    found = [
+        Candidate(Target(endpoint.address, port.port, bool(node) and endpoint.node == node), endpoint)
+        for piece in slices
+        if piece.family is family
+        for port in piece.ports
+        if port.name == name.port and port.protocol is name.protocol
+        for endpoint in piece.endpoints
+    ]
+    best: dict[tuple[Address, int], Candidate] = {}
+    for candidate in found:
+        key = candidate.target[:2]
+        old = best.get(key)
+        if old is None or _worth(candidate) > _worth(old):
+            best[key] = candidate
+    return [best[key] for key in sorted(best)]
 
 
 def _worth(candidate: Candidate) -> tuple[bool, bool, bool]:
