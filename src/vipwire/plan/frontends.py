@@ -138,14 +138,14 @@ def _policies(node: NodePlan, service: Service, endpoints: Endpoints) -> _Polici
     if service.internal_policy is TrafficPolicy.CLUSTER:
         internal = Forward(endpoints.cluster, internal_masquerade, affinity)
     elif endpoints.local:
-        internal = Forward(endpoints.local, internal_masquerade, affinity)
+        internal = Forward(endpoints.local, internal_masquerade, affinity, TrafficPolicy.LOCAL)
     else:
         internal = Drop(Reason.NO_LOCAL_ENDPOINTS)
     if service.external_policy is TrafficPolicy.CLUSTER:
         return _Policies(internal, Forward(endpoints.cluster, Masquerade.ALWAYS, affinity), None)
     external: Action = Drop(Reason.NO_LOCAL_ENDPOINTS)
     if endpoints.local:
-        external = Forward(endpoints.local, Masquerade.NEVER, affinity)
+        external = Forward(endpoints.local, Masquerade.NEVER, affinity, TrafficPolicy.LOCAL)
     return _Policies(internal, external, Forward(endpoints.cluster, Masquerade.UNLESS_POD, affinity))
 
 

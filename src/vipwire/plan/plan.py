@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Prefix, Protocol, format_endpoint
+from vipwire.model.service import TrafficPolicy
 
 
 class Target(NamedTuple):
