@@ -50,12 +50,14 @@ class Forward:
     """Each new connection goes to one target of the pool. `affinity_seconds` keeps a client where it went before.
 
     A target on this node that is the client itself (hairpin) is masqueraded in any case, or it would answer itself
-    directly. Elsewhere a Pod meets the rules of its own node first.
+    directly. Elsewhere a Pod meets the rules of its own node first. `policy` is the traffic policy that chose the pool:
+    kube-proxy names its chains by it.
     """
 
     pool: Pool
     masquerade: Masquerade
     affinity_seconds: int | None = None
+    policy: TrafficPolicy = TrafficPolicy.CLUSTER
 
 
 @dataclass(frozen=True, slots=True)
