@@ -5,13 +5,14 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test lint types imports pytest bench build clean
+.PHONY: help demo test lint types imports pytest bench build docs clean
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
 	@echo "make test    linters, types, layers, and all tests"
 	@echo "make bench   the benchmarks behind docs/performance.md"
 	@echo "make build   the wheel, in dist/"
+	@echo "make docs    write docs/configuration.md anew, after a change of the flags"
 	@echo "make clean   remove what these have made"
 
 demo:
@@ -42,6 +43,9 @@ build:
 
 .venv/ready-for-test: pyproject.toml scripts/setup
 	@scripts/setup test
+
+docs: .venv/ready-for-test
+	@$(BIN)/python scripts/configuration.py
 
 clean:
 	rm -rf .venv build dist .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,151 @@
+"""What the documents say about files, commands, flags, names and limits is so."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from scripts import configuration
+
+from vipwire.app.flags_table import FLAGS
+from vipwire.backends.nftables.names import LARGEST_POOL, Class, Space
+from vipwire.backends.nftables.skeleton import AFFINITY_SIZE, node_objects, sets
+from vipwire.cli import main
+from vipwire.kube.document import read_manifest
+from vipwire.model.net import Address, Family, Prefix
+from vipwire.plan.node import NodePlan, PodPrefixes
+from vipwire.state.event import Kind
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+README = (ROOT / "README.md").read_text()
+NFTABLES = (ROOT / "docs/modes/nftables.md").read_text()
+
+
+def words_of_commands(text: str) -> Iterator[list[str]]:
+    """Yield what is typed in examples and code: the words after `vipwire`."""
+    for line in re.findall(r"^[$#] (vipwire .*)$", text, re.MULTILINE) + re.findall(r"`(vipwire [^`]*)`", text):
+        yield line.split()[1:]
+
+
+def chains() -> set[str]:
+    everything = Prefix(Address(bytes(4)), 0)
+    node = NodePlan(Family.IPV4, "n", pod_traffic=PodPrefixes((everything,)), node_port_addresses=(everything,))
+    return {key[1].decode() for key in node_objects(node)} - {spec.name for spec in sets(Family.IPV4)}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)]+)\)", document.read_text())
+    missing = [
+        link
+        for link in links
+        if not link.startswith(("https://", "#")) and not (document.parent / link.partition("#")[0]).exists()
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_of_vipwire_exists(document: Path) -> None:
+    for words in words_of_commands(document.read_text()):
+        command: click.Command | None = main
+        rest = iter(words)
+        while isinstance(command, click.Group) and (word := next(rest, "-")) and not word.startswith("-"):
+            with click.Context(command) as context:
+                command = command.get_command(context, word)
+            assert command, f"there is no `vipwire {' '.join(words)}`"
+        if command and command.name in ("proxy", "cleanup"):
+            flags = [word.lstrip("-").partition("=")[0] for word in words if word.startswith("-")]
+            assert not [flag for flag in flags if flag not in FLAGS]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_target_of_make_exists(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = document.read_text()
+    assert {*re.findall(r"`make ([a-z]+)`", text), *re.findall(r"^\$ make ([a-z]+)$", text, re.MULTILINE)} <= targets
+
+
+def test_the_folders_of_the_map_are_there_and_all_of_them() -> None:
+    design = (ROOT / "DESIGN.md").read_text()
+    named = set(re.findall(r"^  ([a-z]+)/ ", design, re.MULTILINE))
+    there = {path.name for path in (ROOT / "src/vipwire").iterdir() if (path / "__init__.py").exists()}
+    assert named == there
+    assert len(design.splitlines()) <= 150
+
+
+def test_the_manifest_of_the_readme_is_taken_without_complaint() -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    manifest = read_manifest(example, "web.yaml")
+    assert [entry.kind for entry in manifest.entries] == [Kind.SERVICE, Kind.ENDPOINT_SLICE]
+    assert not manifest.problems
+    assert not [problem for entry in manifest.entries for problem in entry.problems]
+
+
+def test_every_map_set_and_chain_is_described() -> None:
+    described = set(re.findall(r"`([a-z-]+)`", NFTABLES))
+    assert {spec.name for spec in sets(Family.IPV4)} <= described
+    assert chains() <= described
+
+
+def test_the_names_of_classes_are_those_that_are_described() -> None:
+    for space in Space:
+        for local in (False, True):
+            for affinity in (False, True):
+                pattern = Class(space, local, affinity, 5).chain.replace("-5", "-N")
+                in_short = space is Space.NODE_PORT and affinity
+                assert in_short or f"`{pattern}`" in NFTABLES
+    assert Class(Space.NODE_PORT, local=True, affinity=False, size=3).chain == "nodeport-local-pick-3"
+    assert "`4:3` is `nodeport-local-pick-3`" in NFTABLES
+
+
+def test_the_way_of_a_packet_names_no_chain_that_is_not_there() -> None:
+    diagrams = re.findall(r"```\n(.*?)```", (ROOT / "docs/packet-path.md").read_text(), re.DOTALL)
+    named = set(re.findall(r"(?:─▶|input|-1[01]0|  0|100) +([a-z]+-[a-z-]+)(?![a-z-]*\d)", "\n".join(diagrams)))
+    assert named
+    assert {name for name in named if not re.search(r"-(pick|affinity)-$", name)} <= chains()
+
+
+def test_limits_are_those_of_the_code() -> None:
+    assert f"at most {LARGEST_POOL:,} endpoints" in NFTABLES
+    assert f"room for {AFFINITY_SIZE:,} pairs" in NFTABLES
+    assert f"{LARGEST_POOL:,} endpoints" in (ROOT / "docs/design/0002-class-in-meta-priority.md").read_text()
+
+
+def test_the_page_of_flags_is_what_the_table_of_flags_makes() -> None:
+    assert configuration.PATH.read_text() == configuration.document(), "run `make docs`"
+
+
+def test_dependencies_are_those_that_are_imported_and_each_is_explained() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[<>=~! ]", line)[0] for line in project["dependencies"]}
+    of_import = {"yaml": "PyYAML", "prometheus_client": "prometheus-client"}
+    imported = {name for path in (ROOT / "src").rglob("*.py") for name in roots_of_imports(path)}
+    foreign = {of_import.get(name, name) for name in imported - set(sys.stdlib_module_names) - {"vipwire"}}
+    assert declared == foreign
+    rows = set(re.findall(r"^\| ([\w-]+) \|", (ROOT / "docs/dependencies.md").read_text(), re.MULTILINE))
+    assert rows - {"package"} == declared
+
+
+def roots_of_imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def test_continuous_integration_runs_the_command_of_the_readme() -> None:
+    (command,) = re.findall(r"## Develop\n\n```console\n\$ (.*)\n", README)
+    assert (ROOT / ".ci/run").read_text().splitlines()[-1] == f"exec {command}"
+
+
+def test_the_setup_script_says_how_it_is_used() -> None:
+    done = subprocess.run([ROOT / "scripts/setup", "dinner"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "demo|test" in done.stderr
