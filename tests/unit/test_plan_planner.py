@@ -182,7 +182,7 @@ def test_another_node_plan_keeps_the_order_of_claims_and_drops_services_that_are
 
 
 def test_a_change_looks_at_its_service_and_its_rivals_only() -> None:
-    others = [service(f"other-{n}", format_address(ip("10.97.0.0")[:2] + bytes(divmod(n, 256)))) for n in range(2000)]
+    others = [service(f"other-{n}", f"10.97.{n // 256}.{n % 256}") for n in range(2000)]
     cluster, planner = start(*others, asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0))
     cluster.looks.clear()
     planner.update(cluster.put(service("other-7", "10.97.0.7", port(81))), cluster.view)

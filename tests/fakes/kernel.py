@@ -1,0 +1,98 @@
+"""A kernel that holds objects in a dictionary, and a mode that programs it: to test what is above a mode.
+
+It behaves as a real one where that matters: a transaction is all or nothing; adding what is there, and changing or
+removing what is not, is refused; anybody may change its objects, which `changed` tells.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from vipwire.errors import CommitError
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.delta import Delta, patch
+
+Objects = dict[str, str]
+
+
+class DictBackend:
+    """A mode of strings. A Service has an object for each address, and shares one for the number of addresses."""
+
+    def __init__(self, held: Mapping[str, str] = {}) -> None:
+        self.held: Objects = dict(held)
+        self.refused: set[str] = set()
+        """Keys that no transaction may add or change."""
+        self.fails = ""
+        """Why the kernel does not answer at all; empty if it does."""
+        self.observed = 0
+        self.deltas: list[Delta[str, str]] = []
+        """The transactions that were accepted."""
+        self.refusals = 0
+        self._meddled = False
+
+    def render_node(self, node: NodePlan) -> Mapping[str, str]:
+        """Render the node."""
+        return {"node": str(node.masquerade_bit)}
+
+    def render(self, plan: ServicePlan) -> Rendered[str, str]:
+        """Render a Service."""
+        own = {f"{address.hex()}": str(plan.name) for address in plan.cluster_ips}
+        own.update((f"{plan.name}{frontend.key}", str(frontend.action)) for frontend in plan.frontends)
+        return Rendered(own, {f"size {len(plan.cluster_ips)}": "shared"} if plan.cluster_ips else {})
+
+    def observe(self) -> Objects:
+        """Read everything."""
+        self._answer()
+        self.observed += 1
+        self._meddled = False
+        return dict(self.held)
+
+    def changed(self) -> bool:
+        """Tell whether `meddle` was called."""
+        self._answer()
+        return self._meddled
+
+    def commit(self, delta: Delta[str, str]) -> int:
+        """Apply a difference that fits."""
+        self._answer()
+        assert len(delta), "an empty transaction is none"
+        self._check(delta)
+        self.held = patch(self.held, delta)
+        self.deltas.append(delta)
+        return len(delta)
+
+    def meddle(self, change: Callable[[Objects], object]) -> None:
+        """Change the objects as somebody else would."""
+        change(self.held)
+        self._meddled = True
+
+    def close(self) -> None:
+        """Have nothing to close."""
+
+    def describe(self, key: str) -> str:
+        """Name an object."""
+        return key
+
+    def delete(self) -> bool:
+        """Remove everything."""
+        had = bool(self.held)
+        self.held = {}
+        return had
+
+    def _answer(self) -> None:
+        if self.fails:
+            raise OSError(5, self.fails)
+
+    def _check(self, delta: Delta[str, str]) -> None:
+        old = {**{key: before for key, (before, _) in delta.changed.items()}, **delta.removed}
+        wrong = self.refused & (delta.added.keys() | delta.changed.keys())
+        wrong |= {key for key in delta.added if key in self.held}
+        wrong |= {key for key, value in old.items() if self.held.get(key) != value}
+        if wrong:
+            self.refusals += 1
+            raise CommitError(f"the kernel refuses {min(wrong)}", transaction=str(delta), errno=22)
+
+
+def touched(deltas: Iterable[Delta[str, str]]) -> set[str]:
+    """Collect the keys of some transactions."""
+    return {key for delta in deltas for part in (delta.added, delta.changed, delta.removed) for key in part}

@@ -1,0 +1,256 @@
+"""The line from events to the kernel, with the clock in the test's hand."""
+
+from collections.abc import Iterable
+
+import pytest
+from tests.fakes.kernel import DictBackend, touched
+from tests.fakes.values import endpoint, ips, named, node_plan, service, slice_of
+
+from vipwire.app.engine import Engine, Line
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Family
+from vipwire.model.node import Node
+from vipwire.plan.node import NodePlan
+from vipwire.reconcile.pacer import Pacer
+from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
+from vipwire.state.store import Store
+
+FOUR, SIX = Family.IPV4, Family.IPV6
+PERIOD = 30.0
+
+
+class Machine:
+    """An engine for some families, each on its own fake kernel."""
+
+    def __init__(self, *families: Family, minimum: float = 0.0) -> None:
+        self.kernels = {family: DictBackend() for family in families or (FOUR,)}
+        self.masquerade_bit = 14
+        lines = [Line(family, kernel, Pacer(minimum, PERIOD)) for family, kernel in self.kernels.items()]
+        self.engine = Engine(lines, "node-1", self._node_plan)
+
+    @property
+    def kernel(self) -> DictBackend:
+        return self.kernels[FOUR]
+
+    def _node_plan(self, family: Family, store: Store) -> NodePlan:
+        node = store.nodes.get("node-1")
+        return node_plan(family, zone=node.zone if node else "", masquerade_bit=self.masquerade_bit)
+
+    def listed(self, *objects: Event) -> "Machine":
+        """Take a list of every kind, empty but for these events."""
+        for kind in Kind:
+            self.engine.apply(Listed(kind, ()))
+        for event in objects:
+            self.engine.apply(event)
+        return self
+
+    def settled(self, now: float = 0.0) -> "Machine":
+        """Sync, and forget what that did."""
+        self.engine.sync(now)
+        for kernel in self.kernels.values():
+            kernel.deltas.clear()
+            kernel.observed = 0
+        return self
+
+
+def names(outcome_changes: Iterable[ObjectName]) -> set[str]:
+    return {name.name for name in outcome_changes}
+
+
+def test_nothing_is_done_before_every_kind_is_listed() -> None:
+    machine = Machine()
+    machine.engine.apply(Upserted(service("web")))
+    for kind in Kind:
+        assert machine.engine.due(0.0) is None
+        assert machine.engine.sync(0.0) == []
+        assert (machine.kernel.observed, machine.kernel.held) == (0, {})
+        machine.engine.apply(Listed(kind, ()))
+    assert machine.engine.due(0.0) == 0
+
+
+def test_the_first_sync_is_told_as_the_first_and_as_full() -> None:
+    machine = Machine().listed(Upserted(service("web")))
+    (outcome,) = machine.engine.sync(0.0)
+    assert (outcome.first, outcome.full, outcome.error) == (True, True, None)
+    assert names(outcome.changes) == {"web"}
+    machine.engine.apply(Upserted(service("db", "10.96.0.2")))
+    (second,) = machine.engine.sync(1.0)
+    assert (second.first, second.full) == (False, False)
+    assert names(second.changes) == {"db"}
+
+
+def test_events_that_came_together_are_one_transaction_of_what_they_changed() -> None:
+    machine = Machine().listed(Upserted(service("web"))).settled()
+    for number in range(10):
+        machine.engine.apply(Upserted(service(f"s{number}", f"10.96.1.{number}")))
+    machine.engine.apply(Deleted(Kind.SERVICE, named("s9")))
+    machine.engine.sync(1.0)
+    (delta,) = machine.kernel.deltas
+    assert len(delta.added) == 18
+    assert not any("web" in key for key in touched([delta]))
+
+
+def test_an_event_that_changes_nothing_is_not_due() -> None:
+    machine = Machine().listed(Upserted(service("web"))).settled()
+    machine.engine.apply(Upserted(service("web")))
+    assert machine.engine.sync(1.0) == []
+    assert machine.engine.due(1.0) == pytest.approx(PERIOD - 1, abs=0.5)
+
+
+def test_each_family_has_its_own_outcome() -> None:
+    machine = Machine(FOUR, SIX).listed(Upserted(service("web", "10.96.0.1,fd00:96::1"))).settled()
+    machine.engine.apply(Upserted(slice_of("web", endpoint("fd00:10::1"), family=SIX)))
+    outcomes = {outcome.family: outcome for outcome in machine.engine.sync(1.0)}
+    assert names(outcomes[SIX].changes) == {"web"}
+    assert FOUR not in outcomes
+    assert machine.kernels[FOUR].deltas == []
+
+
+def test_a_minimum_period_makes_changes_wait_and_they_then_come_together() -> None:
+    machine = Machine(minimum=1.0).listed().settled(0.0)
+    machine.engine.apply(Upserted(service("web")))
+    assert machine.engine.sync(0.5) == []
+    assert 0 < (machine.engine.due(0.5) or 0) <= 1.0
+    machine.engine.apply(Upserted(service("db", "10.96.0.2")))
+    (outcome,) = machine.engine.sync(2.0)
+    assert names(outcome.changes) == {"web", "db"}
+    assert len(machine.kernel.deltas) == 1
+
+
+def test_a_changed_node_plans_everything_again() -> None:
+    machine = Machine().listed(
+        Upserted(service("web")), Upserted(slice_of("web", endpoint("10.1.0.1", zones=("a",))))
+    )
+    machine.engine.apply(Upserted(slice_of("web", endpoint("10.1.0.2", zones=("b",)), name="web-2")))
+    machine.settled()
+    machine.engine.apply(Upserted(Node("node-1", ips("192.168.0.2"), zone="a")))
+    (outcome,) = machine.engine.sync(1.0)
+    assert names(outcome.changes) == {"web"}
+    assert machine.engine.node == Node("node-1", ips("192.168.0.2"), zone="a")
+
+
+def test_addresses_that_moved_ask_for_the_node_plan_again() -> None:
+    machine = Machine().listed().settled()
+    machine.masquerade_bit = 15
+    assert machine.engine.sync(1.0) == []
+    machine.engine.node_moved()
+    assert machine.engine.due(1.0) == 0
+    machine.engine.sync(1.0)
+    assert machine.kernel.held["node"] == "15"
+
+
+def test_a_node_that_means_nothing_new_costs_no_transaction() -> None:
+    machine = Machine().listed(Upserted(service("web"))).settled()
+    machine.engine.apply(Upserted(Node("node-1", ips("192.168.0.2"), taints=frozenset({"x"}))))
+    assert machine.engine.sync(1.0) == []
+    assert machine.kernel.deltas == []
+
+
+def test_a_check_comes_after_the_period_and_repairs_what_others_did() -> None:
+    machine = Machine().listed(Upserted(service("web"))).settled()
+    before = dict(machine.kernel.held)
+    machine.kernel.meddle(dict.clear)
+    assert machine.engine.sync(PERIOD / 2) == []
+    (outcome,) = machine.engine.sync(2 * PERIOD)
+    assert sorted(outcome.report.repaired) == sorted(before)
+    assert machine.kernel.held == before
+    assert outcome.changes == {}
+
+
+def test_a_check_that_finds_nothing_does_not_read_the_kernel_and_is_not_due_again() -> None:
+    machine = Machine().listed(Upserted(service("web"))).settled()
+    assert machine.engine.sync(2 * PERIOD) == []
+    assert machine.kernel.observed == 0
+    assert machine.engine.due(2 * PERIOD) == PERIOD
+
+
+def test_a_refused_node_blocks_everything_and_is_tried_again_later_and_later() -> None:
+    machine = Machine().listed(Upserted(service("web")))
+    machine.kernel.refused = {"node"}
+    now, waits = 0.0, []
+    for _ in range(4):
+        (outcome,) = machine.engine.sync(now)
+        assert outcome.error is not None
+        assert outcome.error.errno == 22
+        assert not outcome.full
+        machine.engine.apply(Upserted(service("db", f"10.96.0.{int(now * 10) + 2}")))
+        waits.append(machine.engine.due(now) or 0)
+        assert machine.engine.sync(now) == []
+        now += waits[-1]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8], abs=0.05)
+    machine.kernel.refused = set()
+    (outcome,) = machine.engine.sync(now)
+    assert outcome.first
+    assert names(outcome.changes) == {"web", "db"}
+
+
+def test_a_refused_service_does_not_hold_up_the_others_and_is_tried_again() -> None:
+    machine = Machine().listed().settled()
+    machine.kernel.refused = {"0a600001"}
+    machine.engine.apply(Upserted(service("web")))
+    (outcome,) = machine.engine.sync(1.0)
+    assert outcome.error is None
+    assert names(machine.engine.lines[0].reconciler.isolated) == {"web"}
+    machine.engine.apply(Upserted(service("db", "10.96.0.2")))
+    assert machine.engine.due(1.05) == 0
+    assert len(machine.engine.sync(1.05)) == 1
+    assert "0a600002" in machine.kernel.held
+    machine.kernel.refused = set()
+    assert machine.engine.sync(2.0)
+    assert "0a600001" in machine.kernel.held
+    assert not machine.engine.lines[0].reconciler.isolated
+
+
+def test_changes_are_told_with_the_sync_that_carried_them_through() -> None:
+    machine = Machine().listed(Upserted(service("web"))).settled()
+    line = machine.engine.lines[0]
+    old = line.plans[named("web")]
+    machine.kernel.fails = "Input/output error"
+    machine.engine.apply(Upserted(slice_of("web", endpoint("10.1.0.1"))))
+    (failed,) = machine.engine.sync(1.0)
+    assert failed.error is not None
+    assert "does not answer: [Errno 5] Input/output error" in str(failed.error)
+    assert failed.changes == {}
+    machine.kernel.fails = ""
+    machine.engine.apply(Upserted(slice_of("web", endpoint("10.1.0.2"))))
+    (done,) = machine.engine.sync(2.0)
+    assert done.changes[named("web")] == (old, line.plans[named("web")])
+    assert done.report.repaired == []
+
+
+def test_a_kernel_that_does_not_say_whether_it_changed_is_observed_when_it_answers_again() -> None:
+    machine = Machine().listed(Upserted(service("web"))).settled()
+    machine.kernel.fails = "Input/output error"
+    (outcome,) = machine.engine.sync(2 * PERIOD)
+    assert outcome.error is not None
+    machine.kernel.fails = ""
+    (outcome,) = machine.engine.sync(3 * PERIOD)
+    assert (outcome.error, outcome.full) == (None, True)
+    assert machine.kernel.deltas == []
+
+
+def test_one_family_that_fails_does_not_stop_the_other() -> None:
+    machine = Machine(FOUR, SIX).listed(Upserted(service("web", "10.96.0.1,fd00:96::1")))
+    machine.kernels[FOUR].refused = {"node"}
+    outcomes = {outcome.family: outcome for outcome in machine.engine.sync(0.0)}
+    assert outcomes[FOUR].error is not None
+    assert outcomes[SIX].first
+    assert len(machine.kernels[SIX].held) == 4
+
+
+@pytest.mark.parametrize("trouble", ["", "node", "0a600001", "io"])
+@pytest.mark.parametrize("minimum", [0.0, 1.0])
+def test_the_loop_is_never_busy(trouble: str, minimum: float) -> None:
+    machine = Machine(minimum=minimum).listed(Upserted(service("web")), Upserted(service("db", "10.96.0.2")))
+    if trouble == "io":
+        machine.kernel.fails = "Input/output error"
+    else:
+        machine.kernel.refused = {trouble}
+    now = 0.0
+    for _ in range(200):
+        machine.engine.sync(now)
+        wait = machine.engine.due(now)
+        assert wait is not None
+        assert wait > 0
+        now += wait
+    assert now > 90 * PERIOD

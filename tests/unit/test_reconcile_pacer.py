@@ -1,0 +1,117 @@
+"""When a sync is due, as tables of what happens at which second."""
+
+import pytest
+
+from vipwire.reconcile.pacer import Pacer
+
+
+def pacer(minimum: float = 0.0, period: float = 30.0) -> Pacer:
+    """Make a pacer that has done its first check at second 0."""
+    made = Pacer(minimum, period)
+    made.succeeded(0.0)
+    made.checked(0.0, 0.0)
+    return made
+
+
+def test_at_start_everything_is_due() -> None:
+    fresh = Pacer(1.0, 30.0)
+    assert fresh.due(5.0, pending=False) == 0
+    assert fresh.check_due(5.0)
+    assert not fresh.retry_due(5.0)
+
+
+def test_without_a_minimum_a_change_is_due_at_once() -> None:
+    assert pacer().due(0.0, pending=True) == 0
+
+
+@pytest.mark.parametrize(("now", "wait"), [(10.0, 1.0), (10.25, 0.75), (11.0, 0.0), (20.0, 0.0)])
+def test_the_minimum_counts_from_the_end_of_a_sync_to_the_start_of_the_next(now: float, wait: float) -> None:
+    made = pacer(minimum=1.0, period=100.0)
+    made.succeeded(10.0)
+    assert made.due(now, pending=True) == wait
+
+
+@pytest.mark.parametrize(("now", "wait"), [(0.0, 30.0), (12.0, 18.0), (30.0, 0.0), (99.0, 0.0)])
+def test_without_a_change_the_next_check_is_due_after_the_period(now: float, wait: float) -> None:
+    made = pacer()
+    assert made.due(now, pending=False) == wait
+    assert made.check_due(now) is (wait == 0)
+
+
+@pytest.mark.parametrize("took", [0.001, 1.0, 1.5, 2.0, 60.0])
+def test_checks_take_at_most_a_twentieth_of_the_time(took: float) -> None:
+    made, now, spent = pacer(), 0.0, 0.0
+    for _ in range(50):
+        now += made.due(now, pending=False) + took
+        spent += took
+        made.checked(now, took)
+    assert spent / now <= 0.05
+
+
+def test_tries_after_failures_are_twice_as_far_apart_each_time_up_to_the_period() -> None:
+    made, now, waits = pacer(period=2.0), 0.0, []
+    for _ in range(7):
+        made.failed(now, blocked=True)
+        waits.append(round(made.due(now, pending=True), 6))
+        now += waits[-1]
+        assert made.retry_due(now)
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+
+
+def test_a_thousand_failures_are_no_overflow() -> None:
+    made = pacer(period=2.0)
+    for second in range(1000):
+        made.failed(float(second), blocked=False)
+    assert made.due(999.0, pending=True) == 0
+    assert not made.retry_due(1000.9)
+    assert made.retry_due(1001.0)
+
+
+def test_after_a_success_the_first_failure_waits_short_again() -> None:
+    made = pacer()
+    for second in range(5):
+        made.failed(float(second), blocked=True)
+    made.succeeded(5.0)
+    assert not made.retry_due(1000.0)
+    made.failed(6.0, blocked=True)
+    assert made.due(6.0, pending=True) == pytest.approx(0.1)
+
+
+def test_what_is_blocked_waits_for_the_retry_with_new_work_and_checks() -> None:
+    made = pacer(period=1.0)
+    made.checked(0.0, 0.0)
+    for _ in range(4):
+        made.failed(10.0, blocked=True)
+    assert made.due(10.0, pending=True) == pytest.approx(0.8)
+    assert not made.check_due(10.0)
+    made.succeeded(10.8)
+    assert made.check_due(10.8)
+
+
+def test_what_is_isolated_does_not_keep_new_work_waiting() -> None:
+    made = pacer()
+    made.failed(10.0, blocked=False)
+    assert made.due(10.0, pending=True) == 0
+    assert made.due(10.0, pending=False) == pytest.approx(0.1)
+    assert not made.retry_due(10.0)
+    assert made.retry_due(10.2)
+
+
+def test_a_retry_respects_the_minimum() -> None:
+    made = pacer(minimum=1.0)
+    made.failed(10.0, blocked=True)
+    assert made.due(10.0, pending=True) == 1.0
+
+
+@pytest.mark.parametrize("minimum", [0.0, 1.0])
+def test_nothing_is_due_at_once_again_after_any_action(minimum: float) -> None:
+    made = pacer(minimum)
+    now = 30.0
+    made.checked(now, 0.0)
+    assert made.due(now, pending=False) > 0
+    made.failed(now, blocked=True)
+    assert made.due(now, pending=True) > 0
+    made.failed(now, blocked=False)
+    assert made.due(now, pending=False) > 0
+    made.succeeded(now)
+    assert made.due(now, pending=False) > 0
