@@ -23,6 +23,9 @@ _ELSEWHERE: Final = {
     "status": ("vipwire.inspect.cli", "status", "Show Services, VIPs, endpoints with their share, and drift."),
     "plan": ("vipwire.inspect.cli", "plan", "Show what is decided for each Service, and why."),
     "diff": ("vipwire.inspect.cli", "diff", "Show what a sync would change in the kernel; exit 1 if anything."),
+    "explain": ("vipwire.inspect.cli", "explain", "Explain what becomes of a packet, and which rules it meets."),
+    "trace": ("vipwire.inspect.cli", "trace", "Follow connections to VIPs: which endpoint each new one got."),
+    "top": ("vipwire.inspect.cli", "top", "Show live rates of every Service and endpoint."),
 }
 """Commands that are imported when they are used: module, attribute, and what they do."""
 

@@ -1,24 +1,43 @@
 """The commands that look. Each makes a document and prints it: tables for a person, JSON or YAML for a program."""
 
+import itertools
+import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import click
 from rich.console import RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from vipwire.app.config import Config
+from vipwire.errors import UnsupportedError
 from vipwire.inspect import decisions, difference, show
 from vipwire.inspect.document import Document, status_document
+from vipwire.inspect.explained import explain_view
+from vipwire.inspect.explanation import explain as explanation_of
+from vipwire.inspect.explanation import explain_document
+from vipwire.inspect.flows import FlowEvents, Frontends, flows_of, tracked
 from vipwire.inspect.near import find_services
 from vipwire.inspect.options import OUTPUT, LookCommand
-from vipwire.inspect.situation import Situation, opened, take
+from vipwire.inspect.packet import read_destination, read_packet
+from vipwire.inspect.routes import interface_towards, source_towards
+from vipwire.inspect.situation import Situation, opened, planned, take
 from vipwire.inspect.source import follow, list_once, make_source
 from vipwire.inspect.status import status_view
+from vipwire.inspect.top import Rates, top_view
+from vipwire.inspect.trace import Tracer, event_view, summary_view
 
 _SERVICE = click.argument("service", default="", metavar="[SERVICE]")
+
+
+def _plain(config: Config) -> Situation:
+    """Read the objects once, and leave the kernel's alone."""
+    return planned(config, list_once(make_source(config)))
 
 
 def _looked(config: Config) -> Situation:
@@ -141,3 +160,102 @@ def _print_script(document: Document) -> None:
     )
     if not changes and not any(family["state"] == "unknown" for family in document["families"]):
         click.echo("# nothing would change", err=True)
+
+
+@click.command(cls=LookCommand)
+@click.argument("destination", metavar="DST:PORT[/PROTO]")
+@click.option(
+    "--from", "source", default="", metavar="IP", help="The client's address; without it, this node itself."
+)
+@click.option("--interface", default="", metavar="IF", help="Where the packet arrives; by the routes otherwise.")
+@click.option("--flow", is_flag=True, help="Show the live connections of this client in connection tracking, too.")
+@OUTPUT
+def explain(config: Config, destination: str, source: str, interface: str, output: str, *, flow: bool) -> None:
+    r"""Explain what becomes of a new connection to DST:PORT: who can answer, whom they see, or which rule drops it.
+
+    DST is an address, IPv6 in brackets, or a Service as NAMESPACE/NAME; PROTO is tcp (the default), udp or sctp. Shown
+    are the plan's answer and the kernel's objects that the packet meets, and whether the two agree.
+
+    \b
+      vipwire explain --from 10.244.1.5 10.96.0.10:80
+      vipwire explain --from 203.0.113.2 192.168.0.1:30080
+      vipwire explain default/dns:53/udp --flow
+
+    The exit status is 1 if the kernel would do otherwise than planned.
+    """
+    situation = _looked(config)
+    packet = read_packet(situation, source, destination, interface)
+    if not packet.from_node and not packet.interface:
+        packet = packet._replace(interface=interface_towards(packet.source))
+    explanation = explanation_of(situation, packet, source_towards)
+    if explanation is None:
+        raise UnsupportedError("this machine has no IPv6")
+    if flow:
+        explanation = replace(explanation, flows=flows_of(packet))
+    document = explain_document(explanation)
+    _print(document, output, lambda: explain_view(document, wide=output == "wide"))
+    sys.exit(int(document["kernel"]["agrees"] is False))
+
+
+@click.command(cls=LookCommand)
+@click.argument("destination", default="", metavar="[DST:PORT[/PROTO]]")
+@click.option("--seconds", "-n", type=click.FloatRange(0), help="For how long; until interrupted otherwise.")
+@OUTPUT
+def trace(config: Config, destination: str, seconds: float | None, output: str) -> None:
+    """Follow real connections to VIPs as they come: which endpoint each new one got, and whom that sees.
+
+    DST is an address or a Service, as for `explain`; without it all VIPs are followed. Read from the events of
+    connection tracking. With -o json or yaml each event is one document (JSON: one line).
+    """
+    with FlowEvents() as events:
+        situation = _plain(config)
+        only = read_destination(situation, destination) if destination else None
+        tracer = Tracer(Frontends.of(situation), only)
+        if output in ("table", "wide"):
+            click.echo("Following connections, interrupt to end …", err=True)
+        with suppress(KeyboardInterrupt):
+            for heard in events.until(None if seconds is None else time.monotonic() + seconds):
+                document = tracer.take(heard)
+                if document is not None:
+                    _print_event(document, output, event_view)
+    summary = tracer.summary()
+    _print_event(summary, output, summary_view)
+
+
+def _print_event(document: Document, output: str, view: Callable[[Document], RenderableType]) -> None:
+    if output == "json":
+        click.echo(json.dumps(document, ensure_ascii=False))
+    elif output == "yaml":
+        click.echo("---")
+        show.print_document(document, output)
+    else:
+        shown = view(document)
+        show.console().print(shown, soft_wrap=isinstance(shown, Text))
+
+
+@click.command(cls=LookCommand)
+@click.option("--interval", default=2.0, show_default=True, help="Seconds between looks.")
+@click.option("--window", default=10.0, show_default=True, help="Over how many seconds rates are taken.")
+@click.option("--count", "-n", type=click.IntRange(1), help="How many looks; until interrupted otherwise.")
+@OUTPUT
+def top(config: Config, interval: float, window: float, count: int | None, output: str) -> None:
+    """Show live rates of every Service and endpoint: new, ended and unanswered connections, and those tracked now.
+
+    Counted from the events of connection tracking, which work in every mode that translates addresses in the kernel.
+    """
+    interval = max(interval, 0.1)
+    with FlowEvents() as events, Live(console=show.console(), auto_refresh=False, screen=False) as live:
+        rates = Rates(Frontends.of(_plain(config)), max(window, interval), time.time())
+        with suppress(KeyboardInterrupt):
+            for _ in itertools.count() if count is None else range(count):
+                for heard in events.until(time.monotonic() + interval):
+                    rates.take(heard)
+                document = rates.document(time.time(), tracked())
+                if output in ("json", "yaml"):
+                    _print_event(document, output, lambda _: Text())
+                    continue
+                view = top_view(document, max(live.console.height - 4, 10) if live.console.is_terminal else 10_000)
+                if live.console.is_terminal:
+                    live.update(view, refresh=True)
+                else:
+                    live.console.print(view)

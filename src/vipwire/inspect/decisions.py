@@ -87,8 +87,8 @@ def _node_words(family: Document) -> str:
 
 
 def _tree(service: Document) -> Tree:
-    tree = Tree(Text(f"{service['namespace']}/{service['name']}", style="bold"))
-    tree.label = Text.assemble(tree.label, f"  {service['type']}, ", ", ".join(_policies(service)))
+    title = Text(f"{service['namespace']}/{service['name']}", style="bold")
+    tree = Tree(Text.assemble(title, f"  {service['type']}, ", ", ".join(_policies(service))))
     for port in service["ports"]:
         name = f"port {port['name'] + ' ' if port['name'] else ''}{port['port']}/{port['protocol']}"
         branch = tree.add(Text(name, style="cyan"))

@@ -1,7 +1,7 @@
 """What is to be looked at: for each family the plan, the objects that follow from it, and those in the kernel.
 
-Whatever cannot be had (no rights, no kernel support, a mode that is not there) is a sentence in `obstacle`; everything
-that does not need it still works.
+Whatever cannot be had (no rights, no kernel support, a mode that is not there) is a sentence in `obstacle`;
+everything that does not need it still works.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +51,9 @@ class Side:
     @cached_property
     def plan(self) -> Plan:
         """The plan, ready to resolve packets."""
-        return Plan(self.node, dict(self.plans))
+        services: dict[object, ServicePlan] = {}
+        services.update(self.plans.items())
+        return Plan(self.node, services)
 
     @cached_property
     def wanted(self) -> dict[Any, Any]:
@@ -148,9 +150,15 @@ def families() -> tuple[Family, ...]:
 
 def take(config: Config, store: Store, kernel: Kernel) -> Situation:
     """Look at everything now."""
+    situation = planned(config, store)
+    return replace(situation, sides=tuple(_observed(side, kernel) for side in situation.sides))
+
+
+def planned(config: Config, store: Store) -> Situation:
+    """Look at what is planned only."""
     addresses = read_addresses()
     sides = tuple(plan_side(config, store, family, addresses) for family in families())
-    return Situation(config, node_name(config), store, addresses, tuple(_observed(side, kernel) for side in sides))
+    return Situation(config, node_name(config), store, addresses, sides)
 
 
 def plan_side(config: Config, store: Store, family: Family, addresses: Sequence[LocalAddress]) -> Side:

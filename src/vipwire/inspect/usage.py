@@ -15,7 +15,7 @@ from vipwire.state.store import Store
 
 
 def endpoint_usages(store: Store, side: Side, service: Service, port: ServicePort) -> list[dict[str, Any]]:
-    """Describe every endpoint of a port in one family: where it is, its conditions, and what it is used for and why."""
+    """Describe every endpoint of a port in one family: where it is, its conditions, what it is used for and why."""
     if service.name not in side.plans:
         return []
     found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)

@@ -1,4 +1,4 @@
-"""What a mode may offer beyond `Backend`, so that people can see what it does: its objects as text, and a packet's way.
+"""What a mode may offer beyond `Backend`, so that people can see what it does: objects as text, a packet's way.
 
 Optional: where a mode lacks it, the plan is still explained, only without the kernel's objects.
 """
@@ -29,7 +29,7 @@ class ObjectState(enum.Enum):
 class Step(NamedTuple):
     """One object of the kernel that a packet meets, and what it does to this packet.
 
-    `object` names it (`chain services`, `map service-ips`), `text` is the rule or element as the mode's tool shows it.
+    `object` names it (`chain services`), `text` is the rule or element as the mode's tool shows it.
     """
 
     object: str
@@ -79,5 +79,5 @@ class Explainer(Protocol[K, V]):
     def walk(
         self, observed: Mapping[K, V], wanted: Mapping[K, V], packet: Packet, own: frozenset[Address] = frozenset()
     ) -> Walk:
-        """Follow a packet through the observed objects; `wanted` are those of the plan, `own` this node's addresses."""
+        """Follow a packet through the observed objects; `wanted` are the plan's, `own` this node's addresses."""
         ...

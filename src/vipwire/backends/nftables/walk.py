@@ -361,8 +361,10 @@ class _Rule:
 
     def _jump(self) -> tuple[bool, str | None]:
         chain = self._words.take("a chain")
-        self._done(f"goes through {chain}")
+        before = len(self._walker.run.steps)
         verdict = self._walker.chain(chain)
+        if verdict or len(self._walker.run.steps) > before:  # where nothing was met there is nothing to tell
+            self._done(f"goes through {chain}")
         return True, verdict or None
 
     def _goto(self) -> tuple[bool, str | None]:

@@ -1,0 +1,231 @@
+"""`vipwire explain`: what becomes of a packet, as the plan decides it and as the kernel's objects do it.
+
+resolve   the plan's answer                  ┐
+walk      what the observed objects would do ├▶ one document; where the two differ, that is its headline
+flows     what connection tracking holds     ┘
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from vipwire.inspect.document import Document
+from vipwire.inspect.packet import hints
+from vipwire.inspect.situation import Side, Situation
+from vipwire.model.net import Address, family_of, format_address, format_endpoint
+from vipwire.netlink.conntrack import Flow
+from vipwire.plan.plan import Forward, Frontend, Masquerade, Target
+from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
+from vipwire.reconcile.explainer import End, Walk
+
+SourceTowards = Callable[[Address], Address | None]
+"""Tells from which address this node sends to another."""
+
+_ENDS = {Answered: End.ANSWERED, Dropped: End.DROPPED, Rejected: End.REJECTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything that is known about a packet. `walk` is None where the kernel or the mode cannot tell."""
+
+    situation: Situation
+    side: Side
+    packet: Packet
+    outcome: Outcome
+    walk: Walk | None
+    source_towards: SourceTowards
+    flows: tuple[Flow, ...] | None = None
+
+    @property
+    def planned(self) -> End:
+        """The plan's answer in a word."""
+        return _ENDS.get(type(self.outcome), End.UNTOUCHED)
+
+    @property
+    def frontend(self) -> Frontend | None:
+        """The frontend that the packet meets."""
+        return getattr(self.outcome, "frontend", None)
+
+    @property
+    def pool(self) -> dict[Target, Fraction]:
+        """The plan's targets with their shares."""
+        if not isinstance(self.outcome, Answered):
+            return {}
+        return dict.fromkeys(self.outcome.pool, Fraction(1, len(self.outcome.pool)))
+
+
+def explain(situation: Situation, packet: Packet, source_towards: SourceTowards) -> Explanation | None:
+    """Explain a packet; None if this machine does not have its family."""
+    side = situation.side(family_of(packet.destination))
+    if side is None:
+        return None
+    outcome = resolve(side.plan, packet)
+    walk = None
+    if side.explainer is not None and side.observed is not None:
+        walk = side.explainer.walk(side.observed, side.wanted, packet, situation.own_addresses)
+    return Explanation(situation, side, packet, outcome, walk, source_towards)
+
+
+def agreement(explanation: Explanation) -> tuple[bool | None, str]:
+    """Compare plan and kernel: whether they agree (None if unknown), and in what they differ."""
+    walk = explanation.walk
+    if walk is None:
+        reason = explanation.side.obstacle or "this mode does not show a packet's way"
+        return None, reason
+    if walk.end is End.UNKNOWN:
+        return None, "somebody has changed rules on the way, and what they do now cannot be told"
+    if walk.end is not explanation.planned:
+        return False, f"the plan says {explanation.planned.value}, the kernel would leave it {walk.end.value}"
+    if walk.end is not End.ANSWERED:
+        return True, ""
+    return _same_answer(explanation, walk)
+
+
+def _same_answer(explanation: Explanation, walk: Walk) -> tuple[bool, str]:
+    planned = {(target.address, target.port): share for target, share in explanation.pool.items()}
+    if dict(walk.shares or {}) != planned:
+        return False, f"the plan has {_targets(planned)}, the kernel {_targets(walk.shares or {})}"
+    assert isinstance(explanation.outcome, Answered)  # noqa: S101 - it is what `planned` says
+    if walk.masqueraded != explanation.outcome.masqueraded and not _delivered_here(explanation):
+        return False, "the kernel masquerades for other endpoints than the plan says"
+    return True, ""
+
+
+def _delivered_here(explanation: Explanation) -> bool:
+    """Tell whether a target is this node itself: what is delivered here passes no POSTROUTING."""
+    return any(target.address in explanation.situation.own_addresses for target in explanation.pool)
+
+
+def _targets(shares: Mapping[Any, Fraction]) -> str:
+    words = ["nobody" if target is None else format_endpoint(*target) for target in shares]
+    return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "") or "nobody"
+
+
+def explain_document(explanation: Explanation) -> Document:
+    """Make the document of an explanation."""
+    packet = explanation.packet
+    agrees, difference = agreement(explanation)
+    document: Document = {
+        "kind": "Explanation",
+        "node": explanation.situation.node_name,
+        "mode": explanation.situation.config.proxy_mode.value,
+        "packet": {
+            "from": format_address(packet.source),
+            "to": format_endpoint(packet.destination, packet.port),
+            "protocol": packet.protocol.label,
+            "interface": packet.interface,
+            "fromThisNode": packet.from_node,
+            "fromPod": from_pod(explanation.side.node, packet),
+            "toThisNode": packet.to_node,
+        },
+        "outcome": explanation.planned.value,
+        "why": list(reasons(explanation)),
+        "service": str(explanation.frontend.port_name) if explanation.frontend else None,
+        "frontend": explanation.frontend.kind.value if explanation.frontend else None,
+        "endpoints": [_endpoint(explanation, target, share) for target, share in explanation.pool.items()],
+        "kernel": {"agrees": agrees, "difference": difference, **_walk_document(explanation.walk)},
+    }
+    if explanation.flows is not None:
+        document["flows"] = [flow_document(flow) for flow in explanation.flows]
+    return document
+
+
+def _endpoint(explanation: Explanation, target: Target, share: Fraction) -> Document:
+    seen = seen_source(explanation, target)
+    return {
+        "address": format_address(target.address),
+        "port": target.port,
+        "local": target.local,
+        "share": round(float(share), 6),
+        "sees": None if seen is None else format_address(seen),
+        "masqueraded": seen != explanation.packet.source,
+    }
+
+
+def seen_source(explanation: Explanation, target: Target) -> Address | None:
+    """Tell which source address the endpoint will see; None if the node's address cannot be told."""
+    packet, outcome = explanation.packet, explanation.outcome
+    assert isinstance(outcome, Answered)  # noqa: S101 - nobody sees what is not answered
+    if target.address not in outcome.masqueraded:
+        return packet.source
+    if target.address in explanation.situation.own_addresses and not packet.from_node:
+        return packet.source
+    return explanation.source_towards(target.address) or explanation.side.node.address
+
+
+def reasons(explanation: Explanation) -> Iterable[str]:
+    """Give the plan's reasons in sentences."""
+    frontend, outcome, packet = explanation.frontend, explanation.outcome, explanation.packet
+    if frontend is not None:
+        yield f"{frontend.key} is the {frontend.kind.value} of {frontend.port_name}"
+    match outcome:
+        case Dropped(why) | Rejected(why):
+            yield why
+            if isinstance(outcome, Dropped) and frontend is not None and "no local" in why:
+                yield "dropped rather than rejected, because another node can answer"
+        case Answered():
+            yield from _answer_reasons(explanation, outcome)
+        case _:
+            place = format_endpoint(packet.destination, packet.port)
+            yield f"no Service is reached at {place}/{packet.protocol.label}: the kernel routes the packet as it is"
+    if frontend is None:
+        yield from hints(explanation.situation, packet)
+
+
+def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str]:
+    frontend, packet = outcome.frontend, explanation.packet
+    pod = from_pod(explanation.side.node, packet)
+    action = frontend.action
+    if frontend.short_circuit is not None and (pod or packet.from_node):
+        action = frontend.short_circuit
+        who = "a Pod" if pod else "this node itself"
+        yield f"the client is {who}, so the external policy Local does not bind it: every endpoint may answer"
+    elif frontend.short_circuit is not None:
+        yield "the external policy is Local: only endpoints on this node answer, and they see the client's address"
+    if frontend.allowed_sources is not None:
+        yield "the source is in loadBalancerSourceRanges"
+    assert isinstance(action, Forward)  # noqa: S101 - it is answered
+    if action.affinity_seconds is not None:
+        yield f"the first choice is by chance; then this client stays with it for {action.affinity_seconds} s"
+    yield _masquerade_reason(explanation, action, outcome, pod=pod)
+
+
+def _masquerade_reason(explanation: Explanation, action: Forward, outcome: Answered, *, pod: bool) -> str:
+    if action.masquerade is Masquerade.ALWAYS:
+        if explanation.side.node.masquerade_all and outcome.frontend.kind.value == "cluster IP":
+            return "masqueraded: --masquerade-all is set"
+        return "masqueraded, so that the answer comes back through this node"
+    if action.masquerade is Masquerade.UNLESS_POD and not pod:
+        return "masqueraded, because the client is not a Pod"
+    if outcome.masqueraded:
+        return "not masqueraded, except where the client is its own endpoint (hairpin)"
+    return "not masqueraded: the endpoint sees the client's own address"
+
+
+def _walk_document(walk: Walk | None) -> Document:
+    if walk is None:
+        return {"outcome": None, "path": []}
+    document: Document = {
+        "outcome": walk.end.value,
+        "path": [
+            {"object": step.object, "text": step.text, "effect": step.effect, "state": step.state.value}
+            for step in walk.steps
+        ],
+    }
+    if walk.remembered is not None:
+        address, port, seconds = walk.remembered
+        document["remembered"] = {"endpoint": format_endpoint(address, port), "seconds": round(seconds)}
+    return document
+
+
+def flow_document(flow: Flow) -> Document:
+    """Describe one tracked connection: as the client sees it, and as the endpoint does."""
+    return {
+        "client": format_endpoint(flow.source, flow.source_port),
+        "vip": format_endpoint(flow.destination, flow.destination_port),
+        "endpoint": format_endpoint(flow.reply_source, flow.reply_source_port),
+        "sees": format_endpoint(flow.reply_destination, flow.reply_destination_port),
+        "secondsLeft": flow.timeout,
+        "answered": bool(flow.status & 2),
+    }

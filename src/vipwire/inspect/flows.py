@@ -1,0 +1,117 @@
+"""Connections to VIPs: the tracked ones of a client, and each new and ended one as the kernel reports it.
+
+The rules of a Service meet only the first packet of a connection; what they chose for it stands in connection
+tracking, whatever the mode. So this works for every mode that translates addresses in the kernel.
+"""
+
+import errno
+import select
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple, Self
+
+from vipwire.conntrack.flows import FlowTable
+from vipwire.errors import DecodeError, UnsupportedError
+from vipwire.inspect.situation import Situation
+from vipwire.model.names import ServicePortName
+from vipwire.model.net import Address, Family, Protocol, family_of
+from vipwire.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, Flow, FlowEvent, decode_event
+from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkSocket
+from vipwire.plan.plan import FrontendKey
+from vipwire.plan.resolve import Packet
+
+
+def flows_of(packet: Packet) -> tuple[Flow, ...]:
+    """Find the tracked connections of a packet's client to its destination. Raise UnsupportedError without rights."""
+    found: list[Flow] = []
+    with FlowTable() as tracked, suppress(DumpInterruptedError):
+        found.extend(
+            flow
+            for flow in tracked.flows(family_of(packet.destination), packet.protocol, packet.port)
+            if (flow.source, flow.destination) == (packet.source, packet.destination)
+        )
+    return tuple(found)
+
+
+class Frontends:
+    """Recognises the connections that go to a frontend, and names the Service port."""
+
+    def __init__(self, names: Mapping[FrontendKey, ServicePortName], own: frozenset[Address]) -> None:
+        self._names, self._own = names, own
+
+    @classmethod
+    def of(cls, situation: Situation) -> Self:
+        """Take the frontends of all families."""
+        names = {key: each.port_name for side in situation.sides for key, each in side.plan.frontends.items()}
+        return cls(names, situation.own_addresses)
+
+    def name(self, flow: Flow) -> ServicePortName | None:
+        """Name the Service port that a connection was made to; None if it was made to no frontend."""
+        try:
+            protocol = Protocol(flow.protocol)
+        except ValueError:
+            return None
+        found = self._names.get(FrontendKey(flow.destination, protocol, flow.destination_port))
+        if found is None and flow.destination in self._own:
+            return self._names.get(FrontendKey(None, protocol, flow.destination_port))
+        return found
+
+
+class Heard(NamedTuple):
+    """What was heard at a time (seconds since the epoch). `lost`: more happened than could be heard."""
+
+    when: float
+    event: FlowEvent | None
+    lost: bool = False
+
+
+class FlowEvents:
+    """New and ended connections of the network namespace in which this was made; UnsupportedError if refused."""
+
+    def __init__(self) -> None:
+        try:
+            self._socket = NetlinkSocket(NETLINK_NETFILTER)
+            self._socket.join(GROUP_NEW)
+            self._socket.join(GROUP_DESTROY)
+        except PermissionError as error:
+            raise UnsupportedError(
+                "the kernel tells of connections only as root or with the capability CAP_NET_ADMIN"
+            ) from error
+        except OSError as error:
+            raise UnsupportedError(
+                "the kernel does not tell of connections: it needs CONFIG_NF_CONNTRACK_EVENTS and the module "
+                f"nf_conntrack_netlink ({error.strerror})"
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._socket.close()
+
+    def until(self, deadline: float | None) -> Iterator[Heard]:
+        """Yield what is heard until then (as time.monotonic counts), for ever without."""
+        while deadline is None or time.monotonic() < deadline:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if select.select([self._socket], [], [], left)[0]:
+                yield from self._pending(time.time())
+
+    def _pending(self, now: float) -> Iterator[Heard]:
+        try:
+            for message in self._socket.pending():
+                with suppress(DecodeError):  # a protocol without ports, or a family that is not ours
+                    if event := decode_event(message):
+                        yield Heard(now, event)
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            yield Heard(now, None, lost=True)
+
+
+def tracked() -> Iterator[Flow]:
+    """Yield every tracked connection of both families; a few may be missing where the table changes meanwhile."""
+    with FlowTable() as table:
+        for family in Family:
+            with suppress(DumpInterruptedError):
+                yield from table.flows(family)

@@ -1,0 +1,135 @@
+"""The words of a packet: `10.96.0.10:80`, `[fd00::10]:53/udp`, `default/web:http`, and where it comes from."""
+
+from collections.abc import Collection, Iterator
+
+from vipwire.errors import ConfigError
+from vipwire.inspect.near import find_services, meant, near_addresses
+from vipwire.inspect.situation import Situation
+from vipwire.model.net import Address, Family, Protocol, family_of, format_address, parse_address
+from vipwire.model.service import Service, ServicePort
+from vipwire.plan.plan import FrontendKey
+from vipwire.plan.resolve import Packet
+
+
+def read_packet(situation: Situation, source: str, destination: str, interface: str = "") -> Packet:
+    """Read a packet as it arrives at this node; without a source or from its own address it starts here.
+
+    Raise ConfigError that says what is allowed and what is near.
+    """
+    address, port, protocol = read_destination(situation, destination, _family(source))
+    family = family_of(address)
+    own = situation.own_addresses
+    sender = read_address(source, "--from") if source else _own_address(situation, family)
+    if family_of(sender) is not family:
+        raise ConfigError(
+            f"--from {source} is {family_of(sender).value} and {format_address(address)} is {family.value}: "
+            "a packet has one family"
+        )
+    from_node = sender in own or _is_loopback(sender)
+    if interface and from_node:
+        raise ConfigError(f"--interface: {format_address(sender)} is this node's own, so the packet does not arrive")
+    return Packet(sender, address, protocol, port, interface, from_node, address in own or _is_loopback(address))
+
+
+def _family(source: str) -> Family | None:
+    return None if not source else family_of(read_address(source, "--from"))
+
+
+def read_address(text: str, what: str) -> Address:
+    """Read an address; raise ConfigError naming the option."""
+    try:
+        return parse_address(text.strip("[]"))
+    except ValueError as error:
+        raise ConfigError(f"{what}: {error}") from error
+
+
+def read_destination(situation: Situation, text: str, family: Family | None = None) -> tuple[Address, int, Protocol]:
+    """Read ADDRESS:PORT[/PROTOCOL], or SERVICE[:PORT] for a Service's first ClusterIP of a family."""
+    place, slash, word = text.rpartition("/")
+    protocol = Protocol.__members__.get(word.upper()) if slash else None
+    if protocol is None:
+        place = text
+    host, colon, port = place.rpartition(":")
+    try:
+        address = parse_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+    except ValueError:
+        return _service_address(situation, place, protocol, family)
+    if not colon or (":" in host and not host.startswith("[")):
+        raise ConfigError(f"{text!r} is no destination: an IPv6 address needs brackets, as in [fd00::1]:80")
+    if slash and protocol is None:
+        raise ConfigError(f"{text!r}: {word!r} is none of tcp, udp, sctp")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigError(f"{text!r}: {port!r} is no port from 1 to 65535")
+    return address, int(port), protocol or Protocol.TCP
+
+
+def _service_address(
+    situation: Situation, text: str, protocol: Protocol | None, family: Family | None
+) -> tuple[Address, int, Protocol]:
+    name, _, wanted = text.partition(":")
+    if not name or name[0].isdigit() or "[" in name:
+        raise ConfigError(
+            f"{text!r} is no destination: write ADDRESS:PORT[/tcp|udp|sctp], or a Service as NAMESPACE/NAME:PORT"
+        )
+    service = _only(find_services(situation.store.services, name), name)
+    port = _port(service, wanted, protocol)
+    for address in service.cluster_ips:
+        if family in (None, family_of(address)):
+            return address, port.port, port.protocol
+    raise ConfigError(f"{service.name} has no {family.value if family else ''} ClusterIP")
+
+
+def _only(services: list[Service], name: str) -> Service:
+    if len(services) > 1:
+        raise ConfigError(f"{name!r} could be {', '.join(str(each.name) for each in services)}: write one of these")
+    return services[0]
+
+
+def _port(service: Service, wanted: str, protocol: Protocol | None) -> ServicePort:
+    ports = [port for port in service.ports if protocol in (None, port.protocol)]
+    if not wanted and len(ports) == 1:
+        return ports[0]
+    for port in ports:
+        if wanted and wanted in (port.name, str(port.port)):
+            return port
+    there = [text for port in service.ports for text in (port.name, str(port.port)) if text]
+    if not wanted:
+        raise ConfigError(f"{service.name} has several ports: write {service.name}:PORT, one of {', '.join(there)}")
+    raise ConfigError(f"{service.name} has no port {wanted!r}{meant(wanted, there)}")
+
+
+def _own_address(situation: Situation, family: Family) -> Address:
+    side = situation.side(family)
+    if side is not None and side.node.address is not None:
+        return side.node.address
+    raise ConfigError(f"this node has no {family.value} address: say with --from where the packet comes from")
+
+
+def _is_loopback(address: Address) -> bool:
+    return address[0] == 127 if len(address) == 4 else address == bytes(15) + b"\1"
+
+
+def hints(situation: Situation, packet: Packet) -> Iterator[str]:
+    """Say what is near to a destination that no frontend has."""
+    side = situation.side(family_of(packet.destination))
+    if side is None:
+        return
+    keys = side.plan.frontends
+    here = [key for key in keys if key.address == packet.destination]
+    if packet.to_node:
+        here += [key for key in keys if key.address is None]
+    if here:
+        yield f"served at this address: {_ports(here)}"
+        return
+    owners = {key.address: str(frontend.port_name) for key, frontend in keys.items() if key.address is not None}
+    if near := near_addresses(packet.destination, owners):
+        yield f"near it: {', '.join(near)}"
+    if packet.port in {key.port for key in keys if key.address is None} and not packet.to_node:
+        yield f"{packet.port} is a node port, but {format_address(packet.destination)} is no address of this node"
+
+
+def _ports(keys: Collection[FrontendKey]) -> str:
+    shown = sorted(
+        {f"{key.port}/{key.protocol.label}" + (" (node port)" if key.address is None else "") for key in keys}
+    )
+    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
