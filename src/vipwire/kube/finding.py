@@ -71,6 +71,9 @@ class Findings:
         No proxy may take over the unspecified, loopback and multicast addresses. `local_use=False` refuses
         link-local ones too, as the API server does for endpoints and externalIPs.
         """
+        ordinary = ordinary_address(text or "")
+        if ordinary is not None:
+            return ordinary
         try:
             address = parse_address(text or "")
         except ValueError as error:
