@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.lab.demo import objects, scenes
+from vipwire.lab.demo import objects, scenes, traffic
 from vipwire.lab.demo.stage import Stage
 from vipwire.lab.demo.teller import Teller
 from vipwire.lab.errors import LabError
@@ -86,7 +86,7 @@ def test_it_says_so_when_something_is_not_as_said(stage: Stage, capsys: pytest.C
     scenes.opening(stage, teller)
     assert not teller.failures
     stage.change("web", objects.web(objects.PODS[1:]))
-    scenes.from_a_pod(stage, teller)
+    traffic.from_a_pod(stage, teller)
     assert any("answered, by all 5 Pods" in failure for failure in teller.failures)
     assert scenes.verdict(teller) == 1
     assert "NOT as said" in capsys.readouterr().out

@@ -1,37 +1,34 @@
-"""The scenes of the demo, in order. Each shows something, says why it is so, and checks that it is so."""
+"""The demo as a whole: its scenes in order, its beginning, a look at the table, and its verdict.
 
+Each scene shows something, says why it is so, and checks that it is so.
+"""
+
+import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from vipwire.lab.continuous import Connection
-from vipwire.lab.demo import objects
-from vipwire.lab.demo.stage import FAMILIES, NODE, Stage, Sync
+from vipwire.lab.demo import changes, objects, traffic
+from vipwire.lab.demo.stage import NODE, Stage, as_lines
 from vipwire.lab.demo.teller import Teller
-from vipwire.lab.outcome import Outcome, ProbeResult
-from vipwire.model.net import Protocol
-
-CLIENT, CLIENT_ADDRESS, NODE_ADDRESS = "client", "203.0.113.2", "192.168.0.1"
-CLIENT_IPV6 = "2001:db8:113::2"
-POD = objects.PODS[0]
-OTHER_POD = objects.PODS[1]
-_MANY = 100
-_AT_ONCE = 0.5
-"""Seconds. A SYN that nobody refuses is repeated after one second: whoever is refused sooner was told at once."""
 
 _MAP = """\
 client 203.0.113.2 ─ network ─┬─ node-1 192.168.0.1 ─ pod-1a 10.244.1.11, pod-1b .12, pod-1c .13
  (outside)                    └─ node-2 192.168.0.2 ─ pod-2a 10.244.2.11, pod-2b .12"""
 _NEXT = """\
-vipwire lab up                                 the same lab, this time it stays
-mkdir /tmp/services; vipwire lab manifests > /tmp/services/lab.yaml
+vipwire lab up                   # the same lab, this time it stays
+mkdir /tmp/services
+vipwire lab manifests > /tmp/services/lab.yaml
 vipwire lab exec node-1 -- vipwire proxy --manifests /tmp/services --hostname-override node-1
-                                               then, in another terminal, edit lab.yaml and ask again:
+
+# in another terminal, before and after you have changed lab.yaml:
 vipwire lab probe client 10.96.0.10:80 -n 100
 vipwire lab exec node-1 -- nft list table ip vipwire
-vipwire lab down
-docs/packet-path.md                            the way of a packet through the rules that you have seen"""
+vipwire lab down                 # ends all of it
+
+How a packet goes through these rules: docs/packet-path.md"""
 
 
 def run_demo() -> int:
@@ -58,7 +55,8 @@ def verdict(teller: Teller) -> int:
             teller.say(f"  {failure}")
         return 1
     teller.say(f"All {teller.checks} things were as said. Try next:")
-    teller.quote(_NEXT)
+    # In a checkout's .venv the command is not in PATH: show it as it was called.
+    teller.quote(_NEXT if shutil.which("vipwire") else re.sub(r"\bvipwire (?=lab|proxy)", f"{sys.argv[0]} ", _NEXT))
     return 0
 
 
@@ -76,126 +74,11 @@ def opening(stage: Stage, teller: Teller) -> None:
     teller.quote(f"node-1$ vipwire {' '.join(stage.proxy_command)}")
     with teller.waiting("starting vipwire"):
         syncs = stage.start_proxy()
-    _quote(teller, syncs)
+    teller.quote(as_lines(syncs))
     teller.check(
         "one transaction for each family has put 4 Services into an empty kernel",
         holds=all(sync.observed == 0 and sync.added > 0 and not sync.changed + sync.removed for sync in syncs),
     )
-
-
-def from_a_pod(stage: Stage, teller: Teller) -> None:
-    """Connect from a Pod to a ClusterIP."""
-    teller.chapter(f"A Pod asks the ClusterIP {objects.WEB} of Service web, {_MANY} times")
-    results = stage.lab.probe(POD.name, objects.WEB, 80, count=_MANY)
-    teller.results(results)
-    _check_all(teller, results, {pod.name for pod in objects.PODS}, "all 5 Pods, chosen at random")
-    others = [result for result in results if result.pod != POD.name]
-    teller.check(
-        f"the others saw {POD.name}'s own address: no source NAT between Pods",
-        holds=all(result.saw == POD.addresses[0] for result in others),
-    )
-    itself = [result for result in results if result.pod == POD.name]
-    teller.check(
-        f"{POD.name} was also sent to itself, and saw its node: else its answer would not pass the NAT",
-        holds=bool(itself) and all(result.saw != POD.addresses[0] for result in itself),
-    )
-    udp = stage.lab.probe(POD.name, objects.WEB, 53, Protocol.UDP, count=20)
-    teller.check("UDP works the same way", holds=all(result.answer for result in udp))
-
-
-def from_outside(stage: Stage, teller: Teller) -> None:
-    """Connect from outside to a node port, and to a load balancer's address."""
-    teller.chapter("A client outside asks a node port, then a load balancer's address")
-    port = objects.WEB_NODE_PORT
-    teller.say(f"{CLIENT} to {NODE_ADDRESS}:{port}, which is web's node port:")
-    results = stage.lab.probe(CLIENT, NODE_ADDRESS, port, count=_MANY)
-    teller.results(results)
-    _check_all(teller, results, {pod.name for pod in objects.PODS}, "all 5 Pods, on both nodes")
-    teller.check(
-        "they saw node-1, so that their answers come back through it",
-        holds={result.saw for result in results} == {NODE_ADDRESS},
-    )
-    teller.say(f"{CLIENT} to {objects.SHOP_IP}:80, Service shop with externalTrafficPolicy: Local:")
-    results = stage.lab.probe(CLIENT, objects.SHOP_IP, 80, count=_MANY)
-    teller.results(results)
-    _check_all(teller, results, {pod.name for pod in objects.LOCAL_PODS}, "the Pods on this node only")
-    teller.check(
-        "which is why they can see who the client really is", holds={r.saw for r in results} == {CLIENT_ADDRESS}
-    )
-
-
-def over_ipv6(stage: Stage, teller: Teller) -> None:
-    """Connect over IPv6."""
-    teller.chapter("The same over IPv6")
-    results = stage.lab.probe(OTHER_POD.name, objects.WEB_IPV6, 80, count=_MANY)
-    _check_all(
-        teller,
-        results,
-        {pod.name for pod in objects.PODS},
-        f"[{objects.WEB_IPV6}]:80 from {OTHER_POD.name}: all 5 Pods",
-    )
-    results = stage.lab.probe(CLIENT, objects.SHOP_IPV6, 80, count=_MANY)
-    _check_all(
-        teller,
-        results,
-        {pod.name for pod in objects.LOCAL_PODS},
-        f"[{objects.SHOP_IPV6}]:80 from {CLIENT}: the Pods on node-1",
-    )
-    teller.check(f"and they saw {CLIENT_IPV6}", holds={result.saw for result in results} == {CLIENT_IPV6})
-
-
-def endpoint_leaves(stage: Stage, teller: Teller) -> None:
-    """Take an endpoint away under an open connection, and bring it back."""
-    with stage.lab.connect(CLIENT, NODE_ADDRESS, objects.WEB_NODE_PORT) as connection:
-        going = connection.answer.pod
-        teller.chapter(f"{going} leaves while a connection to it is open, and comes back")
-        rest = [pod for pod in objects.PODS if pod.name != going]
-        teller.say(f"{going} is taken out of web's EndpointSlices:")
-        _quote(teller, stage.change("web", objects.web(rest)))
-        results = stage.lab.probe(POD.name, objects.WEB, 80, count=_MANY)
-        _check_all(teller, results, {pod.name for pod in rest}, f"the other 4, never {going}")
-        teller.check("the open connection lives on", holds=_alive(connection))
-    teller.say("It is put back:")
-    _quote(teller, stage.change("web", objects.web()))
-    results = stage.lab.probe(POD.name, objects.WEB, 80, count=_MANY)
-    _check_all(teller, results, {pod.name for pod in objects.PODS}, "all 5 again")
-
-
-def service_appears(stage: Stage, teller: Teller) -> None:
-    """Create a Service."""
-    teller.chapter("A Service appears")
-    before = stage.lab.probe(POD.name, objects.LATE, 80)
-    teller.check(f"{objects.LATE} is nobody's: {before[0].outcome.value}", holds=not before[0].answer)
-    teller.say("late.yaml is put into the folder:")
-    stage.write("late", objects.late())
-    seconds, result = stage.until_answered(POD.name, objects.LATE, 80)
-    teller.check(f"{seconds * 1000:.0f} ms later {result.pod} answers", holds=bool(result.answer))
-
-
-def nobody_there(stage: Stage, teller: Teller) -> None:
-    """Ask a Service without endpoints."""
-    teller.chapter("A Service without endpoints refuses, at once")
-    for host in (POD.name, CLIENT):
-        (result,) = stage.lab.probe(host, objects.EMPTY, 80, timeout=3.0)
-        teller.check(
-            f"{host} to {objects.EMPTY}:80: {result.outcome.value} after {result.duration * 1000:.1f} ms",
-            holds=result.outcome is Outcome.REFUSED and result.duration < _AT_ONCE,
-        )
-
-
-def clients_stick(stage: Stage, teller: Teller) -> None:
-    """Ask a Service with session affinity."""
-    teller.chapter(f"Session affinity: each client of {objects.STICKY} stays where it went first")
-    clients = (
-        (CLIENT, CLIENT_ADDRESS),
-        (CLIENT, "203.0.113.130"),
-        *((pod.name, pod.addresses[0]) for pod in objects.PODS[:3]),
-    )
-    for host, source in clients:
-        results = stage.lab.probe(host, objects.STICKY, 80, source=source, count=20, parallel=1)
-        who = {result.pod for result in results}
-        names = ", ".join(sorted(who))
-        teller.check(f"20 connections from {source}: all to {names}", holds=len(who) == 1 and "" not in who)
 
 
 def in_the_kernel(stage: Stage, teller: Teller) -> None:
@@ -228,88 +111,19 @@ def in_the_kernel(stage: Stage, teller: Teller) -> None:
     )
 
 
-def proxy_restarts(stage: Stage, teller: Teller) -> None:
-    """Restart the proxy under traffic."""
-    teller.chapter("vipwire is restarted under traffic")
-    (before,) = stage.lab.probe(CLIENT, objects.STICKY, 80)
-    with (
-        stage.lab.connect(CLIENT, NODE_ADDRESS, objects.WEB_NODE_PORT) as connection,
-        stage.lab.continuous(POD.name, objects.WEB, 80) as stream,
-    ):
-        stream.wait_for(20)
-        status = stage.proxy.end() if stage.proxy else 1
-        teller.check("it ends on SIGTERM with status 0 and leaves its rules", holds=status == 0)
-        stream.wait_for(20)
-        with teller.waiting("starting vipwire"):
-            syncs = stage.start_proxy()
-        stream.wait_for(20)
-        alive = _alive(connection)
-    _quote(teller, syncs)
-    teller.check("the new process found all as it should be: 0 objects written", holds=_nothing_written(syncs))
-    report = stream.report
-    teller.check(
-        f"{report.attempts} connections were made meanwhile, {len(report.failures)} failed",
-        holds=not report.failures,
-    )
-    teller.check("an open connection lives on", holds=alive)
-    (after,) = stage.lab.probe(CLIENT, objects.STICKY, 80)
-    teller.check(
-        f"the client of the sticky Service still goes to {before.pod}",
-        holds=bool(before.pod) and after.pod == before.pod,
-    )
-
-
-def cleaned_up(stage: Stage, teller: Teller) -> None:
-    """Remove the rules."""
-    teller.chapter("vipwire cleanup")
-    if stage.proxy:
-        stage.proxy.end()
-    removed = stage.cleanup()
-    teller.check(
-        "it says that it removed the tables of both families",
-        holds=all(f"ip_family={family}" in removed for family in FAMILIES) and "removed" in removed,
-    )
-    (result,) = stage.lab.probe(CLIENT, objects.WEB, 80)
-    teller.check(f"{objects.WEB} is an address like any other again: {result.outcome.value}", holds=not result.answer)
-    teller.check("a second cleanup finds nothing to remove", holds="removed" not in stage.cleanup())
-
-
 SCENES: Sequence[Callable[[Stage, Teller], None]] = (
     opening,
-    from_a_pod,
-    from_outside,
-    over_ipv6,
-    endpoint_leaves,
-    service_appears,
-    nobody_there,
-    clients_stick,
+    traffic.from_a_pod,
+    traffic.from_outside,
+    traffic.over_ipv6,
+    changes.endpoint_leaves,
+    changes.service_appears,
+    traffic.nobody_there,
+    traffic.clients_stick,
     in_the_kernel,
-    proxy_restarts,
-    cleaned_up,
+    changes.proxy_restarts,
+    changes.cleaned_up,
 )
-
-
-def _check_all(teller: Teller, results: Sequence[ProbeResult], pods: set[str], words: str) -> None:
-    answered = sum(1 for result in results if result.answer)
-    teller.check(
-        f"{answered} of {len(results)} answered, by {words}",
-        holds=answered == len(results) and {result.pod for result in results} == pods,
-    )
-
-
-def _alive(connection: Connection) -> bool:
-    try:
-        return connection.exchange(b"still there?\n") == b"still there?\n"
-    except OSError:
-        return False
-
-
-def _nothing_written(syncs: Sequence[Sync]) -> bool:
-    return all(sync.written == 0 and sync.size == 0 and bool(sync.observed) for sync in syncs)
-
-
-def _quote(teller: Teller, syncs: Sequence[Sync]) -> None:
-    teller.quote("\n".join(f"synced {sync}" for sync in syncs))
 
 
 def _excerpt(listing: str) -> Iterator[str]:

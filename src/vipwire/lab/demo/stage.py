@@ -199,6 +199,11 @@ class Stage:
         raise LabError(f"nobody has answered at {address}:{port} for {_PATIENCE:.0f} s; the last: {result}")
 
 
+def as_lines(syncs: Iterable[Sync]) -> str:
+    """Print syncs, a line each."""
+    return "\n".join(f"synced {sync}" for sync in syncs)
+
+
 def _vipwire(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "vipwire.cli", *arguments]
 

@@ -5,15 +5,18 @@ Colour on a terminal, plain text elsewhere. What programs print is shown line by
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
 from vipwire.lab.outcome import ProbeResult
+from vipwire.lab.topology import Pod
 
 _WIDTH = 100
+_PLAIN = str.maketrans("─│┬├└", "-|+++")
+"""What a terminal that has only ASCII shows of a drawing."""
 
 
 class Teller:
@@ -25,6 +28,7 @@ class Teller:
         self._console = Console(highlight=False, width=width)
         unicode = self._console.encoding.startswith("utf")
         self._marks = ("✓", "✗") if unicode else ("ok:", "NOT SO:")
+        self._letters = {} if unicode else _PLAIN
         self._chapter = 0
         self.checks = 0
         self.failures: list[str] = []
@@ -45,7 +49,8 @@ class Teller:
     def quote(self, text: str) -> None:
         """Show what was typed, or what a program printed."""
         for line in text.splitlines():
-            self._console.print(Text(f"     {line}", style="dim"), soft_wrap=True)
+            text = f"     {line}".rstrip().translate(self._letters)
+            self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def check(self, text: str, *, holds: bool) -> None:
         """Say something that has just been found true; or that it is not."""
@@ -54,6 +59,15 @@ class Teller:
             self.failures.append(f"{self._chapter}: {text}")
         mark, style = (self._marks[0], "green") if holds else (self._marks[1], "bold red")
         self._print(Text.assemble((f"{mark} ", style), (text, "" if holds else style)))
+
+    def check_answers(self, results: Sequence[ProbeResult], pods: Iterable[Pod], words: str) -> None:
+        """Check that every attempt was answered, and by exactly these; `words` say who they are."""
+        answered = sum(1 for result in results if result.answer)
+        who = {result.pod for result in results}
+        self.check(
+            f"{answered} of {len(results)} answered, by {words}",
+            holds=answered == len(results) and who == {pod.name for pod in pods},
+        )
 
     def results(self, results: Sequence[ProbeResult]) -> None:
         """Show who answered how often, and whom they saw."""
