@@ -385,3 +385,21 @@ def test_a_plan_that_renders_to_nothing_is_a_service_all_the_same() -> None:
     line.reconciler.sync()
     assert line.services() == {}
     assert line.settled()
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_what_an_isolated_service_keeps_it_gives_up_to_one_that_should_have_it(*, observed: bool) -> None:
+    line = running(web=f"{A} {B}")
+    line.kernel.refused = {obj(C)}
+    line.want("web", C)
+    line.reconciler.sync()
+    line.want("db", B)
+    if observed:
+        line.reconciler.distrust()
+    line.reconciler.sync()
+    assert line.services() == {"web": [A], "db": [B]}
+    line.kernel.refused = set()
+    line.reconciler.retry()
+    line.reconciler.sync()
+    assert line.services() == {"web": [C], "db": [B]}
+    assert line.settled()

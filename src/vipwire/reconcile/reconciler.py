@@ -103,6 +103,7 @@ class Reconciler(Generic[K, V]):
         report = Report[K]()
         names = list(self._pending)
         report.services = len(names)
+        names += self._yielding(names)
         if self._trusted:
             try:
                 self._commit(names, report)
@@ -124,6 +125,24 @@ class Reconciler(Generic[K, V]):
     def _wanted(self, name: ObjectName) -> Rendered[K, V] | None:
         return self._kept[name] if name in self._isolated else self._desired.get(name)
 
+    def _yielding(self, names: Iterable[ObjectName]) -> list[ObjectName]:
+        """Have isolated Services give up what they keep and others of `names` should have; return those that do.
+
+        Otherwise two would believe to have the same object, and the one that leaves it would take it from the other.
+        """
+        if not self._isolated:
+            return []
+        wanted = [self._desired[name].own for name in names if name in self._desired and name not in self._isolated]
+        giving: list[ObjectName] = []
+        for name, kept in self._kept.items():
+            own = (
+                {} if kept is None else {k: v for k, v in kept.own.items() if not any(k in other for other in wanted)}
+            )
+            if kept is not None and len(own) < len(kept.own):
+                self._kept[name] = Rendered(own, kept.shared)
+                giving.append(name)
+        return giving
+
     def _observe_and_commit(self, pending: Sequence[ObjectName], report: Report[K]) -> None:
         # A try that failed halfway has forgotten what Services had before: the next one still has to know.
         before = self._before = {**self._before, **self._belief.services}
@@ -131,6 +150,7 @@ class Reconciler(Generic[K, V]):
         self._belief = Belief(unowned=self._backend.observe())
         report.observed = len(self._belief.unowned)
         names = list(self._desired)
+        self._yielding(names)
         repairs: list[K] = []
         try:
             repairs += self._commit(names, report, last=True)
