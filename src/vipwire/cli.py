@@ -26,6 +26,7 @@ _ELSEWHERE: Final = {
     "explain": ("vipwire.inspect.cli", "explain", "Explain what becomes of a packet, and which rules it meets."),
     "trace": ("vipwire.inspect.cli", "trace", "Follow connections to VIPs: which endpoint each new one got."),
     "top": ("vipwire.inspect.cli", "top", "Show live rates of every Service and endpoint."),
+    "check": ("vipwire.inspect.cli", "check", "Check this machine: kernel, settings, and who else writes rules."),
 }
 """Commands that are imported when they are used: module, attribute, and what they do."""
 

@@ -17,10 +17,12 @@ from rich.text import Text
 from vipwire.app.config import Config
 from vipwire.errors import UnsupportedError
 from vipwire.inspect import decisions, difference, show
+from vipwire.inspect.check import check_document, check_view, judge
 from vipwire.inspect.document import Document, status_document
 from vipwire.inspect.explained import explain_view
 from vipwire.inspect.explanation import explain as explanation_of
 from vipwire.inspect.explanation import explain_document
+from vipwire.inspect.facts import gather
 from vipwire.inspect.flows import FlowEvents, Frontends, flows_of, tracked
 from vipwire.inspect.near import find_services
 from vipwire.inspect.options import OUTPUT, LookCommand
@@ -173,7 +175,7 @@ def _print_script(document: Document) -> None:
 def explain(config: Config, destination: str, source: str, interface: str, output: str, *, flow: bool) -> None:
     r"""Explain what becomes of a new connection to DST:PORT: who can answer, whom they see, or which rule drops it.
 
-    DST is an address, IPv6 in brackets, or a Service as NAMESPACE/NAME; PROTO is tcp (the default), udp or sctp. Shown
+    DST is an address, IPv6 in brackets, or a Service as NAMESPACE/NAME; PROTO is tcp (default), udp or sctp. Shown
     are the plan's answer and the kernel's objects that the packet meets, and whether the two agree.
 
     \b
@@ -259,3 +261,17 @@ def top(config: Config, interval: float, window: float, count: int | None, outpu
                     live.update(view, refresh=True)
                 else:
                     live.console.print(view)
+
+
+@click.command(cls=LookCommand)
+@OUTPUT
+def check(config: Config, output: str) -> None:
+    """Check this machine: kernel, rights, tools, settings, connection tracking, who else writes rules.
+
+    For everything that is not as it should be a remedy is given. -o wide lists what is well, too. The exit status is
+    1 if the chosen mode will not work well here. Nothing is changed, and no manifests or API server are needed.
+    """
+    mode = config.proxy_mode
+    document = check_document(judge(gather(config), mode), mode)
+    _print(document, output, lambda: check_view(document, wide=output == "wide"))
+    sys.exit(int(document["bad"] > 0))

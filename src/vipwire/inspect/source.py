@@ -11,8 +11,6 @@ from typing import Protocol
 
 from vipwire.app.config import Config
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.kube.access import load_access
-from vipwire.kube.client import ApiSource
 from vipwire.kube.contact import Health
 from vipwire.kube.manifest import ManifestSource
 from vipwire.state.event import Event
@@ -41,6 +39,9 @@ def make_source(config: Config) -> Source:
     """Choose the source that the flags name. Raise ConfigError if there is none."""
     if config.manifests:
         return ManifestSource(Path(path) for path in config.manifests)
+    from vipwire.kube.access import load_access  # noqa: PLC0415 - an HTTP client takes 0.3 s to load
+    from vipwire.kube.client import ApiSource  # noqa: PLC0415
+
     kubeconfig = config.client_connection.kubeconfig
     access = load_access(Path(kubeconfig) if kubeconfig else None, config.master or None)
     return ApiSource(access, node_name(config))
