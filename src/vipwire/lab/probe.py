@@ -23,6 +23,7 @@ from vipwire.lab.outcome import Manner, Outcome, ProbeResult, Target
 from vipwire.model.net import Protocol
 
 _IP_RECVERR, _IPV6_RECVERR = 11, 25
+_IP_BIND_ADDRESS_NO_PORT = 24
 _TYPES = {
     Protocol.TCP: socket.SOCK_STREAM,
     Protocol.UDP: socket.SOCK_DGRAM,
@@ -87,8 +88,13 @@ def _prepare(opened: socket.socket, target: Target, manner: Manner) -> None:
         opened.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
     else:
         opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVERR, 1)
-    if manner.source or manner.source_port:
+    if manner.source_port:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    elif manner.source and not _is_raw(opened):
+        # The port is chosen on connecting: unique, yet for TCP one that rests in TIME_WAIT elsewhere will do. With
+        # SO_REUSEADDR two UDP sockets would now and then be given the same one, and one would read the other's answer.
+        opened.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+    if manner.source or manner.source_port:
         everywhere = "::" if opened.family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - in a lab's namespace
         opened.bind((manner.source or everywhere, 0 if _is_raw(opened) else manner.source_port or 0))
     if manner.source_port and target.protocol is Protocol.TCP:
