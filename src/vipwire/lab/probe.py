@@ -91,8 +91,8 @@ def _prepare(opened: socket.socket, target: Target, manner: Manner) -> None:
     if manner.source_port:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     elif manner.source and not _is_raw(opened):
-        # The port is chosen on connecting: unique, yet for TCP one that rests in TIME_WAIT elsewhere will do. With
-        # SO_REUSEADDR two UDP sockets would now and then be given the same one, and one would read the other's answer.
+        # The port is chosen on connecting: unique, yet for TCP one that rests in TIME_WAIT elsewhere will do.
+        # With SO_REUSEADDR two UDP sockets would now and then share one, and one would read the other's answer.
         opened.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
     if manner.source or manner.source_port:
         everywhere = "::" if opened.family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - in a lab's namespace
