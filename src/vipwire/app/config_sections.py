@@ -57,13 +57,17 @@ class Logging:
 
 @dataclass(frozen=True, slots=True)
 class IPTables:
-    """The `iptables` section; also what userspace mode uses."""
+    """The `iptables` section; also what userspace mode uses.
+
+    `tree` is vipwire's own: Services are found through a tree of chains, or, without it, in kube-proxy's flat one.
+    """
 
     masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True)
     masquerade_all: bool = setting("masqueradeAll", ValueKind.BOOL, default=False)
     localhost_node_ports: bool = setting("localhostNodePorts", ValueKind.BOOL, default=True, pointer=True)
     sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0)
     min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 1.0)
+    tree: bool = setting("iptablesTree", ValueKind.BOOL, default=True, pointer=True, written=False)
 
 
 @dataclass(frozen=True, slots=True)

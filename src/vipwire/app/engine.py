@@ -78,14 +78,20 @@ class Line:
         return self.planner.plans if self.planner else {}
 
     def settle_node(self, node: NodePlan, store: Store) -> None:
-        """Take the node's plan; if it is another one, every Service is planned again."""
+        """Take the node's plan; if it is another one, every Service is planned and rendered again.
+
+        The node comes first: how a Service is rendered may depend on it, even where its plan is the same.
+        """
         if self.planner is None:
             self.planner = Planner(node)
+            self.reconciler.desire_node(self.backend.render_node(node))
         elif self.planner.node != node:
-            self._desire(self.planner.move(node, store.view))
-        else:
-            return
-        self.reconciler.desire_node(self.backend.render_node(node))
+            self.reconciler.desire_node(self.backend.render_node(node))
+            changes = self.planner.move(node, store.view)
+            self._desire(changes)
+            for name, plan in self.planner.plans.items():
+                if name not in changes:
+                    self.reconciler.desire(name, plan)
 
     def plan(self, names: Iterable[ObjectName], store: Store) -> None:
         """Plan the Services that changed."""

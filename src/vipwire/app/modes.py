@@ -5,50 +5,84 @@ A mode that this machine cannot run is an UnsupportedError that says what is mis
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
+from vipwire.app import log
 from vipwire.app.config import Config, ProxyMode
 from vipwire.app.engine import Mode
+from vipwire.backends.iptables.build import LOOPBACK_SYSCTLS, build, leftovers
+from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.nftables.explain import NftablesExplainer
 from vipwire.backends.nftables.kernel import NftablesBackend, Witness
 from vipwire.errors import UnsupportedError
 from vipwire.host.kernel import KernelRelease, require_nftables, require_release
 from vipwire.model.net import Family
+from vipwire.model.sysctl import Sysctl
 from vipwire.reconcile.explainer import Explainer
 
 
-def _nftables(families: Iterable[Family]) -> dict[Family, Mode]:
+def _iptables(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]:
+    wanted = Settings(
+        localhost_node_ports=config.iptables.localhost_node_ports,
+        drop_invalid=not config.conntrack.tcp_be_liberal,
+        tree=config.iptables.tree,
+    )
+    built, notes = build(families, wanted, prepare=prepare)
+    for note in notes if prepare else ():
+        say = log.warning if note.remedy else log.info
+        say("iptables", what=note.what, reason=note.reason, remedy=note.remedy)
+    return dict(built)
+
+
+def _nftables(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]:
+    del config, prepare
     require_release(KernelRelease(5, 13), "nftables mode")
     require_nftables()
     witness = Witness()
     return {family: NftablesBackend(family, witness) for family in families}
 
 
-_MODES: dict[ProxyMode, Callable[[Iterable[Family]], dict[Family, Mode]]] = {ProxyMode.NFTABLES: _nftables}
+class _Build(Protocol):
+    """Builds a mode; with `prepare` it may make the machine ready, without it only looks."""
+
+    def __call__(self, config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]: ...
+
+
+_MODES: dict[ProxyMode, _Build] = {ProxyMode.NFTABLES: _nftables, ProxyMode.IPTABLES: _iptables}
 _EXPLAINERS: dict[ProxyMode, Callable[[Family], Explainer[Any, Any]]] = {ProxyMode.NFTABLES: NftablesExplainer}
 
 
-def build_modes(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
-    """Build the selected mode for each family, or raise UnsupportedError."""
-    build = _MODES.get(config.proxy_mode)
-    if build is None:
+def build_modes(config: Config, families: Iterable[Family], *, prepare: bool = False) -> dict[Family, Mode]:
+    """Build the selected mode for each family, or raise UnsupportedError. `prepare`: it is going to be run."""
+    make = _MODES.get(config.proxy_mode)
+    if make is None:
         here = ", ".join(mode.value for mode in _MODES)
         raise UnsupportedError(
             f"mode {config.proxy_mode.value!r} is not in this version of vipwire (--proxy-mode: {here}); "
             "leave the mode blank for the default"
         )
-    return build(families)
+    return make(config, families, prepare=prepare)
+
+
+def mode_sysctls(config: Config) -> tuple[Sysctl, ...]:
+    """Name the kernel settings that the selected mode wants."""
+    loopback = config.proxy_mode is ProxyMode.IPTABLES and config.iptables.localhost_node_ports
+    return LOOPBACK_SYSCTLS if loopback else ()
 
 
 def build_explainer(config: Config, family: Family) -> Explainer[Any, Any] | None:
     """Build what explains the selected mode's objects; None where the mode has nothing of the kind."""
-    build = _EXPLAINERS.get(config.proxy_mode)
-    return build(family) if build is not None else None
+    make = _EXPLAINERS.get(config.proxy_mode)
+    return make(family) if make is not None else None
 
 
 def every_mode(families: Iterable[Family]) -> Iterator[tuple[ProxyMode, Family, Mode]]:
     """Build every mode that this machine can run, to clean up after any of them."""
-    for name, build in _MODES.items():
+    for name, make in _MODES.items():
+        if name is ProxyMode.IPTABLES:
+            for each in leftovers(families):
+                yield name, each.family, each
+            continue
         with contextlib.suppress(UnsupportedError):
-            for family, mode in build(families).items():
+            for family, mode in make(Config(), families, prepare=False).items():
                 yield name, family, mode

@@ -16,7 +16,7 @@ from vipwire.app.engine import Engine, Line, Mode
 from vipwire.app.flags import flag_values
 from vipwire.app.follow import FlowKeeper, HealthPorts
 from vipwire.app.loop import Loop, Parts, Source
-from vipwire.app.modes import build_modes, every_mode
+from vipwire.app.modes import build_modes, every_mode, mode_sysctls
 from vipwire.app.node import node_plan
 from vipwire.app.report import Reporter
 from vipwire.app.stop import CONFIG_CHANGED, Stop
@@ -50,7 +50,7 @@ def run_proxy(config: Config) -> int:
         return 0
     collector.look_rarely()
     with contextlib.ExitStack() as stack:
-        modes = build_modes(config, _families())
+        modes = build_modes(config, _families(), prepare=True)
         for mode in modes.values():
             stack.callback(mode.close)
         addresses = stack.enter_context(AddressWatch())
@@ -74,7 +74,8 @@ def _families() -> tuple[Family, ...]:
 
 def _prepare_machine(config: Config) -> None:
     """Set what needs privileges: kernel settings and the OOM score. What cannot be set is said, and goes on."""
-    wanted = (*conntrack_sysctls(config.conntrack, cpus()), *router_sysctls(), *forwarding_sysctls(_families()))
+    conntrack = conntrack_sysctls(config.conntrack, cpus())
+    wanted = (*conntrack, *router_sysctls(), *forwarding_sysctls(_families()), *mode_sysctls(config))
     report = apply_sysctls(wanted)
     for change in report.changed:
         log.info("kernel setting changed", name=change.name, old=change.old, new=change.new)

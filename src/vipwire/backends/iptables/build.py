@@ -1,0 +1,67 @@
+"""Puts the backends of one host together: the same variant for every family, the settings that it can do."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from vipwire.backends.iptables.kernel import IptablesBackend
+from vipwire.backends.iptables.names import INVALID_COUNTER
+from vipwire.backends.iptables.nfacct import read_counter
+from vipwire.backends.iptables.probe import Note, affinity_note, choose_variant, legacy_tables, probe
+from vipwire.backends.iptables.settings import Settings
+from vipwire.backends.iptables.tool import Tool, Variant, versions
+from vipwire.model.net import Family
+from vipwire.model.sysctl import Sysctl
+
+LOOPBACK_SYSCTLS: Final = (Sysctl("net/ipv4/conf/all/route_localnet", 1),)
+"""Without it the kernel drops what node ports on 127.0.0.1 send to another machine."""
+
+
+def build(
+    families: Iterable[Family], settings: Settings, *, prepare: bool
+) -> tuple[dict[Family, IptablesBackend], list[Note]]:
+    """Build a backend for each family, and say what an operator should know.
+
+    With `prepare` the machine is made ready and tried: counters are made, and rules that nobody reaches are written
+    and removed. Without it nothing is written, and the settings are taken from what is there.
+    Raise UnsupportedError if this machine cannot run iptables mode.
+    """
+    families = tuple(families)
+    choice = choose_variant(families)
+    notes = [Note("variant", f"iptables-{choice.variant.value}: {choice.reason}", "")]
+    if choice.both:
+        notes.append(
+            Note(
+                "rules of both iptables-nft and iptables-legacy are present",
+                "both are in force, one after the other",
+                f"find out who writes the other ones (iptables-{_other(choice.variant).value}-save) and move him",
+            )
+        )
+    built: dict[Family, IptablesBackend] = {}
+    for family in families:
+        tool = Tool(family, choice.variant)
+        able, missing = probe(tool, settings) if prepare else (_as_found(settings), [])
+        notes += (note for note in missing if note not in notes)
+        built[family] = IptablesBackend(tool, able)
+    if note := affinity_note():
+        notes.append(note)
+    return built, notes
+
+
+def leftovers(families: Iterable[Family]) -> list[IptablesBackend]:
+    """Build a backend for every family and variant that is installed: to remove what any of them has left."""
+    settings = Settings()
+    return [
+        IptablesBackend(Tool(family, variant), settings)
+        for family in families
+        for variant in versions(family)
+        if variant is not Variant.LEGACY or legacy_tables(family)
+    ]
+
+
+def _other(variant: Variant) -> Variant:
+    return Variant.LEGACY if variant is Variant.NFT else Variant.NFT
+
+
+def _as_found(settings: Settings) -> Settings:
+    return replace(settings, counters=settings.counters and read_counter(INVALID_COUNTER) is not None)

@@ -1,0 +1,175 @@
+"""iptables mode's backend: reads with iptables-save, writes with iptables-restore. One instance is one family.
+
+What the dispatch chains hold is kept here, because a Service's entry moves others: the tree is a function of all
+entries. It is what the kernel was seen to hold or took from us, never what is merely wished.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from vipwire.backends.iptables import names
+from vipwire.backends.iptables.frontend_code import Zone
+from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, ROOT, ROOTS, TABLES, Key, Rules
+from vipwire.backends.iptables.read import is_ours, read, read_table
+from vipwire.backends.iptables.render import render
+from vipwire.backends.iptables.script import Writer, drafts
+from vipwire.backends.iptables.settings import Settings
+from vipwire.backends.iptables.skeleton import jump_keys, node_objects
+from vipwire.backends.iptables.tool import Tool, Variant
+from vipwire.backends.iptables.tree import DEEPEST, Dispatch, Shape
+from vipwire.backends.iptables.witness import Sight, witness
+from vipwire.model.net import Family
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.delta import Delta
+
+BATCH: Final = {Variant.NFT: 4000, Variant.LEGACY: 0}
+"""Lines a run. Each run of the legacy tool writes whole tables, so that there is nothing to gain by dividing."""
+
+
+class IptablesBackend:
+    """The rules of one family, in the network namespace of the calling thread."""
+
+    def __init__(self, tool: Tool, settings: Settings) -> None:
+        self.family = tool.family
+        self.settings = settings
+        self.written: dict[str, int] = {}
+        self._tool = tool
+        self._witness = witness(tool.family, tool.variant)
+        self._sight: Sight | None = None
+        self._node = NodePlan(tool.family)
+        self._dispatches = dispatches(tool.family, tree=settings.tree)
+        self._tails: dict[tuple[str, str], Rules] = {}
+        self._pinned: frozenset[tuple[str, str]] = frozenset()
+        self._firewall_missing = True
+
+    def close(self) -> None:
+        """Close the socket; the rules stay."""
+        self._witness.close()
+
+    def render_node(self, node: NodePlan) -> Mapping[Key, Rules]:
+        """Render what belongs to no Service. Services rendered from now on are for this node."""
+        self._node = node
+        return node_objects(node, self.settings)
+
+    def render(self, plan: ServicePlan) -> Rendered[Key, Rules]:
+        """Render one Service."""
+        return render(self._node, self.settings, plan)
+
+    def describe(self, key: Key) -> str:
+        """Name an object for a person."""
+        return describe(self.family, key)
+
+    def changed(self) -> bool:
+        """Tell whether anybody else may have changed the rules since our last commit or observation."""
+        return self._sight is None or self._witness.look() != self._sight
+
+    def observe(self) -> dict[Key, Rules]:
+        """Read all of ours."""
+        sight = self._witness.look()
+        tables = {table: read_table(self._tool.save(table)) for table in TABLES}
+        for where in ROOTS:
+            self._dispatches[where].load({})
+            self._dispatches[where].strays = frozenset()
+        seen = read(self.family, tables, self._dispatches)
+        self._tails = {(key.table, key.chain): rules for key, rules in seen.objects.items() if key.kind == ROOT}
+        self._pinned = frozenset(seen.pinned)
+        self._firewall_missing = names.FIREWALL not in tables[names.FILTER].chains
+        self._sight = sight
+        return seen.objects
+
+    def commit(self, delta: Delta[Key, Rules]) -> int:
+        """Write a difference; return its size in bytes.
+
+        The tables are committed one after the other. If a later one is refused, `changed` says so, and the next sync
+        observes.
+        """
+        drafted = drafts(delta, self._dispatches)
+        tails = {**self._tails, **_tails(delta)}
+        writer = Writer(tails, self._pinned, self._firewall_missing, BATCH[self._tool.variant])
+        before, size, commits = self._witness.look(), 0, 0
+        known = before == self._sight
+        self._sight = None
+        self.written = {}
+        for run in writer.runs(delta, drafted):
+            self._tool.restore(run.text)
+            size += len(run.text)
+            commits += run.tables
+            for table, rules in run.rules.items():
+                self.written[table] = self.written.get(table, 0) + rules
+        for where, draft in drafted.items():
+            self._dispatches[where].adopt(draft)
+        self._tails = tails
+        self._firewall_missing = False
+        after = self._witness.after(before, commits)
+        self._sight = after if known else None
+        return size
+
+    def delete(self) -> bool:
+        """Remove every chain and rule of ours, and nothing else; tell whether there was anything."""
+        found = False
+        for table in TABLES:
+            text = removal(table, self._tool.save(table))
+            if text:
+                self._tool.restore(text)
+                found = True
+        return found
+
+
+def dispatches(family: Family, *, tree: bool) -> dict[tuple[str, str], Dispatch]:
+    """Make the empty dispatch chains of a family, as trees or as kube-proxy's flat chains."""
+    zone = Zone(family)
+    deepest = DEEPEST if tree else 0
+    return {where: Dispatch(Shape(zone, where[1], prefix, deepest)) for where, prefix in ROOTS.items()}
+
+
+def _tails(delta: Delta[Key, Rules]) -> dict[tuple[str, str], Rules]:
+    new = {**delta.added, **{key: after for key, (_, after) in delta.changed.items()}}
+    return {(key.table, key.chain): rules for key, rules in new.items() if key.kind == ROOT}
+
+
+def describe(family: Family, key: Key) -> str:
+    """Name an object: `nat chain KUBE-SEP-…`, `filter rule FORWARD -j KUBE-FORWARD`."""
+    kinds = {CHAIN: "chain", ENTRY: "entry of", ROOT: "dispatch chain", JUMP: "rule"}
+    detail = f" {key.detail}" if key.kind == JUMP else f" {key.detail}" if key.kind == ENTRY else ""
+    program = "iptables" if family is Family.IPV4 else "ip6tables"
+    return f"{program} {key.table} {kinds[key.kind]} {key.chain}{detail}"
+
+
+def removal(table: str, saved: str) -> str:
+    """Write what removes all of ours from a table; nothing where there is nothing. Pure.
+
+    A chain that others' rules jump to is only emptied. KUBE-FIREWALL goes when no rule but ours is in it.
+    """
+    chains = read_table(saved).chains
+    ours = [chain for chain in chains if is_ours(table, chain)]
+    lines: list[str] = []
+    pinned: set[str] = set()
+    seen = read_foreign(table, chains)
+    lines += (f":{chain} - [0:0]" for chain in ours)
+    firewall = set(chains.get(names.FIREWALL, ())) - {str(key.detail) for key in seen if key.chain == names.FIREWALL}
+    for key, copies in seen.items():
+        if str(key.detail).endswith(f"-j {names.FIREWALL}") and firewall:
+            continue
+        lines += [f"-D {key.chain} {key.detail}"] * copies
+    for chain, rules in chains.items():
+        for rule in rules if chain not in ours else ():
+            if Key(JUMP, table, chain, rule) not in seen:
+                pinned |= {other for other in ours if rule.endswith(f" {other}")}
+    lines += (f"-X {chain}" for chain in ours if chain not in pinned)
+    if names.FIREWALL in chains and table == names.FILTER and not firewall:
+        lines.append(f"-X {names.FIREWALL}")
+    return "\n".join([f"*{table}", *lines, "COMMIT", ""]) if lines else ""
+
+
+def read_foreign(table: str, chains: Mapping[str, list[str]]) -> dict[Key, int]:
+    """Count the rules of ours in chains that are not ours."""
+    known = frozenset(jump_keys())
+    found: dict[Key, int] = {}
+    for chain, rules in chains.items():
+        for rule in rules:
+            key = Key(JUMP, table, chain, rule)
+            if key in known:
+                found[key] = found.get(key, 0) + 1
+    return found

@@ -1,0 +1,122 @@
+"""The names of iptables mode: kube-proxy's tables, chains and hashes (pkg/proxy/iptables/proxier.go), and our keys.
+
+A chain of a Service port is named by 16 characters of base32 over SHA-256 of `namespace/name:port` and the protocol;
+runbooks and other programs know these names, so they are not ours to change. An object of this mode is one of
+
+    chain   a whole chain: its rules, in order. Every chain of a Service port is one, and the small common ones
+    entry   what a dispatch chain holds for one frontend: one rule, or two for a node port that counts loopback
+    root    a dispatch chain itself: the rules behind its entries, and that its entries are where they belong
+    jump    a rule of ours in a chain that is not ours: from FORWARD to KUBE-FORWARD and the like
+
+The value of each is a tuple of rules in the words of iptables-save, so that comparing is comparing text.
+"""
+
+import base64
+import hashlib
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
+
+from vipwire.model.names import ServicePortName
+
+FILTER: Final = "filter"
+NAT: Final = "nat"
+MANGLE: Final = "mangle"
+TABLES: Final = (FILTER, NAT, MANGLE)
+
+CHAIN: Final = "chain"
+ENTRY: Final = "entry"
+ROOT: Final = "root"
+JUMP: Final = "jump"
+
+SERVICES: Final = "KUBE-SERVICES"
+EXTERNAL_SERVICES: Final = "KUBE-EXTERNAL-SERVICES"
+NODE_PORTS: Final = "KUBE-NODEPORTS"
+PROXY_FIREWALL: Final = "KUBE-PROXY-FIREWALL"
+POSTROUTING: Final = "KUBE-POSTROUTING"
+MARK_MASQ: Final = "KUBE-MARK-MASQ"
+FORWARD: Final = "KUBE-FORWARD"
+FIREWALL: Final = "KUBE-FIREWALL"
+CANARY: Final = "KUBE-PROXY-CANARY"
+NOT_POD_MASQ: Final = "KUBE-NOT-POD-MASQ"
+
+LARGEST_NAME: Final = 28
+"""XT_EXTENSION_MAXNAMELEN less the NUL: longer chain names are refused."""
+
+ROOTS: Final = {
+    (NAT, SERVICES): "KUBE-SVCS-",
+    (NAT, NODE_PORTS): "KUBE-NPS-",
+    (FILTER, SERVICES): "KUBE-SVCS-",
+    (FILTER, EXTERNAL_SERVICES): "KUBE-EXTS-",
+    (FILTER, NODE_PORTS): "KUBE-NPS-",
+    (FILTER, PROXY_FIREWALL): "KUBE-PFWS-",
+}
+"""The dispatch chains, and how the names of the chains of their trees begin."""
+
+WHOLE: Final = frozenset(
+    {
+        (NAT, MARK_MASQ),
+        (NAT, POSTROUTING),
+        (NAT, NOT_POD_MASQ),
+        (FILTER, FORWARD),
+        *((table, CANARY) for table in TABLES),
+    }
+)
+"""The common chains that are ours wholly."""
+
+SERVICE_PREFIXES: Final = ("KUBE-SEP-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-")
+"""How the chains of Service ports begin, each after those that it may jump to."""
+
+LOCALHOST_COUNTER: Final = "localhost_nps_accepted_pkts"
+INVALID_COUNTER: Final = "ct_state_invalid_dropped_pkts"
+"""kube-proxy's nfacct objects."""
+
+
+class Key(NamedTuple):
+    """Which object. `detail` is the frontend's code for an entry (see `tree`), the rule for a jump, else empty."""
+
+    kind: str
+    table: str
+    chain: str
+    detail: int | str = ""
+
+
+Rules: TypeAlias = tuple[str, ...]
+"""Rules as iptables-save prints them, without `-A CHAIN`."""
+
+
+class PortChains(NamedTuple):
+    """The names of a Service port's chains."""
+
+    cluster: str
+    local: str
+    external: str
+    firewall: str
+
+
+@lru_cache(maxsize=1 << 15)
+def port_chains(name: ServicePortName) -> PortChains:
+    """Name the chains of a Service port."""
+    suffix = _hashed(f"{name}{name.protocol.label}")
+    return PortChains(f"KUBE-SVC-{suffix}", f"KUBE-SVL-{suffix}", f"KUBE-EXT-{suffix}", f"KUBE-FW-{suffix}")
+
+
+def endpoint_chain(name: ServicePortName, endpoint: str) -> str:
+    """Name the chain of one endpoint (`10.0.0.1:80`, `[fd00::1]:80`) of a Service port."""
+    return f"KUBE-SEP-{_hashed(f'{name}{name.protocol.label}{endpoint}')}"
+
+
+def _hashed(text: str) -> str:
+    return base64.b32encode(hashlib.sha256(text.encode()).digest()[:10]).decode()
+
+
+def rank(chain: str) -> int:
+    """Order the chains of Service ports so that each comes after those it jumps to."""
+    return next((place for place, prefix in enumerate(SERVICE_PREFIXES, 1) if chain.startswith(prefix)), 0)
+
+
+def tree_root(table: str, chain: str) -> str | None:
+    """Tell which dispatch chain of a table a chain of a tree belongs to, itself included; None for other chains."""
+    for (root_table, root), prefix in ROOTS.items():
+        if root_table == table and (chain == root or chain.startswith(prefix)):
+            return root
+    return None

@@ -1,0 +1,205 @@
+"""What this machine's iptables is and can do: which variant the host uses, which matches its kernel has.
+
+The variant is chosen as the iptables-wrappers of Kubernetes images choose it, so that kubelet, the network plugin
+and we speak to the same engine: first where kubelet has left its marks, then where kube-proxy's chains are, then
+where more rules are, then what the plain name `iptables` means here. Rules of both kinds are both in force, which is
+rarely wanted: that is reported.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, MANGLE, NAT
+from vipwire.backends.iptables.nfacct import ensure_counters
+from vipwire.backends.iptables.settings import Settings
+from vipwire.backends.iptables.tool import Tool, Variant, preferred, versions
+from vipwire.errors import CommitError, UnsupportedError
+from vipwire.model.net import Family
+
+PROBE: Final = "KUBE-PROXY-PROBE"
+_HINTS: Final = (":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY ")
+_LEGACY_TABLES: Final = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
+_RECENT: Final = Path("/sys/module/xt_recent/parameters/ip_list_tot")
+
+
+class Need(NamedTuple):
+    """A match or target: what it is tried with, and what it is for. `feature` is the setting that does without it."""
+
+    name: str
+    table: str
+    rule: str
+    purpose: str
+    feature: str = ""
+    instead: str = ""
+
+
+_NEEDS: Final = (
+    Need("comment", NAT, '-m comment --comment "a b" -j RETURN', "every rule says which Service it is for"),
+    Need("tcp", NAT, "-p tcp -m tcp --dport 1 -j RETURN", "TCP Services"),
+    Need("udp", NAT, "-p udp -m udp --dport 1 -j RETURN", "UDP Services"),
+    Need("mark", NAT, "-m mark --mark 0x4000/0x4000 -j RETURN", "masquerading"),
+    Need("MARK", NAT, "-j MARK --set-xmark 0x4000/0x4000", "masquerading"),
+    Need("MASQUERADE", NAT, "-j MASQUERADE", "masquerading"),
+    Need("addrtype", NAT, "-m addrtype --dst-type LOCAL -j RETURN", "telling this node's addresses: node ports"),
+    Need("conntrack", FILTER, "-m conntrack --ctstate NEW -j RETURN", "telling new connections"),
+    Need("REJECT", FILTER, "-j REJECT", "telling clients that nobody answers"),
+    Need(
+        "statistic", NAT, "-m statistic --mode random --probability 0.5 -j RETURN", "choosing an endpoint by chance"
+    ),
+    Need(
+        "recent",
+        NAT,
+        f"-m recent --set --name {PROBE}",
+        "session affinity",
+        "affinity",
+        "Services with session affinity are balanced without it",
+    ),
+    Need(
+        "MASQUERADE --random-fully",
+        NAT,
+        "-j MASQUERADE --random-fully",
+        "source ports that do not collide",
+        "random_fully",
+        "MASQUERADE is used without it",
+    ),
+    Need(
+        "nfacct",
+        FILTER,
+        f"-m nfacct --nfacct-name {INVALID_COUNTER}",
+        "two of kube-proxy's metrics",
+        "counters",
+        "these metrics are absent",
+    ),
+)
+
+
+class Note(NamedTuple):
+    """Something that an operator should know of this machine: what, why, and what can be done."""
+
+    what: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The variant that the host uses, why, and whether there are rules of both."""
+
+    variant: Variant
+    reason: str
+    both: bool = False
+
+
+def choose_variant(families: Iterable[Family]) -> Choice:
+    """Find out which variant this host uses. Raise UnsupportedError without any."""
+    installed = versions()
+    if not installed:
+        raise UnsupportedError(
+            "iptables mode needs the programs iptables, iptables-save and iptables-restore (version 1.8 or later): "
+            "install the package iptables, or choose another --proxy-mode"
+        )
+    texts = {variant: _rules(variant, families) for variant in installed}
+    return decide(texts, preferred())
+
+
+def _rules(variant: Variant, families: Iterable[Family]) -> str:
+    """Read every table of a variant; of the legacy one only what exists, because asking creates the tables."""
+    parts: list[str] = []
+    for family in families:
+        if variant is Variant.LEGACY and not legacy_tables(family):
+            continue
+        try:
+            tool = Tool(family, variant)
+            parts += (tool.save(table) for table in (MANGLE, NAT, FILTER))
+        except (CommitError, UnsupportedError):
+            continue
+    return "\n".join(parts)
+
+
+def legacy_tables(family: Family) -> bool:
+    """Tell whether the legacy engine has any tables of a family in this network namespace."""
+    try:
+        return bool((Path("/proc/thread-self/net") / _LEGACY_TABLES[family]).read_text(encoding="ascii").strip())
+    except OSError:
+        return False
+
+
+def decide(texts: Mapping[Variant, str], plain: Variant | None) -> Choice:
+    """Choose among the installed variants, given what iptables-save prints for each. Pure."""
+    counts = {variant: f"\n{text}".count("\n-A ") for variant, text in texts.items()}
+    both = sum(1 for count in counts.values() if count) > 1
+    for reason, marks in (("kubelet's chains are there", _HINTS), ("KUBE- chains are there", (":KUBE-",))):
+        found = [v for v, text in texts.items() if any(f"\n{mark}" in f"\n{text}" for mark in marks)]
+        if len(found) == 1:
+            return Choice(found[0], reason, both)
+    if len(set(counts.values())) > 1:
+        most = max(counts, key=lambda variant: counts[variant])
+        return Choice(most, f"{counts[most]} rules are there", both)
+    if plain is not None and plain in texts:
+        return Choice(plain, "the program iptables is of that kind", both)
+    return Choice(next(iter(texts)), "it is installed", both)
+
+
+def probe(tool: Tool, settings: Settings) -> tuple[Settings, list[Note]]:
+    """Try what the rules need. Return the settings that this machine can do, and what is missing.
+
+    Raise UnsupportedError if something is missing that nothing can replace.
+    """
+    notes: list[Note] = []
+    if settings.counters and (obstacle := ensure_counters((INVALID_COUNTER, LOCALHOST_COUNTER))):
+        settings = replace(settings, counters=False)
+        notes.append(Note("nfacct", obstacle, "kube-proxy's two metrics of such counters are absent"))
+    needs = [need for need in _NEEDS if not need.feature or getattr(settings, need.feature)]
+    try:
+        refused = {} if not _refused(tool, needs) else {need: _refused(tool, [need]) for need in needs}
+    finally:
+        _clean(tool)
+    for need, reason in refused.items():
+        if not reason:
+            continue
+        if not need.feature:
+            raise UnsupportedError(
+                f"{tool.name} cannot do {need.name!r}, which is for {need.purpose}: {reason}; "
+                f"load the kernel module (modprobe xt_{need.name}) or choose another --proxy-mode"
+            )
+        settings = replace(settings, **{need.feature: False})
+        notes.append(Note(need.name, f"it is for {need.purpose}: {reason}", need.instead))
+    return settings, notes
+
+
+def affinity_note(clients: Path = _RECENT) -> Note | None:
+    """Say how many clients an endpoint remembers (`-m recent`), if that is the kernel's small default."""
+    try:
+        limit = int(clients.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    if limit >= 1000:
+        return None
+    return Note(
+        "session affinity",
+        f"the kernel remembers {limit} clients an endpoint and forgets the oldest beyond that",
+        "load its module with more: modprobe xt_recent ip_list_tot=10000 ip_list_hash_size=1024, or add "
+        "xt_recent.ip_list_tot=10000 to the kernel's command line",
+    )
+
+
+def _refused(tool: Tool, needs: Iterable[Need]) -> str:
+    """Write rules into a chain that nobody reaches; return why that is refused, "" if it is not."""
+    lines: list[str] = []
+    for table in (FILTER, NAT):
+        rules = [f"-A {PROBE} {need.rule}" for need in needs if need.table == table]
+        lines += [f"*{table}", f":{PROBE} - [0:0]", *rules, "COMMIT"]
+    try:
+        tool.restore("\n".join([*lines, ""]))
+    except CommitError as error:
+        return str(error)
+    return ""
+
+
+def _clean(tool: Tool) -> None:
+    lines: list[str] = []
+    for table in (FILTER, NAT):
+        lines += [f"*{table}", f":{PROBE} - [0:0]", f"-X {PROBE}", "COMMIT"]
+    tool.restore("\n".join([*lines, ""]))

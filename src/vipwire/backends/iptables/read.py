@@ -1,0 +1,166 @@
+"""From the text of iptables-save to our objects. Pure; a line that does not parse raises DecodeError.
+
+What others have put into a dispatch chain, or moved about in it, shows in the value of its root. Rules in chains that
+are not ours are theirs, except the jumps that have our very words.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from vipwire.backends.iptables import names
+from vipwire.backends.iptables.frontend_code import encode
+from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, ROOT, Key, Rules, rank, tree_root
+from vipwire.backends.iptables.skeleton import jump_keys
+from vipwire.backends.iptables.tree import Dispatch, Leaf
+from vipwire.errors import DecodeError
+from vipwire.model.net import Family, Protocol, parse_address
+from vipwire.plan.plan import FrontendKey
+
+_DESTINATION: Final = re.compile(r"(?<!! )-d (\S+)/(32|128)(?: |$)")
+_PORT: Final = re.compile(r"-m (tcp|udp|sctp) --dport (\d+)(?: |$)")
+_TARGET: Final = re.compile(r"(?:^| )-[jg] (\S+)")
+_FORWARDS: Final = re.compile(r"(?:^| )(-[jg]) (KUBE-\S+)$")
+_JUMPS: Final = frozenset(jump_keys())
+
+
+@dataclass(slots=True)
+class Table:
+    """One table as iptables-save shows it: each chain's rules, without `-A CHAIN`."""
+
+    chains: dict[str, list[str]] = field(default_factory=dict)
+
+
+def read_table(text: str) -> Table:
+    """Read the part of one table."""
+    table = Table()
+    chains = table.chains
+    rules: list[str] = []
+    current = ""
+    for line in text.splitlines():
+        if line.startswith("-A "):
+            _, chain, rest = (*line.split(" ", 2), "")[:3]
+            if chain != current:
+                if chain not in chains:
+                    raise DecodeError(f"iptables-save: a rule of the undeclared chain {chain!r}: {line!r}")
+                current, rules = chain, chains[chain]
+            rules.append(rest.replace("--nfacct-name  ", "--nfacct-name ") if "nfacct" in rest else rest)
+        elif line.startswith(":"):
+            chains[line[1:].partition(" ")[0]] = []
+        elif line and line[0] not in "#*" and line != "COMMIT":
+            raise DecodeError(f"iptables-save: neither chain nor rule: {line!r}")
+    return table
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen: our objects, and the chains of ours that others' rules jump to, which cannot be deleted."""
+
+    objects: dict[Key, Rules] = field(default_factory=dict)
+    pinned: set[tuple[str, str]] = field(default_factory=set)
+
+
+def is_ours(table: str, chain: str) -> bool:
+    """Tell whether a chain is ours wholly."""
+    return (table, chain) in names.WHOLE or rank(chain) > 0 or tree_root(table, chain) is not None
+
+
+def read(family: Family, tables: Mapping[str, Table], dispatches: Mapping[tuple[str, str], Dispatch]) -> Seen:
+    """Find our objects, and load the dispatch chains with what they hold."""
+    seen = Seen()
+    for name, table in tables.items():
+        trees: dict[str, dict[str, list[str]]] = {}
+        for chain, rules in table.chains.items():
+            root = tree_root(name, chain)
+            if root is not None:
+                trees.setdefault(root, {})[chain] = rules
+            elif (name, chain) in names.WHOLE or (rank(chain) and name == names.NAT):
+                seen.objects[Key(CHAIN, name, chain)] = tuple(rules)
+            else:
+                _foreign(name, chain, rules, seen)
+        for root, chains in trees.items():
+            seen.objects.update(_root(family, name, root, chains, dispatches[name, root]))
+    return seen
+
+
+def _foreign(table: str, chain: str, rules: Iterable[str], seen: Seen) -> None:
+    """Find what is ours in a chain that is not: jumps, as often as they are there; and note who else uses ours."""
+    for rule in rules:
+        if "KUBE-" not in rule and chain != names.FIREWALL:
+            continue
+        key = Key(JUMP, table, chain, rule)
+        if key in _JUMPS:
+            seen.objects[key] = (*seen.objects.get(key, ()), rule)
+        elif (found := _TARGET.search(rule)) and is_ours(table, found[1]):
+            seen.pinned.add((table, found[1]))
+
+
+def _root(
+    family: Family, table: str, root: str, chains: Mapping[str, list[str]], dispatch: Dispatch
+) -> Iterator[tuple[Key, Rules]]:
+    """Read a dispatch chain. In its value, what follows the entries; and if it is not as it should be, that."""
+    entries: dict[int, Rules] = {}
+    tail: list[str] = []
+    strange: list[str] = []
+    for chain, rules in chains.items():
+        for rule in rules:
+            forward = _FORWARDS.search(rule)
+            if forward and chains.get(forward[2]) is not None:
+                continue
+            key = _frontend(rule)
+            if key is not None:
+                code = encode(family, key)
+                entries[code] = (*entries.get(code, ()), rule)
+            elif chain == root:
+                tail.append(rule)
+            else:
+                strange.append(rule)
+    dispatch.load(entries)
+    expected = dispatch.chains()
+    dispatch.strays = frozenset(chains.keys() - expected.keys())
+    if dispatch.strays or strange or not _in_place(chains, expected, root, tail, dispatch):
+        tail.append(f"# {len(chains)} chains that are not as they should be")
+    yield from ((Key(ENTRY, table, root, code), rules) for code, rules in entries.items())
+    yield Key(ROOT, table, root), tuple(tail)
+
+
+def _frontend(rule: str) -> FrontendKey | None:
+    """Find which frontend a rule is for; None for rules that are for no one frontend."""
+    port = _PORT.search(rule)
+    if port is None:
+        return None
+    where = _DESTINATION.search(rule)
+    address = parse_address(where[1]) if where else None
+    return FrontendKey(address, Protocol[port[1].upper()], int(port[2]))
+
+
+def _in_place(
+    chains: Mapping[str, list[str]], expected: Mapping[str, Rules], root: str, tail: list[str], dispatch: Dispatch
+) -> bool:
+    """Tell whether every chain holds what it should. A leaf's frontends may be in any order: none overlap."""
+    for chain, rules in expected.items():
+        there = chains.get(chain)
+        if there is None:
+            return False
+        want = [*rules, *tail] if chain == root else [*rules]
+        if there == want:
+            continue
+        if chain == root and there[len(there) - len(tail) :] != tail:
+            return False
+        if not isinstance(dispatch.tree, Leaf) and chain == root:
+            return False
+        if sorted(there) != sorted(want) or not _pairs_in_order(there, rules):
+            return False
+    return True
+
+
+def _pairs_in_order(there: list[str], rules: Rules) -> bool:
+    """Tell whether the rules of a node port with two (loopback is counted first) stand in that order."""
+    counted = [rule for rule in rules if names.LOCALHOST_COUNTER in rule]
+    if not counted:
+        return True
+    place = {rule: at for at, rule in enumerate(there)}
+    following = dict(pairwise(rules))
+    return all(place[rule] < place[following[rule]] for rule in counted)

@@ -1,0 +1,229 @@
+"""From a Service's plan to its chains and its entries in the dispatch chains. Pure.
+
+    KUBE-SERVICES ─ cluster IP ────────────────────────────────▶ KUBE-SVC (policy Cluster) or KUBE-SVL (Local)
+                  ─ external IP ───────────────▶ KUBE-EXT ─────▶ KUBE-SVC or KUBE-SVL ─▶ KUBE-SEP: DNAT
+                  ─ load balancer IP ▶ KUBE-FW ▶ KUBE-EXT
+    KUBE-NODEPORTS ────────────────────────────▶ KUBE-EXT
+
+A frontend that nobody answers has its entry in the filter table instead: refused or dropped.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from vipwire.backends.iptables import names
+from vipwire.backends.iptables.frontend_code import encode
+from vipwire.backends.iptables.names import CHAIN, ENTRY, FILTER, NAT, Key, Rules, endpoint_chain, port_chains
+from vipwire.backends.iptables.rules import (
+    LOCAL_DESTINATION,
+    LOCAL_SOURCE,
+    LOOPBACK,
+    chance,
+    comment,
+    counted,
+    from_pod,
+    host,
+    remember,
+    rule,
+    seen,
+    served,
+)
+from vipwire.backends.iptables.settings import Settings
+from vipwire.backends.iptables.skeleton import needs_not_pod_chain
+from vipwire.model.names import ServicePortName
+from vipwire.model.net import Family, Prefix, Protocol
+from vipwire.model.service import TrafficPolicy
+from vipwire.plan.node import NodePlan, PodPrefixes
+from vipwire.plan.plan import (
+    Drop,
+    Forward,
+    Frontend,
+    FrontendKey,
+    FrontendKind,
+    Masquerade,
+    Reject,
+    ServicePlan,
+    Target,
+)
+from vipwire.reconcile.backend import Rendered
+
+_REFUSED = {Family.IPV4: "icmp-port-unreachable", Family.IPV6: "icmp6-port-unreachable"}
+
+
+def render(node: NodePlan, settings: Settings, plan: ServicePlan) -> Rendered[Key, Rules]:
+    """Render one Service."""
+    own: dict[Key, Rules] = {}
+    ports: dict[ServicePortName, list[Frontend]] = {}
+    for frontend in plan.frontends:
+        ports.setdefault(frontend.port_name, []).append(frontend)
+    for name, frontends in ports.items():
+        own.update(_Port(node, settings.on(node), name, frontends).objects())
+    if plan.health_check is not None:
+        own.update(_health_check(node.family, plan.health_check.port, ports))
+    return Rendered(own)
+
+
+def _health_check(family: Family, port: int, ports: Iterable[ServicePortName]) -> Iterator[tuple[Key, Rules]]:
+    """Accept what the load balancer asks: one rule for each port of the Service, as kube-proxy has it."""
+    accepts = tuple(rule(served(Protocol.TCP, port, f"{name} health check node port"), "-j ACCEPT") for name in ports)
+    if accepts:
+        code = encode(family, FrontendKey(None, Protocol.TCP, port))
+        yield Key(ENTRY, FILTER, names.NODE_PORTS, code), accepts
+
+
+class _Port:
+    """Writes the objects of one Service port."""
+
+    def __init__(
+        self, node: NodePlan, settings: Settings, name: ServicePortName, frontends: Iterable[Frontend]
+    ) -> None:
+        self._node, self._settings, self._name = node, settings, name
+        self._family, self._text = node.family, str(name)
+        self._chains = port_chains(name)
+        self._frontends = tuple(frontends)
+        self._external = next((f for f in self._frontends if f.kind is not FrontendKind.CLUSTER_IP), None)
+
+    def objects(self) -> Iterator[tuple[Key, Rules]]:
+        """Yield every chain and entry."""
+        forwards: dict[TrafficPolicy, Forward] = {}
+        for frontend in self._frontends:
+            yield from self._entries(frontend)
+            for action in (frontend.action, frontend.short_circuit):
+                if isinstance(action, Forward):
+                    forwards[action.policy] = action
+        for policy, forward in forwards.items():
+            yield Key(CHAIN, NAT, self._policy_chain(policy)), tuple(self._spread(policy, forward))
+            yield from self._endpoints(forward)
+        if self._external is not None and _reachable(self._external):
+            yield Key(CHAIN, NAT, self._chains.external), tuple(self._enter(self._external))
+            if guarded := [f for f in self._frontends if f.allowed_sources is not None]:
+                yield Key(CHAIN, NAT, self._chains.firewall), tuple(self._admit(guarded))
+
+    def _policy_chain(self, policy: TrafficPolicy) -> str:
+        return self._chains.local if policy is TrafficPolicy.LOCAL else self._chains.cluster
+
+    def _entries(self, frontend: Frontend) -> Iterator[tuple[Key, Rules]]:
+        code = encode(self._family, frontend.key)
+        internal = frontend.kind is FrontendKind.CLUSTER_IP
+        if _reachable(frontend):
+            if frontend.kind is FrontendKind.NODE_PORT:
+                yield Key(ENTRY, NAT, names.NODE_PORTS, code), tuple(self._node_port(frontend))
+            else:
+                words = self._served(frontend, f"{self._text} {frontend.kind.value}")
+                yield Key(ENTRY, NAT, names.SERVICES, code), (rule(words, f"-j {self._entrance(frontend)}"),)
+        if not isinstance(frontend.action, Forward):
+            root = names.SERVICES if internal else names.EXTERNAL_SERVICES
+            yield Key(ENTRY, FILTER, root, code), (self._refuse(frontend, frontend.action),)
+        if frontend.allowed_sources is not None and _reachable(frontend):
+            note = f"{self._text} traffic not accepted by {self._chains.firewall}"
+            yield Key(ENTRY, FILTER, names.PROXY_FIREWALL, code), (rule(self._served(frontend, note), "-j DROP"),)
+
+    def _served(self, frontend: Frontend, note: str, *matches: str) -> str:
+        key = frontend.key
+        return served(key.protocol, key.port, note, *matches, address=key.address)
+
+    def _entrance(self, frontend: Frontend) -> str:
+        """Name the chain that a frontend's traffic enters."""
+        if frontend.kind is not FrontendKind.CLUSTER_IP:
+            return self._chains.external if frontend.allowed_sources is None else self._chains.firewall
+        local = isinstance(frontend.action, Forward) and frontend.action.policy is TrafficPolicy.LOCAL
+        return self._chains.local if local else self._chains.cluster
+
+    def _node_port(self, frontend: Frontend) -> Iterator[str]:
+        words, jump = self._served(frontend, self._text), f"-j {self._chains.external}"
+        if self._settings.localhost_node_ports and self._settings.counters:
+            label = frontend.key.protocol.label
+            yield rule(
+                f"-d {LOOPBACK[self._family]} -p {label}",
+                comment(self._text),
+                f"-m {label} --dport {frontend.key.port}",
+                counted(names.LOCALHOST_COUNTER),
+                jump,
+            )
+        yield rule(words, jump)
+
+    def _refuse(self, frontend: Frontend, action: Drop | Reject) -> str:
+        note = f"{self._text} {action.reason.value}"
+        local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
+        target = "DROP" if isinstance(action, Drop) else f"REJECT --reject-with {_REFUSED[self._family]}"
+        return rule(self._served(frontend, note, *local), f"-j {target}")
+
+    def _spread(self, policy: TrafficPolicy, forward: Forward) -> Iterator[str]:
+        """Choose one endpoint: where the client was before, else each with the same chance."""
+        for frontend in self._frontends:
+            action = frontend.action
+            if frontend.kind is FrontendKind.CLUSTER_IP and isinstance(action, Forward) and action.policy is policy:
+                yield from self._mark_cluster_ip(frontend, action.masquerade)
+        chains = [(target, endpoint_chain(self._name, str(target))) for target in forward.pool]
+        notes = {target: comment(f"{self._text} -> {target}") for target in forward.pool}
+        if forward.affinity_seconds is not None and self._settings.affinity:
+            for target, chain in chains:
+                yield rule(notes[target], seen(self._family, chain, forward.affinity_seconds), f"-j {chain}")
+        for left, (target, chain) in zip(range(len(chains), 0, -1), chains, strict=True):
+            yield rule(notes[target], chance(left) if left > 1 else "", f"-j {chain}")
+
+    def _mark_cluster_ip(self, frontend: Frontend, masquerade: Masquerade) -> Iterator[str]:
+        words = self._served(frontend, f"{self._text} {frontend.kind.value}")
+        jump = f"-j {names.MARK_MASQ}"
+        if masquerade is Masquerade.ALWAYS:
+            yield rule(words, jump)
+        elif masquerade is Masquerade.UNLESS_POD:
+            if needs_not_pod_chain(self._node):
+                yield rule(words, f"-j {names.NOT_POD_MASQ}")
+            for pod in () if needs_not_pod_chain(self._node) else from_pod(self._node.pod_traffic):
+                yield rule(_unless(pod, words, by_source=isinstance(self._node.pod_traffic, PodPrefixes)), jump)
+
+    def _endpoints(self, forward: Forward) -> Iterator[tuple[Key, Rules]]:
+        for target in forward.pool:
+            chain = endpoint_chain(self._name, str(target))
+            yield Key(CHAIN, NAT, chain), self._endpoint(forward, target, chain)
+
+    def _endpoint(self, forward: Forward, target: Target, chain: str) -> Rules:
+        note, label = comment(self._text), self._name.protocol.label
+        sticky = forward.affinity_seconds is not None and self._settings.affinity
+        return (
+            rule(f"-s {host(target.address)}", note, f"-j {names.MARK_MASQ}"),
+            rule(
+                f"-p {label}",
+                note,
+                remember(self._family, chain) if sticky else "",
+                f"-m {label} -j DNAT --to-destination {target}",
+            ),
+        )
+
+    def _enter(self, frontend: Frontend) -> Iterator[str]:
+        """Write KUBE-EXT: where traffic from outside the cluster's own addresses enters."""
+        to = f"traffic for {self._text} external destinations"
+        action, inside = frontend.action, frontend.short_circuit
+        if isinstance(action, Forward) and action.masquerade is Masquerade.ALWAYS:
+            yield rule(comment(f"masquerade {to}"), f"-j {names.MARK_MASQ}")
+        if inside is not None:
+            jump = f"-j {self._policy_chain(inside.policy)}"
+            for pod in from_pod(self._node.pod_traffic):
+                yield rule(pod, comment(f"pod {to}"), jump)
+            yield rule(comment(f"masquerade LOCAL {to}"), LOCAL_SOURCE, f"-j {names.MARK_MASQ}")
+            yield rule(comment(f"route LOCAL {to}"), LOCAL_SOURCE, jump)
+        if isinstance(action, Forward):
+            yield f"-j {self._policy_chain(action.policy)}"
+
+    def _admit(self, frontends: Iterable[Frontend]) -> Iterator[str]:
+        """Write KUBE-FW: who may enter; everybody else's packets keep their destination, and are dropped for it."""
+        allowed: dict[Prefix, None] = {}
+        for frontend in frontends:
+            allowed.update(dict.fromkeys(frontend.allowed_sources or ()))
+        note = comment(f"{self._text} {FrontendKind.LOAD_BALANCER.value}")
+        for prefix in allowed:
+            yield rule(f"-s {prefix}", note, f"-j {self._chains.external}")
+        yield comment(f"other traffic to {self._text} will be dropped by {names.PROXY_FIREWALL}")
+
+
+def _reachable(frontend: Frontend) -> bool:
+    """Tell whether anybody reaches an endpoint through a frontend."""
+    return isinstance(frontend.action, Forward) or frontend.short_circuit is not None
+
+
+def _unless(pod: str, words: str, *, by_source: bool) -> str:
+    """Negate the match of a Pod, at its place among the others."""
+    if by_source:
+        return f"! {pod} {words}"
+    where, behind, rest = words.partition(" -p ")
+    return f"{where} ! {pod}{behind}{rest}"

@@ -1,0 +1,33 @@
+"""What the rules of one family depend on besides the plan: the configuration, and what this machine can do."""
+
+from dataclasses import dataclass, replace
+
+from vipwire.model.net import Address, Family
+from vipwire.plan.node import NodePlan
+
+_IPV4_LOOPBACK = Address(b"\x7f\0\0\1")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The operator's choices and the machine's abilities.
+
+    `localhost_node_ports`: node ports answer on 127.0.0.1 as well. `drop_invalid`: what conntrack calls INVALID is
+    dropped (not with `conntrack.tcpBeLiberal`). `tree`: dispatch by a tree instead of kube-proxy's flat chain. The
+    others are matches and options that some kernels and tools lack.
+    """
+
+    localhost_node_ports: bool = True
+    drop_invalid: bool = True
+    tree: bool = True
+    counters: bool = True
+    random_fully: bool = True
+    affinity: bool = True
+
+    def on(self, node: NodePlan) -> "Settings":
+        """Restrict the settings to what makes sense on a node.
+
+        Loopback serves node ports in IPv4 only, and only where `nodePortAddresses` does not leave it out.
+        """
+        loopback = node.family is Family.IPV4 and any(_IPV4_LOOPBACK in prefix for prefix in node.node_port_addresses)
+        return replace(self, localhost_node_ports=self.localhost_node_ports and loopback)

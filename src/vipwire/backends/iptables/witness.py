@@ -1,0 +1,96 @@
+"""Tells, without running a program, whether somebody else may have changed the rules.
+
+nf_tables counts every commit of anybody in the network namespace. The legacy engine counts nothing, but says how
+many rules each table has, how large it is and where its chains begin: what a flush or a foreign rule changes.
+"""
+
+import ctypes
+import os
+import socket
+from typing import Final, Protocol, TypeAlias
+
+from vipwire.backends.iptables.names import TABLES
+from vipwire.backends.iptables.tool import Variant
+from vipwire.model.net import Family
+from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+
+Sight: TypeAlias = int | tuple[bytes, ...]
+"""What was seen of the rules: two that differ mean that the rules were changed in between."""
+
+_GET_INFO: Final = 64
+"""IPT_SO_GET_INFO and IP6T_SO_GET_INFO (linux/netfilter_ipv4/ip_tables.h)."""
+_NAME_SIZE: Final = 32
+_INFO_SIZE: Final = _NAME_SIZE + 13 * 4
+"""struct ipt_getinfo: name, valid_hooks, hook_entry[5], underflow[5], num_entries, size."""
+
+
+class Witness(Protocol):
+    """Looks at the rules of one family."""
+
+    def look(self) -> Sight:
+        """Take a sight of the rules."""
+
+    def after(self, before: Sight, commits: int) -> Sight | None:
+        """Take a sight after commits of ours; None if others have committed meanwhile."""
+
+    def close(self) -> None:
+        """Close the socket."""
+
+
+class Generations:
+    """The nft variant's: the commits of both families, and everybody's, count."""
+
+    def __init__(self) -> None:
+        self._socket = NetlinkSocket(NETLINK_NETFILTER)
+
+    def look(self) -> int:
+        """Read the ruleset's generation."""
+        (answer,) = self._socket.request(Kind.GETGEN, encode.ask_generation())
+        return decode.generation(answer.payload).id
+
+    def after(self, before: Sight, commits: int) -> Sight | None:
+        """Read the generation after so many commits of ours; each counts one."""
+        now = self.look()
+        return now if now == before + commits else None  # type: ignore[operator]
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+class TableSizes:
+    """The legacy variant's."""
+
+    def __init__(self, family: Family) -> None:
+        ipv4 = family is Family.IPV4
+        self._level = socket.IPPROTO_IP if ipv4 else socket.IPPROTO_IPV6
+        self._socket = socket.socket(socket.AF_INET if ipv4 else socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_RAW)
+        self._getsockopt = ctypes.CDLL(None, use_errno=True).getsockopt
+
+    def look(self) -> tuple[bytes, ...]:
+        """Read the sizes of every table."""
+        return tuple(self._info(table) for table in TABLES)
+
+    def after(self, before: Sight, commits: int) -> Sight | None:
+        """Read the sizes after a commit of ours."""
+        del before, commits
+        return self.look()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def _info(self, table: str) -> bytes:
+        buffer = ctypes.create_string_buffer(table.encode(), _INFO_SIZE)
+        length = ctypes.c_uint32(_INFO_SIZE)
+        if self._getsockopt(self._socket.fileno(), self._level, _GET_INFO, buffer, ctypes.byref(length)):
+            code = ctypes.get_errno()
+            raise OSError(code, f"the legacy table {table}: {os.strerror(code)}")
+        return buffer.raw
+
+
+def witness(family: Family, variant: Variant) -> Witness:
+    """Make the witness of one family and variant."""
+    return Generations() if variant is Variant.NFT else TableSizes(family)
