@@ -1,4 +1,4 @@
-"""What `vipwire explain` says is what real packets meet: all kinds of frontends, policies and clients, both families."""
+"""What `vipwire explain` says is what real packets meet: each kind of frontend, policy and client, both families."""
 
 import json
 from collections.abc import Iterator
@@ -220,15 +220,7 @@ def test_packets_meet_what_is_explained(
 @pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("case", ELSEWHERE, ids=[case.what for case in ELSEWHERE])
 def test_what_no_frontend_has_is_explained(
-    lab: Lab,
-    situation: Situation,
-    what: str,
-    four: str,
-    six: str,
-    port: int,
-    outcome: str,
-    caller: str,
-    family: Family,
+    lab: Lab, situation: Situation, case: Elsewhere, caller: str, family: Family
 ) -> None:
     where = Target(case.four if family is Family.IPV4 else case.six, case.port)
     host, source = caller_address(lab, caller, family)
