@@ -21,10 +21,12 @@ _NEXT = """\
 vipwire lab up                   # the same lab, this time it stays
 mkdir /tmp/services
 vipwire lab manifests > /tmp/services/lab.yaml
-vipwire lab exec node-1 -- vipwire proxy --manifests /tmp/services --hostname-override node-1
+vipwire lab exec node-1 -- vipwire proxy --manifests /tmp/services --hostname-override node-1 --cluster-cidr \\
+    10.244.0.0/16,fd00:10:244::/48
 
 # in another terminal, before and after you have changed lab.yaml:
 vipwire lab probe client 10.96.0.10:80 -n 100
+vipwire lab exec node-1 -- vipwire status --manifests /tmp/services --hostname-override node-1
 vipwire lab exec node-1 -- nft list table ip vipwire
 vipwire lab down                 # ends all of it
 
@@ -56,7 +58,8 @@ def verdict(teller: Teller) -> int:
         return 1
     teller.say(f"All {teller.checks} things were as said. Try next:")
     # In a checkout's .venv the command is not in PATH: show it as it was called.
-    teller.quote(_NEXT if shutil.which("vipwire") else re.sub(r"\bvipwire (?=lab|proxy)", f"{sys.argv[0]} ", _NEXT))
+    called = f"{'vipwire' if shutil.which('vipwire') else sys.argv[0]} "
+    teller.quote(re.sub(r"\bvipwire (?=lab|proxy|status)", called, _NEXT))
     return 0
 
 
