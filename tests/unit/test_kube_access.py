@@ -169,7 +169,7 @@ def test_a_broken_user_names_the_field(tmp_path: Path, user: Json, said: str) ->
     ("cluster", "said"),
     [
         ({"certificate-authority": "no.crt"}, "cluster.certificate-authority: cannot read"),
-        ({"certificate-authority-data": "eA=="}, "certificate-authority: no certificate in PEM form"),
+        ({"certificate-authority-data": "eA=="}, "cluster.certificate-authority-data: no certificate in PEM form"),
         ({"insecure-skip-tls-verify": True, "certificate-authority": "x"}, "insecure-skip-tls-verify: cannot be"),
         ({"proxy-url": "socks5://x:1"}, "cluster.proxy-url: 'socks5://x:1' is not a proxy that can be used"),
     ],
@@ -193,7 +193,7 @@ def test_tls_and_proxy_of_the_cluster_are_kept(tmp_path: Path) -> None:
     access = load(kubeconfig(tmp_path, cluster=cluster))
     assert access.tls is not None
     assert (access.tls.name, access.tls.verify, access.proxy) == ("other", False, "http://proxy:3128")
-    assert not access.tls.context(None).check_hostname
+    assert not access.tls.context(access.tls.material(None)).check_hostname
 
 
 def test_the_master_replaces_the_server_and_needs_no_kubeconfig(tmp_path: Path) -> None:

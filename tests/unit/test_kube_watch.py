@@ -66,7 +66,7 @@ def test_a_list_is_asked_for_in_chunks_and_told_of_when_complete() -> None:
     (event,) = watch.page(page(service(2)), 0.0)
     assert isinstance(event, Listed)
     assert [str(item.name) for item in event.objects] == ["ns-1/service-1", "ns-2/service-2"]
-    assert watch.health().synced
+    assert watch.health(LATER).synced
 
 
 def test_a_watch_asks_for_bookmarks_and_lasts_five_to_ten_minutes() -> None:
@@ -129,7 +129,7 @@ def test_an_ended_watch_goes_on_from_the_last_version() -> None:
     watch.received(line("BOOKMARK", {"metadata": {"resourceVersion": "99"}}), 1.0)
     watch.ended(LATER)
     assert request(watch)["resourceVersion"] == "99"
-    assert watch.health().error == ""
+    assert watch.health(LATER).error == ""
 
 
 def test_a_line_cut_by_a_broken_connection_is_asked_for_again() -> None:
@@ -202,7 +202,7 @@ def test_a_refusal_is_retried_and_told_in_health(code: int) -> None:
     watch = ResourceWatch(SERVICES)
     request(watch)
     assert watch.refused(code, status(code), 7.0) == []
-    health = watch.health()
+    health = watch.health(LATER)
     assert (health.error, health.since, health.synced) == (f"list: {code} said {code}", 7.0, False)
     assert slept(watch) == 0.8
     assert "resourceVersion" not in request(watch)
@@ -227,7 +227,7 @@ def test_waits_double_up_to_thirty_seconds_with_chance_added() -> None:
         waits.append(slept(watch))
     assert waits == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0, 30.0])
     request(watch)
-    assert watch.health().failures == 9
+    assert watch.health(LATER).failures == 9
 
 
 def test_chance_spreads_waits() -> None:
@@ -279,7 +279,7 @@ def test_garbage_lists_again_after_a_wait(data: bytes) -> None:
     assert watch.received(data, LATER) == []
     assert watch.broken
     watch.ended(LATER)
-    assert watch.health().error
+    assert watch.health(LATER).error
     assert slept(watch) == 0.8
     assert "resourceVersion" not in request(watch)
 
@@ -296,7 +296,7 @@ def test_a_list_that_is_none_is_asked_for_again(body: bytes) -> None:
     watch = ResourceWatch(SERVICES)
     request(watch)
     assert watch.page(body, 0.0) == []
-    assert not watch.health().synced
+    assert not watch.health(LATER).synced
     assert slept(watch) == 0.8
 
 
@@ -322,8 +322,8 @@ def test_service_cidrs_that_are_not_served_count_as_none(code: int) -> None:
     watch = ResourceWatch(SERVICE_CIDRS)
     request(watch)
     assert watch.refused(code, status(code), 0.0) == [Listed(Kind.SERVICE_CIDR, ())]
-    assert watch.health().synced
-    assert watch.health().note
+    assert watch.health(LATER).synced
+    assert watch.health(LATER).note
     assert 300 <= slept(watch) <= 600
     request(watch)
     assert watch.refused(code, status(code), 0.0) == []

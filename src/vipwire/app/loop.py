@@ -56,7 +56,7 @@ class Loop:
         self._parts = parts
         self._wake = asyncio.Event()
         self._seen = dict.fromkeys(Kind, 0)
-        self._source_errors: dict[str, str] = {}
+        self._sources: dict[str, Health] = {}
 
     def emit(self, event: Event) -> None:
         """Take an event from the source."""
@@ -142,11 +142,12 @@ class Loop:
 
     def _note_source(self, health: Health) -> None:
         parts, resource = self._parts, health.resource
-        if health.error == self._source_errors.get(resource, ""):
+        before = self._sources.get(resource, Health(resource))
+        self._sources[resource] = health
+        parts.metrics.source_errors_total.labels(resource=resource).inc(health.total - before.total)
+        if health.error == before.error:
             return
-        self._source_errors[resource] = health.error
         if health.error:
-            parts.metrics.source_errors_total.labels(resource=resource).inc()
             parts.health.source_failed(resource, health.error, time.time())
             log.warning("a source of objects fails; what is programmed stays", resource=resource, error=health.error)
         else:

@@ -15,6 +15,13 @@ from vipwire.state.event import Kind
 
 _EXAMPLES = 5
 _LONGEST = 20_000
+_API_VERSIONS = {
+    Kind.SERVICE.value: "v1",
+    Kind.ENDPOINT_SLICE.value: "discovery.k8s.io/v1",
+    Kind.NODE.value: "v1",
+    Kind.SERVICE_CIDR.value: "networking.k8s.io/v1",
+}
+"""The kinds that Events can be about: a manifest is nothing that an API server knows."""
 
 
 class Reporter:
@@ -50,8 +57,7 @@ class Reporter:
                 field=problem.field,
                 reason=problem.message,
             )
-            if problem.kind == Kind.SERVICE.value:
-                self._about_service(problem.object, "InvalidField", f"{problem.field}: {problem.message}")
+            self._about(problem.kind, problem.object, "InvalidField", f"{problem.field}: {problem.message}")
         counts = Counter(problem.kind for problem in self._engine.store.problems)
         for kind in Kind:
             self._metrics.object_problems.labels(kind=kind.value).set(counts[kind.value])
@@ -179,10 +185,16 @@ class Reporter:
         self._isolated[family] = frozenset(now)
 
     def _about_service(self, name: ObjectName, reason: str, message: str) -> None:
-        if self._recorder:
-            service = self._engine.store.services.get(name)
-            subject = Subject("Service", name.name, name.namespace, service.uid if service else "")
-            self._recorder.record(subject, reason, message, EventType.WARNING)
+        self._about(Kind.SERVICE.value, name, reason, message)
+
+    def _about(self, kind: str, name: ObjectName, reason: str, message: str) -> None:
+        """Say something about an object that the API server knows."""
+        version = _API_VERSIONS.get(kind)
+        if self._recorder is None or version is None:
+            return
+        service = self._engine.store.services.get(name) if kind == Kind.SERVICE.value else None
+        subject = Subject(kind, name.name, name.namespace, service.uid if service else "", version)
+        self._recorder.record(subject, reason, message, EventType.WARNING)
 
 
 def _without_local(plan: ServicePlan) -> set[str]:

@@ -17,9 +17,10 @@ from vipwire.errors import ConfigError
 from vipwire.kube.credentials import Credential, Credentials, ExecPlugin, Fixed, TokenFile, basic
 from vipwire.kube.kubeconfig import Cluster, Selected, parse_kubeconfig
 from vipwire.kube.proxy import check_proxy, environment_proxy
-from vipwire.kube.tls import ClientFiles, Tls, read_text
+from vipwire.kube.tls import AuthorityFile, ClientCertificate, ClientFiles, Tls, read_text
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_SYSTEM = "the system's store, which --master alone relies on (a --kubeconfig can name another)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Access:
     credentials: Credentials
     tls: Tls | None = None
     proxy: str | None = None
-    certificate: ClientFiles | tuple[str, str] | None = None
+    certificate: ClientFiles | ClientCertificate | None = None
 
     async def credential(self, now: float) -> Credential:
         """Give what a request is to carry now (seconds since the epoch); raise ConfigError."""
@@ -61,7 +62,7 @@ def load_access(
         return _from_kubeconfig(selected, master, environ)
     if master:
         server = _server(master, "--master")
-        tls = Tls() if server.startswith("https:") else None
+        tls = Tls(authority_field=_SYSTEM, name_field="--master") if server.startswith("https:") else None
         return Access(server, Fixed(), tls=tls, proxy=environment_proxy(server, environ))
     return _in_cluster(environ, service_account)
 
@@ -74,8 +75,10 @@ def _in_cluster(environ: Mapping[str, str], account: Path) -> Access:
             " which a Pod has, are not set (for use without a cluster give --manifests)"
         )
     server = _server(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", "in-cluster")
-    tls = Tls(authority=read_text(account / "ca.crt", "in-cluster CA"))
-    tls.context(None)
+    field = "in-cluster CA"
+    authority = AuthorityFile(account / "ca.crt", field)
+    tls = Tls(authority, authority_field=f"{field} {authority.path}", name_field="KUBERNETES_SERVICE_HOST")
+    tls.context(tls.material(None))
     return Access(
         server,
         TokenFile(account / "token", "in-cluster token"),
@@ -87,22 +90,27 @@ def _in_cluster(environ: Mapping[str, str], account: Path) -> Access:
 def _from_kubeconfig(selected: Selected, master: str | None, environ: Mapping[str, str]) -> Access:
     cluster, where = selected.cluster, selected.file
     server = _server(master, "--master") if master else _server(cluster.server, f"{where}: cluster.server")
-    authority = _text(
-        selected, cluster.certificate_authority_data, cluster.certificate_authority, "cluster.certificate-authority"
-    )
+    authority = _authority(selected)
     tls = None
     if server.startswith("https:"):
-        tls = Tls(authority, verify=not cluster.insecure_skip_tls_verify, name=cluster.tls_server_name or None)
+        tls = Tls(
+            authority,
+            verify=not cluster.insecure_skip_tls_verify,
+            name=cluster.tls_server_name or None,
+            authority_field=f"{where}: cluster.certificate-authority{'-data' if isinstance(authority, str) else ''}",
+            name_field=f"{where}: cluster.tls-server-name",
+        )
     proxy = environment_proxy(server, environ)
     if cluster.proxy_url:
         proxy = check_proxy(cluster.proxy_url, f"{where}: cluster.proxy-url")
     certificate = _client_certificate(selected)
     if tls is not None:
         try:
-            tls.context(certificate.read() if isinstance(certificate, ClientFiles) else certificate)
+            tls.context(tls.material(certificate.read() if isinstance(certificate, ClientFiles) else certificate))
         except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
-    credentials = _credentials(selected, _cluster_info(server, cluster, authority), environ)
+            raise ConfigError(str(error) if where in str(error) else f"{where}: user: {error}") from error
+    info = _cluster_info(server, cluster, authority.read() if isinstance(authority, AuthorityFile) else authority)
+    credentials = _credentials(selected, info, environ)
     return Access(server, credentials, tls, proxy, certificate)
 
 
@@ -118,7 +126,15 @@ def _credentials(selected: Selected, cluster: Mapping[str, object], environ: Map
     return Fixed(basic(user.username, user.password or "")) if user.username else Fixed()
 
 
-def _client_certificate(selected: Selected) -> ClientFiles | tuple[str, str] | None:
+def _authority(selected: Selected) -> AuthorityFile | str | None:
+    """Find the server's authority: in the kubeconfig, or in a file, which is read again for every request."""
+    cluster, field = selected.cluster, "cluster.certificate-authority"
+    if cluster.certificate_authority_data or not cluster.certificate_authority:
+        return _text(selected, cluster.certificate_authority_data, None, field)
+    return AuthorityFile(selected.folder / cluster.certificate_authority, f"{selected.file}: {field}")
+
+
+def _client_certificate(selected: Selected) -> ClientFiles | ClientCertificate | None:
     """Find the client's certificate: in files, which are read again for every request, or in the kubeconfig."""
     user, folder = selected.user, selected.folder
     if not user.client_certificate and not user.client_certificate_data:

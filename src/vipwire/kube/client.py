@@ -13,7 +13,7 @@ import aiohttp
 
 from vipwire import __version__
 from vipwire.kube.access import Access
-from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, describe
+from vipwire.kube.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, describe
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import ENDPOINT_SLICES, SERVICE_CIDRS, SERVICES, own_node
 from vipwire.kube.watch import Request, ResourceWatch, Sleep
@@ -25,7 +25,8 @@ USER_AGENT = f"vipwire/{__version__} (linux)"
 class ApiSource:
     """Lists and watches Services, EndpointSlices, ServiceCIDRs and one Node at an API server.
 
-    `clock` gives seconds that never go back, `chance` numbers from 0 up to 1.
+    `clock` gives seconds that never go back, `chance` numbers from 0 up to 1. An answer must have begun within
+    `answer_timeout` seconds.
     """
 
     def __init__(
@@ -35,19 +36,21 @@ class ApiSource:
         *,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
+        answer_timeout: float = ANSWER_TIMEOUT,
     ) -> None:
-        self._access = access
+        self._access, self._answer_timeout = access, answer_timeout
         self._clock, self._chance = clock, chance
         resources = (SERVICES, ENDPOINT_SLICES, SERVICE_CIDRS, own_node(node_name))
         self._watches = tuple(ResourceWatch(resource) for resource in resources)
 
     def health(self) -> tuple[Health, ...]:
         """Tell how the contact is, for each kind."""
-        return tuple(watch.health() for watch in self._watches)
+        return tuple(watch.health(self._clock()) for watch in self._watches)
 
     async def run(self, emit: Callable[[Event], None]) -> None:
         """Watch until cancelled. `emit` must be quick and must not raise."""
-        async with Connection(self._access, USER_AGENT) as connection, asyncio.TaskGroup() as group:
+        connection = Connection(self._access, USER_AGENT, answer_timeout=self._answer_timeout)
+        async with connection, asyncio.TaskGroup() as group:
             for watch in self._watches:
                 group.create_task(self._follow(connection, watch, emit), name=f"watch {watch.resource.plural}")
 

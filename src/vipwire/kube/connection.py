@@ -1,16 +1,18 @@
 """One HTTP session to the API server, with credentials that follow their rotation.
 
-A TLS context is made again only when the client's certificate has changed. Half-open connections (a server that lost
+A TLS context is made again only when a certificate of it has changed. Half-open connections (a server that lost
 its power, a load balancer that forgot us) are found by TCP keepalive and by an unacknowledged send's time-out, since
 a silent watch is otherwise no different from a quiet cluster.
 """
 
+import asyncio
 import contextlib
 import socket
+import ssl
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import aiohttp
 from yarl import URL
@@ -18,11 +20,11 @@ from yarl import URL
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access import Access
 from vipwire.kube.credentials import Credential
-
-if TYPE_CHECKING:
-    import ssl
+from vipwire.kube.tls import Material
 
 CONNECT_TIMEOUT = 15.0
+ANSWER_TIMEOUT = 60.0
+"""Seconds in which an answer must have begun. A watch's begins at once; only its events may take long to come."""
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
@@ -46,12 +48,12 @@ class Payload:
 class Connection:
     """A session to one API server; an asynchronous context manager."""
 
-    def __init__(self, access: Access, user_agent: str) -> None:
-        self._access = access
+    def __init__(self, access: Access, user_agent: str, *, answer_timeout: float = ANSWER_TIMEOUT) -> None:
+        self._access, self._answer_timeout = access, answer_timeout
         self._headers = {"Accept": "application/json", "User-Agent": user_agent}
         self._session: aiohttp.ClientSession | None = None
         self._context: ssl.SSLContext | None = None
-        self._certificate: tuple[str, str] | None = None
+        self._material: Material | None = None
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, socket_factory=_socket)
@@ -85,27 +87,45 @@ class Connection:
         url = URL(self._access.server + path).with_query(list(query))
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
         options = self._tls_options(credential)
-        async with self._session.request(
-            method,
-            url,
-            headers=headers,
-            data=payload.body if payload else None,
-            timeout=limits,
-            proxy=self._access.proxy,
-            allow_redirects=False,
-            **options,
-        ) as response:
+        response = await self._answer(
+            self._session.request(
+                method,
+                url,
+                headers=headers,
+                data=payload.body if payload else None,
+                timeout=limits,
+                proxy=self._access.proxy,
+                allow_redirects=False,
+                **options,
+            )
+        )
+        async with response:
             if response.status == 401:
                 self._access.credentials.refused()
             yield response
+
+    async def _answer(self, request: Awaitable[aiohttp.ClientResponse]) -> aiohttp.ClientResponse:
+        """Wait for the head of an answer."""
+        try:
+            async with asyncio.timeout(self._answer_timeout):
+                return await request
+        except TimeoutError as error:
+            raise VipwireError(f"{self._access.server} did not answer in time") from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            cause = error.certificate_error
+            if self._access.tls is None or not isinstance(cause, ssl.SSLCertVerificationError):
+                raise
+            raise VipwireError(self._access.tls.explain(cause)) from error
+        except (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError) as error:
+            raise VipwireError(f"the proxy {_without_password(self._access.proxy)}: {describe(error)}") from error
 
     def _tls_options(self, credential: Credential) -> Mapping[str, Any]:
         tls = self._access.tls
         if tls is None:
             return {}
-        if self._context is None or credential.certificate != self._certificate:
-            self._context = tls.context(credential.certificate)
-            self._certificate = credential.certificate
+        material = tls.material(credential.certificate)
+        if self._context is None or material != self._material:
+            self._context, self._material = tls.context(material), material
         return {"ssl": self._context, "server_hostname": tls.name}
 
 
@@ -113,6 +133,10 @@ def describe(error: BaseException) -> str:
     """Say in a line what a transport error was; a time-out's own text is empty."""
     text = str(error) or type(error).__name__
     return "timed out" if isinstance(error, TimeoutError) and not str(error) else text
+
+
+def _without_password(url: str | None) -> str:
+    return str(URL(url).with_password(None).with_user(None)) if url else ""
 
 
 def _socket(info: tuple[Any, ...]) -> socket.socket:

@@ -20,7 +20,8 @@ class Health:
     """How the contact to the server is, for one kind.
 
     `synced`: a complete list was seen once. `error` is empty when all is well, else it says what is wrong, `since`
-    the time when that began (in the caller's clock). `failures` in a row. `note` says why a kind counts as empty.
+    the time when that began (in the caller's clock). `failures` in a row, `total` all of them. `note` says why a kind
+    counts as empty.
     """
 
     resource: str
@@ -28,6 +29,7 @@ class Health:
     error: str = ""
     since: float = 0.0
     failures: int = 0
+    total: int = 0
     note: str = ""
 
 
@@ -40,7 +42,8 @@ class Contact:
 
     def answered(self) -> None:
         """Note a good answer; the row of failures does not end with it."""
-        self.health = replace(self.health, error="", since=0.0)
+        if self.health.error:
+            self.health = replace(self.health, error="", since=0.0)
 
     def synced(self) -> None:
         """Note a complete list."""
@@ -52,14 +55,14 @@ class Contact:
 
     def absent(self, reason: str) -> None:
         """Note that the server does not have this kind: it counts as a complete, empty list, to be tried later."""
-        self.health = Health(self.health.resource, synced=True, note=reason)
+        self.health = Health(self.health.resource, synced=True, total=self.health.total, note=reason)
         self._due = 0.0
 
     def failed(self, reason: str, now: float, retry_after: float = 0.0) -> None:
         """Note a failure; `retry_after` seconds is what the server asked for."""
         health = self.health
         since = health.since if health.error else now
-        self.health = replace(health, error=reason, since=since, failures=health.failures + 1)
+        self.health = replace(health, error=reason, since=since, failures=health.failures + 1, total=health.total + 1)
         self._due = min(retry_after, MOST_RETRY_AFTER)
 
     def take_wait(self, chance: float) -> float | None:

@@ -177,11 +177,12 @@ class ManifestSource:
                 None,
             )
             before = self._health.get(name)
+            total = before.total if before else 0
             if problem is None:
-                self._health[name] = Health(name, synced)
+                self._health[name] = Health(name, synced, total=total)
             elif before is None or before.error != str(problem):
                 since = before.since if before and before.error else self._clock()
-                self._health[name] = Health(name, synced, str(problem), since, 1)
+                self._health[name] = Health(name, synced, str(problem), since, 1, total + 1)
 
 
 def _is_manifest(entry: os.DirEntry[str]) -> bool:

@@ -1,11 +1,25 @@
-"""TLS as files and values say it: the server's authority, and the client's certificate, which may be rotated."""
+"""TLS as files and values say it: the server's authority and the client's certificate, both of which may be rotated.
 
+Certificates are judged as Go judges them, since that is what clusters are made for: any certificate of the
+authority's file is trusted as it stands (no chain up to a self-signed one is needed), names are looked for in the
+subject's alternative names only, and the stricter RFC 5280 checks that Python 3.13 switched on are left out, because
+the authorities that several installers make do not pass them.
+"""
+
+import os
 import ssl
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
 
 from vipwire.errors import ConfigError
+
+ClientCertificate: TypeAlias = tuple[str, str]
+"""A certificate (with its chain) and its key as PEM texts."""
+
+# X509_V_ERR_* of OpenSSL's x509_vfy.h.
+_OUT_OF_DATE: Final = (9, 10)
+_OTHER_NAME: Final = (62, 63, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,29 +37,75 @@ class ClientFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class AuthorityFile:
+    """The authority's certificates in a file that somebody may rotate."""
+
+    path: Path
+    where: str
+
+    def read(self) -> str:
+        """Read it as PEM text; raise ConfigError."""
+        return read_text(self.path, self.where)
+
+
+class Material(NamedTuple):
+    """All that a TLS context is made of: PEM texts. An authority of None is the system's."""
+
+    authority: str | None
+    certificate: ClientCertificate | None
+
+
+@dataclass(frozen=True, slots=True)
 class Tls:
     """How the server is verified.
 
-    `authority` is PEM text, None for the system's; `name` is what the server's certificate must
-    say, None for its host.
+    `authority` is a file, or PEM text, None for the system's; `name` is what the server's certificate must say, None
+    for its host. `authority_field` and `name_field` name the file and field of both, for errors.
     """
 
-    authority: str | None = None
+    authority: AuthorityFile | str | None = None
     verify: bool = True
     name: str | None = None
+    authority_field: str = "certificate-authority"
+    name_field: str = "tls-server-name"
 
-    def context(self, certificate: tuple[str, str] | None) -> ssl.SSLContext:
-        """Make a TLS context, with a client certificate if there is one; raise ConfigError."""
-        try:
-            context = ssl.create_default_context(cadata=self.authority)
-        except (ssl.SSLError, ValueError) as error:
-            raise ConfigError(f"certificate-authority: no certificate in PEM form: {error}") from error
+    def material(self, certificate: ClientCertificate | None) -> Material:
+        """Read what a context is to be made of now; raise ConfigError."""
+        authority = self.authority
+        return Material(authority.read() if isinstance(authority, AuthorityFile) else authority, certificate)
+
+    def context(self, material: Material) -> ssl.SSLContext:
+        """Make a TLS context; raise ConfigError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.hostname_checks_common_name = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        if certificate is not None:
-            _load_certificate(context, certificate)
+        if material.authority is None:
+            context.load_default_certs()
+        else:
+            self._load_authority(context, material.authority)
+        if material.certificate is not None:
+            _load_certificate(context, material.certificate)
         return context
+
+    def explain(self, error: ssl.SSLCertVerificationError) -> str:
+        """Say why the server's certificate is not accepted, and which field decides that."""
+        if error.verify_code in _OTHER_NAME:
+            return f"the server's certificate is for another name: {error.verify_message} (see {self.name_field})"
+        if error.verify_code in _OUT_OF_DATE:
+            return f"a certificate of the server or of {self.authority_field} is out of date: {error.verify_message}"
+        return f"the server's certificate is of no authority in {self.authority_field}: {error.verify_message}"
+
+    def _load_authority(self, context: ssl.SSLContext, text: str) -> None:
+        try:
+            # People write comments between certificates, in their own language; OpenSSL skips them but wants ASCII.
+            context.load_verify_locations(cadata=text.encode("ascii", "replace").decode())
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigError(f"{self.authority_field}: no certificate in PEM form: {error}") from error
 
 
 def read_text(path: Path, where: str) -> str:
@@ -56,12 +116,13 @@ def read_text(path: Path, where: str) -> str:
         raise ConfigError(f"{where}: cannot read {path}: {error}") from error
 
 
-def _load_certificate(context: ssl.SSLContext, certificate: tuple[str, str]) -> None:
-    """Load a certificate and its key, by a file that only we can read and that is gone at once: OpenSSL wants one."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+def _load_certificate(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
+    """Load a certificate and its key. OpenSSL wants a file: one in memory, since a Pod may have no writable disk."""
+    with open(os.memfd_create("client-certificate"), "w", encoding="utf-8") as file:  # noqa: PTH123 - of a descriptor
         file.write("\n".join(certificate))
         file.flush()
         try:
-            context.load_cert_chain(file.name)
+            # Without a password given, OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password="")
         except (ssl.SSLError, OSError) as error:
             raise ConfigError(f"client-certificate, client-key: not a pair in PEM form: {error}") from error

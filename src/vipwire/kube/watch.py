@@ -81,8 +81,10 @@ class ResourceWatch:
         self._buffer = bytearray()
         self._opened: float | None = None
 
-    def health(self) -> Health:
-        """Tell how it goes."""
+    def health(self, now: float) -> Health:
+        """Tell how it goes. A watch that has been open for a moment is well, even if nothing has come yet."""
+        if self._opened is not None and not self.broken and now - self._opened >= BRIEF:
+            self._contact.answered()
         return self._contact.health
 
     def next_action(self, chance: float) -> Action:
@@ -141,7 +143,6 @@ class ResourceWatch:
     def opened(self, now: float) -> None:
         """Take note that the server has begun to answer a watch."""
         self._opened = now
-        self._contact.answered()
 
     def received(self, data: bytes, now: float) -> list[Event]:
         """Take bytes of a watch's answer, cut anywhere. `broken` then tells whether to go on reading."""
@@ -278,3 +279,4 @@ class ResourceWatch:
         if self._opened is not None and now - self._opened >= BRIEF:
             self._contact.lived()
         self._contact.failed(reason, now, retry_after)
+        self._opened = None
