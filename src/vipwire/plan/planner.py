@@ -67,13 +67,10 @@ class Planner:
         return changed
 
     def _claim(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
-        if service is None:
+        cluster_ips = of_family(self._node.family, service.cluster_ips) if service is not None else ()
+        if service is None or not cluster_ips:
             return self._claims.remove(name)
-        return self._claims.replace(
-            Claimant(service.created, name),
-            claims(self._node, service),
-            of_family(self._node.family, service.cluster_ips),
-        )
+        return self._claims.replace(Claimant(service.created, name), claims(self._node, service), cluster_ips)
 
     def _plan(self, name: ObjectName, service: Service | None, slices: Sequence[EndpointSlice]) -> ServicePlan | None:
         if service is None or not of_family(self._node.family, service.cluster_ips):
