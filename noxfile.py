@@ -3,6 +3,8 @@
 `make test` runs the same commands in `.venv`; nox is for other Pythons (`nox -s tests -p 3.13`) and a clean slate.
 """
 
+from pathlib import Path
+
 import nox
 
 nox.options.sessions = ["lint", "types", "imports", "tests"]
@@ -55,5 +57,5 @@ def bench(session: nox.Session) -> None:
 def build(session: nox.Session) -> None:
     """Build the wheel and try it: in an environment with nothing else in it, the command has to start."""
     session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", ".")
-    session.install("--force-reinstall", "--find-links", "dist", "vipwire")
+    session.install("--force-reinstall", *map(str, Path("dist").glob("vipwire-*.whl")))
     session.run("vipwire", "version")

@@ -12,8 +12,10 @@ import click
 import pytest
 from scripts import configuration
 
+from vipwire.app.config import ProxyMode
 from vipwire.app.flags_table import FLAGS
-from vipwire.backends.nftables.names import LARGEST_POOL, Class, Space
+from vipwire.app.modes import _MODES
+from vipwire.backends.nftables.names import LARGEST_POOL
 from vipwire.backends.nftables.skeleton import AFFINITY_SIZE, node_objects, sets
 from vipwire.cli import main
 from vipwire.kube.document import read_manifest
@@ -87,21 +89,18 @@ def test_the_manifest_of_the_readme_is_taken_without_complaint() -> None:
     assert not [problem for entry in manifest.entries for problem in entry.problems]
 
 
+def test_the_table_of_modes_is_that_of_the_code() -> None:
+    rows = dict(
+        re.findall(r"^\| (nftables|iptables|ipvs|userspace|ebpf) \| (yes|not in this version)", README, re.MULTILINE)
+    )
+    assert set(rows) == {mode.value for mode in ProxyMode}
+    assert {name for name, here in rows.items() if here == "yes"} == {mode.value for mode in _MODES}
+
+
 def test_every_map_set_and_chain_is_described() -> None:
     described = set(re.findall(r"`([a-z-]+)`", NFTABLES))
     assert {spec.name for spec in sets(Family.IPV4)} <= described
     assert chains() <= described
-
-
-def test_the_names_of_classes_are_those_that_are_described() -> None:
-    for space in Space:
-        for local in (False, True):
-            for affinity in (False, True):
-                pattern = Class(space, local, affinity, 5).chain.replace("-5", "-N")
-                in_short = space is Space.NODE_PORT and affinity
-                assert in_short or f"`{pattern}`" in NFTABLES
-    assert Class(Space.NODE_PORT, local=True, affinity=False, size=3).chain == "nodeport-local-pick-3"
-    assert "`4:3` is `nodeport-local-pick-3`" in NFTABLES
 
 
 def test_the_way_of_a_packet_names_no_chain_that_is_not_there() -> None:
