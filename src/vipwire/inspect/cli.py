@@ -33,6 +33,8 @@ from vipwire.inspect.source import follow, list_once, make_source
 from vipwire.inspect.status import status_view
 from vipwire.inspect.top import Rates, top_view
 from vipwire.inspect.trace import Tracer, event_view, summary_view
+from vipwire.netlink.conntrack import Flow
+from vipwire.plan.resolve import Packet
 
 _SERVICE = click.argument("service", default="", metavar="[SERVICE]")
 
@@ -46,11 +48,6 @@ def _looked(config: Config) -> Situation:
     """Read the objects and the kernel once."""
     with opened(config) as kernel:
         return take(config, list_once(make_source(config)), kernel)
-
-
-def _warn(situation: Situation) -> None:
-    for family, obstacle in situation.obstacles.items():
-        click.echo(f"warning: {family}: what the kernel holds is unknown: {obstacle}", err=True)
 
 
 def _print(document: Document, output: str, view: Callable[[], RenderableType]) -> None:
@@ -141,7 +138,6 @@ def diff(config: Config, service: str, output: str) -> None:
     situation = _looked(config)
     chosen = find_services(situation.store.services, service) if service else None
     document = difference.diff_document(situation, chosen)
-    _warn(situation)
     if output in ("json", "yaml"):
         show.print_document(document, output)
     else:
@@ -164,7 +160,21 @@ def _print_script(document: Document) -> None:
         click.echo("# nothing would change", err=True)
 
 
-@click.command(cls=LookCommand)
+_EXPLAIN = """Explain what becomes of a new connection to DST:PORT: who can answer, whom they see, or what drops it.
+
+DST is an address, IPv6 in brackets, or a Service as NAMESPACE/NAME; PROTO is tcp (the default), udp or sctp. Shown are
+the plan's answer, the kernel's objects that the packet meets, and whether the two agree.
+
+\b
+  vipwire explain --from 10.244.1.5 10.96.0.10:80
+  vipwire explain --from 203.0.113.2 192.168.0.1:30080
+  vipwire explain default/dns:53/udp --flow
+
+The exit status is 1 if the kernel would do otherwise than planned.
+"""
+
+
+@click.command(cls=LookCommand, help=_EXPLAIN)
 @click.argument("destination", metavar="DST:PORT[/PROTO]")
 @click.option(
     "--from", "source", default="", metavar="IP", help="The client's address; without it, this node itself."
@@ -173,18 +183,7 @@ def _print_script(document: Document) -> None:
 @click.option("--flow", is_flag=True, help="Show the live connections of this client in connection tracking, too.")
 @OUTPUT
 def explain(config: Config, destination: str, source: str, interface: str, output: str, *, flow: bool) -> None:
-    r"""Explain what becomes of a new connection to DST:PORT: who can answer, whom they see, or which rule drops it.
-
-    DST is an address, IPv6 in brackets, or a Service as NAMESPACE/NAME; PROTO is tcp (default), udp or sctp. Shown
-    are the plan's answer and the kernel's objects that the packet meets, and whether the two agree.
-
-    \b
-      vipwire explain --from 10.244.1.5 10.96.0.10:80
-      vipwire explain --from 203.0.113.2 192.168.0.1:30080
-      vipwire explain default/dns:53/udp --flow
-
-    The exit status is 1 if the kernel would do otherwise than planned.
-    """
+    """Explain a packet."""
     situation = _looked(config)
     packet = read_packet(situation, source, destination, interface)
     if not packet.from_node and not packet.interface:
@@ -193,10 +192,19 @@ def explain(config: Config, destination: str, source: str, interface: str, outpu
     if explanation is None:
         raise UnsupportedError("this machine has no IPv6")
     if flow:
-        explanation = replace(explanation, flows=flows_of(packet))
+        explanation = replace(explanation, flows=_tracked_flows(packet))
     document = explain_document(explanation)
     _print(document, output, lambda: explain_view(document, wide=output == "wide"))
     sys.exit(int(document["kernel"]["agrees"] is False))
+
+
+def _tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
+    """Find a client's connections; without rights say so, and go on."""
+    try:
+        return flows_of(packet)
+    except UnsupportedError as error:
+        click.echo(f"warning: {error}", err=True)
+        return None
 
 
 @click.command(cls=LookCommand)

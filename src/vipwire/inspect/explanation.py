@@ -8,9 +8,8 @@ flows     what connection tracking holds     ┘
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
-from vipwire.inspect.document import Document
+from vipwire.inspect.document import Document, share_text
 from vipwire.inspect.packet import hints
 from vipwire.inspect.situation import Side, Situation
 from vipwire.model.net import Address, family_of, format_address, format_endpoint
@@ -83,9 +82,11 @@ def agreement(explanation: Explanation) -> tuple[bool | None, str]:
 
 
 def _same_answer(explanation: Explanation, walk: Walk) -> tuple[bool, str]:
-    planned = {(target.address, target.port): share for target, share in explanation.pool.items()}
+    planned: dict[tuple[Address, int], Fraction] = {
+        (target.address, target.port): share for target, share in explanation.pool.items()
+    }
     if dict(walk.shares or {}) != planned:
-        return False, f"the plan has {_targets(planned)}, the kernel {_targets(walk.shares or {})}"
+        return False, "; ".join(_share_differences(planned, walk.shares or {}))
     assert isinstance(explanation.outcome, Answered)  # noqa: S101 - it is what `planned` says
     if walk.masqueraded != explanation.outcome.masqueraded and not _delivered_here(explanation):
         return False, "the kernel masquerades for other endpoints than the plan says"
@@ -97,9 +98,24 @@ def _delivered_here(explanation: Explanation) -> bool:
     return any(target.address in explanation.situation.own_addresses for target in explanation.pool)
 
 
-def _targets(shares: Mapping[Any, Fraction]) -> str:
-    words = ["nobody" if target is None else format_endpoint(*target) for target in shares]
-    return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "") or "nobody"
+_Shares = Mapping[tuple[Address, int] | None, Fraction]
+
+
+def _share_differences(planned: Mapping[tuple[Address, int], Fraction], held: _Shares) -> Iterable[str]:
+    """Say in what two distributions differ."""
+    if None in held:
+        yield f"{share_text(held[None])} of new connections go to nobody"
+    if left_out := [format_endpoint(*target) for target in planned if target not in held]:
+        yield f"nothing goes to {_listed(left_out)}"
+    extra = [target for target in held if target is not None and target not in planned]
+    if extra:
+        yield f"some go to {_listed([format_endpoint(*target) for target in extra])}, which the plan does not have"
+    if not (left_out or extra or None in held):
+        yield "the shares of the endpoints are others"
+
+
+def _listed(words: list[str]) -> str:
+    return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
 
 
 def explain_document(explanation: Explanation) -> Document:

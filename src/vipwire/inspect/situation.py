@@ -108,11 +108,6 @@ class Situation:
         known = node.addresses if node else ()
         return frozenset((*(item.address for item in self.addresses), *known))
 
-    @property
-    def obstacles(self) -> dict[str, str]:
-        """What could not be read, by family."""
-        return {side.family.value: side.obstacle for side in self.sides if side.obstacle}
-
 
 class Kernel:
     """The modes of all families, opened once, and what of them could not be opened."""

@@ -130,21 +130,41 @@ def _missing(table: Table) -> list[Step]:
 
 
 def _merged(runs: Sequence[Run]) -> list[Step]:
-    """Put the steps of all slots into one list: what is the same once, what is a slot's own one below the other."""
-    merged = list(runs[0].steps)
+    """Put the steps of all slots into one list: what is the same once, what is a slot's own one below the other.
+
+    A slot that leads elsewhere than most (its element is missing) has its way told behind all others.
+    """
+    usual = next((each for each in runs if each.target and not each.verdict), runs[0])
+    alike = [each for each in runs if (each.verdict, bool(each.target)) == (usual.verdict, bool(usual.target))]
+    merged = list(usual.steps)
     place = 0
-    for each in runs[1:_SHOWN]:
-        at = 0
-        for step in each.steps:
-            if step in merged:
-                at = merged.index(step) + 1
-                continue
-            while at < len(merged) and merged[at].object == step.object and merged[at] not in each.steps:
-                at += 1
-            merged.insert(at, step)
-            at += 1
-            place = at
-    if len(runs) > _SHOWN and place:
-        rest = len(runs) - _SHOWN
-        merged.insert(place, Step(merged[place - 1].object, "", f"{rest} more like these", ObjectState.PLANNED))
+    for each in alike[:_SHOWN]:
+        place = _merge(merged, each.steps) or place
+    if len(alike) > _SHOWN and place:
+        more = f"{len(alike) - _SHOWN} more like these"
+        merged.insert(place, Step(merged[place - 1].object, "", more, ObjectState.PLANNED))
+    for number, each in enumerate(runs):
+        if each not in alike:
+            merged.append(Step(f"slot {number + 1} of {len(runs)}", "", "goes another way:", ObjectState.DIFFERENT))
+            merged.extend(each.steps[_common(usual.steps, each.steps) :])
     return merged
+
+
+def _merge(merged: list[Step], steps: Sequence[Step]) -> int:
+    """Insert the steps that are not there yet; return the place behind the last of them, 0 if there was none."""
+    at = place = 0
+    for step in steps:
+        if step in merged[at:]:
+            at = merged.index(step, at) + 1
+            continue
+        while at < len(merged) and merged[at].object == step.object and merged[at] not in steps:
+            at += 1
+        merged.insert(at, step)
+        at = place = at + 1
+    return place
+
+
+def _common(one: Sequence[Step], other: Sequence[Step]) -> int:
+    """Count the steps with which both begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (left, right) in pairs if left != right), min(len(one), len(other)))
