@@ -6,7 +6,7 @@ Pure. The addresses of a node are, as in kube-proxy: a specific `bindAddress`, e
 
 from collections.abc import Iterable, Sequence
 
-from vipwire.app.config import PRIMARY, Config, LocalMode
+from vipwire.app.config import PRIMARY, Config, LocalMode, ProxyMode
 from vipwire.model.net import Address, Family, Prefix, family_of, parse_address
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes, PodTraffic
@@ -39,7 +39,15 @@ def node_plan(
         node_port_addresses=_node_port_addresses(config, family, address),
         service_cidrs=tuple(sorted({p for cidr in cidrs for p in cidr.prefixes if p.family is family})),
         external_ips=config.gates["AllowServiceExternalIPs"],
+        addresses=_named_addresses(config, family, machine),
     )
+
+
+def _named_addresses(config: Config, family: Family, machine: Sequence[Address]) -> tuple[Address, ...]:
+    """Name the machine's addresses where the mode needs it: IPVS has a virtual server for each."""
+    if config.proxy_mode is not ProxyMode.IPVS:
+        return ()
+    return tuple(sorted({address for address in machine if family_of(address) is family}))
 
 
 def primary_address(config: Config, family: Family, node: Node | None, machine: Sequence[Address]) -> Address | None:

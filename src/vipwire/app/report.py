@@ -35,6 +35,7 @@ class Reporter:
         self._endpoints: Counter[Family] = Counter()
         self._lost: Counter[Family] = Counter()
         self._errors: dict[Family, str] = {}
+        self._told: set[Problem] = set()
 
     def started(self) -> None:
         """Say that the proxy runs."""
@@ -70,6 +71,7 @@ class Reporter:
             return
         self._errors.pop(line.family, None)
         self._count(line, outcome)
+        self._annotations(outcome)
         self._conflicts(line, outcome)
         self._isolations(line)
         report = outcome.report
@@ -165,6 +167,15 @@ class Reporter:
             lost = len(change.new.lost) if change.new else 0
             self._lost[line.family] += lost - (len(change.old.lost) if change.old else 0)
         self._metrics.frontend_conflicts.set(sum(self._lost.values()))
+
+    def _annotations(self, outcome: Outcome) -> None:
+        """Report what annotations ask for in vain: once, although both families' plans say it."""
+        for change in outcome.changes.values():
+            before = set(change.old.problems) if change.old else set()
+            now = set(change.new.problems) if change.new else set()
+            self._told -= before - now
+            self.problems(now - self._told)
+            self._told |= now
 
     def _isolations(self, line: Line) -> None:
         family, now = line.family, line.reconciler.isolated

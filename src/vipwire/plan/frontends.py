@@ -20,6 +20,7 @@ from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Prefix, Protocol, family_of
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
+from vipwire.plan.annotations import NOTHING, Wishes, wishes
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import (
     Action,
@@ -30,10 +31,12 @@ from vipwire.plan.plan import (
     FrontendKind,
     HealthCheck,
     Masquerade,
+    Pool,
     Reason,
     Reject,
     ServicePlan,
 )
+from vipwire.plan.spread import EVENLY, Spread
 from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
 
 Holder = Callable[[FrontendKey], ObjectName | None]
@@ -53,12 +56,13 @@ def plan_service(
     frontends: dict[FrontendKey, Frontend] = {}
     lost: dict[FrontendKey, ObjectName] = {}
     ready_local: set[Address] = set()
+    asked = wishes(service)
     for port in service.ports:
         name = service.port_name(port)
         found = candidates(name, node.family, slices, node.name)
-        endpoints = categorize(found, node)
+        endpoints = categorize(_not_drained(found, asked), node)
         ready_local |= endpoints.ready_local
-        policies = _policies(node, service, endpoints)
+        policies = _policies(node, service, endpoints, asked)
         serving = _serving(found) if port.protocol is Protocol.UDP else frozenset()
         for kind, key in _keys(node, service, port):
             if (winner := holder(key)) is not None:
@@ -71,7 +75,7 @@ def plan_service(
                 key,
                 policies.internal if internal else policies.external,
                 None if internal else policies.short_circuit,
-                _allowed(node, service, key.address) if kind is FrontendKind.LOAD_BALANCER else None,
+                _allowed(node, service, key.address, kind, asked),
                 serving,
             )
             if key not in frontends or _stricter(frontend, frontends[key]):
@@ -82,7 +86,18 @@ def plan_service(
         of_family(node.family, service.cluster_ips),
         HealthCheck(service.health_check_node_port, len(ready_local)) if service.health_check_node_port else None,
         tuple(lost.items()),
+        _serving_node_ports(node, frontends),
+        tuple(address for address in node.addresses if any(key.address == address for key in frontends)),
+        service.annotations,
+        asked.problems,
     )
+
+
+def _serving_node_ports(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
+    """Choose the node's addresses that serve node ports, for a Service that has any."""
+    if not any(key.address is None for key in frontends):
+        return ()
+    return tuple(a for a in node.addresses if any(a in prefix for prefix in node.node_port_addresses))
 
 
 def _stricter(frontend: Frontend, other: Frontend) -> bool:
@@ -124,37 +139,62 @@ def of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, 
     return tuple([address for address in addresses if family_of(address) is family])
 
 
-def _policies(node: NodePlan, service: Service, endpoints: Endpoints) -> _Policies:
+def _not_drained(found: Sequence[Candidate], asked: Wishes) -> Sequence[Candidate]:
+    """Leave out endpoints of weight 0: no new connection goes there."""
+    if not asked.weights:
+        return found
+    return [candidate for candidate in found if asked.weights.get(candidate.target.address, 1)]
+
+
+def _spread(pool: Pool, asked: Wishes) -> Spread:
+    """Say how a pool is spread over, with the weights of its targets unless they are all the same."""
+    weights = tuple(asked.weights.get(target.address, 1) for target in pool) if asked.weights else ()
+    return Spread(asked.algorithm, weights if len(set(weights)) > 1 else ())
+
+
+def _policies(node: NodePlan, service: Service, endpoints: Endpoints, asked: Wishes) -> _Policies:
     """Decide what becomes of internal and of external traffic, and of external traffic that starts on this node."""
-    affinity = service.affinity_seconds
-    if node.masquerade_all:
-        internal_masquerade = Masquerade.ALWAYS
-    else:
-        internal_masquerade = Masquerade.UNLESS_POD if node.pod_traffic else Masquerade.NEVER
+
+    def forward(pool: Pool, masquerade: Masquerade, policy: TrafficPolicy = TrafficPolicy.CLUSTER) -> Forward:
+        spread = EVENLY if asked is NOTHING else _spread(pool, asked)
+        return Forward(pool, masquerade, service.affinity_seconds, policy, spread, asked.shared_affinity)
+
     if not endpoints.anywhere:
         nobody = Reject(Reason.NO_ENDPOINTS)
         return _Policies(nobody, nobody, None)
+    internal_masquerade = Masquerade.UNLESS_POD if node.pod_traffic else Masquerade.NEVER
+    if node.masquerade_all:
+        internal_masquerade = Masquerade.ALWAYS
     internal: Action
     if service.internal_policy is TrafficPolicy.CLUSTER:
-        internal = Forward(endpoints.cluster, internal_masquerade, affinity)
+        internal = forward(endpoints.cluster, internal_masquerade)
     elif endpoints.local:
-        internal = Forward(endpoints.local, internal_masquerade, affinity, TrafficPolicy.LOCAL)
+        internal = forward(endpoints.local, internal_masquerade, TrafficPolicy.LOCAL)
     else:
         internal = Drop(Reason.NO_LOCAL_ENDPOINTS)
     if service.external_policy is TrafficPolicy.CLUSTER:
-        return _Policies(internal, Forward(endpoints.cluster, Masquerade.ALWAYS, affinity), None)
+        return _Policies(internal, forward(endpoints.cluster, Masquerade.ALWAYS), None)
     external: Action = Drop(Reason.NO_LOCAL_ENDPOINTS)
     if endpoints.local:
-        external = Forward(endpoints.local, Masquerade.NEVER, affinity, TrafficPolicy.LOCAL)
-    return _Policies(internal, external, Forward(endpoints.cluster, Masquerade.UNLESS_POD, affinity))
+        external = forward(endpoints.local, Masquerade.NEVER, TrafficPolicy.LOCAL)
+    return _Policies(internal, external, forward(endpoints.cluster, Masquerade.UNLESS_POD))
 
 
-def _allowed(node: NodePlan, service: Service, vip: Address | None) -> tuple[Prefix, ...] | None:
-    """Compute the sources that a load balancer IP accepts; None for everyone.
+def _allowed(
+    node: NodePlan, service: Service, vip: Address | None, kind: FrontendKind, asked: Wishes
+) -> tuple[Prefix, ...] | None:
+    """Compute the sources that a load balancer IP accepts, and node ports where an annotation says so; None for all.
 
     If the node itself is allowed then so is the VIP as a source: a load balancer may send from it.
     """
-    ranges = [prefix for prefix in service.source_ranges if prefix.family is node.family]
+    given: tuple[Prefix, ...] = ()
+    if kind is FrontendKind.LOAD_BALANCER:
+        given = service.source_ranges
+    elif kind is FrontendKind.NODE_PORT:
+        given = asked.node_port_sources
+    if not given:
+        return None
+    ranges = [prefix for prefix in given if prefix.family is node.family]
     if not ranges or any(prefix.length == 0 for prefix in ranges):
         return None
     if node.address is not None and vip is not None and any(node.address in prefix for prefix in ranges):

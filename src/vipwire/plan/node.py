@@ -41,6 +41,7 @@ class NodePlan:
     `address` is the node's primary address, None if it has none of this family. `node_port_addresses` are the
     prefixes in which an address of this node must lie to serve node ports. `service_cidrs` are the ranges that
     ClusterIPs come from, empty if unknown. `external_ips` is the feature gate AllowServiceExternalIPs (KEP-5707).
+    `addresses` are the machine's own, without loopback and VIPs, for modes that need each one named; else empty.
     """
 
     family: Family
@@ -53,6 +54,7 @@ class NodePlan:
     node_port_addresses: tuple[Prefix, ...] = ()
     service_cidrs: tuple[Prefix, ...] = ()
     external_ips: bool = True
+    addresses: tuple[Address, ...] = ()
 
     @property
     def masquerade_mark(self) -> int:

@@ -12,7 +12,9 @@ from typing import NamedTuple, TypeAlias
 
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Prefix, Protocol, format_endpoint
+from vipwire.model.problem import Problem
 from vipwire.model.service import TrafficPolicy
+from vipwire.plan.spread import EVENLY, Spread
 
 
 class Target(NamedTuple):
@@ -50,14 +52,16 @@ class Forward:
     """Each new connection goes to one target of the pool. `affinity_seconds` keeps a client where it went before.
 
     A target on this node that is the client itself (hairpin) is masqueraded in any case, or it would answer itself
-    directly. Elsewhere a Pod meets the rules of its own node first. `policy` is the traffic policy that chose the pool:
-    kube-proxy names its chains by it.
+    directly. Elsewhere a Pod meets the rules of its own node first. `policy` is the traffic policy that chose the
+    pool: kube-proxy names its chains by it. `shared_affinity`: a client's memory serves all ports of an address.
     """
 
     pool: Pool
     masquerade: Masquerade
     affinity_seconds: int | None = None
     policy: TrafficPolicy = TrafficPolicy.CLUSTER
+    spread: Spread = EVENLY
+    shared_affinity: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,10 @@ class ServicePlan:
     """Everything about one Service and one family.
 
     `cluster_ips` are addresses that this Service owns wholly: a port of theirs that no frontend names is rejected.
-    `lost` are frontends that an older Service holds, with that Service's name.
+    `lost` are frontends that an older Service holds, with that Service's name. `node_port_addresses` are those of
+    this node's addresses that serve its node ports, and `own_addresses` those that a frontend has as well: filled
+    only for modes that need each address named (`NodePlan.addresses`). `hints` are the annotations that say how to
+    balance, and `problems` what is wrong with them.
     """
 
     name: ObjectName
@@ -136,3 +143,7 @@ class ServicePlan:
     cluster_ips: tuple[Address, ...] = ()
     health_check: HealthCheck | None = None
     lost: tuple[tuple[FrontendKey, ObjectName], ...] = ()
+    node_port_addresses: tuple[Address, ...] = ()
+    own_addresses: tuple[Address, ...] = ()
+    hints: tuple[tuple[str, str], ...] = ()
+    problems: tuple[Problem, ...] = ()

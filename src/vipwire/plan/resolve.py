@@ -93,7 +93,7 @@ def resolve(plan: Plan, packet: Packet) -> Outcome:
     if frontend.short_circuit is not None and (pod or packet.from_node):
         action = frontend.short_circuit
     if isinstance(action, Forward):
-        return Answered(frontend, action.pool, _masqueraded(action, packet, pod=pod))
+        return Answered(frontend, action.pool, _masqueraded(action, packet, plan.node, pod=pod))
     if isinstance(action, Drop):
         return Dropped(f"{frontend.port_name} {action.reason.value}", frontend)
     return Rejected(f"{frontend.port_name} {Reason.NO_ENDPOINTS.value}", frontend)
@@ -147,10 +147,17 @@ def _allowed(frontend: Frontend, source: Address) -> bool:
     return frontend.allowed_sources is None or any(source in prefix for prefix in frontend.allowed_sources)
 
 
-def _masqueraded(action: Forward, packet: Packet, *, pod: bool) -> frozenset[Address]:
+def _masqueraded(action: Forward, packet: Packet, node: NodePlan, *, pod: bool) -> frozenset[Address]:
+    """Tell who of a pool sees this node's address.
+
+    What comes from elsewhere and ends on this node itself (an endpoint in the host's network) is never masqueraded:
+    it does not leave, and the answer cannot but come this way.
+    """
     if action.masquerade is Masquerade.ALWAYS or (action.masquerade is Masquerade.UNLESS_POD and not pod):
-        return frozenset(target.address for target in action.pool)
-    return frozenset(_hairpins(action.pool, packet.source))
+        replaced = frozenset(target.address for target in action.pool)
+    else:
+        replaced = frozenset(_hairpins(action.pool, packet.source))
+    return replaced - {node.address, *node.addresses} if packet.interface else replaced
 
 
 def _hairpins(pool: Pool, source: Address) -> Iterable[Address]:

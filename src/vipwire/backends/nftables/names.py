@@ -23,6 +23,7 @@ from vipwire.backends.nftables.language import SetSpec
 from vipwire.model.net import Address
 from vipwire.netlink.nftables.userdata import LONGEST_COMMENT
 from vipwire.plan.plan import FrontendKey, Target
+from vipwire.plan.spread import Algorithm
 
 TABLE = "vipwire"
 
@@ -31,7 +32,7 @@ SET = "set "
 """First halves of keys that are no elements. No set can have such a name: it ends with a space."""
 
 LARGEST_POOL = 65534
-"""A size has 16 bits in a class handle, and so has a slot's number, which counts from 1."""
+"""So many slots at most: a size has 16 bits in a class handle, and so has a slot's number, which counts from 1."""
 
 
 handle_bytes = struct.Struct("=I").pack
@@ -94,30 +95,56 @@ class Space(enum.Enum):
     NODE_PORT = "nodeport"
 
 
+class Memory(enum.IntEnum):
+    """Whether a client is remembered: not at all, for each frontend, or for all ports of an address together."""
+
+    NONE = 0
+    FRONTEND = 1
+    ADDRESS = 2
+
+
 class Class(NamedTuple):
-    """How a pool is spread: whose keys, which pool of the frontend, with affinity or not, over how many slots."""
+    """How a pool is spread: whose key, which of its pools, what is remembered, how it is chosen, how many slots."""
 
     space: Space
     local: bool
-    affinity: bool
+    memory: Memory
+    algorithm: Algorithm
     size: int
 
     @property
+    def prefix(self) -> str:
+        """What names of chains and maps of this frontend's pool begin with: `service`, `nodeport-local`."""
+        return f"{self.space.value}-local" if self.local else self.space.value
+
+    @property
     def chain(self) -> str:
-        """The chain that spreads over such pools, `service-pick-3`."""
-        words = [self.space.value, *(["local"] if self.local else []), "affinity" if self.affinity else "pick"]
-        return "-".join([*words, str(self.size)])
+        """The chain that spreads over such pools: `service-pick-3`, `service-affinity-hash-3`."""
+        verb = _VERBS[self.algorithm]
+        words = [self.prefix, *_MEMORY_WORDS[self.memory], *([verb] if verb != "pick" or not self.memory else [])]
+        # Pools in turn are counted for each Service: the class only leads to the Service's own chain.
+        return "-".join(words if self.algorithm is Algorithm.ROUND_ROBIN else [*words, str(self.size)])
 
     @property
     def handle(self) -> bytes:
         """The class handle in a register."""
-        major = 1 + (self.space is Space.NODE_PORT) + 2 * self.local + 4 * self.affinity
-        return handle_bytes(major << 16 | self.size)
+        kind = 1 + (self.space is Space.NODE_PORT) + 2 * self.local + 4 * self.memory
+        major = kind + 12 * list(Algorithm).index(self.algorithm)
+        return handle_bytes(major << 16 | (1 if self.algorithm is Algorithm.ROUND_ROBIN else self.size))
 
     @property
     def first_slot(self) -> int:
         """The first slot of such a pool: nft prints `0:1`, and `1:1` for the pool of an external policy Local."""
         return self.local << 16 | 1
+
+
+_VERBS = {
+    Algorithm.RANDOM: "pick",
+    Algorithm.ROUND_ROBIN: "turn",
+    Algorithm.SOURCE_HASH: "hash",
+    Algorithm.MAGLEV: "maglev",
+}
+_MEMORY_WORDS = {Memory.NONE: [], Memory.FRONTEND: ["affinity"], Memory.ADDRESS: ["shared-affinity"]}
 
 
 _PROTO_PORT = struct.Struct("!B3xH2x")
@@ -140,16 +167,17 @@ def connection_bytes(source: Address, target: Target, protocol: int) -> bytes:
     return source + target.address + _PROTO_PORT.pack(protocol, target.port)
 
 
-def identities(targets: Iterable[Target], *, local: bool) -> list[bytes]:
+def identities(targets: Iterable[Target], *, local: bool, by_address: bool) -> list[bytes]:
     """Give each target of a pool a number that lasts as long as the target, whatever comes and goes beside it.
 
-    Two targets with the same checksum (one in 40,000 pools of 500) are told apart by counting on. The pools of a
-    frontend number the same target differently, so that no memory of one leads into the other.
+    `by_address` numbers a Pod, whichever of its ports is meant. Two targets with the same checksum (one in 40,000
+    pools of 500) are told apart by counting on. The pools of a frontend number the same target differently, so that
+    no memory of one leads into the other.
     """
     taken: set[int] = set()
     numbers: list[bytes] = []
     for target in targets:
-        number = zlib.crc32(target_bytes(target), int(local)) or 1
+        number = zlib.crc32(target.address if by_address else target_bytes(target), int(local)) or 1
         while number in taken:
             number = number % 0xFFFFFFFF + 1
         taken.add(number)

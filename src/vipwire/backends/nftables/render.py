@@ -4,7 +4,7 @@ Slots are dealt in the order of the pool (sorted), so that a new process finds w
 endpoints to N+1 moves the elements behind the new one: what a Service's change costs depends on that Service alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from vipwire.backends.nftables.names import (
     CHAIN,
     LARGEST_POOL,
     Class,
+    Memory,
     Noted,
     Object,
     ObjectKey,
@@ -25,9 +26,17 @@ from vipwire.backends.nftables.names import (
     noted,
     target_bytes,
 )
-from vipwire.backends.nftables.skeleton import class_chain, remember_chain
+from vipwire.backends.nftables.skeleton import (
+    NODE_PORT_RANGES,
+    RANGES,
+    class_chain,
+    remember_chain,
+    turn_chain,
+)
 from vipwire.model.net import Family
-from vipwire.plan.plan import Drop, Forward, Frontend, FrontendKind, Reject, ServicePlan
+from vipwire.plan.plan import Drop, Forward, Frontend, FrontendKind, Pool, Reject, ServicePlan, Target
+from vipwire.plan.spread import EVENLY, Algorithm
+from vipwire.plan.spread import slots as spread_slots
 from vipwire.reconcile.backend import Rendered
 
 Objects: TypeAlias = dict[ObjectKey, Object]
@@ -71,51 +80,65 @@ class _Writer:
             case Drop():
                 own[f"no-local-endpoint-{self._checks}", key] = self._note
         if frontend.allowed_sources is not None:
-            own["firewall-ips", key] = self._note
+            checked = "firewall-ips" if self._space is Space.SERVICE else "firewall-nodeports"
+            own[checked, key] = self._note
+            ranges = RANGES if self._space is Space.SERVICE else NODE_PORT_RANGES
             for prefix in frontend.allowed_sources:
-                own["firewall-allowed", key + prefix.network] = Until(key + prefix.last, "")
+                own[ranges, key + prefix.network] = Until(key + prefix.last, "")
 
     def _forward(self, action: Forward, classes: str, *, local: bool) -> None:
-        pool = action.pool[:LARGEST_POOL]
-        affinity = action.affinity_seconds
-        kind = Class(self._space, local, affinity is not None, len(pool))
+        targets = action.pool
+        if action.spread != EVENLY or len(targets) > LARGEST_POOL:
+            names = [target_bytes(target) for target in targets]
+            targets = spread_slots(action.spread, targets, names, LARGEST_POOL)
+        kind = Class(self._space, local, self._memory(action), action.spread.algorithm, len(targets))
         self._own[classes, self._key] = Noted(kind.handle, self._note.comment)
-        self._shared.update(_class_objects(kind))
+        self._shared.update(_class_objects(self._family, kind))
+        if kind.algorithm is Algorithm.ROUND_ROBIN:
+            self._take_turns(kind)
         protocol = self._frontend.key.protocol
-        for target in pool:
+        for target in action.pool:
             if target.local:
                 self._shared["hairpin-connections", connection_bytes(target.address, target, protocol)] = b""
-        space, key, own = self._space.value, self._key, self._own
-        slots = range(kind.first_slot, kind.first_slot + len(pool))
-        if affinity is None:
-            endpoints = f"{space}-endpoints"
-            for slot, target in zip(slots, pool, strict=True):
+        slots = range(kind.first_slot, kind.first_slot + len(targets))
+        if action.affinity_seconds is None:
+            key, own, endpoints = self._key, self._own, f"{self._space.value}-endpoints"
+            for slot, target in zip(slots, targets, strict=True):
                 own[endpoints, key + handle_bytes(slot)] = target_bytes(target)
-            return
-        for slot, target, number in zip(slots, pool, identities(pool, local=local), strict=True):
-            own[f"{space}-affinity-slots", key + handle_bytes(slot)] = number
-            own[f"{space}-affinity-endpoints", key + number] = target_bytes(target)
-        own[f"{space}-affinity-timeouts", key] = Verdict(_remember(self._space, affinity))
-        self._shared.update(_remember_objects(self._family, self._space, affinity))
+        else:
+            self._remember(kind, action.pool, zip(slots, targets, strict=True), action.affinity_seconds)
+
+    def _memory(self, action: Forward) -> Memory:
+        """Choose what is remembered. Node ports of all Services share the node's address: each remembers its own."""
+        if action.affinity_seconds is None:
+            return Memory.NONE
+        return Memory.ADDRESS if action.shared_affinity and self._space is Space.SERVICE else Memory.FRONTEND
+
+    def _take_turns(self, kind: Class) -> None:
+        name = self._frontend.port_name
+        chain = f"{kind.chain}-{name.service}/{name.protocol.label}/{name.port}"
+        self._shared[CHAIN, chain.encode()] = turn_chain(self._family, kind)
+        self._own[f"{kind.prefix}-turns", self._key] = Verdict(chain)
+
+    def _remember(self, kind: Class, pool: Pool, slots: Iterable[tuple[int, Target]], seconds: int) -> None:
+        space, key, own = self._space, self._key, self._own
+        numbers = identities(pool, local=kind.local, by_address=kind.memory is Memory.ADDRESS)
+        numbered = dict(zip(pool, numbers, strict=True))
+        for slot, target in slots:
+            own[f"{space.value}-affinity-slots", key + handle_bytes(slot)] = numbered[target]
+        for target, number in numbered.items():
+            own[f"{space.value}-affinity-endpoints", key + number] = target_bytes(target)
+        chain = f"{space.value}-{'shared-' if kind.memory is Memory.ADDRESS else ''}remember-{seconds}"
+        own[f"{space.value}-affinity-timeouts", key] = Verdict(chain)
+        self._shared[CHAIN, chain.encode()] = _remember_chain(self._family, space, seconds, kind.memory)
 
 
-def _remember(space: Space, seconds: int) -> str:
-    return f"{space.value}-remember-{seconds}"
+_remember_chain = lru_cache(maxsize=1024)(remember_chain)
 
 
 @lru_cache(maxsize=4096)
-def _class_objects(kind: Class) -> tuple[tuple[ObjectKey, Object], ...]:
+def _class_objects(family: Family, kind: Class) -> tuple[tuple[ObjectKey, Object], ...]:
     return (
-        ((CHAIN, kind.chain.encode()), class_chain(kind)),
+        ((CHAIN, kind.chain.encode()), class_chain(family, kind)),
         (("spread", kind.handle), Verdict(kind.chain)),
     )
-
-
-@lru_cache(maxsize=4096)
-def _remember_objects(family: Family, space: Space, seconds: int) -> tuple[tuple[ObjectKey, Object], ...]:
-    return (((CHAIN, _remember(space, seconds).encode()), remember_chain(family, space, seconds)),)
-
-
-def chains(objects: Objects) -> Iterator[tuple[str, Object]]:
-    """Yield the chains among some objects, by name."""
-    return ((key[1].decode(), value) for key, value in objects.items() if key[0] == CHAIN)

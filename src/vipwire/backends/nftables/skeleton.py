@@ -18,15 +18,17 @@ The words and hooks are those of kube-proxy's nftables mode where it has the sam
 from collections.abc import Iterator
 
 from vipwire.backends.nftables.language import CompiledRule, SetSpec, compile_rule
-from vipwire.backends.nftables.names import CHAIN, SET, Chain, Class, Hook, Object, ObjectKey, Space
+from vipwire.backends.nftables.names import CHAIN, SET, Chain, Class, Hook, Memory, Object, ObjectKey, Space
 from vipwire.model.net import Family
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
+from vipwire.plan.spread import Algorithm
 
 _PROTO_PORT = ("meta l4proto", "th dport")
 AFFINITY_SIZE = 1 << 20
 """At most so many (client, frontend) pairs are remembered; memory is taken as they come."""
 RANGES = "firewall-allowed"
-"""The one set of ranges; how a rule looks into it depends on its being one."""
+NODE_PORT_RANGES = "firewall-nodeports-allowed"
+"""The sets of ranges; how a rule looks into one depends on its being one."""
 
 
 class Words:
@@ -47,9 +49,15 @@ class Words:
         return " . ".join(self.frontend[space])
 
     @property
-    def remembered(self) -> str:
-        """Write the key of a client's affinity as it stands in a rule."""
+    def connection(self) -> str:
+        """Write source, destination, protocol and port as they stand in a rule."""
         return " . ".join(self.client)
+
+    def memory(self, memory: Memory) -> tuple[str, str]:
+        """Name the map that remembers clients, and write its key."""
+        if memory is Memory.ADDRESS:
+            return "shared-affinity", " . ".join(self.client[:2])
+        return "affinity", self.connection
 
 
 def sets(family: Family) -> Iterator[SetSpec]:
@@ -71,8 +79,14 @@ def sets(family: Family) -> Iterator[SetSpec]:
         yield SetSpec(f"{space.value}-affinity-slots", (*key, *handle), handle)
         yield SetSpec(f"{space.value}-affinity-endpoints", (*key, *handle), words.target)
         yield SetSpec(f"{space.value}-affinity-timeouts", key, "verdict")
-    yield SetSpec("affinity", words.client, handle, flags=frozenset({"dynamic", "timeout"}), size=AFFINITY_SIZE)
+        yield SetSpec(f"{space.value}-turns", key, "verdict")
+        yield SetSpec(f"{space.value}-local-turns", key, "verdict")
+    remembering = frozenset({"dynamic", "timeout"})
+    yield SetSpec("affinity", words.client, handle, flags=remembering, size=AFFINITY_SIZE)
+    yield SetSpec("shared-affinity", words.client[:2], handle, flags=remembering, size=AFFINITY_SIZE)
     yield SetSpec("firewall-ips", service)
+    yield SetSpec("firewall-nodeports", node_port)
+    yield SetSpec(NODE_PORT_RANGES, (*node_port, f"{words.ip} saddr"), flags=frozenset({"interval"}))
     yield SetSpec(RANGES, (*service, f"{words.ip} saddr"), flags=frozenset({"interval"}))
     yield SetSpec("hairpin-connections", words.client)
 
@@ -126,12 +140,21 @@ def _chains(node: NodePlan) -> Iterator[tuple[str, Chain]]:
 
 
 def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
-    service = words.key(Space.SERVICE)
+    service, node_port = words.key(Space.SERVICE), words.key(Space.NODE_PORT)
     for hook in ("prerouting", "output"):
         yield f"filter-{hook}-pre-dnat", Chain(("ct state new jump firewall-check",), Hook("filter", hook, -110))
     yield (
         "firewall-check",
-        Chain((f"{service} @firewall-ips {service} . {words.ip} saddr != @firewall-allowed counter drop",)),
+        Chain(
+            (
+                f"{service} @firewall-ips {service} . {words.ip} saddr != @{RANGES} counter drop",
+                *(
+                    f"{here} {node_port} @firewall-nodeports {node_port} . {words.ip} saddr != @{NODE_PORT_RANGES} "
+                    "counter drop"
+                    for here in _node_port_addresses(node, words)
+                ),
+            )
+        ),
     )
     check = ("ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check")
     # A process's packet keeps its priority on the way out: the class handle must not reach a queueing discipline.
@@ -148,7 +171,6 @@ def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
             )
         ),
     )
-    node_port = words.key(Space.NODE_PORT)
     yield (
         "nodeport-endpoints-check",
         Chain(
@@ -183,7 +205,7 @@ def _masquerading(node: NodePlan, words: Words) -> tuple[str, ...]:
     mark = f"{node.masquerade_mark:#x}"
     return (
         f"meta mark and {mark} != 0 meta mark set meta mark xor {mark} masquerade fully-random",
-        f"ct status dnat {words.remembered} @hairpin-connections masquerade fully-random",
+        f"ct status dnat {words.connection} @hairpin-connections masquerade fully-random",
     )
 
 
@@ -252,31 +274,64 @@ def _targets(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
         f"{name}-choose",
         Chain((f"meta priority set {key} . meta priority map @{name}-affinity-slots goto {name}-remember",)),
     )
-    yield f"{name}-remembered", Chain((f"meta priority set {words.remembered} map @affinity goto {name}-remember",))
+    for prefix, memory in (("", Memory.FRONTEND), ("shared-", Memory.ADDRESS)):
+        if space is Space.NODE_PORT and memory is Memory.ADDRESS:
+            continue  # node ports of all Services share the node's address
+        memories, client = words.memory(memory)
+        known = f"meta priority set {client} map @{memories} goto {name}-remember"
+        yield f"{name}-{prefix}remembered", Chain((known,))
     yield f"{name}-remember", Chain((f"{key} vmap @{name}-affinity-timeouts",))
 
 
 def compiled(rule: str, family: Family) -> CompiledRule:
     """Compile a rule of ours."""
-    return compile_rule(rule, family, frozenset({RANGES}))
+    return compile_rule(rule, family, frozenset({RANGES, NODE_PORT_RANGES}))
 
 
-def remember_chain(family: Family, space: Space, seconds: int) -> Chain:
+def remember_chain(family: Family, space: Space, seconds: int, memory: Memory) -> Chain:
     """Write the chain that goes to the endpoint in `meta priority` and remembers it; returns if it has gone."""
     words = Words(family)
+    memories, client = words.memory(memory)
     return Chain(
         (
-            f"update @affinity {{ {words.remembered} timeout {seconds}s : meta priority }}",
+            f"update @{memories} {{ {client} timeout {seconds}s : meta priority }}",
             f"dnat {words.ip} to {words.key(space)} . meta priority map @{space.value}-affinity-endpoints",
-            f"delete @affinity {{ {words.remembered} : meta priority }}",
+            f"delete @{memories} {{ {client} : meta priority }}",
         )
     )
 
 
-def class_chain(kind: Class) -> Chain:
-    """Write the chain that deals new connections to the slots of pools of one class."""
+_CHOICES = {
+    Algorithm.RANDOM: "numgen random",
+    Algorithm.ROUND_ROBIN: "numgen inc",
+    Algorithm.SOURCE_HASH: "jhash {ip} saddr",
+    Algorithm.MAGLEV: "jhash {ip} saddr . th sport",
+}
+_SEED = " seed 0x76697077"  # the same on every node, so that all choose alike
+
+
+def class_chain(family: Family, kind: Class) -> Chain:
+    """Write the chain that deals new connections to the slots of pools of one class.
+
+    Taking turns needs a counter for each Service, so that class looks for the Service's own chain (`turn_chain`).
+    """
+    words = Words(family)
+    if kind.algorithm is Algorithm.ROUND_ROBIN:
+        return Chain((f"{words.key(kind.space)} vmap @{kind.prefix}-turns",))
+    return _dealing(words, kind)
+
+
+def turn_chain(family: Family, kind: Class) -> Chain:
+    """Write the chain of one Service whose targets take turns."""
+    return _dealing(Words(family), kind)
+
+
+def _dealing(words: Words, kind: Class) -> Chain:
     name = kind.space.value
-    slot = f"meta priority set numgen random mod {kind.size} offset {kind.first_slot}"
-    if not kind.affinity:
+    seed = _SEED if kind.algorithm in (Algorithm.SOURCE_HASH, Algorithm.MAGLEV) else ""
+    choice = _CHOICES[kind.algorithm].format(ip=words.ip)
+    slot = f"meta priority set {choice} mod {kind.size}{seed} offset {kind.first_slot}"
+    if kind.memory is Memory.NONE:
         return Chain((f"{slot} goto {name}-dnat",))
-    return Chain((f"jump {name}-remembered", f"{slot} goto {name}-choose"))
+    shared = "shared-" if kind.memory is Memory.ADDRESS else ""
+    return Chain((f"jump {name}-{shared}remembered", f"{slot} goto {name}-choose"))

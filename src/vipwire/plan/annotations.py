@@ -1,0 +1,107 @@
+"""What a Service's annotations ask for beyond its spec. A bad value is a Problem, and counts as absent.
+
+vipwire.io/algorithm               random (the default), round-robin, source-hash, maglev
+vipwire.io/weights                 '{"10.0.1.5": 3}': by endpoint address, 0 to 100, 1 where absent; 0 drains
+vipwire.io/affinity-scope          port (the default), service: one memory of a client for all ports of an address
+vipwire.io/nodeport-source-ranges  CIDRs, separated by commas, that may use the node ports
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Prefix, parse_address
+from vipwire.model.problem import Problem
+from vipwire.model.service import Service
+from vipwire.plan.spread import Algorithm
+
+PREFIX = "vipwire.io/"
+HEAVIEST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The valid annotations of a Service. `weights` is empty when no endpoint has one."""
+
+    algorithm: Algorithm = Algorithm.RANDOM
+    weights: Mapping[Address, int] = field(default_factory=lambda: MappingProxyType({}))
+    shared_affinity: bool = False
+    node_port_sources: tuple[Prefix, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+NOTHING = Wishes()
+
+
+def wishes(service: Service) -> Wishes:
+    """Read a Service's annotations."""
+    return _read(service.name, service.annotations) if service.annotations else NOTHING
+
+
+@lru_cache(maxsize=1024)
+def _read(name: ObjectName, annotations: tuple[tuple[str, str], ...]) -> Wishes:
+    found: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for key, text in annotations:
+        reader = _READERS.get(key.removeprefix(PREFIX)) if key.startswith(PREFIX) else None
+        if reader is None:
+            continue
+        wish, read = reader
+        try:
+            found[wish] = read(text)
+        except ValueError as error:
+            problems.append(Problem("Service", name, f"metadata.annotations[{key}]", str(error)))
+    return Wishes(**found, problems=tuple(problems))
+
+
+def _algorithm(text: str) -> Algorithm:
+    try:
+        return Algorithm(text.strip())
+    except ValueError:
+        allowed = ", ".join(algorithm.value for algorithm in Algorithm)
+        raise ValueError(f"{text!r} is no algorithm; allowed: {allowed}") from None
+
+
+def _weights(text: str) -> Mapping[Address, int]:
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"is not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise ValueError(  # noqa: TRY004  # the text is wrong, not the caller
+            'must be a JSON object of addresses and numbers, such as {"10.0.1.5": 3}'
+        )
+    return MappingProxyType(dict(_weight(address, weight) for address, weight in given.items()))
+
+
+def _weight(address: str, weight: object) -> tuple[Address, int]:
+    if not isinstance(weight, int) or isinstance(weight, bool) or not 0 <= weight <= HEAVIEST:
+        raise ValueError(f"{address}: {weight!r} is no weight; allowed: whole numbers from 0 to {HEAVIEST}")
+    return parse_address(address), weight
+
+
+def _scope(text: str) -> bool:
+    if text.strip() not in ("port", "service"):
+        raise ValueError(f"{text!r} is no scope; allowed: port, service")
+    return text.strip() == "service"
+
+
+def _prefixes(text: str) -> tuple[Prefix, ...]:
+    return tuple(_parts(text))
+
+
+def _parts(text: str) -> Iterator[Prefix]:
+    for part in text.split(","):
+        yield Prefix.parse(part.strip())
+
+
+_READERS: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "algorithm": ("algorithm", _algorithm),
+    "weights": ("weights", _weights),
+    "affinity-scope": ("shared_affinity", _scope),
+    "nodeport-source-ranges": ("node_port_sources", _prefixes),
+}

@@ -1,0 +1,106 @@
+"""How new connections are spread over a pool: the algorithm, and the weight of each target.
+
+The slots of a pool are what a mode deals connections to: a target has as many slots as its weight says, relative to
+the others. With Maglev they are a table of fixed size, in which each target has its share; when a target goes, hardly
+any slot of the others changes hands (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer",
+NSDI 2016, section 3.4).
+"""
+
+import enum
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+T = TypeVar("T")
+
+MAGLEV_SLOTS = 16381
+"""A prime, so that every skip visits every slot. With so many, less than 1 % of the connections move needlessly."""
+_MAGLEV_SLOTS_LARGE = 65521
+_MAGLEV_MANY = 30
+"""More targets than this need the larger table to keep that promise."""
+
+
+class Algorithm(enum.Enum):
+    """How a target is chosen; the value is that of the annotation `vipwire.io/algorithm`.
+
+    The hashes take the client's address, and for Maglev its port too, so that every node chooses alike.
+    """
+
+    RANDOM = "random"
+    ROUND_ROBIN = "round-robin"
+    SOURCE_HASH = "source-hash"
+    MAGLEV = "maglev"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a pool is spread over. `weights` has one number from 1 to 100 a target, or none: all are equal."""
+
+    algorithm: Algorithm = Algorithm.RANDOM
+    weights: tuple[int, ...] = ()
+
+
+EVENLY = Spread()
+"""Random and equal: what kube-proxy does."""
+
+
+def slots(spread: Spread, pool: Sequence[T], names: Sequence[bytes], most: int) -> tuple[T, ...]:
+    """Deal a pool's targets to at most so many slots. `names` identify the targets, the same on every node."""
+    if spread.algorithm is Algorithm.MAGLEV:
+        return tuple(pool[index] for index in _maglev(tuple(names), spread.weights))
+    if not spread.weights:
+        return tuple(pool[:most])
+    divisor = math.gcd(*spread.weights)
+    weights = [weight // divisor for weight in spread.weights]
+    if (total := sum(weights)) > most:
+        weights = [max(1, weight * (most - len(weights)) // total) for weight in weights]
+    return tuple(pool[index] for index in _interleaved(weights))
+
+
+def _interleaved(weights: Sequence[int]) -> list[int]:
+    """Deal slots so that a target's slots lie apart: round robin is then smooth (nginx's smooth weighted order)."""
+    total, order = sum(weights), []
+    credit = [0] * len(weights)
+    for _ in range(total):
+        credit = [have + weight for have, weight in zip(credit, weights, strict=True)]
+        best = max(range(len(credit)), key=credit.__getitem__)
+        credit[best] -= total
+        order.append(best)
+    return order
+
+
+@lru_cache(maxsize=64)
+def _maglev(names: tuple[bytes, ...], weights: tuple[int, ...]) -> tuple[int, ...]:
+    """Fill the table: in each round every target takes the next free slot of its own permutation of all slots.
+
+    A target of less than the greatest weight sits out rounds in proportion.
+    """
+    size = MAGLEV_SLOTS if len(names) <= _MAGLEV_MANY else _MAGLEV_SLOTS_LARGE
+    weights = weights or (1,) * len(names)
+    greatest = max(weights)
+    table = [-1] * size
+    place = [_hash(name, b"place") % size for name in names]
+    skip = [_hash(name, b"skip") % (size - 1) + 1 for name in names]
+    credit = [0] * len(names)
+    filled = 0
+    while True:
+        for index in range(len(names)):
+            credit[index] += weights[index]
+            if credit[index] < greatest:
+                continue
+            credit[index] -= greatest
+            at = place[index]
+            while table[at] >= 0:
+                at = (at + skip[index]) % size
+            table[at] = index
+            place[index] = (at + skip[index]) % size
+            filled += 1
+            if filled == size:
+                return tuple(table)
+
+
+def _hash(name: bytes, use: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8, key=use).digest())
