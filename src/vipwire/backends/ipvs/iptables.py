@@ -1,0 +1,92 @@
+"""The chains of iptables: what iptables-save printed, and what iptables-restore is to do. Pure.
+
+Our chains are ours wholly. Of the built-in ones only the jumps to our chains are, in order; everyone else's rules
+stay where they are.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from vipwire.backends.ipvs.names import ChainName, Rules
+from vipwire.reconcile.delta import Delta
+
+TABLES: Final = ("mangle", "nat", "filter")
+BUILT_IN: Final = frozenset({"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"})
+
+
+def parse_save(text: str, ours: frozenset[ChainName]) -> dict[ChainName, Rules]:
+    """Collect our chains from the output of iptables-save; a built-in chain only if it jumps to one of ours."""
+    found: dict[ChainName, list[str]] = {}
+    targets = {table: {chain.chain for chain in ours if chain.table == table} - BUILT_IN for table in TABLES}
+    table = ""
+    for line in text.splitlines():
+        if line.startswith("*"):
+            table = line[1:].strip()
+        elif line.startswith(":"):
+            chain = ChainName(table, line[1:].split(maxsplit=1)[0])
+            if chain in ours and chain.chain not in BUILT_IN:
+                found[chain] = []
+        elif line.startswith("-A "):
+            _, name, rule = line.split(" ", 2)
+            if name in BUILT_IN:
+                if _target(rule) in targets.get(table, ()):
+                    found.setdefault(ChainName(table, name), []).append(rule)
+            elif (chain := ChainName(table, name)) in found:
+                found[chain].append(rule)
+    return {chain: tuple(rules) for chain, rules in found.items()}
+
+
+def _target(rule: str) -> str:
+    words = rule.split()
+    for flag in ("-j", "-g"):
+        if flag in words[:-1]:
+            return words[words.index(flag) + 1]
+    return ""
+
+
+def restore_text(delta: Delta[ChainName, Rules]) -> str:
+    """Write a difference for `iptables-restore --noflush`: a table is changed as a whole or not at all."""
+    return "".join(line + "\n" for table in TABLES for line in _table(table, delta))
+
+
+def _table(table: str, delta: Delta[ChainName, Rules]) -> Iterator[str]:
+    new = {**_of(table, delta.added), **_of(table, {key: value for key, (_, value) in delta.changed.items()})}
+    old = {**_of(table, delta.removed), **_of(table, {key: value for key, (value, _) in delta.changed.items()})}
+    gone = [chain for chain in _of(table, delta.removed) if chain not in BUILT_IN]
+    if not new and not old:
+        return
+    yield f"*{table}"
+    # Naming a chain creates or empties it.
+    yield from (f":{chain} - [0:0]" for chain in new if chain not in BUILT_IN)
+    for chain in BUILT_IN & old.keys():
+        yield from (f"-D {chain} {rule}" for rule in old[chain])
+    for chain, rules in new.items():
+        if chain in BUILT_IN:
+            yield from (f"-I {chain} {at} {rule}" for at, rule in enumerate(rules, 1))
+        else:
+            yield from (f"-A {chain} {rule}" for rule in rules)
+    yield from (f"-F {chain}" for chain in gone)
+    yield from (f"-X {chain}" for chain in gone)
+    yield "COMMIT"
+
+
+def _of(table: str, chains: Mapping[ChainName, Rules]) -> dict[str, Rules]:
+    return {key.chain: rules for key, rules in chains.items() if key.table == table}
+
+
+def rank_variants(saved: Mapping[str, str]) -> list[str]:
+    """Order the tool's variants by how surely this node uses each: a node must not have its rules in both.
+
+    kubelet makes chains for this purpose in the variant that the node uses; else the one with more rules counts.
+    """
+    marks = (":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY ")
+
+    def weight(variant: str) -> tuple[bool, int]:
+        text = saved[variant]
+        return any(mark in text for mark in marks), sum(line.startswith("-A ") for line in text.splitlines())
+
+    return sorted(saved, key=weight, reverse=True)
+
+
+PROBE: Final = "*filter\n:KUBE-IPVS-PROBE - [0:0]\n-X KUBE-IPVS-PROBE\nCOMMIT\n"
+"""Makes a chain and removes it: iptables-nft reads well even where it cannot write."""

@@ -1,0 +1,288 @@
+"""ipvs mode's backend: reads and writes IPVS, kube-ipvs0, ipsets and iptables. One instance is one family.
+
+None of these has transactions, and each depends on others, so a commit goes in steps. Forwards:
+
+    sets and their elements ▸ chains ▸ virtual and real servers ▸ VIPs
+
+and what goes, goes in the opposite order. If a step is refused, what was done is undone, and the error is raised.
+
+IPVS tells nobody of changes. `changed` therefore reads everything and compares it with what was left behind.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from vipwire.backends.ipvs import render as rendering
+from vipwire.backends.ipvs.device import Device
+from vipwire.backends.ipvs.drain import Draining
+from vipwire.backends.ipvs.hints import parse_hints
+from vipwire.backends.ipvs.marks import Marks
+from vipwire.backends.ipvs.names import (
+    OWNING,
+    PORT_PROTOCOLS,
+    ChainName,
+    Entry,
+    Object,
+    ObjectKey,
+    Set,
+    SetName,
+    Vip,
+    set_name,
+)
+from vipwire.backends.ipvs.parts import Parts, inverse, partition
+from vipwire.backends.ipvs.servers import Change, Servers, describe
+from vipwire.backends.ipvs.sets import Sets
+from vipwire.backends.ipvs.skeleton import node_objects
+from vipwire.backends.ipvs.tool import Tool
+from vipwire.errors import CommitError
+from vipwire.model.net import Family, Prefix, Protocol, format_address
+from vipwire.netlink.ipset import Element, SetSpec
+from vipwire.netlink.ipvs import Command, Forwarding, RealServer, VirtualServer
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.delta import Delta
+
+Objects = dict[ObjectKey, Object]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator chooses: the scheduler of Services that name none, and what is never touched."""
+
+    scheduler: str = "rr"
+    exclude: tuple[Prefix, ...] = ()
+
+
+class IpvsBackend:
+    """IPVS of one family, in the network namespace in which this was made. Raise UnsupportedError without IPVS."""
+
+    def __init__(
+        self, family: Family, settings: Settings = Settings(), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.family = family
+        self._settings, self._clock = settings, clock
+        self._manner = rendering.Manner(family, settings.scheduler)
+        self._marks = Marks(avoid=0)
+        self._servers = Servers(family)
+        self._device, self._sets, self._tool = Device(family), Sets(family), Tool(family)
+        self._draining = Draining()
+        self._patience: dict[VirtualServer, int] = {}
+        self._known: set[VirtualServer] = set()
+        self._chains = frozenset(_chains(node_objects(NodePlan(family))))
+        self._left: Objects | None = None
+
+    def require(self) -> None:
+        """Raise UnsupportedError if ipsets or iptables are missing."""
+        self._sets.require()
+        self._tool.require()
+
+    def close(self) -> None:
+        """Close its sockets; what is programmed stays."""
+        for part in (self._servers, self._device, self._sets):
+            part.close()
+
+    def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
+        """Render what belongs to no Service."""
+        self._marks.avoid = node.masquerade_mark
+        return node_objects(node)
+
+    def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+        """Render one Service."""
+        rendered = rendering.render(self._manner, self._marks, plan)
+        if self._settings.exclude:
+            rendered = replace(rendered, own={k: v for k, v in rendered.own.items() if not self._is_excluded(k)})
+        servers = [key for key in rendered.own if isinstance(key, VirtualServer)]
+        self._known.update(servers)
+        seconds = parse_hints(plan.hints, self._settings.scheduler).drain_seconds
+        if seconds is not None:
+            self._patience.update(dict.fromkeys(servers, seconds))
+        return rendered
+
+    def describe(self, key: ObjectKey) -> str:
+        """Name an object for a person."""
+        match key:
+            case VirtualServer() | RealServer():
+                return describe(key)
+            case Vip(address):
+                return f"VIP {format_address(address)}"
+            case SetName(name):
+                return f"ipset {name}"
+            case Entry(name, element):
+                return f"ipset {name} {format_element(element)}"
+            case ChainName(table, chain):
+                return f"iptables -t {table} chain {chain}"
+
+    def changed(self) -> bool:
+        """Tell whether the kernel holds something else than we left."""
+        return self._left is None or self._read() != self._left
+
+    def observe(self) -> Objects:
+        """Read all of ours. Nobody else's virtual servers, chains or sets are in it."""
+        self._left = self._read()
+        return dict(self._left)
+
+    def commit(self, delta: Delta[ObjectKey, Object]) -> int:
+        """Apply a difference; return how many bytes were sent. What was done before a refusal is undone."""
+        try:
+            size = self._apply(delta)
+        except (CommitError, OSError):
+            self._undo(delta)
+            self._left = None
+            raise
+        if self._left is not None:
+            for key in delta.removed:
+                self._left.pop(key, None)
+            self._left.update(delta.added)
+            self._left.update((key, new) for key, (_, new) in delta.changed.items())
+        return size
+
+    def housekeeping_due(self) -> float | None:
+        """Return the seconds until `housekeep` has something to do; None if it has nothing."""
+        return self._draining.due(self._clock())
+
+    def housekeep(self) -> None:
+        """Remove real servers that have no connections any more, or whose time is up."""
+        now = self._clock()
+        gone: list[Change] = []
+        for server, reals in self._draining.servers().items():
+            busy = {(s.address, s.port) for s in self._servers.reals(server) if s.active or s.inactive}
+            gone += (
+                Change(Command.DEL_DEST, real, Forwarding(0))
+                for real in reals
+                if (real.address, real.port) not in busy or self._draining.expired(real, now)
+            )
+        self._servers.apply(gone)
+        for change in gone:
+            if isinstance(change.key, RealServer):
+                self._draining.end(change.key)
+        after = self._clock()
+        self._draining.looked(after, after - now)
+
+    def delete(self) -> bool:
+        """Remove everything of ours of this family; tell whether there was anything."""
+        found = self._read()
+        self._apply(Delta(removed=found), drain=False)
+        return self._device.delete() or bool(found)
+
+    def _apply(self, delta: Delta[ObjectKey, Object], *, drain: bool = True) -> int:
+        parts = partition(delta)
+        wrong = [key for key, (old, new) in parts.sets.changed.items() if old != new]
+        if wrong:
+            raise CommitError(
+                f"{self.describe(wrong[0])} is of another type: remove it (ipset destroy {wrong[0].set})"
+            )
+        coming = {**parts.entries.added, **{key: new for key, (_, new) in parts.entries.changed.items()}}
+        size = self._sets.create(_specs(parts.sets.added))
+        size += self._sets.add(coming)
+        leaving = Delta(removed=parts.chains.removed)
+        size += self._tool.write(Delta(parts.chains.added, parts.chains.changed))
+        size += self._servers.apply(self._incoming(parts))
+        size += self._device.add([vip.address for vip in parts.vips.added])
+        size += self._device.remove([vip.address for vip in parts.vips.removed])
+        size += self._servers.apply(self._outgoing(parts, drain=drain))
+        size += self._tool.write(leaving)
+        size += self._sets.delete(parts.entries.removed)
+        return size + self._sets.destroy([name.set for name in parts.sets.removed])
+
+    def _incoming(self, parts: Parts) -> Iterator[Change]:
+        for key, scheduling in parts.servers.added.items():
+            yield Change(Command.NEW_SERVICE, key, scheduling)
+        for key, (_, scheduling) in parts.servers.changed.items():
+            yield Change(Command.SET_SERVICE, key, scheduling)
+        for real, forwarding in parts.reals.added.items():
+            known = real in self._draining
+            self._draining.end(real)
+            yield Change(Command.SET_DEST if known else Command.NEW_DEST, real, forwarding)
+        for real, (_, forwarding) in parts.reals.changed.items():
+            yield Change(Command.SET_DEST, real, forwarding)
+
+    def _outgoing(self, parts: Parts, *, drain: bool) -> Iterator[Change]:
+        servers = parts.servers.removed
+        now = self._clock()
+        for real, forwarding in parts.reals.removed.items():
+            if real.server in servers:
+                continue  # it goes with its virtual server
+            if drain and real.server.protocol not in (Protocol.UDP, Protocol.SCTP):
+                self._draining.begin(real, now, self._patience.get(real.server))
+                if forwarding.weight:
+                    yield Change(Command.SET_DEST, real, forwarding._replace(weight=0))
+            else:
+                yield Change(Command.DEL_DEST, real, forwarding)
+        self._draining.forget_servers(set(servers))
+        for server, scheduling in servers.items():
+            yield Change(Command.DEL_SERVICE, server, scheduling)
+
+    def _undo(self, delta: Delta[ObjectKey, Object]) -> None:
+        with contextlib.suppress(CommitError, OSError):
+            self._apply(inverse(delta), drain=False)
+
+    def _read(self) -> Objects:
+        objects: Objects = self._sets.read()
+        owned = self._owned(objects)
+        services = self._servers.services()
+        ours = {key for key in services if (key in self._known or owned(key)) and not self._is_excluded(key)}
+        objects.update((key, services[key][0]) for key in ours)
+        for row in self._servers.rows():
+            if row.real.server in ours and row.real not in self._draining:
+                objects[row.real] = row.forwarding
+        objects.update((Vip(address), None) for address in self._device.addresses())
+        for chain, rules in self._tool.read(self._chains).items():
+            objects[chain] = rules
+        return objects
+
+    def _is_excluded(self, key: ObjectKey) -> bool:
+        """Tell whether a virtual server, or that of a real server, is one that we keep our hands off."""
+        server = key.server if isinstance(key, RealServer) else key
+        return isinstance(server, VirtualServer) and any(
+            server.address in prefix for prefix in self._settings.exclude
+        )
+
+    def _owned(self, objects: Objects) -> Callable[[VirtualServer], bool]:
+        """Make the test for virtual servers that our sets name."""
+        places: set[tuple[int, bytes, int]] = set()
+        ports: set[tuple[int, int]] = set()
+        marks: set[int] = set()
+        owning = {set_name(self.family, which): which for which in OWNING}
+        pool = set_name(self.family, Set.LOCAL_POOL)
+        for key, value in objects.items():
+            if not isinstance(key, Entry):
+                continue
+            if key.set == pool and isinstance(value, int):
+                marks.add(value)
+            which = owning.get(key.set)
+            if which in PORT_PROTOCOLS:
+                ports.add((PORT_PROTOCOLS[which], key.element.port))
+            elif which is not None:
+                places.add((key.element.protocol, key.element.address, key.element.port))
+
+        def test(server: VirtualServer) -> bool:
+            if server.mark:
+                return server.mark in marks
+            place = (server.protocol, bytes(server.address), server.port)
+            return place in places or (server.protocol, server.port) in ports
+
+        return test
+
+
+def _specs(sets: Mapping[SetName, SetSpec]) -> dict[str, SetSpec]:
+    return {name.set: spec for name, spec in sets.items()}
+
+
+def _chains(objects: Mapping[ObjectKey, Object]) -> Iterator[ChainName]:
+    return (key for key in objects if isinstance(key, ChainName))
+
+
+def format_element(element: Element) -> str:
+    """Print an element as ipset does."""
+    parts = [format_address(element.address)] if element.address else []
+    if element.port:
+        label = f"{Protocol(element.protocol).label}:" if element.protocol else ""
+        parts.append(f"{label}{element.port}")
+    if isinstance(element.other, Prefix):
+        parts.append(str(element.other))
+    elif element.other is not None:
+        parts.append(format_address(element.other))
+    return ",".join(parts)

@@ -1,0 +1,172 @@
+"""From a Service's plan to virtual servers, real servers, VIPs and elements of sets.
+
+    Forward                  virtual server and real servers
+    Reject                   a virtual server without any, and the set of those that reject
+    Drop                     a virtual server without any, and the set of those that drop
+    external policy Local    two pools: see `marks`
+
+The virtual server stays when the last endpoint goes: connections that are still open end in peace.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from vipwire.backends.ipvs.hints import Hints, parse_hints
+from vipwire.backends.ipvs.marks import Marks
+from vipwire.backends.ipvs.names import Entry, Object, ObjectKey, Set, Vip, set_name
+from vipwire.model.net import Address, Family, Prefix, Protocol
+from vipwire.netlink.ipset import Element
+from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.plan.plan import (
+    Drop,
+    Forward,
+    Frontend,
+    FrontendKey,
+    FrontendKind,
+    Masquerade,
+    Pool,
+    Reject,
+    ServicePlan,
+    Target,
+)
+from vipwire.reconcile.backend import Rendered
+
+Objects: TypeAlias = dict[ObjectKey, Object]
+
+_NODE_PORT_SETS = {
+    Protocol.TCP: (Set.NODE_PORT_TCP, Set.NODE_PORT_LOCAL_TCP),
+    Protocol.UDP: (Set.NODE_PORT_UDP, Set.NODE_PORT_LOCAL_UDP),
+    Protocol.SCTP: (Set.NODE_PORT_SCTP, Set.NODE_PORT_LOCAL_SCTP),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """What does not depend on the Service: the family, and the scheduler where no annotation names one."""
+
+    family: Family
+    scheduler: str
+
+
+def render(manner: Manner, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+    """Render one Service."""
+    writer = _Writer(manner, marks, plan)
+    for address in plan.cluster_ips:
+        writer.vip(address)
+    for frontend in plan.frontends:
+        writer.frontend(frontend)
+    if plan.health_check is not None:
+        writer.own[Entry(set_name(manner.family, Set.HEALTH_CHECK), Element(port=plan.health_check.port))] = 0
+    return Rendered(writer.own, writer.shared)
+
+
+class _Writer:
+    """Writes one Service's objects."""
+
+    def __init__(self, manner: Manner, marks: Marks, plan: ServicePlan) -> None:
+        self._manner, self._marks, self._plan = manner, marks, plan
+        self._hints: Hints = parse_hints(plan.hints, manner.scheduler)
+        self.own: Objects = {}
+        self.shared: Objects = {}
+
+    def vip(self, address: Address) -> None:
+        """Have an address on kube-ipvs0, unless another device of this node has it."""
+        if address not in self._plan.own_addresses:
+            self.shared[Vip(address)] = None
+            self._entry(Set.IPVS_IPS, Element(address), shared=True)
+
+    def frontend(self, frontend: Frontend) -> None:
+        """Write one frontend: on its address, or on each that serves node ports."""
+        key = frontend.key
+        addresses = self._plan.node_port_addresses if key.address is None else (key.address,)
+        for address in addresses:
+            place = Element(address, key.protocol, key.port)
+            self._servers(frontend, place)
+            self._filter(frontend, place)
+            if key.address is not None:
+                self.vip(address)
+        for which, element in _registers(frontend, addresses, masked=self._masked(frontend)):
+            self._entry(which, element)
+
+    def _servers(self, frontend: Frontend, place: Element) -> None:
+        action, key = frontend.action, frontend.key
+        virtual = VirtualServer(place.protocol, place.address, place.port)
+        self._server(virtual, frontend.short_circuit or action, frontend)
+        if frontend.short_circuit is not None and isinstance(action, Forward):
+            mark = self._marks.mark(key)
+            self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend)
+            self._entry(Set.LOCAL_POOL, place, mark)
+
+    def _server(self, virtual: VirtualServer, action: Forward | Drop | Reject, frontend: Frontend) -> None:
+        seconds = action.affinity_seconds if isinstance(action, Forward) else None
+        flags = self._hints.flags | (Flag.PERSISTENT if seconds else Flag.NONE)
+        self.own[virtual] = Scheduling(self._hints.scheduler, flags, seconds or 0)
+        if isinstance(action, Forward):
+            for target in action.pool:
+                real = RealServer(virtual, target.address, target.port)
+                self.own[real] = Forwarding(1, self._method(frontend, target))
+            self._hairpins(action.pool, frontend.key)
+
+    def _method(self, frontend: Frontend, target: Target) -> Method:
+        """Choose how packets get there. An endpoint that does not go by the VIP's port needs translation."""
+        method = self._hints.method
+        external = frontend.kind in (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
+        return method if external and target.port == frontend.key.port else Method.MASQUERADE
+
+    def _masked(self, frontend: Frontend) -> bool:
+        """Tell whether clients outside are masqueraded: what returns directly must keep its source."""
+        action = frontend.action
+        if isinstance(action, Forward) and action.masquerade is Masquerade.NEVER:
+            return False
+        forward = frontend.short_circuit or action
+        direct = isinstance(forward, Forward) and any(
+            self._method(frontend, target) is not Method.MASQUERADE for target in forward.pool
+        )
+        return frontend.short_circuit is None and not direct
+
+    def _hairpins(self, pool: Pool, key: FrontendKey) -> None:
+        for target in pool:
+            if target.local:
+                element = Element(target.address, key.protocol, target.port, target.address)
+                self._entry(Set.LOOP_BACK, element, shared=True)
+
+    def _filter(self, frontend: Frontend, place: Element) -> None:
+        """Write whom the frontend rejects or drops."""
+        if isinstance(frontend.action, Drop):
+            self._entry(Set.NO_LOCAL_ENDPOINTS, place)
+        elif isinstance(frontend.action, Reject):
+            self._entry(Set.NO_ENDPOINTS, place)
+        if frontend.allowed_sources is None:
+            return
+        self._entry(Set.LOAD_BALANCER_FW, place)
+        for prefix in frontend.allowed_sources:
+            if prefix == Prefix.host(place.address):
+                self._entry(Set.SOURCE_IP, place._replace(other=place.address))
+            else:
+                self._entry(Set.SOURCE_CIDR, place._replace(other=prefix))
+
+    def _entry(self, which: Set, element: Element, mark: int = 0, *, shared: bool = False) -> None:
+        objects = self.shared if shared else self.own
+        objects[Entry(set_name(self._manner.family, which), element)] = mark
+
+
+def _registers(frontend: Frontend, addresses: tuple[Address, ...], *, masked: bool) -> Iterator[tuple[Set, Element]]:
+    """Yield the entries by which the rules know a frontend, and we our virtual servers."""
+    key = frontend.key
+    place = Element(key.address or Address(b""), key.protocol, key.port)
+    match frontend.kind:
+        case FrontendKind.CLUSTER_IP:
+            yield Set.CLUSTER_IP, place
+        case FrontendKind.EXTERNAL_IP:
+            yield (Set.EXTERNAL_IP if masked else Set.EXTERNAL_IP_LOCAL), place
+        case FrontendKind.LOAD_BALANCER:
+            yield Set.LOAD_BALANCER, place
+            if not masked:
+                yield Set.LOAD_BALANCER_LOCAL, place
+        case FrontendKind.NODE_PORT:
+            for which in _NODE_PORT_SETS[key.protocol][: 1 if masked else 2]:
+                if key.protocol is Protocol.SCTP:
+                    yield from ((which, Element(address, key.protocol, key.port)) for address in addresses)
+                else:
+                    yield which, Element(port=key.port)

@@ -1,0 +1,211 @@
+"""What of ipvs mode belongs to no Service: the sets, and the chains with their rules, which never change with one.
+
+    mangle  OUTPUT       ▶ KUBE-PROXY-FIREWALL   as in filter, for what starts here: IPVS comes before filter there
+            PREROUTING   ▶ KUBE-LOCAL-POOL       clients outside get the mark of the pool of this node
+    nat     PREROUTING, OUTPUT ▶ KUBE-SERVICES   mark for masquerading, by sets
+            POSTROUTING  ▶ KUBE-POSTROUTING
+    filter  INPUT        ▶ KUBE-PROXY-FIREWALL   source ranges, no local endpoints
+                         ▶ KUBE-NODE-PORT        health checks
+                         ▶ KUBE-IPVS-FILTER      ports that a VIP has not are rejected, and so are the host's
+            FORWARD      ▶ KUBE-FORWARD, KUBE-PROXY-FIREWALL
+
+A packet to a VIP: mangle, nat PREROUTING, filter INPUT, IPVS, mangle and nat OUTPUT, POSTROUTING. One that starts
+here: mangle OUTPUT, nat OUTPUT, IPVS, the same once more with the endpoint's address, POSTROUTING.
+
+Rules stand as iptables-save prints them, so that what is there can be compared.
+"""
+
+from collections.abc import Iterable
+
+from vipwire.backends.ipvs.names import ChainName, Object, ObjectKey, Rules, Set, SetName, set_name, set_spec
+from vipwire.model.net import Family
+from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
+
+_LOCAL_SOURCE = "-m addrtype --src-type LOCAL"
+_LOCAL_DESTINATION = "-m addrtype --dst-type LOCAL"
+_NEW = "-m conntrack --ctstate NEW"
+
+
+def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
+    """Render everything that belongs to no Service."""
+    objects: dict[ObjectKey, Object] = {SetName(set_name(node.family, which)): set_spec(which) for which in Set}
+    rules = _Rules(node)
+    tables = {"mangle": rules.mangle(), "nat": rules.nat(), "filter": rules.filter()}
+    for table, chains in tables.items():
+        for chain, lines in chains.items():
+            objects[ChainName(table, chain)] = tuple(lines)
+    return objects
+
+
+class _Rules:
+    """The rules of one family."""
+
+    def __init__(self, node: NodePlan) -> None:
+        self._node = node
+        self._mark = f"{node.masquerade_mark:#x}/{node.masquerade_mark:#x}"
+        ipv4 = node.family is Family.IPV4
+        self._loopback = "127.0.0.0/8" if ipv4 else "::1/128"
+        self._unreachable = "icmp-port-unreachable" if ipv4 else "icmp6-port-unreachable"
+
+    def mangle(self) -> dict[str, Iterable[str]]:
+        """Write the chains of table mangle."""
+        return {
+            "PREROUTING": [_jump("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
+            "OUTPUT": [_jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL")],
+            "KUBE-LOCAL-POOL": [
+                *(f"{pod} -j RETURN" for pod in self._pods()),
+                f"{_LOCAL_SOURCE} -j RETURN",
+                f"-j SET --map-set {self._name(Set.LOCAL_POOL)} dst,dst --map-mark",
+            ],
+            **self._firewall(),
+        }
+
+    def nat(self) -> dict[str, Iterable[str]]:
+        """Write the chains of table nat."""
+        portals = _jump("kubernetes service portals", "KUBE-SERVICES")
+        return {
+            "PREROUTING": [portals],
+            "OUTPUT": [portals],
+            "POSTROUTING": [_jump("kubernetes postrouting rules", "KUBE-POSTROUTING")],
+            "KUBE-MARK-MASQ": [f"-j MARK --set-xmark {self._mark}"],
+            "KUBE-SERVICES": self._services(),
+            "KUBE-CLUSTER-IP": self._cluster_ip(),
+            "KUBE-LOAD-BALANCER": [
+                f"{self._match(Set.LOAD_BALANCER_LOCAL)} {_LOCAL_SOURCE} -j KUBE-MARK-MASQ",
+                _comment("Kubernetes service load balancer ip + port with externalTrafficPolicy=local")
+                + f" {self._match(Set.LOAD_BALANCER_LOCAL)} -j RETURN",
+                "-j KUBE-MARK-MASQ",
+            ],
+            "KUBE-NODE-PORT": self._node_port(),
+            "KUBE-POSTROUTING": [
+                _comment("Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose")
+                + f" {self._match(Set.LOOP_BACK, 'dst,dst,src')} -j MASQUERADE",
+                f"-m mark ! --mark {self._mark} -j RETURN",
+                f"-j MARK --set-xmark {self._node.masquerade_mark:#x}/0x0",
+                _comment("kubernetes service traffic requiring SNAT") + " -j MASQUERADE --random-fully",
+            ],
+        }
+
+    def filter(self) -> dict[str, Iterable[str]]:
+        """Write the chains of table filter."""
+        firewall = _jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL")
+        return {
+            "INPUT": [
+                firewall,
+                _jump("kubernetes health check rules", "KUBE-NODE-PORT"),
+                _jump("kubernetes ipvs access filter", "KUBE-IPVS-FILTER"),
+            ],
+            "FORWARD": [firewall, _jump("kubernetes forwarding rules", "KUBE-FORWARD")],
+            "KUBE-NODE-PORT": [
+                _comment("Kubernetes health check node port") + f" {self._match(Set.HEALTH_CHECK, 'dst')} -j ACCEPT"
+            ],
+            "KUBE-IPVS-FILTER": self._access(),
+            "KUBE-FORWARD": [
+                _comment("kubernetes forwarding rules") + f" -m mark --mark {self._mark} -j ACCEPT",
+                _comment("kubernetes forwarding conntrack rule")
+                + " -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+            ],
+            **self._firewall(),
+        }
+
+    def _firewall(self) -> dict[str, Iterable[str]]:
+        ips = self._name(Set.IPVS_IPS)
+        return {
+            "KUBE-PROXY-FIREWALL": [
+                _comment("Kubernetes service load balancer ip + port for load balancer with sourceRange")
+                + f" {self._match(Set.LOAD_BALANCER_FW)} -j KUBE-SOURCE-RANGES-FIREWALL",
+                f"{_NEW} {self._match(Set.NO_LOCAL_ENDPOINTS)} -j KUBE-NO-LOCAL-ENDPOINTS",
+                *(f"-d {cidr} -m set ! --match-set {ips} dst -j DROP" for cidr in self._node.service_cidrs),
+            ],
+            "KUBE-SOURCE-RANGES-FIREWALL": [
+                f"{self._match(Set.SOURCE_CIDR, 'dst,dst,src')} -j RETURN",
+                f"{self._match(Set.SOURCE_IP, 'dst,dst,src')} -j RETURN",
+                "-j DROP",
+            ],
+            "KUBE-NO-LOCAL-ENDPOINTS": [
+                _comment("internalTrafficPolicy Local") + f" {self._match(Set.CLUSTER_IP)} -j DROP",
+                *(f"{pod} -j RETURN" for pod in self._pods()),
+                f"{_LOCAL_SOURCE} -j RETURN",
+                "-j DROP",
+            ],
+        }
+
+    def _services(self) -> Rules:
+        cluster = self._match(Set.CLUSTER_IP)
+        balancer, external = self._match(Set.LOAD_BALANCER), self._match(Set.EXTERNAL_IP)
+        local = self._match(Set.EXTERNAL_IP_LOCAL)
+        return (
+            f"-s {self._loopback} -j RETURN",
+            _comment("Kubernetes service lb portal") + f" {balancer} -j KUBE-LOAD-BALANCER",
+            _comment("Kubernetes service cluster ip + port for masquerade purpose")
+            + f" {cluster} -j KUBE-CLUSTER-IP",
+            _comment("Kubernetes service external ip + port for masquerade and filter purpose")
+            + f" {external} -j KUBE-MARK-MASQ",
+            f"{local} {_LOCAL_SOURCE} -j KUBE-MARK-MASQ",
+            *(f"{match} -j ACCEPT" for match in (cluster, balancer, external, local)),
+            f"{_LOCAL_DESTINATION} -j KUBE-NODE-PORT",
+        )
+
+    def _cluster_ip(self) -> Rules:
+        """Mark whatever is no Pod's. A process on this node has the VIP itself as its source, if it chose none."""
+        if self._node.masquerade_all:
+            return ("-j KUBE-MARK-MASQ",)
+        own = f"{self._match(Set.CLUSTER_IP, 'src,dst')} -j KUBE-MARK-MASQ"
+        if self._node.pod_traffic is None:
+            return (own,)
+        return (own, *(f"{pod} -j RETURN" for pod in self._pods()), "-j KUBE-MARK-MASQ")
+
+    def _node_port(self) -> Rules:
+        rules: list[str] = []
+        for protocol, everyone, local, where in (
+            ("tcp", Set.NODE_PORT_TCP, Set.NODE_PORT_LOCAL_TCP, "dst"),
+            ("udp", Set.NODE_PORT_UDP, Set.NODE_PORT_LOCAL_UDP, "dst"),
+            ("sctp", Set.NODE_PORT_SCTP, Set.NODE_PORT_LOCAL_SCTP, "dst,dst"),
+        ):
+            kept = f"-p {protocol} {self._match(local, where)}"
+            rules += (
+                f"{kept} {_LOCAL_SOURCE} -j KUBE-MARK-MASQ",
+                f"{kept} -j RETURN",
+                f"-p {protocol} {self._match(everyone, where)} -j KUBE-MARK-MASQ",
+            )
+        return tuple(rules)
+
+    def _access(self) -> Rules:
+        """Keep the host's own ports off the VIPs, and reject what no Service, or nobody behind one, answers."""
+        reject = f"{_NEW} {self._match(Set.NO_ENDPOINTS)} -j REJECT --reject-with"
+        passes = (Set.LOAD_BALANCER, Set.CLUSTER_IP, Set.EXTERNAL_IP, Set.EXTERNAL_IP_LOCAL)
+        others = f"{_NEW} {self._match(Set.IPVS_IPS, 'dst')} -j REJECT --reject-with"
+        return (
+            # A reset reaches a client that is still inside connect(); Linux ignores an ICMP error so early.
+            f"-p tcp {reject} tcp-reset",
+            f"{reject} {self._unreachable}",
+            *(f"{self._match(which)} -j RETURN" for which in passes),
+            f"{self._match(Set.HEALTH_CHECK, 'dst')} -j RETURN",
+            f"-p tcp {others} tcp-reset",
+            f"{others} {self._unreachable}",
+        )
+
+    def _pods(self) -> tuple[str, ...]:
+        """Match Pods, one alternative each; nothing where they cannot be told."""
+        match self._node.pod_traffic:
+            case PodPrefixes(prefixes):
+                return tuple(f"-s {prefix}" for prefix in prefixes)
+            case PodBridge(interface):
+                return (f"-i {interface}",)
+            case PodInterfaces(prefix):
+                return (f"-i {prefix}+",)
+        return ()
+
+    def _name(self, which: Set) -> str:
+        return set_name(self._node.family, which)
+
+    def _match(self, which: Set, where: str = "dst,dst") -> str:
+        return f"-m set --match-set {self._name(which)} {where}"
+
+
+def _comment(text: str) -> str:
+    return f'-m comment --comment "{text}"'
+
+
+def _jump(comment: str, target: str) -> str:
+    return f"{_comment(comment)} -j {target}"

@@ -1,0 +1,82 @@
+"""Makes this machine ready for ipvs mode, or says what it lacks: IPVS, the scheduler, ipsets, iptables, settings."""
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterable
+
+from vipwire.backends.ipvs.kernel import IpvsBackend, Settings
+from vipwire.backends.ipvs.servers import Change, Servers
+from vipwire.errors import CommitError, UnsupportedError
+from vipwire.model.net import Family, Protocol, parse_address
+from vipwire.model.sysctl import Sysctl
+from vipwire.netlink.ipvs import Command, Scheduling, Timeouts, VirtualServer
+
+_TRIAL = {Family.IPV4: "198.51.100.0", Family.IPV6: "2001:db8::"}  # of documentation: nobody uses them
+_REUSE_REPAIRED = (5, 9)
+_PATIENCE = 30.0
+
+
+def ipvs_sysctls(release: tuple[int, int], *, strict_arp: bool) -> tuple[Sysctl, ...]:
+    """Name the settings of ipvs mode for a kernel of that release (major, minor).
+
+    Connection tracking is what makes masquerading possible. A connection to an endpoint that has gone ends when its
+    next packet comes, and a client that was bound to one is free. `conn_reuse_mode` 1 delayed new connections by a
+    second, or sent them to endpoints that were gone, until 5.9 repaired it (kubernetes/kubernetes#93297).
+    """
+    reuse = (Sysctl("net/ipv4/vs/conn_reuse_mode", 0),) if release < _REUSE_REPAIRED else ()
+    arp = (Sysctl("net/ipv4/conf/all/arp_ignore", 1), Sysctl("net/ipv4/conf/all/arp_announce", 2))
+    return (
+        Sysctl("net/ipv4/vs/conntrack", 1),
+        *reuse,
+        Sysctl("net/ipv4/vs/expire_nodest_conn", 1),
+        Sysctl("net/ipv4/vs/expire_quiescent_template", 1),
+        *(arp if strict_arp else ()),
+    )
+
+
+def build(families: Iterable[Family], settings: Settings, timeouts: Timeouts) -> dict[Family, IpvsBackend]:
+    """Make a backend for each family and try the scheduler, or raise UnsupportedError saying what is missing."""
+    backends: dict[Family, IpvsBackend] = {}
+    with contextlib.ExitStack() as stack:
+        for family in families:
+            backends[family] = backend = _backend(family, settings)
+            stack.callback(backend.close)
+            backend.require()
+            with contextlib.closing(Servers(family)) as servers:
+                try_scheduler(servers, family, settings.scheduler)
+                servers.set_timeouts(timeouts)
+        stack.pop_all()
+    return backends
+
+
+def try_scheduler(servers: Servers, family: Family, scheduler: str) -> None:
+    """Add a virtual server and remove it again; raise UnsupportedError if the kernel lacks its scheduler."""
+    trial = VirtualServer(Protocol.TCP, parse_address(_TRIAL[family]), 20000)
+    try:
+        servers.apply([Change(Command.NEW_SERVICE, trial, Scheduling(scheduler))])
+    except CommitError as error:
+        raise UnsupportedError(f"ipvs mode: {error}") from error
+    finally:
+        with contextlib.suppress(CommitError):
+            servers.apply([Change(Command.DEL_SERVICE, trial, Scheduling(scheduler))])
+
+
+def _backend(family: Family, settings: Settings) -> IpvsBackend:
+    try:
+        return IpvsBackend(family, settings)
+    except UnsupportedError:
+        if not _load_module():
+            raise
+    return IpvsBackend(family, settings)
+
+
+def _load_module() -> bool:
+    """Have modprobe load IPVS; tell whether it could."""
+    modprobe = shutil.which("modprobe", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if modprobe is None:
+        return False
+    command = [modprobe, "ip_vs"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, check=False, timeout=_PATIENCE).returncode == 0  # noqa: S603
+    return False

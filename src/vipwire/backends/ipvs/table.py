@@ -1,0 +1,76 @@
+"""Reads /proc/net/ip_vs: every real server of every virtual server, in one read.
+
+Over netlink that takes a dump for each virtual server. What the file lacks (flags, timeouts) a dump of the virtual
+servers alone has. Format: ip_vs_info_seq_show in net/netfilter/ipvs/ip_vs_ctl.c; addresses and ports in hex.
+
+    Prot LocalAddress:Port Scheduler Flags
+      -> RemoteAddress:Port Forward Weight ActiveConn InActConn
+    TCP  0A600001:0050 rr
+      -> 0AF4010B:0050      Masq    1      0          0
+    FWM  00000064 rr
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from vipwire.errors import DecodeError
+from vipwire.model.net import Address, Family
+from vipwire.netlink.ipvs import Forwarding, Method, RealServer, VirtualServer
+
+_PROTOCOLS = {"TCP": 6, "UDP": 17, "SCTP": 132}
+_METHODS = {
+    "Masq": Method.MASQUERADE,
+    "Local": Method.LOCAL,
+    "Tunnel": Method.TUNNEL,
+    "Route": Method.ROUTE,
+    "Bypass": Method.BYPASS,
+}
+
+
+class Row(NamedTuple):
+    """One real server; `active` and `inactive` count its connections."""
+
+    real: RealServer
+    forwarding: Forwarding
+    active: int
+    inactive: int
+
+
+def parse_table(text: str, family: Family) -> Iterator[Row]:
+    """Yield the real servers of one family.
+
+    A virtual server of a mark does not say its family; its real servers do. One that has none is not seen.
+    """
+    server: VirtualServer | None = None
+    for line in text.splitlines()[3:]:
+        fields = line.split()
+        try:
+            if fields[0] == "->":
+                if server is not None and (fields[1][0] == "[") is (family is Family.IPV6):
+                    yield _row(server, fields)
+            else:
+                server = _server(fields, family)
+        except (IndexError, ValueError, KeyError) as error:
+            raise DecodeError(f"/proc/net/ip_vs has the line {line!r}, which is not understood") from error
+
+
+def _row(server: VirtualServer, fields: list[str]) -> Row:
+    address, port = _place(fields[1])
+    forwarding = Forwarding(int(fields[3]), _METHODS[fields[2]])
+    return Row(RealServer(server, address, port), forwarding, int(fields[4]), int(fields[5]))
+
+
+def _server(fields: list[str], family: Family) -> VirtualServer | None:
+    if fields[0] == "FWM":
+        return VirtualServer(0, Address(b""), 0, int(fields[1], 16))
+    if (fields[1][0] == "[") is not (family is Family.IPV6):
+        return None
+    address, port = _place(fields[1])
+    return VirtualServer(_PROTOCOLS[fields[0]], address, port)
+
+
+def _place(text: str) -> tuple[Address, int]:
+    address, _, port = text.rpartition(":")
+    if address.startswith("["):
+        return Address(bytes.fromhex(address[1:-1].replace(":", ""))), int(port, 16)
+    return Address(bytes.fromhex(address.rjust(8, "0"))), int(port, 16)
