@@ -309,3 +309,18 @@ def test_an_external_ip_of_the_node_goes_before_its_node_ports_unless_nobody_ans
 def test_a_plan_without_services_touches_nothing() -> None:
     packet = Packet(Address(bytes(4)), Address(b"\xff" * 4), Protocol.SCTP, 65535)
     assert resolve(Plan(node_plan(), {}), packet) == Untouched()
+
+
+@both_families
+def test_what_comes_from_outside_and_ends_on_the_node_itself_is_not_masqueraded(at: Addresses) -> None:
+    plan = planned(
+        [service("web", at.cluster_ip(1), port(80, node_port=30080))],
+        [slice_of("web", endpoint(at.node, HERE), endpoint(at.elsewhere), family=at.family)],
+        node_plan(at.family),
+    )
+    arriving = resolve(plan, sent(at, "outside", at.node, 30080))
+    starting = resolve(plan, sent(at, "node", at.cluster_ip(1), 80))
+    assert isinstance(arriving, Answered)
+    assert isinstance(starting, Answered)
+    assert arriving.masqueraded == {ip(at.elsewhere)}
+    assert starting.masqueraded == {ip(at.node), ip(at.elsewhere)}

@@ -157,7 +157,7 @@ def _masqueraded(action: Forward, packet: Packet, node: NodePlan, *, pod: bool) 
         replaced = frozenset(target.address for target in action.pool)
     else:
         replaced = frozenset(_hairpins(action.pool, packet.source))
-    return replaced - {node.address, *node.addresses} if packet.interface else replaced
+    return replaced - {node.address} if packet.interface else replaced
 
 
 def _hairpins(pool: Pool, source: Address) -> Iterable[Address]:
