@@ -1,0 +1,406 @@
+"""Reads the objects of nftables mode as the kernel would: what do they do to the first packet of a connection?
+
+Written against nft(8) and the kernel's order of hooks, not against what made the objects. It knows just the
+statements that the table is written in, and raises UnknownRuleError for any other. Where chance decides, every way is
+followed.
+
+    arriving     prerouting ▸ route ▸ input, or forward ▸ postrouting
+    from here    output ▸ postrouting, and input if it stays here
+"""
+
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
+from typing import NamedTuple
+
+from vipwire.backends.nftables.language import SetSpec
+from vipwire.backends.nftables.names import CHAIN, SET, Chain, Noted, Object, ObjectKey, Until, Verdict
+
+Objects = Mapping[ObjectKey, Object]
+_UNSET = struct.pack("=I", 0)
+
+
+class UnknownRuleError(Exception):
+    """A rule, or a reference in one, that this interpreter does not know. Never caught: it has to be taught."""
+
+
+class Arrival(NamedTuple):
+    """A packet as it comes: packed addresses, IANA protocol; `interface` is empty if it starts here."""
+
+    source: bytes
+    destination: bytes
+    protocol: int
+    port: int
+    interface: str
+
+
+class Result(NamedTuple):
+    """One thing that may happen. `target` is set for a translated packet only."""
+
+    fate: str
+    target: tuple[bytes, int] | None = None
+    masqueraded: bool = False
+
+
+@dataclass
+class _Packet:
+    """A packet on its way, with what the table has done to it and to its memory of clients."""
+
+    arrival: Arrival
+    local: frozenset[bytes]
+    memory: dict[bytes, bytes]
+    destination: bytes = b""
+    port: int = 0
+    mark: int = 0
+    priority: bytes = _UNSET
+    interface: str = ""
+    translated: bool = False
+    masqueraded: bool = False
+
+
+class _Chance:
+    """Takes a given way through what chance decides, and notes the ways not taken."""
+
+    def __init__(self, way: tuple[int, ...]) -> None:
+        self._way = way
+        self.taken: list[int] = []
+        self.others: list[tuple[int, ...]] = []
+
+    def draw(self, below: int) -> int:
+        if len(self.taken) < len(self._way):
+            number = self._way[len(self.taken)]
+        else:
+            number = 0
+            self.others += [(*self.taken, other) for other in range(1, below)]
+        self.taken.append(number)
+        return number
+
+
+_RETURN, _ACCEPT, _DROP, _REJECT, _BREAK = "return", "accepted", "dropped", "rejected", "break"
+_FINAL = {_ACCEPT, _DROP, _REJECT}
+
+
+@dataclass
+class Table:
+    """The objects of one table, and what they do."""
+
+    objects: Objects
+    width: int
+    """Bytes of an address: 4 or 16."""
+    _intervals: dict[str, list[tuple[bytes, bytes]]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for (name, key), value in self.objects.items():
+            if isinstance(value, Chain):
+                for rule in value.rules:
+                    _parsed(rule)
+            elif isinstance(value, Until):
+                self._intervals.setdefault(name, []).append((key, value.last))
+
+    def outcomes(
+        self, arrival: Arrival, local: frozenset[bytes], memory: Mapping[bytes, bytes] | None = None
+    ) -> dict[Result, dict[bytes, bytes]]:
+        """Tell everything that may happen, each with the memory of clients after it."""
+        found: dict[Result, dict[bytes, bytes]] = {}
+        ways: list[tuple[int, ...]] = [()]
+        while ways:
+            chance = _Chance(ways.pop())
+            packet = _Packet(arrival, local, dict(memory or {}), arrival.destination, arrival.port)
+            found[_Walk(self, packet, chance).go()] = packet.memory
+            ways += chance.others
+        return found
+
+    def chain(self, name: str) -> Chain:
+        chain = self.objects.get((CHAIN, name.encode()))
+        if not isinstance(chain, Chain):
+            raise UnknownRuleError(f"there is no chain {name}")
+        return chain
+
+    def base_chains(self, hook: str) -> list[tuple[str, Chain]]:
+        found = [
+            (key[1].decode(), value)
+            for key, value in self.objects.items()
+            if isinstance(value, Chain) and value.hook is not None and value.hook.hook == hook
+        ]
+        return sorted(found, key=lambda item: item[1].hook.priority if item[1].hook else 0)
+
+    def specification(self, name: str) -> SetSpec:
+        spec = self.objects.get((SET, name.encode()))
+        if not isinstance(spec, SetSpec):
+            raise UnknownRuleError(f"there is no set {name}")
+        return spec
+
+    def element(self, name: str, parts: list[bytes], expressions: list[str]) -> Object | None:
+        """Look an element up. The key has to be what the set is declared for."""
+        spec = self.specification(name)
+        if [_kind(text) for text in spec.key] != [_kind(text) for text in expressions]:
+            raise UnknownRuleError(f"set {name} is of {spec.key}, not of {expressions}")
+        if "interval" in spec.flags:
+            return next(
+                (b"" for first, last in self._intervals.get(name, ()) if _between(first, parts, last)),
+                None,
+            )
+        return self.objects.get((name, b"".join(parts)))
+
+
+def _kind(expression: str) -> str:
+    return "number" if expression.startswith("numgen") else expression
+
+
+def _between(first: bytes, parts: list[bytes], last: bytes) -> bool:
+    at = 0
+    for part in parts:
+        end = at + len(part)
+        if not first[at:end] <= part <= last[at:end]:
+            return False
+        at = end
+    return True
+
+
+class _Walk:
+    """One packet's way through the hooks."""
+
+    def __init__(self, table: Table, packet: _Packet, chance: _Chance) -> None:
+        self._table, self._packet, self._chance = table, packet, chance
+
+    def go(self) -> Result:
+        packet = self._packet
+        packet.interface = packet.arrival.interface
+        for hook in self._hooks():
+            for _, chain in self._table.base_chains(hook):
+                fate = self._chain(chain)
+                if fate in (_DROP, _REJECT):
+                    return Result(fate)
+        if packet.translated:
+            return Result("answered", (packet.destination, packet.port), packet.masqueraded)
+        return Result("untouched", None, packet.masqueraded)
+
+    def _hooks(self) -> Iterator[str]:
+        packet = self._packet
+        if packet.interface:
+            yield "prerouting"
+            if packet.destination in packet.local:
+                yield "input"
+                return
+            yield "forward"
+            packet.interface = ""
+            yield "postrouting"
+            return
+        yield "output"
+        yield "postrouting"
+        if packet.destination in packet.local:
+            packet.interface = "lo"
+            yield "input"
+
+    def _chain(self, chain: Chain) -> str:
+        for rule in chain.rules:
+            fate = self._rule(rule)
+            if fate in _FINAL:
+                return fate
+            if fate == _RETURN:
+                break
+        return _ACCEPT if chain.hook is not None else _RETURN
+
+    def _rule(self, rule: str) -> str:
+        """Go through a rule. `_BREAK` says that it does not apply, `_RETURN` that its chain ends here."""
+        for statement, words in _parsed(rule):
+            fate = statement(self, *words)
+            if fate != "":
+                return fate
+        return _BREAK
+
+    # Statements: each returns "" to go on with the rule.
+
+    def _jump(self, name: str) -> str:
+        fate = self._chain(self._table.chain(name))
+        return fate if fate in _FINAL else ""
+
+    def _goto(self, name: str) -> str:
+        return self._chain(self._table.chain(name))
+
+    def _counter(self) -> str:
+        return ""
+
+    def _drop(self) -> str:
+        return _DROP
+
+    def _reject(self) -> str:
+        return _REJECT
+
+    def _set_priority_from_map(self, key: str, name: str) -> str:
+        data = self._data(name, key, ("meta priority",))
+        if data is None:
+            return _BREAK
+        self._packet.priority = data
+        return ""
+
+    def _set_priority_at_random(self, number: str) -> str:
+        self._packet.priority = self._load(number)
+        return ""
+
+    def _set_priority_none(self) -> str:
+        self._packet.priority = _UNSET
+        return ""
+
+    def _mark(self, operation: str, number: str) -> str:
+        bits = int(number, 16)
+        self._packet.mark = self._packet.mark | bits if operation == "or" else self._packet.mark ^ bits
+        return ""
+
+    def _marked(self, number: str) -> str:
+        return "" if self._packet.mark & int(number, 16) else _BREAK
+
+    def _verdict_map(self, key: str, name: str) -> str:
+        found = self._lookup(name, key)
+        if found is None:
+            return _BREAK
+        if not isinstance(found, Verdict) or self._table.specification(name).data != "verdict":
+            raise UnknownRuleError(f"{name} holds no verdicts")
+        return self._goto(found.chain)
+
+    def _in_set(self, key: str, negated: str | None, name: str) -> str:
+        if self._table.specification(name).data is not None:
+            raise UnknownRuleError(f"{name} is a map")
+        found = self._lookup(name, key) is not None
+        return "" if found is not bool(negated) else _BREAK
+
+    def _address(self, word: str, side: str, negated: str | None, prefix: str) -> str:
+        self._check_family(word)
+        address = self._packet.arrival.source if side == "s" else self._packet.destination
+        inside = ip_address(address) in ip_network(prefix)
+        return "" if inside is not bool(negated) else _BREAK
+
+    def _interface(self, negated: str | None, name: str) -> str:
+        have = self._packet.interface
+        same = have.startswith(name[:-1]) if name.endswith("*") else have == name
+        return "" if same is not bool(negated) else _BREAK
+
+    def _local(self, side: str) -> str:
+        address = self._packet.arrival.source if side == "s" else self._packet.destination
+        return "" if address in self._packet.local else _BREAK
+
+    def _new(self) -> str:
+        return ""
+
+    def _dnatted(self) -> str:
+        return "" if self._packet.translated else _BREAK
+
+    def _tcp(self) -> str:
+        return "" if self._packet.arrival.protocol == 6 else _BREAK
+
+    def _masquerade(self) -> str:
+        self._packet.masqueraded = True
+        return _ACCEPT
+
+    def _dnat(self, word: str, key: str, name: str) -> str:
+        self._check_family(word)
+        data = self._data(name, key, (f"{word} daddr", "th dport"))
+        if data is None:
+            return _BREAK
+        width = self._table.width
+        if len(data) != width + 4 or data[width + 2 :] != bytes(2):
+            raise UnknownRuleError(f"{name} holds {data.hex()}, which is no address and port")
+        packet = self._packet
+        packet.destination, packet.port = data[:width], int.from_bytes(data[width : width + 2])
+        packet.translated = True
+        return _ACCEPT
+
+    def _remember(self, key: str, seconds: str) -> str:
+        if int(seconds) < 1:
+            raise UnknownRuleError(f"a timeout of {seconds} s")
+        self._packet.memory[b"".join(self._parts(key))] = self._packet.priority
+        return ""
+
+    def _forget(self, key: str) -> str:
+        self._packet.memory.pop(b"".join(self._parts(key)), None)
+        return ""
+
+    # What statements are made of.
+
+    def _check_family(self, word: str) -> None:
+        if word != ("ip" if self._table.width == 4 else "ip6"):
+            raise UnknownRuleError(f"{word!r} in a table of the other family")
+
+    def _lookup(self, name: str, key: str) -> Object | None:
+        if name == "affinity":
+            return self._packet.memory.get(b"".join(self._parts(key)))
+        return self._table.element(name, self._parts(key), key.split(" . "))
+
+    def _data(self, name: str, key: str, kind: tuple[str, ...]) -> bytes | None:
+        if self._table.specification(name).data != kind:
+            raise UnknownRuleError(f"{name} does not hold {kind}")
+        found = self._lookup(name, key)
+        if found is None or isinstance(found, bytes):
+            return found
+        if not isinstance(found, Noted):
+            raise UnknownRuleError(f"{name} holds {found!r}")
+        return found.data
+
+    def _parts(self, key: str) -> list[bytes]:
+        """Load the fields of a key as they lie in registers: each padded to whole words of four bytes."""
+        return [self._load(expression) for expression in key.split(" . ")]
+
+    def _load(self, expression: str) -> bytes:
+        packet = self._packet
+        if match := re.fullmatch(r"numgen random mod (\d+)(?: offset (\d+))?", expression):
+            return struct.pack("=I", self._chance.draw(int(match[1])) + int(match[2] or 0))
+        match expression.split():
+            case [("ip" | "ip6") as word, ("saddr" | "daddr") as side]:
+                self._check_family(word)
+                return packet.arrival.source if side == "saddr" else packet.destination
+            case ["meta", "l4proto"]:
+                return bytes((packet.arrival.protocol, 0, 0, 0))
+            case ["th", "dport"]:
+                return packet.port.to_bytes(2) + bytes(2)
+            case ["meta", "priority"]:
+                return packet.priority
+        raise UnknownRuleError(f"field {expression!r}")
+
+
+_FIELD = r"(?:(?:ip6?) [sd]addr|meta l4proto|th dport|meta priority|numgen random mod \d+(?: offset \d+)?)"
+_KEY = rf"({_FIELD}(?: \. {_FIELD})*)"
+_NAME = r"([a-z0-9-]+)"
+_Statement = Callable[..., str]
+_STATEMENTS: list[tuple[str, _Statement]] = [
+    (rf"jump {_NAME}", _Walk._jump),
+    (rf"goto {_NAME}", _Walk._goto),
+    (r"counter", _Walk._counter),
+    (r"drop", _Walk._drop),
+    (r"reject(?: with tcp reset)?", _Walk._reject),
+    (r"meta priority set none", _Walk._set_priority_none),
+    (r"meta priority set (numgen random mod \d+ offset \d+)", _Walk._set_priority_at_random),
+    (rf"meta priority set {_KEY} map @{_NAME}", _Walk._set_priority_from_map),
+    (r"meta mark set meta mark (or|xor) (0x[0-9a-f]+)", _Walk._mark),
+    (r"meta mark and (0x[0-9a-f]+) != 0", _Walk._marked),
+    (rf"{_KEY} vmap @{_NAME}", _Walk._verdict_map),
+    (rf"{_KEY} (!= )?@{_NAME}", _Walk._in_set),
+    (r"(ip6?) ([sd])addr (!= )?([0-9a-f.:]+(?:/\d+)?)", _Walk._address),
+    (r'iifname (!= )?"([^"]+)"', _Walk._interface),
+    (r"fib ([sd])addr type local", _Walk._local),
+    (r"ct state new", _Walk._new),
+    (r"ct status dnat", _Walk._dnatted),
+    (r"meta l4proto tcp", _Walk._tcp),
+    (r"masquerade fully-random", _Walk._masquerade),
+    (rf"dnat (ip6?) to {_KEY} map @{_NAME}", _Walk._dnat),
+    (rf"update @affinity \{{ {_KEY} timeout (\d+)s : meta priority \}}", _Walk._remember),
+    (rf"delete @affinity \{{ {_KEY} : meta priority \}}", _Walk._forget),
+]
+
+
+@lru_cache(maxsize=4096)
+def _parsed(rule: str) -> tuple[tuple[_Statement, tuple[str, ...]], ...]:
+    """Part a rule into its statements."""
+    found: list[tuple[_Statement, tuple[str, ...]]] = []
+    rest = rule
+    while rest:
+        for pattern, statement in _STATEMENTS:
+            if match := re.match(pattern + r"(?: |$)", rest):
+                found.append((statement, match.groups()))
+                rest = rest[match.end() :]
+                break
+        else:
+            raise UnknownRuleError(f"{rest!r} in {rule!r}")
+    return tuple(found)

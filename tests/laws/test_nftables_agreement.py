@@ -1,0 +1,174 @@
+"""What the rendered table does to a packet is what the plan says, for any plan and any packet."""
+
+from collections import Counter
+from typing import NamedTuple, TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.laws.nftables_interpreter import Arrival, Objects, Result, Table, UnknownRuleError
+from tests.laws.worlds import World, packets_for, worlds
+
+from vipwire.backends.nftables.names import CHAIN, Chain, Hook
+from vipwire.backends.nftables.render import render
+from vipwire.backends.nftables.skeleton import node_objects
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import Action, Forward, FrontendKey, FrontendKind, ServicePlan
+from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve
+
+Memory: TypeAlias = dict[bytes, bytes]
+
+
+class Both(NamedTuple):
+    """A plan, and the table that is rendered from it."""
+
+    world: World
+    plan: Plan
+    table: Table
+
+    def packets(self) -> st.SearchStrategy[Packet]:
+        return packets_for(self.world, self.plan.frontends)
+
+    def outcomes(self, packet: Packet, memory: Memory | None = None) -> dict[Result, Memory]:
+        arrival = Arrival(packet.source, packet.destination, packet.protocol, packet.port, packet.interface)
+        return self.table.outcomes(arrival, self.world.space.local, memory)
+
+
+def both(world: World) -> Both:
+    services: dict[object, ServicePlan] = dict(world.planner().plans.items())
+    objects = dict(node_objects(world.node))
+    for plan in services.values():
+        service = render(world.space.family, plan)
+        objects.update(service.shared)
+        objects.update(service.own)
+    return Both(world, Plan(world.node, services), Table(objects, world.space.family.bits // 8))
+
+
+pairs = worlds().map(both)
+
+
+def expected(plan: Plan, packet: Packet) -> set[Result]:
+    match resolve(plan, packet):
+        case Answered(_, pool, masqueraded):
+            return {Result("answered", (t.address, t.port), t.address in masqueraded) for t in pool}
+        case Dropped():
+            return {Result("dropped")}
+        case Rejected():
+            return {Result("rejected")}
+    return {Result("untouched")}
+
+
+def two_refusals(plan: Plan, packet: Packet) -> bool:
+    """Tell whether an external IP and a node port both claim the packet: then either's refusal is a right one."""
+    key = FrontendKey(None, packet.protocol, packet.port)
+    keys = (key, key._replace(address=packet.destination))
+    return packet.to_node and all(wanted in plan.frontends for wanted in keys)
+
+
+@given(data=st.data(), pair=pairs)
+def test_the_table_does_what_the_plan_says(data: st.DataObject, pair: Both) -> None:
+    for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
+        found, wanted = set(pair.outcomes(packet)), expected(pair.plan, packet)
+        refusals = {Result("dropped"), Result("rejected")}
+        if wanted <= refusals and two_refusals(pair.plan, packet):
+            assert found <= refusals
+        else:
+            assert found == wanted
+
+
+def taken(outcome: Answered, packet: Packet, node: NodePlan) -> Action:
+    """Tell which of a frontend's actions was taken."""
+    short = outcome.frontend.short_circuit
+    return short if short is not None and (packet.from_node or from_pod(node, packet)) else outcome.frontend.action
+
+
+@given(data=st.data(), pair=pairs)
+def test_a_client_is_remembered_where_the_plan_has_affinity_and_then_goes_where_it_went(
+    data: st.DataObject, pair: Both
+) -> None:
+    packet = data.draw(pair.packets())
+    outcome = resolve(pair.plan, packet)
+    action = taken(outcome, packet, pair.world.node) if isinstance(outcome, Answered) else None
+    sticks = isinstance(action, Forward) and action.affinity_seconds is not None
+    first = pair.outcomes(packet)
+    for result, memory in first.items():
+        assert bool(memory) is sticks
+        assert set(pair.outcomes(packet, memory)) == ({result} if sticks else set(first))
+        other = packet._replace(port=packet.port ^ 1)
+        assert set(pair.outcomes(other, memory)) == set(pair.outcomes(other))
+
+
+@given(data=st.data(), pair=pairs)
+def test_a_client_remembered_for_an_endpoint_that_is_gone_goes_to_any(data: st.DataObject, pair: Both) -> None:
+    packet = data.draw(pair.packets())
+    first = pair.outcomes(packet)
+    for memory in first.values():
+        stale = dict.fromkeys(memory, b"\xff\xff\xff\xfe")
+        assert set(pair.outcomes(packet, stale)) == set(first)
+
+
+def test_the_worlds_hold_what_the_laws_are_about() -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=150, database=None, derandomize=True)
+    @given(data=st.data(), pair=pairs)
+    def look(data: st.DataObject, pair: Both) -> None:
+        packet = data.draw(pair.packets())
+        outcome = resolve(pair.plan, packet)
+        seen[type(outcome).__name__] += 1
+        if isinstance(outcome, Answered):
+            seen[outcome.frontend.kind.name] += 1
+            seen["masqueraded" if outcome.masqueraded else "plain"] += 1
+            seen["several"] += len(outcome.pool) > 1
+            seen["hairpin"] += outcome.masqueraded == {packet.source}
+            seen["short circuit"] += outcome.frontend.short_circuit is not None
+            action = taken(outcome, packet, pair.world.node)
+            seen["affinity"] += isinstance(action, Forward) and action.affinity_seconds is not None
+            seen["guarded"] += outcome.frontend.allowed_sources is not None
+
+    look()
+    kinds = [kind.name for kind in FrontendKind]
+    rest = ["masqueraded", "plain", "several", "short circuit", "affinity"]
+    missing = [what for what in ("Answered", "Dropped", "Rejected", "Untouched", *kinds, *rest) if seen[what] < 2]
+    assert not missing, seen
+
+
+def table_of(*rules: str) -> Table:
+    objects: Objects = {(CHAIN, b"x"): Chain(rules, Hook("filter", "prerouting", 0))}
+    return Table(objects, 4)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "accept",
+        "log drop",
+        "drop; drop",
+        "tcp dport 80 drop",
+        "ip daddr @missing drop",
+        "ip6 daddr ::1 drop",
+        "jump missing",
+        "meta mark set 0x1",
+        "meta priority set 1:1",
+        "dnat ip to 10.0.0.1:80",
+        "masquerade",
+        "dropped",
+    ],
+)
+def test_the_interpreter_refuses_what_it_does_not_know(rule: str) -> None:
+    packet = Arrival(b"\1\1\1\1", b"\2\2\2\2", 6, 80, "eth0")
+    with pytest.raises(UnknownRuleError):
+        table_of(rule).outcomes(packet, frozenset())
+
+
+def test_the_interpreter_stops_at_the_first_match_only() -> None:
+    packet = Arrival(bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2)), 6, 80, "eth0")
+
+    def fate(*rules: str) -> set[str]:
+        return {result.fate for result in table_of(*rules).outcomes(packet, frozenset())}
+
+    assert fate("ip saddr 10.0.0.0/8 drop", "reject") == {"dropped"}
+    assert fate("ip saddr != 10.0.0.0/8 drop", "reject") == {"rejected"}
+    assert fate('iifname "veth*" drop') == {"untouched"}
+    assert fate('iifname "eth*" counter drop') == {"dropped"}
+    assert fate() == {"untouched"}
