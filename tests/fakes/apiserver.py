@@ -38,12 +38,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A request that came."""
+    """A request that came; `client` is the common name of the client's certificate."""
 
     method: str
     path: str
     query: dict[str, str]
     headers: dict[str, str]
+    client: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -195,7 +196,8 @@ class FakeApiServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        self.seen.append(Seen(request.method, request.path, dict(request.query), dict(request.headers)))
+        client = _common_name(request)
+        self.seen.append(Seen(request.method, request.path, dict(request.query), dict(request.headers), client))
         await self._notify()
         if self.latency:
             await asyncio.sleep(self.latency)
@@ -312,6 +314,12 @@ class FakeApiServer:
         if name := request.match_info.get("name"):
             meta["name"] = name
         return {**value, "metadata": meta}
+
+
+def _common_name(request: web.Request) -> str:
+    certificate = request.transport.get_extra_info("peercert") if request.transport else None
+    subject = (certificate or {}).get("subject", ())
+    return next((value for part in subject for key, value in part if key == "commonName"), "")
 
 
 async def _version(_request: web.Request) -> web.Response:

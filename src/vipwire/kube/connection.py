@@ -116,8 +116,11 @@ class Connection:
             if self._access.tls is None or not isinstance(cause, ssl.SSLCertVerificationError):
                 raise
             raise VipwireError(self._access.tls.explain(cause)) from error
-        except (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError) as error:
+        except aiohttp.ClientProxyConnectionError as error:
             raise VipwireError(f"the proxy {_without_password(self._access.proxy)}: {describe(error)}") from error
+        except aiohttp.ClientHttpProxyError as error:
+            answer = f"{error.status} {error.message}"  # its own text tells the URL, with the password
+            raise VipwireError(f"the proxy {_without_password(self._access.proxy)}: {answer}") from error
 
     def _tls_options(self, credential: Credential) -> Mapping[str, Any]:
         tls = self._access.tls

@@ -1,0 +1,75 @@
+"""An HTTP proxy in a few lines: CONNECT for https, absolute addresses for http. Keeps what it was asked."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Self
+from urllib.parse import urlsplit
+
+
+class FakeProxy:
+    """Listens on loopback. All names lead to `target`, as if it were the cluster's DNS as well."""
+
+    def __init__(self, target: Callable[[], tuple[str, int]], *, refuses: bool = False) -> None:
+        self._target, self._refuses = target, refuses
+        self.asked: list[str] = []
+        self.authorizations: list[str] = []
+        self.url = ""
+        self._server: asyncio.Server | None = None
+        self._connections: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (task := asyncio.current_task()) is not None:
+            self._connections.append(task)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            first, _, rest = head.partition(b"\r\n")
+            self.asked.append(first.decode())
+            self.authorizations += [
+                line.decode() for line in rest.split(b"\r\n") if line.lower().startswith(b"proxy-authorization:")
+            ]
+            if self._refuses:
+                writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            else:
+                await self._forward(first, rest, reader, writer)
+        await _close(writer)
+
+    async def _forward(
+        self, first: bytes, rest: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        there, out = await asyncio.open_connection(*self._target())
+        method, address, version = first.split(b" ")
+        if method == b"CONNECT":
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        else:
+            parts = urlsplit(address.decode())
+            path = f"{parts.path}?{parts.query}".encode()
+            out.write(b"%b %b %b\r\n%b" % (method, path, version, rest))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_copy(reader, out))
+            group.create_task(_copy(there, writer))
+        await _close(out)
+
+
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await source.read(1 << 16):
+            sink.write(data)
+            await sink.drain()
+        sink.close()
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
