@@ -22,7 +22,7 @@ NODE = "node-0"
 NODE_ADDRESS = "192.0.2.10"
 POD_CIDR = "10.244.0.0/16"
 SERVICE_CIDRS = ("10.96.0.0/11",)
-ENDPOINT_NET = "10.128.0.0/9"
+ENDPOINT_NET = "10.128.0.0/10"
 TARGET_PORT = 8080
 
 _SERVICE = msgspec.json.Decoder(wire.Service)

@@ -1,6 +1,7 @@
 """What kube-proxy 1.36 would load for the same cluster in its nftables mode, as text for `nft -f`.
 
-Tables, hooks, chains, names and rules as its golden test outputs show them (TestOverallNFTablesRules): a chain for every Service port, with an anonymous map of its endpoints, found through one verdict map.
+Tables, hooks, chains, names and rules are those of its golden test outputs (TestOverallNFTablesRules): a chain for
+every Service port, with an anonymous map of its endpoints, found through one verdict map.
 """
 
 import base64
@@ -58,14 +59,14 @@ add rule {TABLE} reject-chain reject
 add rule {TABLE} firewall-check {_FRONTEND} vmap @firewall-ips
 add rule {TABLE} service-endpoints-check {_FRONTEND} vmap @no-endpoint-services
 add rule {TABLE} nodeport-endpoints-check ip daddr @nodeport-ips meta l4proto . th dport vmap @no-endpoint-nodeports
-add rule {TABLE} cluster-ips-check ip daddr @cluster-ips reject comment "Reject traffic to invalid ports of ClusterIPs"
+add rule {TABLE} cluster-ips-check ip daddr @cluster-ips reject comment "Reject invalid ports of ClusterIPs"
 """
 
 
 def script(
     services: Iterable[Service], slices: Iterable[EndpointSlice], node: str, pods: str, cidrs: Iterable[str]
 ) -> Iterator[str]:
-    """Write the whole ruleset. `node` is the node's address, `pods` the range of Pods, `cidrs` those of ClusterIPs."""
+    """Write the whole ruleset: `node` is this node's address, `pods` the Pods', `cidrs` the ClusterIPs' ranges."""
     yield BASE
     drop = 'comment "Drop traffic to unallocated ClusterIPs"'
     yield f"add rule {TABLE} cluster-ips-check ip daddr {{ {', '.join(cidrs)} }} drop {drop}\n"

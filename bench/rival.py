@@ -1,4 +1,4 @@
-"""The same cluster in kube-proxy's layout by `nft -f`, as kube-proxy loads it, beside ours: everything, and one change.
+"""The same cluster in kube-proxy's layout by `nft -f`, as it loads it, beside ours: everything, and one change.
 
 Of a change only `nft` itself is counted; kube-proxy's own work before it comes on top.
 """

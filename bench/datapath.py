@@ -1,0 +1,194 @@
+"""(6) What a new connection costs through our rules and through kube-proxy's, at several sizes.
+
+    client namespace ── node namespace ── server namespace
+    10.244.0.2          the rules         every endpoint's address
+
+One process owns all sockets (a socket stays in the namespace in which it was opened), so that only the kernel's path
+is measured: connect() to a VIP chosen by chance, then accept and reset, one after the other. The rulesets stand side
+by side in networks of their own and take turns, so that whatever else the machine does hits all of them alike.
+"""
+
+import contextlib
+import ctypes
+import os
+import random
+import resource
+import socket
+import statistics
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from bench import kubeproxy
+from bench.cluster import ENDPOINT_NET, NODE_ADDRESS, POD_CIDR, SERVICE_CIDRS, TARGET_PORT, objects
+from bench.options import Options
+from bench.pipe import Pipe
+from bench.report import Figure
+
+from vipwire.model.endpoint import EndpointSlice
+from vipwire.model.net import format_address
+from vipwire.model.service import Service
+from vipwire.state.event import Kind, Listed
+
+TITLE = "a new connection, client to server through a node"
+TURNS = 10
+_NET = 0x40000000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_RESET = struct.pack("ii", 1, 0)
+_CLIENT, _SERVER = "10.244.0.2", "10.245.0.2"
+Load = Callable[[Sequence[Service], Sequence[EndpointSlice]], None]
+
+
+def measure(options: Options) -> list[Figure]:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+    figures: list[Figure] = []
+    for size in options.sizes:
+        with contextlib.ExitStack() as stack:
+            found = objects(size, options.endpoints)
+            rules = {"none": _nothing, "ours": _ours, "theirs": _theirs}
+            networks = {name: stack.enter_context(_network(load, *found)) for name, load in rules.items()}
+            vips = [format_address(service.cluster_ips[0]) for service in found[0]]
+            for _ in range(TURNS):
+                for name, network in networks.items():
+                    if name != "none":
+                        network.connect(vips, 80, options.connections // TURNS, network.to_service)
+                    network.connect([_SERVER], TARGET_PORT, options.connections // TURNS, network.to_server)
+        figures += _figures(size, networks)
+    return figures
+
+
+def _figures(size: int, networks: dict[str, "_Network"]) -> Iterator[Figure]:
+    ours, theirs, none = networks["ours"], networks["theirs"], networks["none"]
+    for at, what in ((0.1, "fastest tenth within"), (0.5, "median")):
+        mine, other = _quantile(ours.to_service, at), _quantile(theirs.to_service, at)
+        yield Figure(f"to a Service of {size:,}, {what}: ours", mine, "µs")
+        yield Figure("  kube-proxy's", other, "µs")
+        yield Figure("  ours / kube-proxy's", mine / other, "ratio", 1.05)
+        mine, other = _quantile(ours.to_server, at), _quantile(theirs.to_server, at)
+        yield Figure(f"past {size:,} Services, {what}: ours", mine, "µs")
+        yield Figure("  kube-proxy's", other, "µs")
+        yield Figure("  no rules", _quantile(none.to_server, at), "µs")
+        yield Figure("  ours / kube-proxy's", mine / other, "ratio", 1.05)
+
+
+def _quantile(times: Sequence[float], at: float) -> float:
+    return statistics.quantiles(times, n=100)[round(at * 100) - 1] * 1e6
+
+
+def _nothing(services: Sequence[Service], slices: Sequence[EndpointSlice]) -> None:
+    del services, slices
+
+
+def _ours(services: Sequence[Service], slices: Sequence[EndpointSlice]) -> None:
+    pipe = Pipe()
+    pipe.apply((Listed(Kind.SERVICE, tuple(services)), Listed(Kind.ENDPOINT_SLICE, tuple(slices))))
+    pipe.sync()
+    pipe.backend.close()
+
+
+def _theirs(services: Sequence[Service], slices: Sequence[EndpointSlice]) -> None:
+    text = "".join(kubeproxy.script(services, slices, NODE_ADDRESS, POD_CIDR, SERVICE_CIDRS))
+    _run("nft -f -", text)
+
+
+@dataclass(slots=True)
+class _Network:
+    """Three namespaces, what listens in the last, and how long connections from the first took, in seconds."""
+
+    client: int
+    listener: socket.socket
+    to_service: list[float] = field(default_factory=list)
+    to_server: list[float] = field(default_factory=list)
+
+    def connect(self, addresses: Sequence[str], port: int, count: int, times: list[float]) -> None:
+        """Connect to addresses chosen by chance."""
+        clock, chance = time.perf_counter, random.Random(len(times))
+        with _inside(self.client):
+            clients = [socket.socket() for _ in range(count)]
+        for client in clients:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            target = (chance.choice(addresses), port)
+            began = clock()
+            client.connect(target)
+            times.append(clock() - began)
+            server, _ = self.listener.accept()
+            client.close()
+            server.close()
+
+
+@contextlib.contextmanager
+def _network(load: Load, services: Sequence[Service], slices: Sequence[EndpointSlice]) -> Iterator[_Network]:
+    home = _here()
+    with contextlib.ExitStack() as stack:
+        node, client, server = (stack.enter_context(_namespace()) for _ in range(3))
+        for near, far, address, gateway in (
+            ("c", client, _CLIENT, "10.244.0.1"),
+            ("s", server, _SERVER, "10.245.0.1"),
+        ):
+            _wire(node, near, far, address, gateway)
+        with _inside(server):
+            _run(f"ip route add local {ENDPOINT_NET} dev lo")
+            listener = stack.enter_context(socket.create_server(("0.0.0.0", TARGET_PORT), backlog=1024))  # noqa: S104
+        with _inside(node):
+            _run(f"ip route add {ENDPOINT_NET} via {_SERVER}")
+            _run("sysctl -qw net.ipv4.ip_forward=1")
+            load(services, slices)
+        yield _Network(client, listener)
+    os.close(home)
+
+
+def _wire(node: int, near: str, far: int, address: str, gateway: str) -> None:
+    """Join a namespace to the node, which becomes its router."""
+    with _inside(far):
+        _run(f"ip link add eth0 type veth peer name {near} netns /proc/{os.getpid()}/fd/{node}")
+        _run(f"ip addr add {address}/24 dev eth0")
+        _run("ip link set eth0 up")
+        _run(f"ip route add default via {gateway}")
+    with _inside(node):
+        _run(f"ip addr add {gateway}/24 dev {near}")
+        _run(f"ip link set {near} up")
+
+
+@contextlib.contextmanager
+def _namespace() -> Iterator[int]:
+    """Make a network namespace that lasts as long as its descriptor and the sockets in it."""
+    home = _here()
+    if _LIBC.unshare(_NET):
+        raise OSError(ctypes.get_errno(), "unshare")
+    made = _here()
+    _enter(home)
+    os.close(home)
+    with _inside(made):
+        _run("ip link set lo up")
+    try:
+        yield made
+    finally:
+        os.close(made)
+
+
+@contextlib.contextmanager
+def _inside(namespace: int) -> Iterator[None]:
+    home = _here()
+    _enter(namespace)
+    try:
+        yield
+    finally:
+        _enter(home)
+        os.close(home)
+
+
+def _here() -> int:
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _enter(namespace: int) -> None:
+    if _LIBC.setns(namespace, _NET):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+def _run(command: str, stdin: str | None = None) -> None:
+    done = subprocess.run(command.split(), input=stdin, text=True, check=False, stderr=subprocess.PIPE)
+    if done.returncode:
+        raise SystemExit(f"{command}: {done.stderr[:500]}")
