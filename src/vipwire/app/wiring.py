@@ -16,7 +16,7 @@ from vipwire.app.engine import Engine, Line, Mode
 from vipwire.app.flags import flag_values
 from vipwire.app.follow import FlowKeeper, HealthPorts
 from vipwire.app.loop import Loop, Parts, Source
-from vipwire.app.modes import build_modes, every_mode, mode_sysctls
+from vipwire.app.modes import VIP_DEVICES, build_modes, every_mode, mode_sysctls
 from vipwire.app.node import node_plan
 from vipwire.app.report import Reporter
 from vipwire.app.stop import CONFIG_CHANGED, Stop
@@ -45,14 +45,16 @@ from vipwire.state.store import Store
 
 def run_proxy(config: Config) -> int:
     """Run the proxy until a signal ends it. The rules stay: traffic goes on, and the next start takes them over."""
-    _prepare_machine(config)
     if config.init_only:
+        _prepare_machine(config)
         return 0
     collector.look_rarely()
     with contextlib.ExitStack() as stack:
+        # First the mode: where it cannot work, nothing of the machine is changed.
         modes = build_modes(config, _families(), prepare=True)
         for mode in modes.values():
             stack.callback(mode.close)
+        _prepare_machine(config)
         addresses = stack.enter_context(AddressWatch())
         return asyncio.run(_Proxy(config, modes, addresses).run())
 
@@ -152,7 +154,11 @@ class _Proxy:
         return ApiSource(access, self._node_name), recorder
 
     def _make_node_plan(self, family: Family, store: Store) -> NodePlan:
-        machine = [item.address for item in self._addresses.addresses if not item.is_loopback and item.scope == 0]
+        machine = [
+            item.address
+            for item in self._addresses.addresses
+            if not item.is_loopback and item.scope == 0 and item.interface not in VIP_DEVICES
+        ]
         node = store.nodes.get(self._node_name)
         return node_plan(self._config, family, self._node_name, node, store.service_cidrs, machine)
 
