@@ -9,7 +9,7 @@ Nothing is programmed before every kind of object has been listed once: an empty
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from vipwire.errors import CommitError
 from vipwire.model.names import ObjectName
@@ -40,6 +40,17 @@ class Mode(Backend[Any, Any], Protocol):
 
     def delete(self) -> bool:
         """Remove everything of this mode and family; tell whether there was anything."""
+
+
+@runtime_checkable
+class Housekeeper(Protocol):
+    """A mode that has something to do between syncs, such as to remove what has drained."""
+
+    def housekeeping_due(self) -> float | None:
+        """Return the seconds until there is something to do; None if there is nothing."""
+
+    def housekeep(self) -> None:
+        """Do it."""
 
 
 @dataclass(slots=True)
@@ -113,6 +124,18 @@ class Line:
             self.reconciler.distrust()
             return True
 
+    def housekeeping_due(self) -> float | None:
+        """Return the seconds until the mode has something to do between syncs; None if it has nothing."""
+        return self.backend.housekeeping_due() if isinstance(self.backend, Housekeeper) else None
+
+    def housekeep(self) -> None:
+        """Let the mode do what is due; if the kernel does not answer, the next sync observes it."""
+        if isinstance(self.backend, Housekeeper) and self.backend.housekeeping_due() == 0:
+            try:
+                self.backend.housekeep()
+            except (OSError, CommitError):
+                self.reconciler.distrust()
+
     def sync(self, now: float) -> Outcome:
         """Make the kernel as planned."""
         outcome = Outcome(self.family)
@@ -165,7 +188,8 @@ class Engine:
         if self.store.waiting:
             return None
         dirty = self.store.dirty or self.store.node_changed or self._node_stale
-        return min(line.pacer.due(now, pending=dirty or line.reconciler.pending) for line in self.lines)
+        times = [line.pacer.due(now, pending=dirty or line.reconciler.pending) for line in self.lines]
+        return min(times + [wait for line in self.lines if (wait := line.housekeeping_due()) is not None])
 
     def sync(self, now: float) -> list[Outcome]:
         """Do what is due; return what became of each family that had anything to do."""
@@ -178,6 +202,7 @@ class Engine:
                 line.pacer.checked(now, 0.0)
             if line.pacer.retry_due(now):
                 line.reconciler.retry()
+            line.housekeep()
             if line.reconciler.pending and line.pacer.due(now, pending=True) <= 0:
                 outcomes.append(line.sync(now))
                 now += outcomes[-1].seconds

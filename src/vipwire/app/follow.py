@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from vipwire.app import log
 from vipwire.app.engine import Engine, Line, Outcome
+from vipwire.app.modes import VIP_DEVICES
 from vipwire.conntrack.changes import suspect_frontends, udp_frontends
 from vipwire.conntrack.flows import FlowTable
 from vipwire.conntrack.stale import Staleness
@@ -44,7 +45,7 @@ class FlowKeeper:
             return
         began = time.perf_counter()
         try:
-            swept = self._table.swept(Staleness(frontends, reachable(self._addresses.addresses), ranges))
+            swept = self._table.swept(Staleness(frontends, reachable(self._addresses.addresses, VIP_DEVICES), ranges))
         except UnsupportedError as error:
             self._give_up(error)
             return

@@ -4,6 +4,7 @@ A mode that this machine cannot run is an UnsupportedError that says what is mis
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -12,12 +13,16 @@ from vipwire.app.config import Config, ProxyMode
 from vipwire.app.engine import Mode
 from vipwire.backends.iptables.build import LOOPBACK_SYSCTLS, build, leftovers
 from vipwire.backends.iptables.settings import Settings
+from vipwire.backends.ipvs import start as ipvs
+from vipwire.backends.ipvs.kernel import Settings as IpvsSettings
+from vipwire.backends.ipvs.names import DEVICE
 from vipwire.backends.nftables.explain import NftablesExplainer
 from vipwire.backends.nftables.kernel import NftablesBackend, Witness
 from vipwire.errors import UnsupportedError
 from vipwire.host.kernel import KernelRelease, require_nftables, require_release
-from vipwire.model.net import Family
+from vipwire.model.net import Family, Prefix
 from vipwire.model.sysctl import Sysctl
+from vipwire.netlink.ipvs import Timeouts
 from vipwire.reconcile.explainer import Explainer
 
 
@@ -42,13 +47,29 @@ def _nftables(config: Config, families: Iterable[Family], *, prepare: bool) -> d
     return {family: NftablesBackend(family, witness) for family in families}
 
 
+def _ipvs(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]:
+    chosen = config.ipvs
+    settings = IpvsSettings(chosen.scheduler or "rr", tuple(Prefix.parse(text) for text in chosen.exclude_cidrs))
+    seconds = (chosen.tcp_timeout, chosen.tcp_fin_timeout, chosen.udp_timeout)
+    timeouts = Timeouts(*(math.ceil(each) for each in seconds))
+    return dict(ipvs.build(families, settings, timeouts if prepare else None))
+
+
+VIP_DEVICES = frozenset({DEVICE})
+"""Devices whose addresses are VIPs, not the machine's own."""
+
+
 class _Build(Protocol):
     """Builds a mode; with `prepare` it may make the machine ready, without it only looks."""
 
     def __call__(self, config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]: ...
 
 
-_MODES: dict[ProxyMode, _Build] = {ProxyMode.NFTABLES: _nftables, ProxyMode.IPTABLES: _iptables}
+_MODES: dict[ProxyMode, _Build] = {
+    ProxyMode.NFTABLES: _nftables,
+    ProxyMode.IPTABLES: _iptables,
+    ProxyMode.IPVS: _ipvs,
+}
 _EXPLAINERS: dict[ProxyMode, Callable[[Family], Explainer[Any, Any]]] = {ProxyMode.NFTABLES: NftablesExplainer}
 
 
@@ -66,6 +87,8 @@ def build_modes(config: Config, families: Iterable[Family], *, prepare: bool = F
 
 def mode_sysctls(config: Config) -> tuple[Sysctl, ...]:
     """Name the kernel settings that the selected mode wants."""
+    if config.proxy_mode is ProxyMode.IPVS:
+        return ipvs.ipvs_sysctls(KernelRelease.running()[:2], strict_arp=config.ipvs.strict_arp)
     loopback = config.proxy_mode is ProxyMode.IPTABLES and config.iptables.localhost_node_ports
     return LOOPBACK_SYSCTLS if loopback else ()
 

@@ -30,6 +30,7 @@ from vipwire.plan.plan import (
     ServicePlan,
     Target,
 )
+from vipwire.plan.spread import EVENLY, Algorithm, Spread
 from vipwire.reconcile.backend import Rendered
 
 Objects: TypeAlias = dict[ObjectKey, Object]
@@ -59,6 +60,19 @@ def render(manner: Manner, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKe
     if plan.health_check is not None:
         writer.own[Entry(set_name(manner.family, Set.HEALTH_CHECK), Element(port=plan.health_check.port))] = 0
     return Rendered(writer.own, writer.shared)
+
+
+_SCHEDULERS = {Algorithm.ROUND_ROBIN: "rr", Algorithm.SOURCE_HASH: "sh", Algorithm.MAGLEV: "mh"}
+
+
+def scheduling(plan: ServicePlan, manner: Manner, spread: Spread) -> Scheduling:
+    """Choose the scheduler: by annotation, by the plan's algorithm, or the node's; rr knows no weights, wrr does.
+
+    A random choice, which is the plan's default, is nothing that IPVS has: the node's scheduler takes its place.
+    """
+    hints = parse_hints(plan.hints, _SCHEDULERS.get(spread.algorithm, manner.scheduler))
+    weighted = hints.scheduler == "rr" and bool(spread.weights)
+    return Scheduling("wrr" if weighted else hints.scheduler, hints.flags)
 
 
 class _Writer:
@@ -99,14 +113,18 @@ class _Writer:
             self._entry(Set.LOCAL_POOL, place, mark)
 
     def _server(self, virtual: VirtualServer, action: Forward | Drop | Reject, frontend: Frontend) -> None:
-        seconds = action.affinity_seconds if isinstance(action, Forward) else None
-        flags = self._hints.flags | (Flag.PERSISTENT if seconds else Flag.NONE)
-        self.own[virtual] = Scheduling(self._hints.scheduler, flags, seconds or 0)
-        if isinstance(action, Forward):
-            for target in action.pool:
-                real = RealServer(virtual, target.address, target.port)
-                self.own[real] = Forwarding(1, self._method(frontend, target))
-            self._hairpins(action.pool, frontend.key)
+        if not isinstance(action, Forward):
+            self.own[virtual] = scheduling(self._plan, self._manner, EVENLY)
+            return
+        chosen = scheduling(self._plan, self._manner, action.spread)
+        if seconds := action.affinity_seconds:
+            chosen = chosen._replace(flags=chosen.flags | Flag.PERSISTENT, persistence=seconds)
+        self.own[virtual] = chosen
+        weights = action.spread.weights or (1,) * len(action.pool)
+        for target, weight in zip(action.pool, weights, strict=True):
+            real = RealServer(virtual, target.address, target.port)
+            self.own[real] = Forwarding(weight, self._method(frontend, target))
+        self._hairpins(action.pool, frontend.key)
 
     def _method(self, frontend: Frontend, target: Target) -> Method:
         """Choose how packets get there. An endpoint that does not go by the VIP's port needs translation."""

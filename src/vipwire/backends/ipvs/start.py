@@ -35,13 +35,18 @@ def ipvs_sysctls(release: tuple[int, int], *, strict_arp: bool) -> tuple[Sysctl,
     )
 
 
-def build(families: Iterable[Family], settings: Settings, timeouts: Timeouts) -> dict[Family, IpvsBackend]:
-    """Make a backend for each family and try the scheduler, or raise UnsupportedError saying what is missing."""
+def build(families: Iterable[Family], settings: Settings, timeouts: Timeouts | None) -> dict[Family, IpvsBackend]:
+    """Make a backend for each family, or raise UnsupportedError saying what is missing.
+
+    With timeouts it is going to be run: the module is loaded, the scheduler is tried, the timeouts are set.
+    """
     backends: dict[Family, IpvsBackend] = {}
     with contextlib.ExitStack() as stack:
         for family in families:
-            backends[family] = backend = _backend(family, settings)
+            backends[family] = backend = _backend(family, settings, load=timeouts is not None)
             stack.callback(backend.close)
+            if timeouts is None:
+                continue
             backend.require()
             with contextlib.closing(Servers(family)) as servers:
                 try_scheduler(servers, family, settings.scheduler)
@@ -62,11 +67,11 @@ def try_scheduler(servers: Servers, family: Family, scheduler: str) -> None:
             servers.apply([Change(Command.DEL_SERVICE, trial, Scheduling(scheduler))])
 
 
-def _backend(family: Family, settings: Settings) -> IpvsBackend:
+def _backend(family: Family, settings: Settings, *, load: bool) -> IpvsBackend:
     try:
         return IpvsBackend(family, settings)
     except UnsupportedError:
-        if not _load_module():
+        if not (load and _load_module()):
             raise
     return IpvsBackend(family, settings)
 
