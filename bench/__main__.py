@@ -15,7 +15,7 @@ import msgspec
 from bench.options import Options
 from bench.report import Figure, Row, document, rows, text
 
-SCENARIOS = ("load", "change", "daemon", "burst", "datapath", "rival")
+SCENARIOS = ("load", "change", "daemon", "datapath", "rival")
 OTHERS = ("scale",)
 
 
@@ -63,13 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     default = Options()
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "scenarios", nargs="*", choices=(*SCENARIOS, *OTHERS, []), help="which (default: the first six)"
+        "scenarios", nargs="*", choices=(*SCENARIOS, *OTHERS, []), help="which (default: all but scale)"
     )
     parser.add_argument("--services", type=int, default=default.services)
     parser.add_argument("--endpoints", type=int, default=default.endpoints, help="of each Service")
     parser.add_argument("--rounds", type=int, default=3, help="how often each scenario is run")
     parser.add_argument("--samples", type=int, default=default.samples, help="single changes measured, of each kind")
-    parser.add_argument("--connections", type=int, default=default.connections, help="per round of the data path")
+    parser.add_argument("--connections", type=int, default=default.connections, help="of each kind, on the data path")
     parser.add_argument(
         "--sizes", type=int, nargs="+", default=default.sizes, help="Services, for changes and packets"
     )

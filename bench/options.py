@@ -10,6 +10,6 @@ class Options:
     services: int = 10_000
     endpoints: int = 10
     samples: int = 300
-    connections: int = 2_000
+    connections: int = 4_000
     sizes: tuple[int, ...] = (10, 1_000, 10_000)
     rivals: tuple[int, ...] = (1_000, 5_000)
