@@ -15,7 +15,7 @@ from typing import Final
 
 from vipwire.backends.iptables.names import LARGEST_NAME
 from vipwire.backends.iptables.rules import LOCAL_DESTINATION, masked
-from vipwire.model.net import Family, Protocol
+from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.plan import FrontendKey
 
 _PROTOCOLS: Final = (Protocol.TCP, Protocol.UDP, Protocol.SCTP)
@@ -29,6 +29,14 @@ def encode(family: Family, key: FrontendKey) -> int:
     address = 0 if key.address is None else int.from_bytes(key.address)
     behind = _PROTOCOLS.index(key.protocol) | _reversed(key.port) << 2
     return (key.address is None) | address << 2 | behind << (2 + width)
+
+
+def decode(family: Family, code: int) -> FrontendKey:
+    """Tell which frontend has a number."""
+    width = family.bits
+    address = Address((code >> 2 & (1 << width) - 1).to_bytes(width // 8))
+    behind = code >> (2 + width)
+    return FrontendKey(None if code & 1 else address, _PROTOCOLS[behind & 3], _reversed(behind >> 2))
 
 
 def _reversed(port: int) -> int:

@@ -4,20 +4,21 @@ What the dispatch chains hold is kept here, because a Service's entry moves othe
 entries. It is what the kernel was seen to hold or took from us, never what is merely wished.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
 from vipwire.backends.iptables import names
-from vipwire.backends.iptables.frontend_code import Zone
+from vipwire.backends.iptables.frontend_code import Zone, decode
 from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, ROOT, ROOTS, TABLES, Key, Rules
 from vipwire.backends.iptables.read import is_ours, read, read_table
 from vipwire.backends.iptables.render import render
 from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.skeleton import jump_keys, node_objects
-from vipwire.backends.iptables.tool import Tool, Variant
+from vipwire.backends.iptables.tool import RuleTool, Variant
 from vipwire.backends.iptables.tree import DEEPEST, Dispatch, Shape
-from vipwire.backends.iptables.witness import Sight, witness
+from vipwire.backends.iptables.witness import Sight, Witness, witness
 from vipwire.model.net import Family
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -31,18 +32,27 @@ BATCH: Final = {Variant.NFT: 4000, Variant.LEGACY: 0}
 class IptablesBackend:
     """The rules of one family, in the network namespace of the calling thread."""
 
-    def __init__(self, tool: Tool, settings: Settings) -> None:
+    def __init__(self, tool: RuleTool, settings: Settings, sight: Witness | None = None) -> None:
         self.family = tool.family
         self.settings = settings
         self.written: dict[str, int] = {}
+        self._rules: Counter[str] = Counter()
         self._tool = tool
-        self._witness = witness(tool.family, tool.variant)
+        self._witness = sight or witness(tool.family, tool.variant)
         self._sight: Sight | None = None
         self._node = NodePlan(tool.family)
         self._dispatches = dispatches(tool.family, tree=settings.tree)
         self._tails: dict[tuple[str, str], Rules] = {}
         self._pinned: frozenset[tuple[str, str]] = frozenset()
         self._firewall_missing = True
+
+    @property
+    def rules(self) -> dict[str, int]:
+        """How many rules of ours are in each table."""
+        branches = Counter[str]()
+        for (table, _), dispatch in self._dispatches.items():
+            branches[table] += dispatch.branches
+        return {table: self._rules[table] + branches[table] for table in TABLES}
 
     def close(self) -> None:
         """Close the socket; the rules stay."""
@@ -76,6 +86,7 @@ class IptablesBackend:
         self._tails = {(key.table, key.chain): rules for key, rules in seen.objects.items() if key.kind == ROOT}
         self._pinned = frozenset(seen.pinned)
         self._firewall_missing = names.FIREWALL not in tables[names.FILTER].chains
+        self._rules = _counted(Delta(added=seen.objects))
         self._sight = sight
         return seen.objects
 
@@ -101,6 +112,7 @@ class IptablesBackend:
         for where, draft in drafted.items():
             self._dispatches[where].adopt(draft)
         self._tails = tails
+        self._rules.update(_counted(delta))
         self._firewall_missing = False
         after = self._witness.after(before, commits)
         self._sight = after if known else None
@@ -124,17 +136,31 @@ def dispatches(family: Family, *, tree: bool) -> dict[tuple[str, str], Dispatch]
     return {where: Dispatch(Shape(zone, where[1], prefix, deepest)) for where, prefix in ROOTS.items()}
 
 
+def _counted(delta: Delta[Key, Rules]) -> Counter[str]:
+    """Count by how much the rules of each table become more, without the jumps in chains of others."""
+    more: Counter[str] = Counter()
+    for objects, sign in ((delta.added, 1), (delta.removed, -1)):
+        for key, rules in objects.items():
+            if key.kind != JUMP:
+                more[key.table] += sign * len(rules)
+    for key, (old, new) in delta.changed.items():
+        if key.kind != JUMP:
+            more[key.table] += len(new) - len(old)
+    return more
+
+
 def _tails(delta: Delta[Key, Rules]) -> dict[tuple[str, str], Rules]:
     new = {**delta.added, **{key: after for key, (_, after) in delta.changed.items()}}
     return {(key.table, key.chain): rules for key, rules in new.items() if key.kind == ROOT}
 
 
 def describe(family: Family, key: Key) -> str:
-    """Name an object: `nat chain KUBE-SEP-…`, `filter rule FORWARD -j KUBE-FORWARD`."""
-    kinds = {CHAIN: "chain", ENTRY: "entry of", ROOT: "dispatch chain", JUMP: "rule"}
-    detail = f" {key.detail}" if key.kind == JUMP else f" {key.detail}" if key.kind == ENTRY else ""
-    program = "iptables" if family is Family.IPV4 else "ip6tables"
-    return f"{program} {key.table} {kinds[key.kind]} {key.chain}{detail}"
+    """Name an object: `iptables nat chain KUBE-SEP-…`, `iptables filter rule FORWARD -j KUBE-FORWARD`."""
+    table = f"{'iptables' if family is Family.IPV4 else 'ip6tables'} {key.table}"
+    if key.kind == ENTRY and isinstance(key.detail, int):
+        return f"{table} entry {decode(family, key.detail)} of {key.chain}"
+    kind = {CHAIN: "chain", ROOT: "dispatch chain", JUMP: "rule"}[key.kind]
+    return f"{table} {kind} {key.chain} {key.detail}".rstrip()
 
 
 def removal(table: str, saved: str) -> str:

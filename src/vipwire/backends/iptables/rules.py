@@ -20,10 +20,10 @@ def host(address: Address) -> str:
 
 
 def masked(family: Family, value: int, mask: int) -> str:
-    """Write the addresses whose bits under a mask are those of `value`: `0.0.0.1/0.0.0.3`."""
+    """Match destinations whose bits under a mask are those of `value`: `-d 0.0.0.1/0.0.0.3`."""
     size = family.bits // 8
     parts = (format_address(Address(number.to_bytes(size))) for number in (value, mask))
-    return "/".join(parts)
+    return f"-d {'/'.join(parts)}"
 
 
 def comment(text: str) -> str:

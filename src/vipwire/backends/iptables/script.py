@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from vipwire.backends.iptables.names import CHAIN, ENTRY, FIREWALL, JUMP, ROOT, TABLES, Key, Rules, rank
+from vipwire.backends.iptables.names import CHAIN, ENTRY, FIREWALL, JUMP, ROOT, TABLES, Key, Rules, rank, tree_root
 from vipwire.backends.iptables.skeleton import jump_keys
 from vipwire.backends.iptables.tree import Dispatch, Draft
 from vipwire.reconcile.delta import Delta
@@ -115,7 +115,7 @@ class Writer:
             main[table] = TablePart(rest, part.jumps, emptied=part.emptied)
             deletions += (
                 (table, TablePart(gone=[chain for chain, _ in piece]))
-                for piece in _pieces(((chain, ()) for chain in part.gone), self.batch)
+                for piece in _pieces(((chain, ()) for chain in _callers_first(table, part.gone)), self.batch)
             )
         for table, part in self._common_first(main, batches):
             yield _run({table: part})
@@ -176,6 +176,11 @@ def _jump(key: Key, before: int, after: int) -> Iterator[str]:
             yield f"-I {key.chain} {key.detail}"
     for _ in range(before - after):
         yield f"-D {key.chain} {key.detail}"
+
+
+def _callers_first(table: str, chains: Iterable[str]) -> list[str]:
+    """Order chains that go so that none is deleted while another still jumps to it."""
+    return sorted(chains, key=lambda chain: (tree_root(table, chain) is None, -rank(chain)))
 
 
 def _size(part: TablePart) -> int:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
@@ -30,18 +30,28 @@ class Variant(enum.Enum):
     LEGACY = "legacy"
 
 
+class RuleTool(Protocol):
+    """What reads and writes the tables of one family and variant."""
+
+    family: Family
+    variant: Variant
+    name: str
+
+    def save(self, table: str) -> str:
+        """Print one table as iptables-save does; raise CommitError if it cannot be read."""
+
+    def restore(self, text: str) -> None:
+        """Write tables without flushing what the text does not name; raise CommitError if that is refused."""
+
+
 class Tool:
     """The programs of one family and variant. Raise UnsupportedError if they are not installed."""
 
     def __init__(self, family: Family, variant: Variant) -> None:
         self.family, self.variant = family, variant
+        self.name = f"{_PROGRAM[family]}-{variant.value}"
         self.restore_path = _find(family, variant, "-restore")
         self.save_path = _find(family, variant, "-save")
-
-    @property
-    def name(self) -> str:
-        """Its name for people: `iptables-nft`."""
-        return f"{_PROGRAM[self.family]}-{self.variant.value}"
 
     def save(self, table: str) -> str:
         """Print one table. Raise CommitError if it cannot be read."""

@@ -213,6 +213,11 @@ class Dispatch:
         """Write every chain, without what follows the entries in the root."""
         return {name: self.shape.rules(name, node, self.entries) for name, node in self.shape.nodes(self.tree)}
 
+    @property
+    def branches(self) -> int:
+        """How many rules only lead to other chains of the tree."""
+        return sum(1 for _ in self.shape.nodes(self.tree)) - 1
+
     def draft(self, changed: Mapping[int, Rules | None], *, everything: bool) -> Draft:
         """Compute a change; `everything`: write all chains, not only those that change."""
         entry = Overlay(changed, self.entries)
