@@ -46,8 +46,8 @@ class Contact:
             self.health = replace(self.health, error="", since=0.0)
 
     def synced(self) -> None:
-        """Note a complete list."""
-        self.health = replace(self.health, synced=True, error="", since=0.0, note="")
+        """Note a complete list. What a watch suffered from is over when a watch lives, not before."""
+        self.health = replace(self.health, synced=True, note="")
 
     def lived(self) -> None:
         """Note that a watch made progress, which ends the row of failures."""

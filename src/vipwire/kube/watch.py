@@ -10,7 +10,8 @@ what to do next. It is in one of these states, which its version and its token t
 Rules that matter:
 
 * Nothing is said while the server is away: what was programmed stays.
-* A version from which the server cannot continue (410) is no failure: list again, at once.
+* A version from which the server cannot continue (410) is no failure: list again, at once. Unless that version came
+  straight from a list: a server that forgets so quickly would be asked without a pause.
 * A watch that ends within a second made no progress worth a free retry: it counts as a failure, or a server that
   accepts and closes would be asked without a pause.
 * `Listed` replaces everything, so a list is only told of when complete.
@@ -77,6 +78,7 @@ class ResourceWatch:
         self._token = ""
         self._chunked = True
         self._absent = False
+        self._just_listed = True
         self._field_selector = ",".join(filter(None, (resource.field_selector, resource.optional_field_selector)))
         self._buffer = bytearray()
         self._opened: float | None = None
@@ -136,13 +138,13 @@ class ResourceWatch:
         self._known = set(self._found)
         self._restart()
         self._version = version
-        self._chunked, self._absent = True, False
+        self._chunked, self._absent, self._just_listed = True, False, True
         self._contact.synced()
         return event
 
     def opened(self, now: float) -> None:
         """Take note that the server has begun to answer a watch."""
-        self._opened = now
+        self._opened, self._just_listed = now, False
 
     def received(self, data: bytes, now: float) -> list[Event]:
         """Take bytes of a watch's answer, cut anywhere. `broken` then tells whether to go on reading."""
@@ -201,7 +203,7 @@ class ResourceWatch:
         if self._token:
             # The chunks outlived the server's memory of that version; in one piece it cannot happen again.
             self._chunked = False
-        elif self._opened is None or now - self._opened < BRIEF:
+        elif self._just_listed or (self._opened is not None and now - self._opened < BRIEF):
             self._fail(reason, now)
         self._relist()
 
@@ -236,6 +238,7 @@ class ResourceWatch:
         if reading.name is None:
             return self._relist_later("watch: an object without a name", now)
         self._version = reading.version or self._version
+        self._contact.answered()
         if event.type == "DELETED":
             return self._forget(reading.name, ())
         if reading.object is None:

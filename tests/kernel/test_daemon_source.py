@@ -1,0 +1,211 @@
+"""The real proxy and an API server that misbehaves: what is programmed stays, and everybody is told."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from tests.fakes.apiserver import FakeApiServer, Fault
+from tests.fakes.daemon import Record, Scene, prepare, reached, scene, service_of, slice_for, stage
+
+pytestmark = pytest.mark.kernel
+PLURALS = ("services", "endpointslices", "nodes", "servicecidrs")
+VIP = "10.96.0.1"
+FAILS = "a source of objects fails; what is programmed stays"
+RECOVERED = "the source of objects answers again"
+
+
+def filled() -> FakeApiServer:
+    server = FakeApiServer()
+    prepare(server)
+    server.store.put("services", service_of("web", VIP))
+    server.store.put("endpointslices", slice_for("web", "10.244.0.1"))
+    return server
+
+
+def play(story: Callable[[Scene], Awaitable[None]], server: FakeApiServer | None = None, *flags: str) -> None:
+    async def run() -> None:
+        async with scene(server or filled(), *flags) as it:
+            await story(it)
+
+    with stage():
+        asyncio.run(run())
+
+
+async def source_errors(it: Scene) -> dict[str, str]:
+    _, body = await it.page("/readyz")
+    return {key: value["message"] for key, value in json.loads(body).get("sourceErrors", {}).items()}
+
+
+def connect_errors(it: Scene, plural: str) -> list[Record]:
+    return [record for record in it.daemon.said(FAILS, resource=plural) if "Cannot connect" in record["error"]]
+
+
+def test_nothing_is_programmed_before_all_lists_are_complete_and_readyz_says_what_is_awaited() -> None:
+    server = filled()
+    for plural in ("endpointslices", "services"):
+        server.fail(plural, Fault(500, times=2, verb="list"))
+
+    async def story(it: Scene) -> None:
+        await it.daemon.heard(FAILS, resource="endpointslices")
+        status, body = await it.page("/readyz")
+        assert status == 503
+        assert "EndpointSlice" in json.loads(body)["waiting"][0]
+        assert (await it.page("/healthz"))[0] == 200
+        assert not it.daemon.said("synced")
+        assert await reached(VIP) == "nothing"
+        await it.synced()
+        assert await reached(VIP) == "10.244.0.1"
+        await it.daemon.heard(RECOVERED, resource="endpointslices")
+        assert await it.page("/readyz") == (200, '{"ready": true, "waiting": []}')
+        assert await it.metric("vipwire_source_errors_total", resource="endpointslices") == 2
+
+    play(story, server)
+
+
+def test_the_rules_stay_while_the_server_is_away_and_it_is_asked_ever_more_rarely() -> None:
+    async def story(it: Scene) -> None:
+        await it.synced()
+        port = it.server.port
+        await it.server.stop()
+        for plural in PLURALS:
+            await it.daemon.until(partial(connect_errors, it, plural))
+        assert await reached(VIP) == "10.244.0.1"
+        assert set(await source_errors(it)) == set(PLURALS)
+        assert (await it.page("/readyz"))[0] == 200
+        it.server.store.put("endpointslices", slice_for("web", "10.244.0.2"))
+        await it.server.start(port=port)
+        for plural in PLURALS:
+            await it.daemon.heard(RECOVERED, resource=plural)
+        assert await reached(VIP) == "10.244.0.2"
+        assert all(len(connect_errors(it, plural)) == 1 for plural in PLURALS)
+        assert all(len(it.server.requests(plural, watch=False)) == 1 for plural in PLURALS)
+
+    play(story)
+
+
+FAULTS: dict[str, list[tuple[str, Fault, str]]] = {
+    "refusals": [
+        ("services", Fault(403, verb="watch"), "watch: 403 on demand"),
+        ("endpointslices", Fault(500, verb="watch", body=b"<html>"), "watch: 500"),
+        ("nodes", Fault(429, verb="watch", headers={"Retry-After": "2"}), "watch: 429 on demand"),
+        ("servicecidrs", Fault(302, verb="watch", headers={"Location": "/elsewhere"}), "watch: 302"),
+    ],
+    "garbage": [
+        ("services", Fault(200, verb="watch", body=b"\x00\xff garbage\n"), "watch: "),
+        ("endpointslices", Fault(200, verb="watch", body=b'{"type":"ADDED","object":'), "watch: ended at once"),
+        ("nodes", Fault(200, verb="watch", body=b""), "watch: ended at once"),
+        ("servicecidrs", Fault(200, verb="watch", body=b'{"type":"ADDED"}\n'), "watch: "),
+    ],
+    "lists": [
+        ("services", Fault(200, verb="list", body=b"<html>welcome</html>"), "list: JSON is malformed"),
+        ("endpointslices", Fault(200, verb="list", body=b'{"items": [{"metadata'), "list: "),
+        ("nodes", Fault(200, verb="list", body=b'{"items": []}'), "list: an answer without metadata.resourceVersion"),
+        ("servicecidrs", Fault(503, verb="list", body=b""), "list: 503"),
+    ],
+}
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+def test_what_a_server_does_wrong_is_told_once_for_each_kind_and_tried_again(
+    faults: list[tuple[str, Fault, str]],
+) -> None:
+    server = filled()
+    times = 2 if faults is FAULTS["refusals"] else 1
+    for plural, fault, _ in faults:
+        server.fail(plural, replace(fault, times=times))
+
+    async def story(it: Scene) -> None:
+        for plural, _, said in faults:
+            record = await it.daemon.heard(FAILS, resource=plural)
+            assert str(record["error"]).startswith(said)
+        for plural, _, _ in faults:
+            await it.daemon.heard(RECOVERED, resource=plural)
+            assert len(it.daemon.said(FAILS, resource=plural)) == 1
+            assert await it.metric("vipwire_source_errors_total", resource=plural) == times
+        assert await source_errors(it) == {}
+        assert await reached(VIP) == "10.244.0.1"
+        await it.put("endpointslices", slice_for("web", "10.244.0.2"))
+        assert await reached(VIP) == "10.244.0.2"
+
+    play(story, server)
+
+
+@pytest.mark.parametrize("where", ["status", "stream"])
+def test_after_410_a_new_list_removes_what_is_gone(where: str) -> None:
+    async def story(it: Scene) -> None:
+        await it.synced()
+        await it.server.until(lambda: bool(it.server.watching("services")))
+        shelf = it.server.store.shelves["services"]
+        if where == "stream":
+            del shelf.objects["default", "web"]
+            it.server.send_error("services", 410, "Expired")
+        else:
+            it.server.end_watches("services")
+            await it.server.until(lambda: not it.server.watching("services"))
+            it.server.store.delete("services", "default", "web")
+            it.server.store.expire()
+        await it.daemon.until(lambda: any(record["removed"] for record in it.daemon.said("synced")))
+        assert await reached(VIP) != "10.244.0.1"
+        assert len(it.server.requests("services", watch=False)) == 2
+
+    play(story)
+
+
+def test_a_bookmark_moves_the_version_from_which_a_watch_goes_on() -> None:
+    async def story(it: Scene) -> None:
+        await it.synced()
+        await it.server.until(lambda: bool(it.server.watching("services")))
+        first = int(it.server.requests("services", watch=True)[0].query["resourceVersion"])
+        await it.put("endpointslices", slice_for("web", "10.244.0.2"))
+        it.server.send_bookmark("services")
+        it.server.end_watches("services")
+        await it.server.until(lambda: len(it.server.requests("services", watch=True)) >= 2)
+        again = it.server.requests("services", watch=True)[-1].query
+        assert int(again["resourceVersion"]) > first
+        assert again["allowWatchBookmarks"] == "true"
+        assert len(it.server.requests("services", watch=False)) == 1
+
+    play(story)
+
+
+def test_a_line_cut_in_the_middle_loses_nothing() -> None:
+    async def story(it: Scene) -> None:
+        await it.synced()
+        await it.server.until(lambda: bool(it.server.watching("endpointslices")))
+        it.server.break_watches("endpointslices")
+        await it.server.until(lambda: not it.server.watching("endpointslices"))
+        await it.put("endpointslices", slice_for("web", "10.244.0.2"))
+        assert await reached(VIP) == "10.244.0.2"
+
+    play(story)
+
+
+def test_a_server_without_the_kind_that_is_optional_is_enough() -> None:
+    server = FakeApiServer(unserved=frozenset({"servicecidrs"}), unsupported_fields=frozenset({"spec.clusterIP"}))
+    prepare(server)
+    server.store.put("services", service_of("web", VIP))
+    server.store.put("services", service_of("headless", "None"))
+    server.store.put("endpointslices", slice_for("web", "10.244.0.1"))
+
+    async def story(it: Scene) -> None:
+        await it.synced()
+        assert await reached(VIP) == "10.244.0.1"
+        assert (await it.page("/readyz"))[0] == 200
+        assert not it.daemon.said(FAILS)
+        assert not it.daemon.said("invalid object")
+
+    play(story, server)
+
+
+def test_a_server_that_was_never_there_is_waited_for_and_a_signal_still_ends_the_wait() -> None:
+    async def story(it: Scene) -> None:
+        await it.daemon.heard("starting")
+        await it.server.stop()
+        await it.daemon.heard(FAILS)
+        assert await it.daemon.terminate(signal.SIGINT) == 0
+
+    play(story)
