@@ -26,24 +26,25 @@ def measure(options: Options) -> list[Figure]:
     gc.freeze()
     began = time.perf_counter()
     services, slices = converted(sources)
-    converting = time.perf_counter() - began
+    converting, cpu = time.perf_counter() - began, time.process_time()
     del sources
     listed = Listed(Kind.SERVICE, tuple(services)), Listed(Kind.ENDPOINT_SLICE, tuple(slices))
     pipe, began = Pipe(), time.perf_counter()
     pipe.apply(listed)
     report = pipe.sync()
-    loading = time.perf_counter() - began
+    loading, used = time.perf_counter() - began, time.process_time() - cpu
     now, _ = memory()
     times = [_change(pipe, slices[index * 7919 % len(slices)], index) for index in range(CHANGES)]
     pipe.apply(listed)
     pipe.sync()
-    again, began = Pipe(), time.perf_counter()
+    again, began, cpu = Pipe(), time.perf_counter(), time.process_time()
     again.apply(listed)
     found = again.sync()
-    restart = time.perf_counter() - began
+    restart, reused = time.perf_counter() - began, time.process_time() - cpu
     return [
         Figure("total", converting + loading, "s"),
         Figure("  convert", converting, "s"),
+        Figure("  after that, CPU", used, "s"),
         Figure("  plan and render", pipe.phases.plan + pipe.phases.render, "s"),
         Figure("  the kernel", pipe.phases.kernel, "s"),
         Figure("kernel objects", report.added, "number"),
@@ -51,6 +52,7 @@ def measure(options: Options) -> list[Figure]:
         Figure("memory of this process, objects and belief", now, "MB"),
         Figure("one endpoint replaced", statistics.median(times) * 1e3, "ms"),
         Figure("start on this kernel", restart, "s"),
+        Figure("  CPU", reused, "s"),
         Figure("  read and compare", again.phases.sync, "s"),
         Figure("  written", found.added + found.changed + found.removed, "number", 0),
     ]
