@@ -53,6 +53,19 @@ class Housekeeper(Protocol):
         """Do it."""
 
 
+@runtime_checkable
+class RuleWriter(Protocol):
+    """A mode that writes rules, and counts them by table: all of ours, and those that the last commit wrote."""
+
+    @property
+    def rules(self) -> Mapping[str, int]:
+        """How many rules of ours are in each table."""
+
+    @property
+    def written(self) -> Mapping[str, int]:
+        """How many rules the last commit wrote into each table."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """What became of one family in one sync. `seconds` is what it took. With an `error` the old rules stay.

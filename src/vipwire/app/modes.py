@@ -12,6 +12,8 @@ from vipwire.app import log
 from vipwire.app.config import Config, ProxyMode
 from vipwire.app.engine import Mode
 from vipwire.backends.iptables.build import LOOPBACK_SYSCTLS, build, leftovers
+from vipwire.backends.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
+from vipwire.backends.iptables.nfacct import read_counter
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.ipvs import start as ipvs
 from vipwire.backends.ipvs.kernel import Settings as IpvsSettings
@@ -24,6 +26,7 @@ from vipwire.model.net import Family, Prefix
 from vipwire.model.sysctl import Sysctl
 from vipwire.netlink.ipvs import Timeouts
 from vipwire.reconcile.explainer import Explainer
+from vipwire.serve.metrics import Metrics
 
 
 def _iptables(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]:
@@ -91,6 +94,13 @@ def mode_sysctls(config: Config) -> tuple[Sysctl, ...]:
         return ipvs.ipvs_sysctls(KernelRelease.running()[:2], strict_arp=config.ipvs.strict_arp)
     loopback = config.proxy_mode is ProxyMode.IPTABLES and config.iptables.localhost_node_ports
     return LOOPBACK_SYSCTLS if loopback else ()
+
+
+def attach_counters(config: Config, metrics: Metrics) -> None:
+    """Let the metrics that the kernel counts be read where the selected mode has them."""
+    if config.proxy_mode is ProxyMode.IPTABLES:
+        metrics.iptables_ct_state_invalid_dropped_packets_total.read = lambda: read_counter(INVALID_COUNTER)
+        metrics.iptables_localhost_nodeports_accepted_packets_total.read = lambda: read_counter(LOCALHOST_COUNTER)
 
 
 def build_explainer(config: Config, family: Family) -> Explainer[Any, Any] | None:

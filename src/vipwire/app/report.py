@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from vipwire.app import log
-from vipwire.app.engine import Engine, Line, Outcome
+from vipwire.app.engine import Engine, Line, Outcome, RuleWriter
 from vipwire.kube.events import EventRecorder, EventType, Subject
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
@@ -127,8 +127,12 @@ class Reporter:
         kind.labels(ip_family=family).observe(outcome.seconds)
         if outcome.error is not None or line.reconciler.isolated:
             metrics.sync_proxy_rules_nftables_sync_failures_total.labels(ip_family=family).inc()
+            metrics.sync_proxy_rules_iptables_restore_failures_total.labels(ip_family=family).inc()
+            if not outcome.full:
+                metrics.sync_proxy_rules_iptables_partial_restore_failures_total.labels(ip_family=family).inc()
         if outcome.error is not None:
             return
+        self._measure_rules(line)
         metrics.sync_proxy_rules_last_timestamp_seconds.labels(ip_family=family).set(now)
         if outcome.report.size:
             metrics.sync_transaction_bytes.labels(ip_family=family).observe(outcome.report.size)
@@ -137,6 +141,17 @@ class Reporter:
             triggered = self._engine.store.triggered(name)
             if triggered is not None:
                 duration.observe(max(0.0, now - triggered))
+
+    def _measure_rules(self, line: Line) -> None:
+        if not isinstance(line.backend, RuleWriter):
+            return
+        metrics, family = self._metrics, line.family.value
+        for gauge, counts in (
+            (metrics.sync_proxy_rules_iptables_total, line.backend.rules),
+            (metrics.sync_proxy_rules_iptables_last, line.backend.written),
+        ):
+            for table in ("filter", "nat"):
+                gauge.labels(table=table, ip_family=family).set(counts.get(table, 0))
 
     def _count(self, line: Line, outcome: Outcome) -> None:
         """Keep the counts of what is planned, by what changed."""

@@ -16,7 +16,7 @@ from vipwire.app.engine import Engine, Line, Mode
 from vipwire.app.flags import flag_values
 from vipwire.app.follow import FlowKeeper, HealthPorts
 from vipwire.app.loop import Loop, Parts, Source
-from vipwire.app.modes import VIP_DEVICES, build_modes, every_mode, mode_sysctls
+from vipwire.app.modes import VIP_DEVICES, attach_counters, build_modes, every_mode, mode_sysctls
 from vipwire.app.node import node_plan
 from vipwire.app.report import Reporter
 from vipwire.app.stop import CONFIG_CHANGED, Stop
@@ -98,6 +98,7 @@ class _Proxy:
         self._health = ProxyHealth(tuple(modes), tuple(kind.value for kind in Kind), sync.sync_period)
         gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
         self._metrics = Metrics(config.proxy_mode.value, version=__version__, features=gates)
+        attach_counters(config, self._metrics)
 
     async def run(self) -> int:
         """Run until a signal; return the exit status."""
