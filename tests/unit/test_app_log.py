@@ -11,6 +11,7 @@ import pytest
 
 from vipwire.app import log
 from vipwire.app.config_sections import Logging, LogOptions, LogOutput, ModuleVerbosity
+from vipwire.model.names import ObjectName
 
 
 @pytest.fixture(autouse=True)
@@ -129,3 +130,10 @@ def test_only_a_terminal_gets_colours_and_only_without_no_color(monkeypatch: pyt
     plain = _configured(Logging(), stream=_Terminal())
     log.error("x")
     assert "\x1b" not in plain.getvalue()
+
+
+def test_a_name_is_a_text_in_json_too() -> None:
+    stream = _configured(Logging(format="json"))
+    log.info("said", service=ObjectName("default", "web"), count=2, many=["a"])
+    record = json.loads(stream.getvalue())
+    assert (record["service"], record["count"], record["many"]) == ("default/web", 2, ["a"])

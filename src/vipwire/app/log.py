@@ -23,6 +23,7 @@ _OURS: Final = logging.getLogger("vipwire")
 _COLOURS: Final = {"error": "\x1b[31m", "warning": "\x1b[33m", "info": "\x1b[32m", "debug": "\x1b[2m"}
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,@+%[]()*#;<>~^!?|'&$")
 _STACK_LEVEL: Final = 3
+_JSON: Final = frozenset((str, bool, int, float, list, tuple, dict, type(None)))
 
 
 def error(message: str, /, **fields: object) -> None:
@@ -155,7 +156,8 @@ class JsonFormatter(logging.Formatter):
         if record.levelno <= logging.INFO:
             line["v"] = logging.INFO - record.levelno
         line["msg"] = record.getMessage()
-        return json.dumps({**line, **_fields(record), **line}, default=str)
+        fields = {name: _plain(value) for name, value in _fields(record).items()}
+        return json.dumps({**line, **fields, **line}, default=str)
 
 
 def _level(record: logging.LogRecord) -> str:
@@ -173,6 +175,11 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     if record.exc_info:
         fields["stack"] = logging.Formatter().formatException(record.exc_info)
     return fields
+
+
+def _plain(value: Any) -> Any:
+    """Make text of a value of ours: a name that is a tuple underneath would become a list."""
+    return value if type(value) in _JSON else str(value)
 
 
 def _text(value: Any) -> str:
