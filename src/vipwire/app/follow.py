@@ -12,6 +12,7 @@ from vipwire.conntrack.stale import Staleness
 from vipwire.errors import UnsupportedError
 from vipwire.host.addresses import AddressWatch, reachable
 from vipwire.model.names import ObjectName
+from vipwire.model.net import family_of
 from vipwire.model.problem import Problem
 from vipwire.serve.metrics import Metrics
 from vipwire.serve.service_health import ServiceHealthCheck
