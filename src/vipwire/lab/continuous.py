@@ -4,6 +4,7 @@ A restart of the proxy, a rolling update, a hand-over between two versions must 
 connection again and again while something happens, and tells how many failed; `Connection` stays open over it.
 """
 
+import os
 import selectors
 import socket
 import threading
@@ -16,7 +17,7 @@ from typing import Self
 from vipwire.lab.answer import Answer
 from vipwire.lab.errors import LabError
 from vipwire.lab.outcome import Manner, ProbeResult, Target
-from vipwire.lab.probe import converse, open_socket, probe
+from vipwire.lab.probe import code_of, converse, open_socket, probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,11 @@ class Connection:
 
         Raise OSError as the kernel says, TimeoutError, or ConnectionResetError if the other end has gone.
         """
-        self._socket.sendall(data)
+        try:
+            self._socket.sendall(data)
+        except PermissionError as error:
+            code = code_of(self._socket, error)
+            raise OSError(code, os.strerror(code)) from error
         reply = b""
         while len(reply) < len(data):
             part = self._socket.recv(1 << 20)
@@ -139,6 +144,9 @@ class Connection:
             while True:
                 try:
                     event = next(steps)
+                except PermissionError as error:
+                    code = code_of(self._socket, error)
+                    raise OSError(code, os.strerror(code)) from error
                 except StopIteration as stop:
                     self._socket.settimeout(self._timeout)
                     answer: Answer = stop.value

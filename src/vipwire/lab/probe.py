@@ -32,7 +32,7 @@ _TYPES = {
 _OUTCOMES = {
     errno.ECONNREFUSED: Outcome.REFUSED,
     errno.ETIMEDOUT: Outcome.TIMED_OUT,
-    errno.EPERM: Outcome.TIMED_OUT,  # a rule dropped it on its way out: of that the host's own processes are told
+    errno.EPERM: Outcome.TIMED_OUT,  # dropped on its way out: of that the host's own processes are told
     errno.EINVAL: Outcome.TIMED_OUT,  # so they are of a blackhole route
     errno.ENOPROTOOPT: Outcome.REFUSED,  # "protocol unreachable": a host that nobody gave an SCTP port, IPv4 ...
     errno.EPROTO: Outcome.REFUSED,  # ... and IPv6
@@ -125,6 +125,16 @@ def _is_raw(opened: socket.socket) -> bool:
     return opened.type == socket.SOCK_RAW
 
 
+def code_of(opened: socket.socket, error: OSError) -> int:
+    """Tell a rule that rejects from one that drops, where both forbid the host's own process to send.
+
+    Either is EPERM, but by then the ICMP error of one that rejects has come back to the socket.
+    """
+    if error.errno == errno.EPERM:
+        return opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or errno.EPERM
+    return error.errno or 0
+
+
 def _queued_error(opened: socket.socket) -> int:
     """Fetch the ICMP error that waits in the socket's error queue: the first field of sock_extended_err, ip(7)."""
     with contextlib.suppress(BlockingIOError):
@@ -156,7 +166,7 @@ class _Attempt:
         except StopIteration as stop:
             self.finish(selector, results, Outcome.ANSWERED, answer=stop.value)
         except OSError as error:
-            code = error.errno or 0
+            code = code_of(self.socket, error)
             self.finish(selector, results, _OUTCOMES.get(code, Outcome.UNREACHABLE), code=code)
         else:
             if not self._event:
