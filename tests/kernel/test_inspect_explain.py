@@ -34,6 +34,14 @@ class Offer(NamedTuple):
     pods: tuple[str, ...]
     spec: dict[str, Any] = {}  # noqa: RUF012 - never changed
     protocol: Protocol = Protocol.TCP
+    annotations: dict[str, str] = {}  # noqa: RUF012
+
+
+_AFFINE = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 300}}}
+
+
+def _by(algorithm: str) -> dict[str, str]:
+    return {"vipwire.io/algorithm": algorithm}
 
 
 OFFERS = {
@@ -46,10 +54,20 @@ OFFERS = {
     "guarded": Offer(("pod-1a",), {"loadBalancerSourceRanges": ["203.0.113.0/25", "2001:db8:113::/120"]}),
     "sticky": Offer(
         ("pod-1a", "pod-1b", "pod-2a"),
-        {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 300}}},
+        _AFFINE,
     ),
     "dns": Offer(("pod-1a", "pod-2b"), {}, Protocol.UDP),
     "itself": Offer(("pod-1c",)),
+    "hashed": Offer(("pod-1a", "pod-1b", "pod-2a", "pod-2b"), {}, Protocol.TCP, _by("source-hash")),
+    "turns": Offer(("pod-1a", "pod-2b"), {"externalTrafficPolicy": "Local"}, Protocol.TCP, _by("round-robin")),
+    "table": Offer(("pod-1a", "pod-1b", "pod-2a"), {}, Protocol.TCP, _by("maglev")),
+    "weighted": Offer(
+        ("pod-1a", "pod-2a"),
+        {},
+        Protocol.TCP,
+        {"vipwire.io/weights": '{"10.244.1.11": 2, "fd00:10:244:1::11": 2}'},
+    ),
+    "shared": Offer(("pod-1a", "pod-2a"), _AFFINE, Protocol.TCP, {"vipwire.io/affinity-scope": "service"}),
 }
 _NETS = {
     ("cluster IP", Family.IPV4): "10.96.7.{}",
@@ -96,6 +114,7 @@ def objects(name: str) -> list[Manifest]:
     ips = [target(name, "cluster IP", family).address for family in Family]
     outer = [target(name, "external IP", family).address for family in Family]
     made = manifests.service(name, ips, ports, type="LoadBalancer", externalIPs=outer, **offer.spec)
+    made["metadata"]["annotations"] = offer.annotations
     status = manifests.load_balancer_status(*(target(name, "loadbalancer IP", family).address for family in Family))
     pods = [pod for pod in DEFAULT.pods if pod.name in offer.pods]
     return [made | status, *manifests.endpoint_slices(DEFAULT, name, pods, ports)]
@@ -178,7 +197,7 @@ def happened(results: list[ProbeResult]) -> str:
 
 
 def check(document: Document, results: list[ProbeResult], *, whole_pool: bool = True) -> None:
-    assert document["kernel"]["agrees"] is True, document
+    assert document["kernel"]["agrees"] is True, (document["kernel"]["difference"], document["endpoints"])
     if document["outcome"] == "untouched":
         assert happened(results) != "answered", document
         return
@@ -213,7 +232,7 @@ def test_packets_meet_what_is_explained(
         count=2 if hopeless else 32,
         timeout=0.3 if hopeless else 3.0,
     )
-    check(document, results, whole_pool=name != "sticky")
+    check(document, results, whole_pool=name not in ("sticky", "shared"))
 
 
 @pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
@@ -230,8 +249,11 @@ def test_what_no_frontend_has_is_explained(
 
 
 @pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
-def test_the_endpoint_that_a_client_is_bound_to_is_named(lab: Lab, situation: Situation, family: Family) -> None:
-    where = target("sticky", "external IP", family)
+@pytest.mark.parametrize("name", ["sticky", "shared"])
+def test_the_endpoint_that_a_client_is_bound_to_is_named(
+    lab: Lab, situation: Situation, name: str, family: Family
+) -> None:
+    where = target(name, "external IP", family)
     host, source = caller_address(lab, "client", family)
     (first,) = lab.probe(host, where.address, where.port, source=source)
     assert first.answer is not None

@@ -162,8 +162,8 @@ def _print_script(document: Document) -> None:
 
 _EXPLAIN = """Explain what becomes of a new connection to DST:PORT: who can answer, whom they see, or what drops it.
 
-DST is an address, IPv6 in brackets, or a Service as NAMESPACE/NAME; PROTO is tcp (the default), udp or sctp. Shown are
-the plan's answer, the kernel's objects that the packet meets, and whether the two agree.
+DST is an address, IPv6 in brackets, or a Service as NAMESPACE/NAME; PROTO is tcp (the default), udp or sctp. Shown
+are the plan's answer, the kernel's objects that the packet meets, and whether the two agree.
 
 \b
   vipwire explain --from 10.244.1.5 10.96.0.10:80

@@ -10,6 +10,7 @@ from typing import Any
 from vipwire.inspect.situation import Side, Situation
 from vipwire.inspect.usage import endpoint_usages
 from vipwire.model.net import format_address
+from vipwire.model.problem import Problem
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target
 from vipwire.reconcile.delta import Delta
@@ -20,8 +21,10 @@ _MASQUERADE = {Masquerade.NEVER: "never", Masquerade.UNLESS_POD: "unless-pod", M
 
 
 def shares(forward: Forward) -> dict[Target, Fraction]:
-    """Tell which part of the new connections each target of a pool gets."""
-    return dict.fromkeys(forward.pool, Fraction(1, len(forward.pool)))
+    """Tell which part of the new connections each target of a pool gets, over all clients."""
+    weights = forward.spread.weights or (1,) * len(forward.pool)
+    total = sum(weights)
+    return {target: Fraction(weight, total) for target, weight in zip(forward.pool, weights, strict=True)}
 
 
 def share_text(share: float | Fraction) -> str:
@@ -147,6 +150,7 @@ def _action_document(frontend: Frontend) -> Document:
 def _forward_document(forward: Forward) -> Document:
     document: Document = {
         "action": "forward",
+        "algorithm": forward.spread.algorithm.value,
         "masquerade": _MASQUERADE[forward.masquerade],
         "endpoints": [
             {
@@ -175,10 +179,16 @@ def status_document(situation: Situation, services: list[Service]) -> Document:
         "services": [service_document(situation, service) for service in services],
         "problems": [
             {"kind": item.kind, "object": str(item.object), "field": item.field, "message": item.message}
-            for item in situation.store.problems
+            for item in (*situation.store.problems, *_plan_problems(situation))
             if everything or item.object in wanted
         ],
     }
+
+
+def _plan_problems(situation: Situation) -> list[Problem]:
+    """Collect what planning found wrong with annotations, once for both families."""
+    found = (problem for side in situation.sides for plan in side.plans.values() for problem in plan.problems)
+    return list(dict.fromkeys(found))
 
 
 def state_words(kernel: Mapping[str, Any]) -> str:

@@ -9,14 +9,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from vipwire.inspect.document import Document, share_text
+from vipwire.inspect.document import Document, share_text, shares
 from vipwire.inspect.packet import hints
 from vipwire.inspect.situation import Side, Situation
 from vipwire.model.net import Address, family_of, format_address, format_endpoint
 from vipwire.netlink.conntrack import Flow
 from vipwire.plan.plan import Forward, Frontend, Masquerade, Target
 from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
+from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.explainer import End, Walk
+
+_Shares = Mapping[tuple[Address, int] | None, Fraction]
+_NEARLY = Fraction(1, 100)
 
 SourceTowards = Callable[[Address], Address | None]
 """Tells from which address this node sends to another."""
@@ -47,11 +51,34 @@ class Explanation:
         return getattr(self.outcome, "frontend", None)
 
     @property
-    def pool(self) -> dict[Target, Fraction]:
-        """The plan's targets with their shares."""
+    def action(self) -> Forward | None:
+        """What the plan does with the packet if it is answered."""
         if not isinstance(self.outcome, Answered):
+            return None
+        frontend = self.outcome.frontend
+        here = self.packet.from_node or from_pod(self.side.node, self.packet)
+        chosen = frontend.short_circuit if frontend.short_circuit is not None and here else frontend.action
+        return chosen if isinstance(chosen, Forward) else None
+
+    @property
+    def pool(self) -> dict[Target, Fraction]:
+        """The plan's targets with their shares of this client's new connections.
+
+        Where the client's address decides, the kernel's rules tell which target that is.
+        """
+        if self.action is None:
             return {}
-        return dict.fromkeys(self.outcome.pool, Fraction(1, len(self.outcome.pool)))
+        pool = shares(self.action)
+        if self.by_address and self.walk is not None and self.walk.shares:
+            held = self.walk.shares
+            chosen = {each: held[each.address, each.port] for each in pool if (each.address, each.port) in held}
+            return chosen or pool
+        return pool
+
+    @property
+    def by_address(self) -> bool:
+        """Whether the client's address alone decides which target it gets."""
+        return self.action is not None and self.action.spread.algorithm is Algorithm.SOURCE_HASH
 
 
 def explain(situation: Situation, packet: Packet, source_towards: SourceTowards) -> Explanation | None:
@@ -85,10 +112,11 @@ def _same_answer(explanation: Explanation, walk: Walk) -> tuple[bool, str]:
     planned: dict[tuple[Address, int], Fraction] = {
         (target.address, target.port): share for target, share in explanation.pool.items()
     }
-    if dict(walk.shares or {}) != planned:
+    if not _same_shares(planned, walk.shares or {}):
         return False, "; ".join(_share_differences(planned, walk.shares or {}))
     assert isinstance(explanation.outcome, Answered)  # noqa: S101 - it is what `planned` says
-    if walk.masqueraded != explanation.outcome.masqueraded and not _delivered_here(explanation):
+    reached = explanation.outcome.masqueraded & {target.address for target in explanation.pool}
+    if walk.masqueraded != reached and not _delivered_here(explanation):
         return False, "the kernel masquerades for other endpoints than the plan says"
     return True, ""
 
@@ -98,14 +126,17 @@ def _delivered_here(explanation: Explanation) -> bool:
     return any(target.address in explanation.situation.own_addresses for target in explanation.pool)
 
 
-_Shares = Mapping[tuple[Address, int] | None, Fraction]
+def _same_shares(planned: Mapping[tuple[Address, int], Fraction], held: _Shares) -> bool:
+    """Compare shares. Slots are whole: Maglev's table, and weights that do not fit it, are met but nearly."""
+    wanted = {target for target, share in planned.items() if share}
+    return wanted == held.keys() and all(abs(held[target] - planned[target]) <= _NEARLY for target in wanted)
 
 
 def _share_differences(planned: Mapping[tuple[Address, int], Fraction], held: _Shares) -> Iterable[str]:
     """Say in what two distributions differ."""
     if None in held:
         yield f"{share_text(held[None])} of new connections go to nobody"
-    if left_out := [format_endpoint(*target) for target in planned if target not in held]:
+    if left_out := [format_endpoint(*target) for target, share in planned.items() if share and target not in held]:
         yield f"nothing goes to {_listed(left_out)}"
     extra = [target for target in held if target is not None and target not in planned]
     if extra:
@@ -189,21 +220,30 @@ def reasons(explanation: Explanation) -> Iterable[str]:
         yield from hints(explanation.situation, packet)
 
 
+_CHOICES = {
+    Algorithm.RANDOM: "each new connection goes to one of them by chance",
+    Algorithm.ROUND_ROBIN: "new connections go to them in turn",
+    Algorithm.SOURCE_HASH: "the client's address decides which of them it gets, the same on every node",
+    Algorithm.MAGLEV: "the client's address and port decide which of them it gets (Maglev), the same on every node",
+}
+
+
 def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str]:
     frontend, packet = outcome.frontend, explanation.packet
     pod = from_pod(explanation.side.node, packet)
-    action = frontend.action
+    action = explanation.action
     if frontend.short_circuit is not None and (pod or packet.from_node):
-        action = frontend.short_circuit
         who = "a Pod" if pod else "this node itself"
         yield f"the client is {who}, so the external policy Local does not bind it: every endpoint may answer"
     elif frontend.short_circuit is not None:
         yield "the external policy is Local: only endpoints on this node answer, and they see the client's address"
     if frontend.allowed_sources is not None:
         yield "the source is in loadBalancerSourceRanges"
-    assert isinstance(action, Forward)  # noqa: S101 - it is answered
+    assert action is not None  # noqa: S101 - it is answered
+    yield _CHOICES[action.spread.algorithm] + (", by weight" if action.spread.weights else "")
     if action.affinity_seconds is not None:
-        yield f"the first choice is by chance; then this client stays with it for {action.affinity_seconds} s"
+        shared = ", at all ports of this address" if action.shared_affinity else ""
+        yield f"after its first choice this client stays with it for {action.affinity_seconds} s{shared}"
     yield _masquerade_reason(explanation, action, outcome, pod=pod)
 
 

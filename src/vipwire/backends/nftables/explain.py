@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from fractions import Fraction
+from types import MappingProxyType
 
 from vipwire.backends.nftables import text
-from vipwire.backends.nftables.names import TABLE, Object, ObjectKey
+from vipwire.backends.nftables.names import CHAIN, TABLE, Object, ObjectKey, handle_bytes
 from vipwire.backends.nftables.walk import Run, Table, run
 from vipwire.model.net import Address, Family
 from vipwire.netlink.nftables import decode, encode
@@ -21,7 +22,7 @@ from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import End, ObjectState, Step, Walk
 
-_MEMORY = "affinity"
+_MEMORIES = ("affinity", "shared-affinity")
 _SHOWN = 4
 """Slots whose elements are shown; of the others only how many there are."""
 
@@ -31,6 +32,7 @@ class NftablesExplainer:
 
     def __init__(self, family: Family) -> None:
         self.family = family
+        self._table: Table | None = None
 
     def script(self, delta: Delta[ObjectKey, Object], *, anew: bool = False) -> Iterable[str]:
         """Write a difference as commands of nft; `anew`: without the table that is there."""
@@ -54,40 +56,34 @@ class NftablesExplainer:
         own: frozenset[Address] = frozenset(),
     ) -> Walk:
         """Follow a packet through the table."""
-        memory = self._memory() if observed else {}
-        return walk(self.family, observed, wanted, packet, own, memory)
+        table = self._table
+        if table is None or table.observed is not observed or table.wanted is not wanted or table.own != own:
+            self._table = table = Table(self.family, observed, wanted, own=own)
+        return walk(table, packet, self._memory() if observed else {})
 
-    def _memory(self) -> dict[bytes, Element]:
-        """Read what session affinity remembers."""
-        request = encode.list_elements(self.family, TABLE, _MEMORY)
-        length = 24 if self.family is Family.IPV4 else 48
-        found: dict[bytes, Element] = {}
+    def _memory(self) -> dict[tuple[str, bytes], Element]:
+        """Read what session affinity remembers: (map, key) to the element."""
+        found: dict[tuple[str, bytes], Element] = {}
         try:
             with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
-                for payload in netlink.dump(Kind.GETSETELEM, request):
-                    found.update((each.key, each) for each in decode_elements(payload, length - 8, 4))
+                for name in _MEMORIES:
+                    request = encode.list_elements(self.family, TABLE, name)
+                    for payload in netlink.dump(Kind.GETSETELEM, request):
+                        # Elements with a timeout are read by the general walk, which needs no sizes.
+                        found.update(((name, each.key), each) for each in decode_elements(payload, 0, 0))
         except OSError:  # it goes while it is read: then nothing is remembered
             return {}
         return found
 
 
-def walk(
-    family: Family,
-    observed: Mapping[ObjectKey, Object],
-    wanted: Mapping[ObjectKey, Object],
-    packet: Packet,
-    own: frozenset[Address] = frozenset(),
-    memory: Mapping[bytes, Element] | None = None,
-) -> Walk:
-    """Follow a packet through these objects. Pure."""
-    if not observed:
-        missing = Step(f"table {text.table_name(family)}", "", "does not exist", ObjectState.MISSING)
+def walk(table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Element] = MappingProxyType({})) -> Walk:
+    """Follow a packet through a table, and again with what is remembered of its client. Pure."""
+    if not table.observed:
+        missing = Step(f"table {text.table_name(table.family)}", "", "does not exist", ObjectState.MISSING)
         return Walk(End.UNTOUCHED, (missing,))
-    fresh = Table(family, observed, wanted, own=own)
-    first = run(fresh, packet)
-    runs = [first, *(run(fresh, packet, choice) for choice in range(1, first.modulus))]
-    remembered = _remembered(fresh, packet, memory or {})
-    steps = (*_missing(fresh), *_merged(runs))
+    runs = _runs(table, packet)
+    remembered = _remembered(table, packet, memory)
+    steps = (*_missing(table), *_merged(runs))
     end = _end(runs)
     if any(each.uncertain for each in runs):
         end = End.UNKNOWN
@@ -105,27 +101,44 @@ def _end(runs: Sequence[Run]) -> End:
     return {"drop": End.DROPPED, "reject": End.REJECTED}.get(runs[0].verdict, End.UNTOUCHED)
 
 
-def _remembered(table: Table, packet: Packet, memory: Mapping[bytes, Element]) -> tuple[Address, int, float] | None:
+def _runs(table: Table, packet: Packet) -> list[Run]:
+    """Walk once for each slot; slots that hold the same lead the same way, so that their walk is done once only."""
+    first = run(table, packet)
+    if first.slot is None:
+        return [first, *(run(table, packet, choice) for choice in range(1, first.modulus))]
+    name, key = first.slot
+    known: dict[Object | None, Run] = {}
+    runs = []
+    for choice in range(first.modulus):
+        held = table.observed.get((name, key + handle_bytes(first.offset + choice)))
+        if held not in known:
+            known[held] = run(table, packet, choice)
+        runs.append(known[held])
+    return runs
+
+
+def _remembered(
+    table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Element]
+) -> tuple[Address, int, float] | None:
     """Find the endpoint that session affinity holds for this client, if it does."""
-    known = {key: element.data or b"" for key, element in memory.items()}
+    client = packet.source + packet.destination
+    known = {key: each for key, each in memory.items() if key[1].startswith(client)}
     if not known:
         return None
-    port = packet.port.to_bytes(2) + bytes(2)
-    key = packet.source + packet.destination + bytes((packet.protocol, 0, 0, 0)) + port
-    if key not in known:
+    identities = {key: element.data or b"" for key, element in known.items()}
+    bound = run(table.remembering(identities), packet)
+    if bound.target is None or bound.met is None:
         return None
-    bound = run(Table(table.family, table.observed, table.wanted, known, table.own), packet)
-    if bound.target is None:
-        return None
-    return (*bound.target, memory[key].expiration / 1000)
+    return (*bound.target, known[bound.met].expiration / 1000)
 
 
 def _missing(table: Table) -> list[Step]:
     """Name the base chains that should be and are not: no packet can meet them."""
+    names = [name for chains in table.hooked.values() for name, _ in chains]
     return [
-        Step(f"chain {key[1].decode()}", "", "does not exist", ObjectState.MISSING)
-        for key, value in table.wanted.items()
-        if key not in table.observed and getattr(value, "hook", None) is not None
+        Step(f"chain {name}", "", "does not exist", ObjectState.MISSING)
+        for name in names
+        if (CHAIN, name.encode()) not in table.observed
     ]
 
 
@@ -138,13 +151,14 @@ def _merged(runs: Sequence[Run]) -> list[Step]:
     alike = [each for each in runs if (each.verdict, bool(each.target)) == (usual.verdict, bool(usual.target))]
     merged = list(usual.steps)
     place = 0
-    for each in alike[:_SHOWN]:
+    different = list({id(each): each for each in alike}.values())
+    for each in different[:_SHOWN]:
         place = _merge(merged, each.steps) or place
-    if len(alike) > _SHOWN and place:
-        more = f"{len(alike) - _SHOWN} more like these"
+    if len(different) > _SHOWN and place:
+        more = f"{len(different) - _SHOWN} more like these"
         merged.insert(place, Step(merged[place - 1].object, "", more, ObjectState.PLANNED))
     for number, each in enumerate(runs):
-        if each not in alike:
+        if (each.verdict, bool(each.target)) != (usual.verdict, bool(usual.target)):
             merged.append(Step(f"slot {number + 1} of {len(runs)}", "", "goes another way:", ObjectState.DIFFERENT))
             merged.extend(each.steps[_common(usual.steps, each.steps) :])
     return merged

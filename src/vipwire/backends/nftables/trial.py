@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
+from vipwire.backends.nftables import jhash
 from vipwire.backends.nftables.language.scan import Scanner
 from vipwire.backends.nftables.names import Noted, Verdict
 from vipwire.model.net import Address, Family, Prefix, Protocol
@@ -134,8 +135,8 @@ class Trial:
     def _field(self) -> tuple[str, bytes]:
         words, walker = self._words, self._walker
         first = words.take("a field")
-        if first == "numgen":
-            return "numgen", self._draw()
+        if first in ("numgen", "jhash"):
+            return first, self._draw(first)
         name = words.take("a field")
         registers = {
             "ip daddr": walker.destination,
@@ -148,13 +149,32 @@ class Trial:
             words.fail_before(f"{first} {name} is not understood")
         return name, known
 
-    def _draw(self) -> bytes:
+    def _draw(self, how: str) -> bytes:
+        """Choose a slot: the parameter's, or where the client's address alone decides, the one that it decides."""
         words, run = self._words, self._walker.run
-        words.expect("random", "mod")
-        run.modulus = words.number()
+        key, why = b"", "by chance"
+        if how == "numgen":
+            why = {"random": why, "inc": "in turn"}.get(words.take("random or inc"), why)
+        else:
+            key, single = self._hash_key()
+            why = "by the client's address" if single else "by the client's address and port"
+        words.expect("mod")
+        modulus = words.number()
+        seed = words.number() if words.skip("seed") else 0
         offset = words.number() if words.skip("offset") else 0
-        self._effects.append(f"draws one of {run.modulus}")
-        return _HOST.pack(offset + self._walker.choice % run.modulus)
+        self._effects.append(f"chooses one of {modulus} slots {why}")
+        if key:
+            return _HOST.pack(offset + jhash.slot(key, seed, modulus))
+        run.modulus, run.offset = modulus, offset
+        return _HOST.pack(offset + self._walker.choice % modulus)
+
+    def _hash_key(self) -> tuple[bytes, bool]:
+        """Read what is hashed; no bytes where the client's port is part of it, which nobody knows beforehand."""
+        key, alone = self._field()[1], True
+        while self._words.skip("."):
+            self._words.expect("th", "sport")
+            key, alone = b"", False
+        return key, alone
 
     # statements
 

@@ -6,12 +6,15 @@ are written. Chance is a parameter: `choice` is what `numgen` draws, so that eve
 A rule that somebody changed is no text of ours: it is noted, passed over, and what comes out is not certain.
 """
 
+import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Self
 
 from vipwire.backends.nftables import text as texts
 from vipwire.backends.nftables.language import RuleSyntaxError
-from vipwire.backends.nftables.names import CHAIN, Chain, Object, ObjectKey, Until
+from vipwire.backends.nftables.names import CHAIN, Chain, Hook, Object, ObjectKey, Until
 from vipwire.backends.nftables.trial import Trial
 from vipwire.model.net import Address, Family
 from vipwire.plan.resolve import Packet
@@ -23,25 +26,49 @@ _DEEPEST = 16
 
 @dataclass(slots=True)
 class Run:
-    """One walk. `target` is where DNAT sent the packet, `modulus` from how many `numgen` drew."""
+    """One walk. `target` is where DNAT sent the packet.
+
+    `modulus` is from how many slots one was drawn, `offset` the number of the first; `slot` is where the drawn one
+    was looked up: the map's name, and its key without the slot. Nothing else on the way depends on the slot.
+    `met` is what was remembered of the client.
+    """
 
     verdict: str = ""
     target: tuple[Address, int] | None = None
     masqueraded: bool = False
     modulus: int = 1
+    offset: int = 0
+    slot: tuple[str, bytes] | None = None
+    met: tuple[str, bytes] | None = None
     uncertain: bool = False
     steps: list[Step] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+Memory = Mapping[tuple[str, bytes], bytes]
+"""What session affinity remembers: (map, key) to the identity of an endpoint."""
+
+
+@dataclass(frozen=True)
 class Table:
-    """What was observed, what should be, and the memory of session affinity: (client, frontend) to identity."""
+    """What was observed, what should be, what is remembered, and this node's own addresses."""
 
     family: Family
     observed: Mapping[ObjectKey, Object]
     wanted: Mapping[ObjectKey, Object]
-    memory: Mapping[bytes, bytes] = field(default_factory=dict)
+    memory: Memory = field(default_factory=dict)
     own: frozenset[Address] = frozenset()
+
+    @cached_property
+    def ranges(self) -> frozenset[str]:
+        """Name the sets of ranges."""
+        both = itertools.chain(self.observed.items(), self.wanted.items())
+        return frozenset(name for (name, _), value in both if isinstance(value, Until))
+
+    def remembering(self, memory: Memory) -> Self:
+        """Make the same table with what is remembered of clients."""
+        made = replace(self, memory=memory)
+        made.__dict__.update(ranges=self.ranges, hooked=self.hooked)  # what does not depend on it
+        return made
 
     def state(self, key: ObjectKey) -> ObjectState:
         """Compare an observed object with the plan."""
@@ -49,14 +76,18 @@ class Table:
             return ObjectState.FOREIGN
         return ObjectState.PLANNED if self.wanted[key] == self.observed.get(key) else ObjectState.DIFFERENT
 
-    def hooked(self, hook: str) -> list[tuple[str, Chain]]:
-        """Name the base chains of a hook, observed or wanted, in the order in which the kernel calls them."""
-        both: dict[str, Chain] = {}
+    @cached_property
+    def hooked(self) -> dict[str, list[tuple[str, Chain]]]:
+        """Name the base chains of each hook, observed or wanted, in the order in which the kernel calls them."""
+        both: dict[str, tuple[Hook, Chain]] = {}
         for objects in (self.wanted, self.observed):
             for key, value in objects.items():
-                if isinstance(value, Chain) and value.hook is not None and value.hook.hook == hook:
-                    both[key[1].decode()] = value
-        return sorted(both.items(), key=lambda item: item[1].hook.priority if item[1].hook else 0)
+                if isinstance(value, Chain) and value.hook is not None:
+                    both[key[1].decode()] = value.hook, value
+        found: dict[str, list[tuple[str, Chain]]] = {}
+        for name, (hook, chain) in sorted(both.items(), key=lambda item: item[1][0].priority):
+            found.setdefault(hook.hook, []).append((name, chain))
+        return found
 
 
 def run(table: Table, packet: Packet, choice: int = 0) -> Run:
@@ -103,7 +134,7 @@ class Walker:
     def hook(self, name: str, *, nat: bool) -> bool:
         """Call the chains of one hook; tell whether the packet ended there."""
         self._hook = name
-        for chain_name, chain in self.table.hooked(name):
+        for chain_name, chain in self.table.hooked.get(name, []):
             if chain.hook is not None and chain.hook.type == "nat" and not nat:
                 continue
             if self.chain(chain_name) in ("drop", "reject"):
@@ -157,9 +188,11 @@ class Walker:
     def look_up(self, name: str, key: bytes) -> Object | None:
         """Find an element, and note it; note a planned one that is not there."""
         table = self.table
-        if name == "affinity":
-            found = table.memory.get(key)
-            return None if found is None else found
+        if self.run.modulus > 1 and self.run.slot is None and key.endswith(self.priority):
+            self.run.slot = name, key[: -len(self.priority)]
+        if (name, key) in table.memory:
+            self.run.met = name, key
+            return table.memory[name, key]
         where = self._find(table.observed, name, key)
         if where is not None:
             value = table.observed[where]
@@ -173,11 +206,10 @@ class Walker:
             self._note(f"element of {name}", text, "is missing, so the packet does not meet it", ObjectState.MISSING)
         return None
 
-    @staticmethod
-    def _find(objects: Mapping[ObjectKey, Object], name: str, key: bytes) -> ObjectKey | None:
+    def _find(self, objects: Mapping[ObjectKey, Object], name: str, key: bytes) -> ObjectKey | None:
         if (name, key) in objects and not isinstance(objects[name, key], Until):
             return name, key
-        if name != "firewall-allowed":  # the one set with ranges
+        if name not in self.table.ranges:
             return None
         for (owner, first), value in objects.items():
             if owner == name and isinstance(value, Until) and first <= key <= value.last:
