@@ -127,9 +127,18 @@ def _action_words(action: Document) -> Text:
     if action["action"] != "forward":
         return coloured(f"{action['action']}: {action['reason']}", action["action"])
     ends = action["endpoints"]
-    each = f", {share_text(ends[0]['share'])} each" if len(ends) > 1 else ""
+    each = ""
+    if len(ends) > 1:
+        each = f", {_share_words([end['share'] for end in ends])}"
+        each += f" ({action['algorithm']})" if action["algorithm"] != "random" else ""
     local = sum(end["local"] for end in ends)
     return Text(f"to {len(ends)} endpoint{'s' * (len(ends) > 1)}{each} ({local} here)", style="green")
+
+
+def _share_words(shares: list[float]) -> str:
+    if len(set(shares)) == 1:
+        return f"{share_text(shares[0])} each"
+    return f"{share_text(min(shares))} to {share_text(max(shares))} each"
 
 
 def _sentences(frontend: Document) -> Iterator[Text]:

@@ -146,7 +146,16 @@ def families() -> tuple[Family, ...]:
 def take(config: Config, store: Store, kernel: Kernel) -> Situation:
     """Look at everything now."""
     situation = planned(config, store)
-    return replace(situation, sides=tuple(_observed(side, kernel) for side in situation.sides))
+    sides = tuple(
+        observed(
+            side,
+            kernel.modes.get(side.family),
+            kernel.explainers.get(side.family),
+            kernel.obstacles.get(side.family, ""),
+        )
+        for side in situation.sides
+    )
+    return replace(situation, sides=sides)
 
 
 def planned(config: Config, store: Store) -> Situation:
@@ -166,11 +175,10 @@ def plan_side(config: Config, store: Store, family: Family, addresses: Sequence[
     return Side(family, node, planner.plans)
 
 
-def _observed(side: Side, kernel: Kernel) -> Side:
-    mode = kernel.modes.get(side.family)
+def observed(side: Side, mode: Mode | None, explainer: Explainer[Any, Any] | None, obstacle: str = "") -> Side:
+    """Add what a mode renders and what it sees in the kernel; `obstacle` says why there is no mode."""
     if mode is None:
-        return replace(side, obstacle=kernel.obstacles.get(side.family, ""))
-    explainer = kernel.explainers.get(side.family)
+        return replace(side, obstacle=obstacle)
     side = replace(
         side,
         mode=mode,
@@ -179,8 +187,8 @@ def _observed(side: Side, kernel: Kernel) -> Side:
         rendered={name: mode.render(plan) for name, plan in side.plans.items()},
     )
     try:
-        observed = mode.observe()
-        remains = explainer.remains() if explainer is not None and not observed else ""
+        seen = mode.observe()
+        remains = explainer.remains() if explainer is not None and not seen else ""
     except (VipwireError, OSError) as error:
         return replace(side, obstacle=f"the kernel cannot be read: {error}")
-    return replace(side, observed=observed, remains=remains)
+    return replace(side, observed=seen, remains=remains)

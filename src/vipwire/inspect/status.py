@@ -50,6 +50,11 @@ def _services(document: Document, *, wide: bool, most: int | None) -> Renderable
     columns = ["service", "type", "reached at", "endpoints", "share", "policy", "kernel"]
     rows = []
     for service in document["services"]:
+        if not service["ports"]:
+            name = f"{service['namespace']}/{service['name']}"
+            rows.append(
+                [name, service["type"], coloured("no usable port", "warning"), "-", "-", "-", _kernel(service)]
+            )
         for port in service["ports"]:
             rows.append(_row(service, port, most))
             if wide:
@@ -113,6 +118,9 @@ def policy_words(service: Document) -> Iterator[str]:
         found.append(f"external {service['externalTrafficPolicy']}")
     if service["sessionAffinitySeconds"] is not None:
         found.append(f"ClientIP {service['sessionAffinitySeconds']} s")
+    chosen = [each["algorithm"] for port in service["ports"] for each in port["frontends"] if "algorithm" in each]
+    if chosen and chosen[0] != "random":
+        found.append(chosen[0])
     if service["loadBalancerSourceRanges"]:
         found.append("source ranges")
     yield from found or ["default"]

@@ -9,6 +9,7 @@ from typing import Any
 from vipwire.inspect.situation import Side
 from vipwire.model.net import format_address
 from vipwire.model.service import Service, ServicePort
+from vipwire.plan.annotations import wishes
 from vipwire.plan.node import NodePlan
 from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
 from vipwire.state.store import Store
@@ -19,8 +20,14 @@ def endpoint_usages(store: Store, side: Side, service: Service, port: ServicePor
     if service.name not in side.plans:
         return []
     found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
-    endpoints = categorize(found, side.node)
-    return [_usage(side, candidate, found, endpoints) for candidate in found]
+    weights = wishes(service).weights
+    drained = [candidate for candidate in found if weights.get(candidate.target.address, 1) == 0]
+    endpoints = categorize([candidate for candidate in found if candidate not in drained], side.node)
+    usages = [_usage(side, candidate, found, endpoints) for candidate in found]
+    for candidate, usage in zip(found, usages, strict=True):
+        if candidate in drained:
+            usage["why"] = "drained: its weight is 0"
+    return usages
 
 
 def _usage(side: Side, candidate: Candidate, found: Sequence[Candidate], endpoints: Endpoints) -> dict[str, Any]:

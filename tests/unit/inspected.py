@@ -1,0 +1,138 @@
+"""A small cluster in manifests, and a mode that keeps its objects on a shelf, to look at."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vipwire.app.config import Config
+from vipwire.app.flags import build_config, parse_flags
+from vipwire.inspect.situation import Side, Situation, observed, plan_side
+from vipwire.inspect.source import list_once, make_source, node_name
+from vipwire.lab import manifests
+from vipwire.lab.manifests import Backend, Port
+from vipwire.lab.topology import DEFAULT
+from vipwire.model.net import Address, Family
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.plan.resolve import Packet
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.explainer import End, ObjectState, Step, Walk
+
+PODS = {pod.name: pod for pod in DEFAULT.pods}
+HTTP = Port(80, 8080, name="http", node_port=30080)
+
+
+class Shelf:
+    """A mode whose kernel is a dictionary."""
+
+    def __init__(self, objects: Mapping[str, str]) -> None:
+        self.objects = dict(objects)
+
+    def render_node(self, node: NodePlan) -> Mapping[str, str]:
+        return {"table": node.family.value}
+
+    def render(self, plan: ServicePlan) -> Rendered[str, str]:
+        return Rendered({f"{frontend.key}": type(frontend.action).__name__ for frontend in plan.frontends})
+
+    def observe(self) -> dict[str, str]:
+        return dict(self.objects)
+
+    def changed(self) -> bool:
+        return False
+
+    def commit(self, delta: Delta[str, str]) -> int:
+        self.objects.update(delta.added)
+        return len(delta)
+
+    def close(self) -> None:
+        self.objects.clear()
+
+    def describe(self, key: str) -> str:
+        return f"object {key}"
+
+    def delete(self) -> bool:
+        return bool(self.objects)
+
+
+class Teller:
+    """Explains a shelf: every packet ends as the test says."""
+
+    def __init__(self, walk: Walk, remains: str = "") -> None:
+        self._walk, self._remains = walk, remains
+
+    def script(self, delta: Delta[str, str], *, anew: bool = False) -> Iterable[str]:
+        yield from ["clear"] if anew else []
+        yield from (f"delete {key}" for key in delta.removed)
+        yield from (f"set {key} {new}" for key, (_, new) in delta.changed.items())
+        yield from (f"set {key} {value}" for key, value in delta.added.items())
+
+    def remains(self) -> str:
+        return self._remains
+
+    def walk(
+        self,
+        observed: Mapping[str, str],
+        wanted: Mapping[str, str],
+        packet: Packet,
+        own: frozenset[Address] = frozenset(),
+    ) -> Walk:
+        del observed, wanted, packet, own
+        return self._walk
+
+
+REFUSING = Walk(End.REJECTED, (Step("chain no", "reject", "rejects it", ObjectState.FOREIGN),))
+
+
+def make_config(folder: Path, objects: Iterable[Any], *flags: str) -> Config:
+    every = [*(manifests.node(node) for node in DEFAULT.nodes), *objects]
+    (folder / "objects.yaml").write_text("---\n".join(json.dumps(each) + "\n" for each in every))
+    ours = [f"--manifests={folder}", "--hostname-override=node-1", "--cluster-cidr=10.244.0.0/16"]
+    return build_config(parse_flags([*ours, "--nodeport-addresses=primary", *flags])).config
+
+
+def example() -> list[Any]:
+    """Make Services of which each shows something else."""
+    backends = [
+        Backend(PODS["pod-1a"]),
+        Backend(PODS["pod-2a"]),
+        Backend(PODS["pod-1b"], ready=False),
+        Backend(PODS["pod-2b"], ready=False, serving=True, terminating=True),
+    ]
+    affine = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}}}
+    local: dict[str, Any] = {"externalTrafficPolicy": "Local", "loadBalancerSourceRanges": ["203.0.113.0/24"]}
+    away = manifests.service_manifest(
+        DEFAULT,
+        "away",
+        ["10.96.0.2"],
+        [Port(53)],
+        [PODS["pod-2a"]],
+        namespace="kube-system",
+        type="LoadBalancer",
+        **local,
+    )
+    away[0] |= manifests.load_balancer_status("198.51.100.1")
+    return [
+        *manifests.service_manifest(DEFAULT, "web", ["10.96.0.10"], [HTTP], backends, type="NodePort", **affine),
+        *away,
+        manifests.service("empty", ["10.96.0.3"], [Port(80)]),
+        manifests.service("wrong", ["10.96.0.4"], [Port(70000)]),
+    ]
+
+
+def look(config: Config, shelf: Shelf | None, teller: Teller | None = None, obstacle: str = "") -> Situation:
+    """Look at IPv4 only, at a shelf instead of the kernel."""
+    store = list_once(make_source(config))
+    side: Side = plan_side(config, store, Family.IPV4, ())
+    seen = observed(side, shelf, teller, obstacle)
+    return Situation(config, node_name(config), store, (), (seen,))
+
+
+def programmed(config: Config) -> Shelf:
+    """Make a shelf on which everything is as planned."""
+    shelf = Shelf({})
+    delta = look(config, shelf).sides[0].delta
+    assert delta is not None
+    shelf.commit(delta)
+    return shelf

@@ -1,0 +1,104 @@
+"""What `vipwire check` makes of the facts of a machine."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vipwire.app.config import Config, ProxyMode
+from vipwire.host.kernel import KernelRelease
+from vipwire.inspect.check import Level, check_document, check_view, judge
+from vipwire.inspect.facts import Facts, ForeignTable, gather
+from vipwire.inspect.show import console
+
+FINE = Facts(
+    release=KernelRelease(6, 1),
+    capabilities=frozenset({"CAP_NET_ADMIN"}),
+    sysctls={
+        "net/ipv4/ip_forward": 1,
+        "net/ipv6/conf/all/forwarding": 1,
+        "net/netfilter/nf_conntrack_count": 10,
+        "net/netfilter/nf_conntrack_max": 1000,
+    },
+    modes={ProxyMode.NFTABLES: "", ProxyMode.IPVS: "the kernel has no IPVS: load the module ip_vs"},
+    tables=(ForeignTable("ip vipwire", ("services",)), ForeignTable("inet firewalld", ("filter_INPUT",))),
+    sctp=True,
+)
+
+
+def found(facts: Facts, mode: ProxyMode = ProxyMode.NFTABLES) -> dict[str, tuple[Level, str]]:
+    return {f"{each.area} {each.what}": (each.level, each.remedy) for each in judge(facts, mode)}
+
+
+def test_a_machine_that_is_fine_has_nothing_bad_and_no_warning() -> None:
+    document = check_document(judge(FINE, ProxyMode.NFTABLES), ProxyMode.NFTABLES)
+    assert (document["bad"], document["warnings"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "level", "remedy"),
+    [
+        ({"capabilities": frozenset()}, "kernel rights", Level.BAD, "NET_ADMIN"),
+        ({"ipv6": False}, "kernel IPv6", Level.WARNING, "ipv6.disable"),
+        ({"sysctls": {"net/ipv4/ip_forward": 0}}, "sysctl net.ipv4.ip_forward", Level.BAD, "ip_forward=1"),
+        ({"sysctls": {"net/ipv4/conf/all/rp_filter": 1}}, "sysctl net.ipv4.conf.all.rp_filter", Level.WARNING, "=2"),
+        (
+            {"sysctls": {"net/bridge/bridge-nf-call-iptables": 0}},
+            "sysctl net.bridge.bridge-nf-call-iptables",
+            Level.WARNING,
+            "=1",
+        ),
+        (
+            {"sysctls": {"net/netfilter/nf_conntrack_count": 990, "net/netfilter/nf_conntrack_max": 1000}},
+            "conntrack fill",
+            Level.BAD,
+            "--conntrack-min",
+        ),
+        ({"sysctls": {"net/netfilter/nf_conntrack_events": 0}}, "conntrack events", Level.WARNING, "events=1"),
+        ({"conntrack": "no access: run as root"}, "conntrack netlink", Level.BAD, "run as root"),
+        ({"conntrack_losses": {"insert_failed": 3}}, "conntrack insert_failed", Level.WARNING, "addresses"),
+        ({"tables": None}, "others nftables", Level.WARNING, "root"),
+        ({"tables": (ForeignTable("ip kube-proxy"),)}, "others kube-proxy", Level.BAD, "delete table ip kube-proxy"),
+        ({"tables": (ForeignTable("ip nat", ("KUBE-SERVICES",)),)}, "others kube-proxy", Level.BAD, "--cleanup"),
+        ({"legacy": ("KUBE-SERVICES",)}, "others kube-proxy", Level.BAD, "--cleanup"),
+        ({"ipvs_services": 5}, "others IPVS", Level.WARNING, "ipvsadm"),
+        ({"interfaces": ("lo", "kube-ipvs0")}, "others kube-ipvs0", Level.BAD, "ip link delete"),
+        (
+            {"legacy": ("DOCKER",), "tables": (ForeignTable("ip nat", ("POSTROUTING",)),)},
+            "others iptables",
+            Level.WARNING,
+            "update-alternatives",
+        ),
+        ({"modes": {ProxyMode.NFTABLES: "no nf_tables: load it"}}, "mode nftables (chosen)", Level.BAD, "load it"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_remedy(change: dict[str, object], what: str, level: Level, remedy: str) -> None:
+    facts = replace(FINE, **change)  # type: ignore[arg-type]  # the fields are those of the table above
+    got, said = found(facts)[what]
+    assert got is level
+    assert remedy in said
+
+
+def test_what_kubelet_and_others_have_is_left_alone() -> None:
+    facts = replace(FINE, tables=(ForeignTable("ip mangle", ("KUBE-KUBELET-CANARY", "KUBE-FIREWALL")),))
+    assert found(facts)["others nftables"] == (Level.OK, "")
+
+
+def test_chains_of_a_service_proxy_are_ours_in_iptables_mode() -> None:
+    facts = replace(FINE, tables=(ForeignTable("ip nat", ("KUBE-SERVICES",)),))
+    assert found(facts, ProxyMode.IPTABLES)["others iptables"] == (Level.OK, "")
+
+
+def test_ipvs_is_nobody_elses_in_ipvs_mode() -> None:
+    assert "others IPVS" not in found(replace(FINE, ipvs_services=5), ProxyMode.IPVS)
+
+
+def test_a_machine_of_which_nothing_can_be_read_makes_facts_all_the_same(tmp_path: Path) -> None:
+    facts = gather(Config(), tmp_path)
+    assert (facts.sysctls, facts.capabilities, facts.ipvs_services, facts.ipv6) == ({}, frozenset(), None, False)
+    document = check_document(judge(facts, ProxyMode.NFTABLES), ProxyMode.NFTABLES)
+    screen = console(200)
+    with screen.capture() as out:
+        screen.print(check_view(document, wide=True))
+    assert document["bad"] > 0
+    assert "will not work well here" in out.get()
