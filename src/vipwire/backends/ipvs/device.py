@@ -7,6 +7,7 @@ device that is down neither answers ARP nor gets link-local addresses. Sources: 
 import errno
 import os
 import struct
+import time
 from collections.abc import Iterable, Sequence
 
 from vipwire.backends.ipvs.names import DEVICE
@@ -21,6 +22,7 @@ from vipwire.netlink.route import (
     GET_LINK,
     NEW_ADDRESS,
     NEW_LINK,
+    SCOPE_LINK,
     addresses_request,
     decode_address,
     decode_link,
@@ -28,9 +30,14 @@ from vipwire.netlink.route import (
 from vipwire.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
 
 _DELETE_LINK = 17
+_GET_ROUTE = 26
+_LOCAL = 2  # RTN_LOCAL
+_LOOKS, _PAUSE, _LAST = 100, 0.001, 64
+_ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, lengths of destination and source, tos, table, …, type, flags
 _LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, device type, index, flags, which flags change
 _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, interface index
 _NUMBERS = {Family.IPV4: 2, Family.IPV6: 10}
+_LIFETIME = struct.pack("=IIII", 0, 0xFFFFFFFF, 0, 0)  # ifa_cacheinfo: preferred for no time, valid for ever
 _NO_DETECTION = 0x02  # IFA_F_NODAD: a VIP is on every node on purpose
 
 
@@ -57,7 +64,31 @@ class Device:
         index = self._index()
         if index is None:
             index = self._create()
-        return self._change(NEW_ADDRESS, index, addresses, errno.EEXIST)
+        size = self._change(NEW_ADDRESS, index, addresses, errno.EEXIST)
+        if self._family is Family.IPV6:
+            self._settle(addresses[-_LAST:])
+        return size
+
+    def _settle(self, addresses: Iterable[Address]) -> None:
+        """Wait until the kernel takes new addresses for its own: in IPv6 a worker of it does that a moment later.
+
+        Bounded: a node whose worker hangs has other troubles, and packets find the addresses when it is done.
+        """
+        waiting = list(addresses)
+        for _ in range(_LOOKS):
+            waiting = [address for address in waiting if not self._is_local(address)]
+            if not waiting:
+                return
+            time.sleep(_PAUSE)
+
+    def _is_local(self, address: Address) -> bool:
+        payload = _ROUTE.pack(_NUMBERS[self._family], self._family.bits, 0, 0, 0, 0, 0, 0, 0) + attribute(1, address)
+        try:
+            (answer,) = self._link.request(_GET_ROUTE, payload)
+        except NetlinkError:
+            return False
+        kind: int = _ROUTE.unpack_from(answer.payload)[7]
+        return kind == _LOCAL
 
     def remove(self, addresses: Sequence[Address]) -> int:
         """Remove addresses; return the bytes sent."""
@@ -113,11 +144,17 @@ class Device:
     def _addresses(self, index: int, family: Family) -> list[Address]:
         found: Iterable[memoryview] = self._link.dump(GET_ADDRESS, addresses_request(family))
         decoded = [decode_address(payload) for payload in found]
-        return [item.address for item in decoded if item is not None and item.link == index and item.scope == 0]
+        return [item.address for item in decoded if item and item.link == index and item.prefix_length == family.bits]
 
 
 def _payload(index: int, address: Address) -> bytes:
+    """Lay out an address so that the kernel never takes it as the source of what is masqueraded.
+
+    In IPv4 it has the scope of the link, in IPv6 it is deprecated from the start.
+    """
     family = family_of(address)
-    flags = _NO_DETECTION if family is Family.IPV6 else 0
-    head = _ADDRESS.pack(_NUMBERS[family], family.bits, flags, 0, index)
-    return head + attribute(2, address) + attribute(1, address)
+    values = attribute(2, address) + attribute(1, address)
+    if family is Family.IPV4:
+        return _ADDRESS.pack(_NUMBERS[family], family.bits, 0, SCOPE_LINK, index) + values
+    head = _ADDRESS.pack(_NUMBERS[family], family.bits, _NO_DETECTION, 0, index)
+    return head + values + attribute(6, _LIFETIME)

@@ -23,11 +23,11 @@ def parse_save(text: str, ours: frozenset[ChainName]) -> dict[ChainName, Rules]:
         if line.startswith("*"):
             table = line[1:].strip()
         elif line.startswith(":"):
-            chain = ChainName(table, line[1:].split(maxsplit=1)[0])
+            chain = ChainName(table, line[1:].partition(" ")[0])
             if chain in ours and chain.chain not in BUILT_IN:
                 found[chain] = []
         elif line.startswith("-A "):
-            _, name, rule = line.split(" ", 2)
+            name, _, rule = line[3:].partition(" ")
             if name in BUILT_IN:
                 if _target(rule) in targets.get(table, ()):
                     found.setdefault(ChainName(table, name), []).append(rule)

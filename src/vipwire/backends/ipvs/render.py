@@ -1,11 +1,11 @@
 """From a Service's plan to virtual servers, real servers, VIPs and elements of sets.
 
     Forward                  virtual server and real servers
-    Reject                   a virtual server without any, and the set of those that reject
-    Drop                     a virtual server without any, and the set of those that drop
+    Reject                   the set of those that reject, and for TCP a virtual server without any
+    Drop                     the set of those that drop, and for TCP a virtual server without any
     external policy Local    two pools: see `marks`
 
-The virtual server stays when the last endpoint goes: connections that are still open end in peace.
+A TCP virtual server stays when the last endpoint goes: connections that are still open end in peace.
 """
 
 from collections.abc import Iterator
@@ -114,7 +114,10 @@ class _Writer:
 
     def _server(self, virtual: VirtualServer, action: Forward | Drop | Reject, frontend: Frontend) -> None:
         if not isinstance(action, Forward):
-            self.own[virtual] = scheduling(self._plan, self._manner, EVENLY)
+            # What starts on this node meets IPVS first, and of a virtual server without real servers a process that
+            # uses UDP hears "operation not permitted". The rules say it better; nothing drains there anyway.
+            if virtual.protocol == Protocol.TCP:
+                self.own[virtual] = scheduling(self._plan, self._manner, EVENLY)
             return
         chosen = scheduling(self._plan, self._manner, action.spread)
         if seconds := action.affinity_seconds:

@@ -1,0 +1,558 @@
+"""What ipvs mode does to packets, on a real IPVS kernel. Run by test_ipvs_guest.py inside the guest."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.fakes.values import ip, ips
+from tests.kernel.ipvs_proxy import BALANCER, EXTERNAL, NODE, VIP, IpvsProxy, addresses, proxied, slices, web
+
+from vipwire.backends.ipvs.kernel import Settings
+from vipwire.backends.ipvs.servers import Servers
+from vipwire.errors import CommitError, UnsupportedError
+from vipwire.lab.cluster import Lab
+from vipwire.lab.outcome import Outcome, ProbeResult, pods_of
+from vipwire.model.net import Family, Prefix, Protocol
+from vipwire.model.service import Service, ServicePort, TrafficPolicy
+from vipwire.netlink.ipvs import Timeouts
+from vipwire.reconcile.delta import diff
+
+pytestmark = pytest.mark.kernel
+
+FAMILIES = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
+PROTOCOLS = pytest.mark.parametrize("protocol", list(Protocol), ids=lambda protocol: protocol.label)
+TWO = ("pod-1a", "pod-2a")
+ALL = ("pod-1a", "pod-1b", "pod-1c", "pod-2a", "pod-2b")
+LOCAL = ("pod-1a", "pod-1b", "pod-1c")
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab() as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def shared(lab: Lab) -> Iterator[IpvsProxy]:
+    with proxied(lab) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(shared: IpvsProxy) -> Iterator[IpvsProxy]:
+    yield shared
+    for name in list(shared._objects):
+        shared.drop(name.name)
+    shared.housekeep()
+    shared.sync()
+    left = [line for line in shared.saved() if "-A" in line]
+    assert left == [], "a virtual server that disappears leaves nothing behind"
+
+
+def answered_by(results: list[ProbeResult]) -> set[str]:
+    assert {result.outcome for result in results} == {Outcome.ANSWERED}, pods_of(results)
+    return {result.pod for result in results}
+
+
+def annotated(**pairs: str) -> tuple[tuple[str, str], ...]:
+    return tuple((f"vipwire.io/{key.replace('_', '-')}", value) for key, value in pairs.items())
+
+
+@FAMILIES
+@PROTOCOLS
+def test_a_vip_is_answered_by_every_endpoint_in_turn(
+    lab: Lab, proxy: IpvsProxy, family: Family, protocol: Protocol
+) -> None:
+    port = ServicePort("", protocol, 80)
+    proxy.put(web(ports=(port,)), *slices(lab, "web", ALL, 8080, protocol))
+    for host in ("client", NODE, "pod-1c"):
+        results = lab.probe(host, VIP[family], 80, protocol, count=10, parallel=1)
+        assert pods_of(results) == dict.fromkeys(ALL, 2), f"{host}: {pods_of(results)}"
+
+
+@FAMILIES
+def test_pods_are_seen_as_themselves_and_others_as_the_node(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(), *slices(lab, "web", TWO))
+    seen = {host: {r.saw for r in lab.probe(host, VIP[family], 80, count=4)} for host in ("pod-1b", "client", NODE)}
+    node = {lab.address(NODE, family)}
+    assert seen == {"pod-1b": {lab.address("pod-1b", family)}, "client": node, NODE: node}
+
+
+@FAMILIES
+def test_a_pod_reaches_itself_through_a_vip(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(), *slices(lab, "web", ("pod-1a",)))
+    results = lab.probe("pod-1a", VIP[family], 80, count=3)
+    assert pods_of(results) == {"pod-1a": 3}
+    assert {result.saw for result in results} == {lab.address(NODE, family)}
+
+
+@FAMILIES
+@PROTOCOLS
+def test_a_node_port_is_served_on_every_address_of_the_node_and_on_no_vip(
+    lab: Lab, proxy: IpvsProxy, family: Family, protocol: Protocol
+) -> None:
+    port = ServicePort("", protocol, 80, 30080)
+    proxy.put(web(ports=(port,)), *slices(lab, "web", TWO, 80, protocol))
+    own = [each for each in lab.host(NODE).addresses if (":" in each) is (family is Family.IPV6)]
+    assert len(own) == 2
+    for address in own:
+        results = lab.probe("client", address, 30080, protocol, count=4)
+        assert answered_by(results) == set(TWO)
+        assert {result.saw for result in results} == {lab.address(NODE, family)}
+    (result,) = lab.probe("client", VIP[family], 30080, protocol, timeout=0.5)
+    # Linux's SCTP takes no notice of "port unreachable".
+    assert result.outcome is (Outcome.TIMED_OUT if protocol is Protocol.SCTP else Outcome.REFUSED)
+
+
+@FAMILIES
+@pytest.mark.parametrize("host", ["client", "pod-1b", NODE])
+def test_nobody_behind_a_service_is_said_at_once(lab: Lab, proxy: IpvsProxy, family: Family, host: str) -> None:
+    ports = (ServicePort("t", Protocol.TCP, 80, 30080), ServicePort("u", Protocol.UDP, 80, 30080))
+    proxy.put(web(external_ips=addresses(EXTERNAL), ports=ports))
+    for protocol in (Protocol.TCP, Protocol.UDP):
+        for address, port in ((VIP[family], 80), (EXTERNAL[family], 80), (lab.address(NODE, family), 30080)):
+            (result,) = lab.probe(host, address, port, protocol, timeout=0.9)
+            assert result.outcome is Outcome.REFUSED, f"{address}:{port}/{protocol.label}: {result}"
+
+
+@FAMILIES
+def test_host_ports_are_kept_off_the_vips(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(), *slices(lab, "web", TWO))
+    lab.serve(NODE, [9000])
+    try:
+        assert answered_by(lab.probe("client", lab.address(NODE, family), 9000)) == {NODE}
+        (result,) = lab.probe("client", VIP[family], 9000)
+        assert result.outcome is Outcome.REFUSED
+    finally:
+        lab.stop(NODE)
+
+
+@FAMILIES
+def test_source_ranges_admit_whom_they_name(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    first, second = [each for each in lab.host("client").addresses if (":" in each) is (family is Family.IPV6)]
+    service = web(load_balancer_ips=addresses(BALANCER), source_ranges=(Prefix.host(ip(first)),))
+    proxy.put(service, *slices(lab, "web", TWO))
+    assert answered_by(lab.probe("client", BALANCER[family], 80, source=first, count=4)) == set(TWO)
+    for host, source in (("client", second), ("pod-1b", None), (NODE, None)):
+        (result,) = lab.probe(host, BALANCER[family], 80, source=source, timeout=0.3)
+        assert result.outcome is Outcome.TIMED_OUT, f"{host} {source}: {result}"
+    assert answered_by(lab.probe("client", VIP[family], 80, source=second, count=4)) == set(TWO)
+
+
+@FAMILIES
+def test_source_ranges_that_admit_the_node_admit_its_processes(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    ranges = (Prefix.host(ip(lab.address(NODE, family))),)
+    proxy.put(web(load_balancer_ips=addresses(BALANCER), source_ranges=ranges), *slices(lab, "web", TWO))
+    assert answered_by(lab.probe(NODE, BALANCER[family], 80, count=4)) == set(TWO)
+
+
+def local_service(**fields: Any) -> Service:
+    return web(
+        external_policy=TrafficPolicy.LOCAL,
+        external_ips=addresses(EXTERNAL),
+        load_balancer_ips=addresses(BALANCER),
+        ports=(ServicePort("", Protocol.TCP, 80, 30080),),
+        **fields,
+    )
+
+
+@FAMILIES
+def test_external_policy_local_has_two_pools(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(local_service(), *slices(lab, "web", TWO))
+    places = ((EXTERNAL[family], 80), (BALANCER[family], 80), (lab.address(NODE, family), 30080))
+    for address, port in places:
+        outside = lab.probe("client", address, port, count=6)
+        assert answered_by(outside) == {"pod-1a"}, address
+        assert {result.saw for result in outside} == {lab.address("client", family)}
+        pod = lab.probe("pod-1b", address, port, count=6)
+        assert answered_by(pod) == set(TWO), address
+        assert {result.saw for result in pod} == {lab.address("pod-1b", family)}
+        node = lab.probe(NODE, address, port, count=6)
+        assert answered_by(node) == set(TWO), address
+        assert {result.saw for result in node} == {lab.address(NODE, family)}
+
+
+@FAMILIES
+def test_external_policy_local_without_local_endpoints_drops(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(local_service(), *slices(lab, "web", ("pod-2a",)))
+    for address, port in ((EXTERNAL[family], 80), (BALANCER[family], 80), (lab.address(NODE, family), 30080)):
+        (result,) = lab.probe("client", address, port, timeout=0.3)
+        assert result.outcome is Outcome.TIMED_OUT, f"{address}: {result}"
+        for host in ("pod-1b", NODE):
+            assert answered_by(lab.probe(host, address, port, count=2)) == {"pod-2a"}, f"{host} {address}"
+
+
+@FAMILIES
+def test_external_policy_local_keeps_a_client_where_it_was(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(local_service(affinity_seconds=100), *slices(lab, "web", ALL))
+    first = answered_by(lab.probe("client", EXTERNAL[family], 80, count=8))
+    assert len(first) == 1
+    assert first <= set(LOCAL)
+
+
+@FAMILIES
+def test_internal_policy_local(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(internal_policy=TrafficPolicy.LOCAL), *slices(lab, "web", TWO))
+    for host in ("client", "pod-1b", NODE):
+        assert answered_by(lab.probe(host, VIP[family], 80, count=4)) == {"pod-1a"}
+    proxy.put(web(internal_policy=TrafficPolicy.LOCAL), *slices(lab, "web", ("pod-2a",)))
+    for host in ("client", "pod-1b", NODE):
+        (result,) = lab.probe(host, VIP[family], 80, timeout=0.3)
+        assert result.outcome is Outcome.TIMED_OUT, f"{host}: {result}"
+
+
+@FAMILIES
+@PROTOCOLS
+def test_affinity_keeps_a_client_where_it_was(lab: Lab, proxy: IpvsProxy, family: Family, protocol: Protocol) -> None:
+    port = ServicePort("", protocol, 80)
+    proxy.put(web(ports=(port,), affinity_seconds=100), *slices(lab, "web", ALL, 80, protocol))
+    assert len(answered_by(lab.probe("client", VIP[family], 80, protocol, count=10))) == 1
+    assert any("-p 100" in line for line in proxy.saved())
+    proxy.put(web(ports=(port,)), *slices(lab, "web", ALL, 80, protocol))
+    assert len(answered_by(lab.probe("pod-1b", VIP[family], 80, protocol, count=10))) == len(ALL)
+
+
+@FAMILIES
+def test_a_removed_endpoint_finishes_its_connections(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(), *slices(lab, "web", ("pod-1a",)))
+    line = proxy.lines[family]
+    with lab.connect("client", VIP[family], 80) as connection:
+        proxy.put(web(), *slices(lab, "web", ("pod-2a",)))
+        proxy.housekeep()
+        gone = lab.address("pod-1a", family)
+        assert any(gone in each and each.endswith("-w 0") for each in proxy.saved())
+        assert connection.exchange(b"still here\n") == b"still here\n"
+        assert answered_by(lab.probe("client", VIP[family], 80, count=4)) == {"pod-2a"}
+        assert line.backend.housekeeping_due() is not None
+    assert any(gone in each for each in proxy.saved()), "it is kept while its connections linger in TIME_WAIT"
+    proxy.put(web(), *slices(lab, "web", TWO))
+    assert answered_by(lab.probe("client", VIP[family], 80, count=8)) == set(TWO), "it may come back meanwhile"
+
+
+@FAMILIES
+def test_an_idle_endpoint_is_removed_at_once(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(), *slices(lab, "web", TWO))
+    proxy.put(web(), *slices(lab, "web", ("pod-2a",)))
+    proxy.housekeep()
+    assert not any(lab.address("pod-1a", family) in each for each in proxy.saved())
+    assert proxy.lines[family].backend.housekeeping_due() is None
+
+
+@FAMILIES
+def test_draining_ends_when_its_time_is_up(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    service = web(annotations=annotated(drain_seconds="30"))
+    proxy.put(service, *slices(lab, "web", ("pod-1a",)))
+    line, gone = proxy.lines[family], lab.address("pod-1a", family)
+    with lab.connect("client", VIP[family], 80):
+        proxy.put(service, *slices(lab, "web", ("pod-2a",)))
+        line.clock.now += 29
+        proxy.housekeep()
+        assert any(gone in each for each in proxy.saved())
+        line.clock.now += 2
+        proxy.housekeep()
+        assert not any(gone in each for each in proxy.saved())
+
+
+@FAMILIES
+def test_udp_endpoints_are_removed_at_once(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    port = ServicePort("", Protocol.UDP, 80)
+    proxy.put(web(ports=(port,)), *slices(lab, "web", ("pod-1a",), 80, Protocol.UDP))
+    with lab.connect("client", VIP[family], 80, Protocol.UDP) as flow:
+        proxy.put(web(ports=(port,)), *slices(lab, "web", ("pod-2a",), 80, Protocol.UDP))
+        assert not any(lab.address("pod-1a", family) in each for each in proxy.saved())
+        assert b"pod-2a" in flow.exchange(b"?\n"), "since 5.9 the kernel schedules it anew"
+
+
+def shares(lab: Lab, host: str, family: Family, count: int = 12) -> Counter[str]:
+    return pods_of(lab.probe(host, VIP[family], 80, count=count, parallel=1))
+
+
+def weighted(scheduler: str, **weights: int) -> tuple[tuple[str, str], ...]:
+    text = "{" + ", ".join(f'"{address}": {weight}' for address, weight in weights.items()) + "}"
+    return annotated(scheduler=scheduler) + ((("vipwire.io/weights", text),) if weights else ())
+
+
+@FAMILIES
+@pytest.mark.parametrize("scheduler", ["rr", "wrr"])
+def test_round_robin(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) -> None:
+    proxy.put(web(annotations=annotated(scheduler=scheduler)), *slices(lab, "web", TWO))
+    answers = [result.pod for result in lab.probe("client", VIP[family], 80, count=8, parallel=1)]
+    assert answers in ([*TWO] * 4, [*reversed(TWO)] * 4)
+
+
+@FAMILIES
+@pytest.mark.parametrize("scheduler", ["rr", "wrr"])
+def test_weights(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) -> None:
+    pairs = weighted(scheduler, **{lab.address("pod-1a", family): 3})
+    proxy.put(web(annotations=pairs), *slices(lab, "web", TWO))
+    assert shares(lab, "client", family) == {"pod-1a": 9, "pod-2a": 3}
+
+
+@FAMILIES
+@pytest.mark.parametrize("scheduler", ["lc", "wlc", "sed", "nq"])
+def test_least_connections(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) -> None:
+    """Whoever has an open connection gets no further one while another is free."""
+    proxy.put(web(annotations=annotated(scheduler=scheduler)), *slices(lab, "web", TWO))
+    with lab.connect("client", VIP[family], 80) as first, lab.connect("client", VIP[family], 80) as second:
+        assert {first.answer.pod, second.answer.pod} == set(TWO)
+        first.close()
+        for _ in range(3):
+            with lab.connect("client", VIP[family], 80) as more:
+                assert more.answer.pod == first.answer.pod
+
+
+@FAMILIES
+@pytest.mark.parametrize("scheduler", ["wlc", "sed"])
+def test_weighted_least_connections(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) -> None:
+    pairs = weighted(scheduler, **{lab.address("pod-1a", family): 3})
+    proxy.put(web(annotations=pairs), *slices(lab, "web", TWO))
+    opened = [lab.connect("client", VIP[family], 80) for _ in range(8)]
+    try:
+        assert Counter(each.answer.pod for each in opened) == {"pod-1a": 6, "pod-2a": 2}
+    finally:
+        for each in opened:
+            each.close()
+
+
+@FAMILIES
+def test_never_queue_prefers_an_idle_server_to_a_strong_one(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    pairs = weighted("nq", **{lab.address("pod-1a", family): 100})
+    proxy.put(web(annotations=pairs), *slices(lab, "web", TWO))
+    with lab.connect("client", VIP[family], 80) as first, lab.connect("client", VIP[family], 80) as second:
+        assert {first.answer.pod, second.answer.pod} == set(TWO)
+        with lab.connect("client", VIP[family], 80) as third:
+            assert third.answer.pod == "pod-1a"
+
+
+@FAMILIES
+def test_source_hash(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(annotations=annotated(scheduler="sh")), *slices(lab, "web", ALL))
+    for host in ("client", "pod-1b"):
+        assert len(shares(lab, host, family)) == 1
+
+
+@FAMILIES
+def test_source_hash_falls_back_when_its_server_drains(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(annotations=annotated(scheduler="sh")), *slices(lab, "web", ALL))
+    with lab.connect("client", VIP[family], 80) as connection:
+        gone = connection.answer.pod
+        rest = [pod for pod in ALL if pod != gone]
+        proxy.put(web(annotations=annotated(scheduler="sh")), *slices(lab, "web", rest))
+        proxy.housekeep()
+        assert any(lab.address(gone, family) in each and "-w 0" in each for each in proxy.saved())
+        assert answered_by(lab.probe("client", VIP[family], 80, count=8)) <= set(rest)
+
+
+@FAMILIES
+def test_destination_hash(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(annotations=annotated(scheduler="dh")), *slices(lab, "web", ALL))
+    assert len(shares(lab, "client", family) + shares(lab, "pod-1b", family)) == 1
+
+
+@FAMILIES
+def test_maglev_by_client(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    pairs = annotated(scheduler="mh", scheduler_flags="mh-fallback")
+    proxy.put(web(annotations=pairs), *slices(lab, "web", ALL))
+    (before,) = shares(lab, "client", family)
+    rest = [pod for pod in ALL if pod == before or pod in TWO]
+    proxy.put(web(annotations=pairs), *slices(lab, "web", rest))
+    proxy.housekeep()
+    assert set(shares(lab, "client", family)) == {before}, "who keeps its server keeps its clients"
+
+
+@FAMILIES
+def test_maglev_by_client_and_port(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(annotations=annotated(scheduler="mh")), *slices(lab, "web", ALL))
+    assert len(shares(lab, "client", family, 40)) > 2
+    same = {lab.probe("client", VIP[family], 80, source_port=40404)[0].pod for _ in range(3)}
+    assert len(same) == 1
+
+
+@FAMILIES
+def test_maglev_has_nobody_turned_away_by_a_draining_server(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(annotations=annotated(scheduler="mh")), *slices(lab, "web", ALL))
+    opened = [lab.connect("client", VIP[family], 80) for _ in range(12)]
+    try:
+        proxy.put(web(annotations=annotated(scheduler="mh")), *slices(lab, "web", TWO))
+        proxy.housekeep()
+        assert answered_by(lab.probe("client", VIP[family], 80, count=40)) == set(TWO)
+    finally:
+        for each in opened:
+            each.close()
+
+
+@FAMILIES
+@pytest.mark.parametrize("scheduler", ["lblc", "lblcr"])
+def test_locality(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) -> None:
+    """One destination stays with one server while that is not overloaded."""
+    proxy.put(web(annotations=annotated(scheduler=scheduler)), *slices(lab, "web", ALL))
+    assert len(shares(lab, "client", family) + shares(lab, "pod-1b", family)) == 1
+
+
+@FAMILIES
+def test_failover_takes_the_heaviest(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    pairs = weighted("fo", **{lab.address("pod-2a", family): 5})
+    proxy.put(web(annotations=pairs), *slices(lab, "web", ALL))
+    assert set(shares(lab, "client", family)) == {"pod-2a"}
+    proxy.put(web(annotations=pairs), *slices(lab, "web", ("pod-1a",)))
+    assert set(shares(lab, "client", family)) == {"pod-1a"}
+
+
+@FAMILIES
+def test_overflow_takes_the_next_when_the_heaviest_is_full(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    pairs = weighted("ovf", **{lab.address("pod-2a", family): 2})
+    proxy.put(web(annotations=pairs), *slices(lab, "web", TWO))
+    opened = [lab.connect("client", VIP[family], 80) for _ in range(4)]
+    try:  # full is whoever has more open connections than its weight
+        assert [each.answer.pod for each in opened] == ["pod-2a", "pod-2a", "pod-2a", "pod-1a"]
+    finally:
+        for each in opened:
+            each.close()
+
+
+def test_kube_routers_annotations_count(lab: Lab, proxy: IpvsProxy) -> None:
+    pairs = (("kube-router.io/service.scheduler", "mh"), ("kube-router.io/service.schedflags", "flag-1,flag-2"))
+    proxy.put(web(annotations=pairs), *slices(lab, "web", TWO))
+    assert {line.split(" -s ")[1] for line in proxy.saved() if line.startswith("-A")} == {"mh -b mh-fallback,mh-port"}
+
+
+def test_an_unknown_scheduler_holds_up_its_service_only(lab: Lab, proxy: IpvsProxy) -> None:
+    proxy.put(web(annotations=annotated(scheduler="nosuch")), *slices(lab, "web", TWO))
+    text = " ".join(str(each) for line in proxy.lines.values() for each in line.reconciler.isolated.values())
+    assert "no IPVS scheduler 'nosuch'" in text
+    assert "ip_vs_nosuch" in text
+    proxy.put(web(), *slices(lab, "web", TWO))
+    assert answered_by(lab.probe("client", VIP[Family.IPV4], 80, count=4)) == set(TWO)
+
+
+def test_an_unknown_scheduler_of_the_node_is_found_at_start(lab: Lab) -> None:
+    with pytest.raises(UnsupportedError, match="load the module ip_vs_nosuch"):
+        IpvsProxy(lab, Settings("nosuch"))
+    assert "198.51.100.0" not in lab.run(NODE, ["ipvsadm", "-Sn"]).stdout
+
+
+def test_a_new_process_finds_nothing_to_do(lab: Lab, proxy: IpvsProxy) -> None:
+    proxy.put(
+        local_service(source_ranges=(Prefix.parse("192.0.2.0/24"), Prefix.parse("2001:db8:7::/64"))),
+        *slices(lab, "web", ALL),
+    )
+    before = proxy.state()
+    other = proxy.restarted()
+    try:
+        for family, report in other.sync().items():
+            assert (report.added, report.changed, report.removed) == (0, 0, 0), family
+            assert report.observed is not None
+            assert report.observed > 30
+    finally:
+        other.close()
+    assert proxy.state() == before
+
+
+def test_drift_is_found_and_repaired(lab: Lab, proxy: IpvsProxy) -> None:
+    proxy.put(web(ports=(ServicePort("", Protocol.TCP, 80, 30080),)), *slices(lab, "web", TWO))
+    before = proxy.state()
+    assert proxy.check() == dict.fromkeys(Family, False)
+    harms = (
+        "ipvsadm -D -t 10.96.0.10:80",
+        "ipvsadm -d -t 10.96.0.10:80 -r 10.244.2.11:80",
+        "ipvsadm -E -t 10.96.0.10:80 -s wlc",
+        "ipvsadm -a -t 10.96.0.10:80 -r 10.244.2.12:80 -m",
+        "ipvsadm -C",
+        "ip address del 10.96.0.10/32 dev kube-ipvs0",
+        "ip link del kube-ipvs0",
+        "ipset del KUBE-CLUSTER-IP 10.96.0.10,tcp:80",
+        "ipset add KUBE-CLUSTER-IP 10.96.0.99,tcp:80",
+        "iptables-legacy -t nat -F KUBE-SERVICES",
+        "iptables-legacy -t nat -F PREROUTING",
+        "iptables-legacy -t filter -I KUBE-IPVS-FILTER -j DROP",
+    )
+    for harm in harms:
+        lab.run(NODE, harm.split())
+        assert proxy.check()[Family.IPV4], harm
+        assert proxy.state() == before, harm
+        assert proxy.check()[Family.IPV4] is False, harm
+    assert answered_by(lab.probe("client", VIP[Family.IPV4], 80, count=4)) == set(TWO)
+
+
+def test_what_is_not_ours_is_never_touched(lab: Lab) -> None:
+    foreign = "-A -t 192.168.0.1:7777 -s wlc"
+    rule = "-A INPUT -p tcp -m tcp --dport 7777 -j ACCEPT"
+    with proxied(lab) as proxy:
+        proxy.ipvsadm(*foreign.split())
+        proxy.ipvsadm("-A", "-f", "7", "-s", "rr")
+        lab.run(NODE, ["iptables-legacy", *rule.split()])
+        lab.run(NODE, ["ipset", "create", "theirs", "hash:ip"])
+        proxy.put(local_service(), *slices(lab, "web", ALL))
+        assert proxy.check() == dict.fromkeys(Family, False)
+        proxy.clean()
+        saved = proxy.state()
+        assert foreign in saved
+        assert "-A -f 7 -s rr" in saved
+        assert rule in saved
+        assert "create theirs" in saved
+        assert "KUBE" not in saved
+        assert "kube-ipvs0" not in saved
+    lab.run(NODE, ["ipvsadm", "-C"])
+    lab.run(NODE, ["iptables-legacy", "-F"])
+    lab.run(NODE, ["ipset", "destroy", "theirs"])
+
+
+def test_excluded_addresses_are_left_alone(lab: Lab) -> None:
+    lab.run(NODE, ["ipvsadm", "-A", "-t", "10.96.0.10:80", "-s", "wlc"])
+    settings = Settings(exclude=(Prefix.parse("10.96.0.0/16"),))
+    with proxied(lab, settings) as proxy:
+        proxy.put(web(external_ips=addresses(EXTERNAL)), *slices(lab, "web", TWO))
+        assert "-A -t 10.96.0.10:80 -s wlc" in proxy.saved()
+        assert not any("-a -t 10.96.0.10:80" in each for each in proxy.saved())
+        assert answered_by(lab.probe("client", EXTERNAL[Family.IPV4], 80, count=4)) == set(TWO)
+    assert "-A -t 10.96.0.10:80 -s wlc" in lab.run(NODE, ["ipvsadm", "-Sn"]).stdout
+    lab.run(NODE, ["ipvsadm", "-C"])
+
+
+def test_a_virtual_server_that_stands_where_a_service_needs_it_is_taken_over(lab: Lab, proxy: IpvsProxy) -> None:
+    proxy.ipvsadm("-A", "-t", "10.96.0.10:80", "-s", "wlc")
+    proxy.put(web(), *slices(lab, "web", TWO))
+    assert "-A -t 10.96.0.10:80 -s rr" in proxy.saved()
+    assert answered_by(lab.probe("client", VIP[Family.IPV4], 80, count=4)) == set(TWO)
+
+
+def test_timeouts_are_set_and_zero_leaves_what_there_is(lab: Lab, shared: IpvsProxy) -> None:
+    del shared
+    with lab.inside(NODE):
+        servers = Servers(Family.IPV4)
+    before = servers.timeouts()
+    servers.set_timeouts(Timeouts(1234, 0, 56))
+    assert servers.timeouts() == Timeouts(1234, before.tcp_fin, 56)
+    servers.set_timeouts(before)
+    assert servers.timeouts() == before
+    servers.close()
+
+
+def test_an_external_ip_that_the_node_has_itself_stays_where_it_is(lab: Lab, proxy: IpvsProxy) -> None:
+    own = lab.address(NODE)
+    proxy.put(web(external_ips=ips(own)), *slices(lab, "web", TWO))
+    assert answered_by(lab.probe("client", own, 80, count=4)) == set(TWO)
+    lab.serve(NODE, [9000])
+    try:
+        assert answered_by(lab.probe("client", own, 9000)) == {NODE}, "its other ports are its own"
+    finally:
+        lab.stop(NODE)
+    assert own not in lab.run(NODE, ["ip", "address", "show", "dev", "kube-ipvs0"]).stdout
+
+
+def test_a_refused_commit_leaves_everything_as_it_was(lab: Lab, proxy: IpvsProxy) -> None:
+    proxy.put(web(), *slices(lab, "web", TWO))
+    before = proxy.state()
+    line = proxy.lines[Family.IPV4]
+    service = web(external_ips=addresses(EXTERNAL), annotations=annotated(scheduler="nosuch"))
+    proxy._objects[service.name] = service, slices(lab, "web", ALL)
+    for change in line.planner.update([service.name], proxy._view).values():
+        assert change.new is not None
+        rendered = line.backend.render(change.new)
+        with lab.inside(NODE):
+            held = line.backend.observe()
+            delta = diff({key: held[key] for key in rendered.own if key in held}, rendered.own)
+            with pytest.raises(CommitError, match="nosuch"):
+                line.backend.commit(delta)
+    assert proxy.state() == before

@@ -1,0 +1,200 @@
+"""A lab whose first node is served by ipvs mode in this very process: for tests inside a guest."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tests.fakes.values import named
+
+from vipwire.backends.ipvs import start
+from vipwire.backends.ipvs.kernel import IpvsBackend, Settings
+from vipwire.backends.ipvs.names import Object, ObjectKey
+from vipwire.host.sysctl import apply_sysctls
+from vipwire.lab.cluster import Lab
+from vipwire.lab.outcome import ProbeResult
+from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Family, Prefix, Protocol, family_of, parse_address
+from vipwire.model.service import Service, ServicePort
+from vipwire.netlink.ipvs import Timeouts
+from vipwire.plan.node import NodePlan, PodPrefixes
+from vipwire.plan.planner import Planner
+from vipwire.reconcile.reconciler import Reconciler, Report
+
+NODE = "node-1"
+EVERYWHERE = {Family.IPV4: "0.0.0.0/0", Family.IPV6: "::/0"}
+PODS = {Family.IPV4: "10.244.0.0/16", Family.IPV6: "fd00:10:244::/48"}
+VIP = {Family.IPV4: "10.96.0.10", Family.IPV6: "fd00:10:96::10"}
+EXTERNAL = {Family.IPV4: "198.51.100.10", Family.IPV6: "2001:db8:5::10"}
+BALANCER = {Family.IPV4: "198.51.100.20", Family.IPV6: "2001:db8:5::20"}
+TCP = ServicePort("", Protocol.TCP, 80)
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Line:
+    """One family of one proxy: plans, objects, kernel."""
+
+    def __init__(self, lab: Lab, family: Family, settings: Settings) -> None:
+        self.family = family
+        self.clock = Clock()
+        self.backend = IpvsBackend(family, settings, self.clock)
+        self.reconciler: Reconciler[ObjectKey, Object] = Reconciler(self.backend)
+        own = tuple(a for a in map(parse_address, lab.host(NODE).addresses) if family_of(a) is family)
+        node = NodePlan(
+            family,
+            NODE,
+            address=own[0],
+            pod_traffic=PodPrefixes((Prefix.parse(PODS[family]),)),
+            node_port_addresses=(Prefix.parse(EVERYWHERE[family]),),
+            addresses=own,
+        )
+        self.planner = Planner(node)
+        self.reconciler.desire_node(self.backend.render_node(node))
+
+
+class IpvsProxy:
+    """ipvs mode of both families on the lab's first node."""
+
+    def __init__(self, lab: Lab, settings: Settings | None = None) -> None:
+        self.lab = lab
+        self._settings = settings or Settings()
+        self._objects: dict[ObjectName, tuple[Service, tuple[EndpointSlice, ...]]] = {}
+        with lab.inside(NODE):
+            apply_sysctls(start.ipvs_sysctls((6, 1), strict_arp=False))
+            for backend in start.build(Family, self._settings, Timeouts()).values():
+                backend.close()
+            self.lines = {family: Line(lab, family, self._settings) for family in Family}
+        self.sync()
+
+    def close(self) -> None:
+        """Close the backends; what is programmed stays."""
+        for line in self.lines.values():
+            line.backend.close()
+
+    def restarted(self) -> "IpvsProxy":
+        """Make another process's proxy that knows the same objects; it has synced when this returns."""
+        other = object.__new__(IpvsProxy)
+        other.lab, other._settings, other._objects = self.lab, self._settings, dict(self._objects)
+        with self.lab.inside(NODE):
+            other.lines = {family: Line(self.lab, family, self._settings) for family in Family}
+        for name in other._objects:
+            other._plan(name)
+        return other
+
+    def put(self, service: Service, *slices: EndpointSlice) -> dict[Family, Report[ObjectKey]]:
+        """Put a Service with its slices; sync."""
+        self._objects[service.name] = service, slices
+        self._plan(service.name)
+        return self.sync()
+
+    def drop(self, name: str) -> dict[Family, Report[ObjectKey]]:
+        """Remove a Service; sync."""
+        del self._objects[named(name)]
+        self._plan(named(name))
+        return self.sync()
+
+    def sync(self) -> dict[Family, Report[ObjectKey]]:
+        """Make the kernel as planned."""
+        with self.lab.inside(NODE):
+            return {family: line.reconciler.sync() for family, line in self.lines.items()}
+
+    def check(self) -> dict[Family, bool]:
+        """Look for drift, as the loop does every sync period, and repair it; tell where there was any."""
+        with self.lab.inside(NODE):
+            found = {family: line.reconciler.verify() for family, line in self.lines.items()}
+        self.sync()
+        self.housekeep()
+        return found
+
+    def housekeep(self) -> None:
+        """Let draining servers go."""
+        for line in self.lines.values():
+            line.backend.housekeep()
+
+    def clean(self) -> None:
+        """Remove everything of ours."""
+        with self.lab.inside(NODE):
+            for line in self.lines.values():
+                line.backend.delete()
+
+    def ipvsadm(self, *arguments: str) -> str:
+        """Run ipvsadm on the node."""
+        return str(self.lab.run(NODE, ["ipvsadm", *arguments]).stdout)
+
+    def saved(self) -> list[str]:
+        """List virtual and real servers as ipvsadm saves them."""
+        return self.ipvsadm("-Sn").splitlines()
+
+    def state(self) -> str:
+        """Print all of the node that ipvs mode may touch."""
+        texts = [self.ipvsadm("-Sn")]
+        commands = (["ipset", "save"], ["iptables-legacy-save"], ["ip6tables-legacy-save"], ["ip", "-o", "address"])
+        texts += [str(self.lab.run(NODE, command).stdout) for command in commands]
+        lines = "".join(texts).splitlines()
+        lines = [line.partition(": ")[2] if ": kube-ipvs0" in line else line for line in lines]
+        return "\n".join(line.split(" [")[0] for line in lines if not line.startswith(("#", ":", "*", "COMMIT")))
+
+    def probe(self, host: str, address: str, port: int = 80, **more: Any) -> list[ProbeResult]:
+        """Connect from a host."""
+        return self.lab.probe(host, address, port, **more)
+
+    def _plan(self, name: ObjectName) -> None:
+        for line in self.lines.values():
+            for changed, change in line.planner.update([name], self._view).items():
+                line.reconciler.desire(changed, change.new)
+
+    def _view(self, name: ObjectName) -> tuple[Service | None, Sequence[EndpointSlice]]:
+        return self._objects.get(name, (None, ()))
+
+
+def slices(
+    lab: Lab, service: str, pods: Sequence[str], port: int = 80, protocol: Protocol = Protocol.TCP, name: str = ""
+) -> tuple[EndpointSlice, ...]:
+    """Make a Service's slices of both families from the names of Pods."""
+
+    def endpoints(family: Family) -> Iterator[Endpoint]:
+        for pod in pods:
+            yield Endpoint(parse_address(lab.address(pod, family)), node=lab.topology.node_of(pod))
+
+    ports = (EndpointPort(name, protocol, port),)
+    return tuple(
+        EndpointSlice(
+            named(f"{service}-{family.value.lower()}-{protocol.label}"),
+            named(service),
+            family,
+            ports,
+            tuple(endpoints(family)),
+        )
+        for family in Family
+    )
+
+
+def web(**fields: Any) -> Service:
+    """Make the dual-stack Service `web` with a ClusterIP and port 80/TCP, unless other ports are given."""
+    ports = fields.pop("ports", (TCP,))
+    return Service(named("web"), ports, tuple(map(parse_address, VIP.values())), **fields)
+
+
+def addresses(of: dict[Family, str]) -> tuple[Any, ...]:
+    """Read one address of each family."""
+    return tuple(map(parse_address, of.values()))
+
+
+@contextlib.contextmanager
+def proxied(lab: Lab, settings: Settings | None = None) -> Iterator[IpvsProxy]:
+    """Have ipvs mode for a while, and nothing of it afterwards."""
+    proxy = IpvsProxy(lab, settings)
+    try:
+        yield proxy
+    finally:
+        proxy.clean()
+        proxy.close()

@@ -1,0 +1,52 @@
+"""Runs the tests of ipvs mode under a kernel that has IPVS: a guest is booted once for all of its suites."""
+
+import io
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from vipwire.lab import kernel
+
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(1500)]
+
+HERE = Path(__file__).parent
+SUITES = ("ipvs_packets",)
+
+
+class Guest:
+    """What became of the tests in the guest: by suite, the texts of those that failed, and how many passed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.said = io.BytesIO()
+        report = folder / "report.xml"
+        files = [str(HERE / f"{suite}.py") for suite in SUITES]
+        options = ["-p", "no:cacheprovider", "--tb=short", "-q", f"--junit-xml={report}", "--timeout=120"]
+        command = [sys.executable, "-m", "pytest", *options, *files]
+        guest = kernel.Guest(timeout=1400, writable=(folder,))
+        self.status = kernel.run(command, guest, stdout=self.said, stderr=self.said)
+        self.cases = list(ET.parse(report).getroot().iter("testcase")) if report.exists() else []  # noqa: S314
+
+    def of(self, suite: str) -> tuple[int, list[str]]:
+        """Count the tests of a suite that passed, and print the others."""
+        mine = [case for case in self.cases if suite in case.get("classname", "")]
+        bad = [case for case in mine if any(child.tag in ("failure", "error", "skipped") for child in case)]
+        texts = [f"{case.get('name')}\n{''.join(child.text or '' for child in case)}" for case in bad]
+        return len(mine) - len(bad), texts
+
+
+@pytest.fixture(scope="session")
+def guest(tmp_path_factory: pytest.TempPathFactory) -> Guest:
+    if why := kernel.obstacle():
+        pytest.skip(f"ipvs mode is not tested: no kernel of its own can be booted: {why}")
+    return Guest(tmp_path_factory.mktemp("guest"))
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_in_the_guest(guest: Guest, suite: str) -> None:
+    passed, failed = guest.of(suite)
+    said = guest.said.getvalue().decode(errors="replace")
+    assert not failed, "\n\n".join(failed)
+    assert passed > 0, f"nothing was tested; the guest said:\n{said[-6000:]}"
+    assert guest.status == 0, said[-6000:]

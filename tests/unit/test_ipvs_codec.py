@@ -1,0 +1,144 @@
+"""The bytes of IPVS and ipset, and the text of /proc/net/ip_vs, as kernels speak them."""
+
+import struct
+
+import pytest
+from tests.fakes.values import cidr, ip
+
+from vipwire.backends.ipvs.table import Row, parse_table
+from vipwire.errors import DecodeError
+from vipwire.model.net import Address, Family
+from vipwire.netlink import ipset, ipvs
+from vipwire.netlink.attributes import attribute, attributes, nested
+from vipwire.netlink.generic import ask_family, command, family_number
+from vipwire.netlink.ipset import Element, SetSpec, SetType
+from vipwire.netlink.ipvs import Command, Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+
+WEB = VirtualServer(6, ip("10.96.0.1"), 80)
+WEB6 = VirtualServer(17, ip("fd00::1"), 53)
+MARKED = VirtualServer(0, Address(b""), 0, 0x1234)
+SCHEDULING = Scheduling("mh", Flag.SCHEDULER_2 | Flag.PERSISTENT, 300)
+
+
+def test_a_service_command_reads_back_as_the_kernel_lists_it() -> None:
+    for family, server in ((Family.IPV4, WEB), (Family.IPV6, WEB6), (Family.IPV4, MARKED), (Family.IPV6, MARKED)):
+        payload = ipvs.service_command(Command.NEW_SERVICE, family, server, SCHEDULING)
+        assert payload[0] == Command.NEW_SERVICE
+        assert ipvs.decode_service(memoryview(payload))[:3] == (family, server, SCHEDULING)
+
+
+def test_a_service_is_laid_out_as_ipvsadm_lays_it_out() -> None:
+    payload = ipvs.service_command(Command.NEW_SERVICE, Family.IPV4, WEB, Scheduling("rr"))
+    found = attributes(attributes(payload, 4)[1])
+    assert bytes(found[2]) == struct.pack("=H", 6)
+    assert bytes(found[3]) == b"\x0a\x60\x00\x01" + bytes(12)
+    assert bytes(found[4]) == b"\x00\x50"
+    assert bytes(found[6]) == b"rr\0"
+    assert bytes(found[7]) == struct.pack("=II", 0, 0xFFFFFFFF)
+    assert bytes(found[9]) == b"\xff" * 4
+    ipv6 = attributes(attributes(ipvs.service_command(Command.NEW_SERVICE, Family.IPV6, WEB6, SCHEDULING), 4)[1])
+    assert bytes(ipv6[9]) == struct.pack("=I", 128), "a prefix length there"
+
+
+def test_a_deletion_names_the_service_only() -> None:
+    found = attributes(attributes(ipvs.service_command(Command.DEL_SERVICE, Family.IPV4, WEB, None), 4)[1])
+    assert set(found) == {1, 2, 3, 4}
+
+
+def test_the_kernels_own_flag_is_no_flag_of_ours() -> None:
+    inside = b"".join(
+        (
+            attribute(1, struct.pack("=H", 2)),
+            attribute(5, struct.pack("=I", 7)),
+            attribute(6, b"rr\0"),
+            attribute(7, struct.pack("=II", 0x02, 0xFFFFFFFF)),
+        )
+    )
+    assert ipvs.decode_service(memoryview(command(1, nested(1, inside))))[2] == Scheduling("rr")
+
+
+def test_a_dest_reads_back() -> None:
+    real = RealServer(WEB, ip("10.0.0.1"), 8080)
+    payload = ipvs.dest_command(Command.NEW_DEST, Family.IPV4, real, Forwarding(3, Method.TUNNEL))
+    dest = attributes(attributes(payload, 4)[2])
+    extra = attribute(7, struct.pack("=I", 5)) + attribute(8, struct.pack("=I", 6))
+    again = command(Command.NEW_DEST, nested(2, *(attribute(k, bytes(v)) for k, v in dest.items()), extra))
+    state = ipvs.decode_dest(memoryview(again))
+    assert (state.address, state.port, state.forwarding) == (real.address, 8080, Forwarding(3, Method.TUNNEL))
+    assert (state.active, state.inactive) == (5, 6)
+
+
+def test_timeouts_that_are_zero_are_not_sent() -> None:
+    sent = attributes(ipvs.set_timeouts(ipvs.Timeouts(900, 0, 300)), 4)
+    assert {kind: struct.unpack("=I", value)[0] for kind, value in sent.items()} == {4: 900, 6: 300}
+
+
+def test_the_family_is_asked_for_by_name() -> None:
+    assert bytes(attributes(ask_family("IPVS"), 4)[2]) == b"IPVS\0"
+    assert family_number(memoryview(command(1, attribute(1, struct.pack("=H", 33))))) == 33
+    with pytest.raises(DecodeError, match="no number"):
+        family_number(memoryview(command(1)))
+
+
+@pytest.mark.parametrize(
+    ("element", "mark"),
+    [
+        (Element(ip("10.0.0.1")), 0),
+        (Element(ip("10.0.0.1"), 6, 80), 0x12345678),
+        (Element(ip("fd00::1"), 132, 65535), 0xFFFFFFFF),
+        (Element(ip("10.0.0.1"), 17, 53, ip("10.0.0.2")), 0),
+        (Element(ip("10.0.0.1"), 6, 80, cidr("192.0.2.0/24")), 0),
+        (Element(ip("fd00::1"), 6, 80, cidr("2001:db8::/32")), 0),
+        (Element(port=30080), 0),
+    ],
+)
+def test_an_element_reads_back(element: Element, mark: int) -> None:
+    (payload,) = ipset.changes(Family.IPV4, "KUBE-X", [(element, mark)])
+    found = ipset.decode_list(memoryview(payload))
+    assert found.name == "KUBE-X"
+    assert found.elements == ((element, mark),)
+
+
+def test_many_elements_are_several_messages() -> None:
+    elements = [(Element(port=number), 0) for number in range(1, 2001)]
+    payloads = list(ipset.changes(Family.IPV4, "KUBE-X", elements))
+    assert len(payloads) > 1
+    assert [each for payload in payloads for each in ipset.decode_list(memoryview(payload)).elements] == elements
+
+
+def test_a_set_is_created_with_its_type_and_what_it_carries() -> None:
+    found = attributes(ipset.create(Family.IPV6, "KUBE-6-X", SetSpec(SetType.ADDRESS_PORT, marks=True), 7), 4)
+    assert bytes(found[3]) == b"hash:ip,port\0"
+    assert (found[4][0], found[5][0]) == (7, 10)
+    assert bytes(attributes(found[7])[8]) == (1 << 6).to_bytes(4)
+    ports = attributes(ipset.create(Family.IPV6, "KUBE-6-P", SetSpec(SetType.PORT), 3), 4)
+    assert ports[5][0] == 0, "ports have no family"
+    assert bytes(attributes(ports[7])[5]) == b"\xff\xff"
+
+
+TABLE = """IP Virtual Server version 1.2.1 (size=4096)
+Prot LocalAddress:Port Scheduler Flags
+  -> RemoteAddress:Port Forward Weight ActiveConn InActConn
+TCP  0A600001:0050 rr persistent 30000 FFFFFFFF
+  -> 0AF4010B:1F90      Masq    3      7          9
+UDP  [fd00:0000:0000:0000:0000:0000:0000:0001]:0035 wlc
+  -> [fd00:0010:0000:0000:0000:0000:0000:0002]:0035      Tunnel  0      0          1
+FWM  00001234 rr
+  -> 0AF4010B:1F90      Route   1      0          0
+SCTP 0A600001:0051 rr
+"""
+
+
+def test_the_table_of_real_servers() -> None:
+    web = RealServer(WEB, ip("10.244.1.11"), 8080)
+    assert list(parse_table(TABLE, Family.IPV4)) == [
+        Row(web, Forwarding(3), 7, 9),
+        Row(web._replace(server=MARKED), Forwarding(1, Method.ROUTE), 0, 0),
+    ]
+    dns = RealServer(VirtualServer(17, ip("fd00::1"), 53), ip("fd00:10::2"), 53)
+    assert list(parse_table(TABLE, Family.IPV6)) == [Row(dns, Forwarding(0, Method.TUNNEL), 0, 1)]
+
+
+def test_a_line_that_is_not_understood_is_shown() -> None:
+    with pytest.raises(DecodeError, match="'  -> nowhere'"):
+        list(parse_table("1\n2\n3\nTCP  0A600001:0050 rr\n  -> nowhere\n", Family.IPV4))
