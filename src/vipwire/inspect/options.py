@@ -1,7 +1,7 @@
 """The command line of everything that looks: the proxy's flags that say what is to be seen, and each command's own.
 
 The flags are those of `vipwire proxy`, in Go's style and with the same meaning, so that what the proxy was started
-with can be pasted behind any command here. `VIPWIRE_FLAGS` in the environment holds flags that come before those.
+with can be pasted behind any command here. `VIPWIRE_FLAGS` in the environment holds flags for those not given.
 """
 
 import difflib
@@ -47,7 +47,7 @@ class LookCommand(click.Command):
         own = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
         try:
             flags, rest = _parted(args, own)
-            given = parse_flags([*shlex.split(os.environ.get(ENVIRONMENT, "")), *flags])
+            given = {**parse_flags(shlex.split(os.environ.get(ENVIRONMENT, ""))), **parse_flags(flags)}
         except (ConfigError, ValueError) as error:
             raise click.UsageError(str(error), ctx) from error
         try:
@@ -70,7 +70,7 @@ class LookCommand(click.Command):
         with formatter.indentation():
             formatter.write_text(
                 f"Without --manifests the API server is asked, as the proxy does. The other flags of `vipwire proxy`"
-                f" are taken too. Flags in the variable {ENVIRONMENT} come first."
+                f" are taken too. Flags in the variable {ENVIRONMENT} count where they are not given."
             )
 
 
@@ -97,7 +97,7 @@ def _parted(args: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
         if word == "--":
             return flags, [*rest, word, *words]
         if flag is None:
-            rest.append(word)
+            rest.extend(_as_click_wants(word))
             continue
         if flag.name in _REFUSED:
             raise ConfigError(f"--{flag.name} has no meaning for a command that only looks")
@@ -105,6 +105,12 @@ def _parted(args: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
         if "=" not in word and flag.kind is not ValueKind.BOOL:
             flags.extend(_next(words))
     return flags, rest
+
+
+def _as_click_wants(word: str) -> list[str]:
+    """Part `-o=json`, as kubectl takes it, into option and value."""
+    short = len(word) > 3 and word[0] == "-" and word[1] not in "-=" and word[2] == "="
+    return [word[:2], word[3:]] if short else [word]
 
 
 def _flag(word: str) -> Flag | None:

@@ -1,0 +1,189 @@
+"""The commands on a real kernel: what they say of a table that others have changed, and without rights."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.kernel.own_network import own_network, run
+from tests.unit.inspected import example, make_config
+
+from vipwire.cli import main
+from vipwire.inspect.situation import opened, take
+from vipwire.inspect.source import list_once, make_source
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture
+def flags(tmp_path: Path) -> list[str]:
+    make_config(tmp_path, example())
+    return [
+        f"--manifests={tmp_path}",
+        "--hostname-override=node-1",
+        "--cluster-cidr=10.244.0.0/16",
+        "--nodeport-addresses=primary",
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _no_flags_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIPWIRE_FLAGS", raising=False)
+
+
+@pytest.fixture
+def network() -> Iterator[int]:
+    with own_network() as namespace:
+        run("ip addr add 192.168.0.1/24 dev lo")
+        yield namespace
+
+
+@pytest.fixture
+def programmed(network: int, tmp_path: Path, flags: list[str]) -> list[str]:
+    """Program the table in this namespace as planned."""
+    del network
+    config = make_config(tmp_path, example())
+    with opened(config) as kernel:
+        for side in take(config, list_once(make_source(config)), kernel).sides:
+            assert side.mode is not None
+            assert side.delta
+            side.mode.commit(side.delta)
+    return flags
+
+
+def vipwire(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, arguments, prog_name="vipwire")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def as_json(*arguments: str) -> Any:
+    return json.loads(vipwire(*arguments, "-o", "json").stdout)
+
+
+def test_what_is_programmed_is_as_planned(programmed: list[str]) -> None:
+    assert [family["state"] for family in as_json("status", *programmed)["families"]] == ["as planned"] * 2
+    result = vipwire("diff", *programmed)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert vipwire("explain", "web", "--from=203.0.113.9", *programmed).exit_code == 0
+
+
+def test_an_empty_kernel_is_not_programmed_and_the_script_is_what_nft_takes(network: int, flags: list[str]) -> None:
+    del network
+    assert [family["state"] for family in as_json("status", *flags)["families"]] == ["not programmed"] * 2
+    result = vipwire("diff", *flags)
+    assert result.exit_code == 1
+    # nft 1.0.6 lists, but cannot load, an update of a map whose key is as long as a client's
+    script = "\n".join(
+        line for line in result.stdout.splitlines() if " update @" not in line and " delete @" not in line
+    )
+    run("nft -f -", script + "\n")
+    assert "service-ips" in run("nft list table ip vipwire")
+
+
+def test_an_element_that_is_gone_is_found_by_every_command(programmed: list[str]) -> None:
+    run("nft delete element ip vipwire cluster-ips { 10.96.0.10 }")
+    status = as_json("status", "web", *programmed)
+    assert status["services"][0]["kernel"][0] == {"family": "IPv4", "state": "drifted", "missing": 1, "different": 0}
+    diff = vipwire("diff", *programmed)
+    assert diff.exit_code == 1
+    assert 'add element ip vipwire cluster-ips { 10.96.0.10 comment "default/web" }' in diff.stdout
+    explained = as_json("explain", "web", "--from=203.0.113.9", *programmed)
+    assert any(step["state"] == "missing" for step in explained["kernel"]["path"])
+
+
+def test_a_foreign_rule_on_the_way_makes_the_kernels_answer_unknown(programmed: list[str]) -> None:
+    run("nft insert rule ip vipwire services tcp dport 80 drop")
+    kernel = as_json("explain", "web", "--from=203.0.113.9", *programmed)["kernel"]
+    assert kernel["agrees"] is None
+    assert any(step["state"] == "not as planned" for step in kernel["path"])
+
+
+def test_rules_that_were_flushed_do_otherwise_than_planned(programmed: list[str]) -> None:
+    run("nft flush chain ip vipwire nat-prerouting")
+    result = vipwire("explain", "web", "--from=203.0.113.9", *programmed)
+    assert result.exit_code == 1
+    assert "the plan says answered, the kernel would leave it rejected" in result.stdout
+
+
+def test_a_table_of_another_layout_is_said_to_be_one(network: int, flags: list[str]) -> None:
+    del network
+    run("nft add table ip vipwire")
+    run("nft add set ip vipwire service-ips { type ipv4_addr; }")
+    family = as_json("status", *flags)["families"][0]
+    assert family["state"] == "of another version"
+    assert "table ip vipwire" in family["reason"]
+    assert vipwire("diff", *flags).stdout.startswith("# IPv4: table ip vipwire was made by another version")
+
+
+def test_foreign_tables_and_a_second_proxy_are_found(network: int, flags: list[str]) -> None:
+    del network
+    run("nft add table ip kube-proxy")
+    run("nft add table inet filter")
+    document = as_json("check", *flags)
+    assert any(
+        "kube-proxy's nftables mode has a table ip kube-proxy" in each["said"] for each in document["findings"]
+    )
+    assert any("inet filter" in each["said"] for each in document["findings"])
+    assert vipwire("check", *flags).exit_code == 1
+
+
+def test_without_rights_the_plan_is_shown_and_what_is_missing_is_said(network: int, flags: list[str]) -> None:
+    del network
+    plain = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", sys.executable, "-m", "vipwire.cli"]
+
+    def weak(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environ = dict(os.environ)
+        return subprocess.run([*plain, *arguments, *flags], capture_output=True, text=True, check=False, env=environ)
+
+    status = weak("status")
+    assert status.returncode == 0
+    assert "default/web:http" in status.stdout
+    assert "CAP_NET_ADMIN" in status.stdout
+    explained = weak("explain", "web", "--from=203.0.113.9", "--flow")
+    assert explained.returncode == 0
+    assert "10.244.1.11:8080" in explained.stdout
+    assert "CAP_NET_ADMIN" in explained.stderr
+    assert weak("diff").returncode == 2
+    traced = weak("trace", "--seconds=1")
+    assert (traced.returncode, traced.stdout) == (2, "")
+    assert "CAP_NET_ADMIN" in traced.stderr
+    assert "Traceback" not in status.stderr + explained.stderr + traced.stderr
+
+
+def test_connections_are_followed_and_counted_while_they_come(programmed: list[str]) -> None:
+    assert vipwire("trace", "--seconds=0", *programmed).stdout.strip() == "No new connection to a VIP was seen."
+    (top,) = [
+        json.loads(line)
+        for line in vipwire("top", "-n1", "--interval=0.1", "-o=json", *programmed).stdout.splitlines()
+    ]
+    assert (top["source"], top["rows"]) == ("connection tracking events", [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["status", "wep"], "there is no Service 'wep'; near it: web"),
+        (["status", "--manifest=x"], "No such option '--manifest'. Did you mean '--manifests'?"),
+        (["status", "--cleanup"], "--cleanup has no meaning for a command that only looks"),
+        (["explain", "10.96.0.10"], "is no destination"),
+        (["plan", "--oom-score-adj=5000"], "oomScoreAdj"),
+    ],
+)
+def test_bad_input_is_exit_status_2_and_one_line(flags: list[str], arguments: list[str], said: str) -> None:
+    result = vipwire(*arguments, *flags)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_flags_may_stand_in_the_environment(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIPWIRE_FLAGS", " ".join(flags))
+    assert "default/web" in vipwire("plan", "web").stdout
+    masqueraded = vipwire("plan", "web", "--nodeport-addresses=primary", "--masquerade-all").stdout
+    assert "everything to a ClusterIP is masqueraded" in masqueraded
