@@ -44,9 +44,12 @@ class FlowKeeper:
             frontends, ranges = suspect_frontends(outcome.changes.values()), ()
         if not frontends and not ranges:
             return
+        # A node port has no address of its own: flows to the other family's addresses are the other line's to judge.
+        ours = reachable(self._addresses.addresses, VIP_DEVICES)
+        ours = frozenset(address for address in ours if family_of(address) is line.family)
         began = time.perf_counter()
         try:
-            swept = self._table.swept(Staleness(frontends, reachable(self._addresses.addresses, VIP_DEVICES), ranges))
+            swept = self._table.swept(Staleness(frontends, ours, ranges))
         except UnsupportedError as error:
             self._give_up(error)
             return
