@@ -186,6 +186,23 @@ def test_pending_changes_are_not_reported_as_damage() -> None:
     assert line.services() == {"web": [C], "db": [B]}
 
 
+def test_what_somebody_put_where_a_pending_change_goes_is_reported() -> None:
+    line = running(web=A, db=B)
+    line.want("web", f"{A} {C}")
+    line.kernel.meddle(lambda held: held.update({obj(C): "theirs"}))
+    assert line.reconciler.sync().repaired == [obj(C)]
+    assert line.services() == {"web": [A, C], "db": [B]}
+
+
+def test_what_somebody_took_from_a_pending_service_is_reported() -> None:
+    line = running(web=f"{A} {C}", db=B)
+    line.want("web", A)
+    line.kernel.meddle(lambda held: held.pop(obj(A)))
+    line.reconciler.verify()
+    assert line.reconciler.sync().repaired == [obj(A)]
+    assert line.services() == {"web": [A], "db": [B]}
+
+
 def test_a_change_by_others_that_harms_nothing_of_ours_is_no_repair() -> None:
     line = running(web=A)
     line.kernel.meddle(lambda _: None)

@@ -146,8 +146,9 @@ class Reconciler(Generic[K, V]):
     def _observe_and_commit(self, pending: Sequence[ObjectName], report: Report[K]) -> None:
         # A try that failed halfway has forgotten what Services had before: the next one still has to know.
         before = self._before = {**self._before, **self._belief.services}
-        expected = self._keys(pending, before) if self._started else set()
-        self._belief = Belief(unowned=self._backend.observe())
+        observed = self._backend.observe()
+        expected = self._expected(pending, before, observed) if self._started else set()
+        self._belief = Belief(unowned=observed)
         report.observed = len(self._belief.unowned)
         names = list(self._desired)
         self._yielding(names)
@@ -163,10 +164,25 @@ class Reconciler(Generic[K, V]):
         self._trusted = self._started = True
         self._before = {}
 
-    def _keys(self, names: Iterable[ObjectName], before: Mapping[ObjectName, Rendered[K, V]]) -> set[K]:
-        """Collect what pending Services had and will have: a difference in these is nobody else's doing."""
-        known = [state[name] for name in names for state in (before, self._desired) if name in state]
-        return {key for rendered in known for part in (rendered.own, rendered.shared) for key in part}
+    def _expected(
+        self, names: Sequence[ObjectName], before: Mapping[ObjectName, Rendered[K, V]], observed: Mapping[K, V]
+    ) -> set[K]:
+        """Collect what pending Services had, as they had it, and what they will have and the kernel has not yet.
+
+        A difference in these is nobody else's doing.
+        """
+        had, wanted = (
+            {
+                key: value
+                for name in names
+                if name in state
+                for part in (state[name].own, state[name].shared)
+                for key, value in part.items()
+            }
+            for state in (before, self._desired)
+        )
+        kept = {key for key, value in had.items() if key in observed and observed[key] == value}
+        return kept | {key for key in wanted if key not in had and key not in observed}
 
     def _commit(self, names: Iterable[ObjectName], report: Report[K], *, last: bool = False) -> list[K]:
         """Commit what some Services lack, and with `last` what nobody wants; return the keys of what was done."""
