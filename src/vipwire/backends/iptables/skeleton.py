@@ -4,8 +4,8 @@
             POSTROUTING             ▶ KUBE-POSTROUTING     masquerade what KUBE-MARK-MASQ has marked
     filter  INPUT, OUTPUT, FORWARD  ▶ KUBE-PROXY-FIREWALL  drop what loadBalancerSourceRanges does not allow
             INPUT                   ▶ KUBE-NODEPORTS       accept health checks of load balancers
-            INPUT, FORWARD          ▶ KUBE-EXTERNAL-SERVICES   refuse what nobody answers, from outside
-            FORWARD, OUTPUT         ▶ KUBE-SERVICES            and for ClusterIPs
+            INPUT, OUTPUT, FORWARD  ▶ KUBE-EXTERNAL-SERVICES   refuse what nobody answers at external addresses
+            FORWARD, OUTPUT         ▶ KUBE-SERVICES            and at ClusterIPs
             FORWARD                 ▶ KUBE-FORWARD
             INPUT, OUTPUT           ▶ KUBE-FIREWALL        guards 127.0.0.0/8 where route_localnet opens it
 
@@ -35,7 +35,13 @@ from vipwire.plan.node import NodePlan, PodPrefixes
 _NEW: Final = "-m conntrack --ctstate NEW"
 
 _JUMPS: Final = (
-    (FILTER, ("INPUT", "FORWARD"), names.EXTERNAL_SERVICES, _NEW, "kubernetes externally-visible service portals"),
+    (
+        FILTER,
+        ("OUTPUT", "INPUT", "FORWARD"),
+        names.EXTERNAL_SERVICES,
+        _NEW,
+        "kubernetes externally-visible service portals",
+    ),
     (FILTER, ("INPUT",), names.NODE_PORTS, "", "kubernetes health check service ports"),
     (FILTER, ("FORWARD", "OUTPUT"), names.SERVICES, _NEW, "kubernetes service portals"),
     (FILTER, ("FORWARD",), names.FORWARD, "", "kubernetes forwarding rules"),
@@ -44,7 +50,11 @@ _JUMPS: Final = (
     (NAT, ("POSTROUTING",), names.POSTROUTING, "", "kubernetes postrouting rules"),
     (FILTER, ("INPUT", "OUTPUT"), names.FIREWALL, "", ""),
 )
-"""Each is put before all others, in this order: the last ends first."""
+"""Each is put before all others, in this order: the last ends first.
+
+One is not kube-proxy's: KUBE-EXTERNAL-SERVICES in OUTPUT, so that processes on the node are refused as others are
+where nobody answers.
+"""
 
 FIREWALL_RULE: Final = rule(
     f"! -s {LOOPBACK[Family.IPV4]} -d {LOOPBACK[Family.IPV4]}",
