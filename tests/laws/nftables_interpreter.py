@@ -136,7 +136,7 @@ class Table:
     def element(self, name: str, parts: list[bytes], expressions: list[str]) -> Object | None:
         """Look an element up. The key has to be what the set is declared for."""
         spec = self.specification(name)
-        if [_kind(text) for text in spec.key] != [_kind(text) for text in expressions]:
+        if list(spec.key) != expressions:
             raise UnknownRuleError(f"set {name} is of {spec.key}, not of {expressions}")
         if "interval" in spec.flags:
             return next(
@@ -144,10 +144,6 @@ class Table:
                 None,
             )
         return self.objects.get((name, b"".join(parts)))
-
-
-def _kind(expression: str) -> str:
-    return "number" if expression.startswith("numgen") else expression
 
 
 def _between(first: bytes, parts: list[bytes], last: bytes) -> bool:
@@ -237,8 +233,9 @@ class _Walk:
         self._packet.priority = data
         return ""
 
-    def _set_priority_at_random(self, number: str) -> str:
-        self._packet.priority = self._load(number)
+    def _deal(self, below: str, offset: str) -> str:
+        """Follow every slot: chance, turns and hashes are alike to one who knows neither counter nor seed."""
+        self._packet.priority = struct.pack("=I", self._chance.draw(int(below)) + int(offset))
         return ""
 
     def _set_priority_none(self) -> str:
@@ -308,14 +305,14 @@ class _Walk:
         packet.translated = True
         return _ACCEPT
 
-    def _remember(self, key: str, seconds: str) -> str:
+    def _remember(self, name: str, key: str, seconds: str) -> str:
         if int(seconds) < 1:
             raise UnknownRuleError(f"a timeout of {seconds} s")
-        self._packet.memory[b"".join(self._parts(key))] = self._packet.priority
+        self._packet.memory[self._memory(name, key)] = self._packet.priority
         return ""
 
-    def _forget(self, key: str) -> str:
-        self._packet.memory.pop(b"".join(self._parts(key)), None)
+    def _forget(self, name: str, key: str) -> str:
+        self._packet.memory.pop(self._memory(name, key), None)
         return ""
 
     # What statements are made of.
@@ -324,9 +321,16 @@ class _Walk:
         if word != ("ip" if self._table.width == 4 else "ip6"):
             raise UnknownRuleError(f"{word!r} in a table of the other family")
 
+    def _memory(self, name: str, key: str) -> bytes:
+        """Make the key of what packets have written into a map."""
+        spec = self._table.specification(name)
+        if "timeout" not in spec.flags or spec.data != ("meta priority",) or list(spec.key) != key.split(" . "):
+            raise UnknownRuleError(f"{name} cannot remember {key}")
+        return b"".join([name.encode(), b" ", *self._parts(key)])
+
     def _lookup(self, name: str, key: str) -> Object | None:
-        if name == "affinity":
-            return self._packet.memory.get(b"".join(self._parts(key)))
+        if "dynamic" in self._table.specification(name).flags:
+            return self._packet.memory.get(self._memory(name, key))
         return self._table.element(name, self._parts(key), key.split(" . "))
 
     def _data(self, name: str, key: str, kind: tuple[str, ...]) -> bytes | None:
@@ -345,8 +349,6 @@ class _Walk:
 
     def _load(self, expression: str) -> bytes:
         packet = self._packet
-        if match := re.fullmatch(r"numgen random mod (\d+)(?: offset (\d+))?", expression):
-            return struct.pack("=I", self._chance.draw(int(match[1])) + int(match[2] or 0))
         match expression.split():
             case [("ip" | "ip6") as word, ("saddr" | "daddr") as side]:
                 self._check_family(word)
@@ -360,7 +362,7 @@ class _Walk:
         raise UnknownRuleError(f"field {expression!r}")
 
 
-_FIELD = r"(?:(?:ip6?) [sd]addr|meta l4proto|th dport|meta priority|numgen random mod \d+(?: offset \d+)?)"
+_FIELD = r"(?:(?:ip6?) [sd]addr|meta l4proto|th dport|meta priority)"
 _KEY = rf"({_FIELD}(?: \. {_FIELD})*)"
 _NAME = r"([a-z0-9-]+)"
 _Statement = Callable[..., str]
@@ -371,7 +373,8 @@ _STATEMENTS: list[tuple[str, _Statement]] = [
     (r"drop", _Walk._drop),
     (r"reject(?: with tcp reset)?", _Walk._reject),
     (r"meta priority set none", _Walk._set_priority_none),
-    (r"meta priority set (numgen random mod \d+ offset \d+)", _Walk._set_priority_at_random),
+    (r"meta priority set numgen (?:random|inc) mod (\d+) offset (\d+)", _Walk._deal),
+    (r"meta priority set jhash ip6? saddr(?: \. th sport)? mod (\d+) seed 0x[0-9a-f]+ offset (\d+)", _Walk._deal),
     (rf"meta priority set {_KEY} map @{_NAME}", _Walk._set_priority_from_map),
     (r"meta mark set meta mark (or|xor) (0x[0-9a-f]+)", _Walk._mark),
     (r"meta mark and (0x[0-9a-f]+) != 0", _Walk._marked),
@@ -385,8 +388,8 @@ _STATEMENTS: list[tuple[str, _Statement]] = [
     (r"meta l4proto tcp", _Walk._tcp),
     (r"masquerade fully-random", _Walk._masquerade),
     (rf"dnat (ip6?) to {_KEY} map @{_NAME}", _Walk._dnat),
-    (rf"update @affinity \{{ {_KEY} timeout (\d+)s : meta priority \}}", _Walk._remember),
-    (rf"delete @affinity \{{ {_KEY} : meta priority \}}", _Walk._forget),
+    (rf"update @{_NAME} \{{ {_KEY} timeout (\d+)s : meta priority \}}", _Walk._remember),
+    (rf"delete @{_NAME} \{{ {_KEY} : meta priority \}}", _Walk._forget),
 ]
 
 

@@ -1,5 +1,6 @@
 """Random worlds: a node, Services and EndpointSlices in a space so small that everything meets everything."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +12,7 @@ from tests.fakes.values import ELSEWHERE, EVERYWHERE, HERE, NODE_ADDRESS, POD_PR
 
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
-from vipwire.model.net import Address, Family, Prefix, Protocol
+from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.plan.plan import FrontendKey
@@ -94,6 +95,23 @@ endpoint_ports = st.builds(EndpointPort, port_names, protocols, st.sampled_from(
 
 
 @cache
+def annotations(space: Space) -> st.SearchStrategy[tuple[tuple[str, str], ...]]:
+    """Make annotations that ask for everything but Maglev, whose table of 16,381 slots is another test's matter."""
+    addresses = (*space.here, *space.elsewhere)
+    weights = {format_address(address): (index + 1) % 4 for index, address in enumerate(addresses)}
+    wishes = {
+        "affinity-scope": ["", "service"],
+        "algorithm": ["", "round-robin", "source-hash"],
+        "nodeport-source-ranges": ["", str(space.ranges[0]), ",".join(map(str, space.ranges[1:3]))],
+        "weights": ["", json.dumps(weights)],
+    }
+    keys = [f"vipwire.io/{name}" for name in wishes]
+    return st.tuples(*map(st.sampled_from, wishes.values())).map(
+        lambda texts: tuple((key, text) for key, text in zip(keys, texts, strict=True) if text)
+    )
+
+
+@cache
 def services(space: Space) -> st.SearchStrategy[Service]:
     """Make Services of one family."""
     return st.builds(
@@ -108,6 +126,7 @@ def services(space: Space) -> st.SearchStrategy[Service]:
         internal_policy=policies,
         external_policy=policies,
         affinity_seconds=st.sampled_from([None, None, 10, 10800]),
+        annotations=st.just(()) | annotations(space),
     )
 
 
