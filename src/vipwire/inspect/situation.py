@@ -79,12 +79,15 @@ class Side:
     @staticmethod
     def within(delta: Delta[Any, Any], keys: Iterable[Any]) -> Delta[Any, Any]:
         """Narrow a difference to some objects."""
-        wanted = set(keys)
-        return Delta(
-            {key: value for key, value in delta.added.items() if key in wanted},
-            {key: value for key, value in delta.changed.items() if key in wanted},
-            {key: value for key, value in delta.removed.items() if key in wanted},
-        )
+        made: Delta[Any, Any] = Delta()
+        for key in keys:
+            if key in delta.added:
+                made.added[key] = delta.added[key]
+            elif key in delta.changed:
+                made.changed[key] = delta.changed[key]
+            elif key in delta.removed:
+                made.removed[key] = delta.removed[key]
+        return made
 
 
 @dataclass(frozen=True)
