@@ -9,6 +9,7 @@ A frontend that nobody answers has its entry in the filter table instead: refuse
 """
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from vipwire.backends.iptables import names
 from vipwire.backends.iptables.frontend_code import encode
@@ -70,6 +71,14 @@ def _health_check(family: Family, port: int, ports: Iterable[ServicePortName]) -
         yield Key(ENTRY, FILTER, names.NODE_PORTS, code), accepts
 
 
+class _End(NamedTuple):
+    """An endpoint in words: its address and port, its chain, the comment of the rules that lead there."""
+
+    text: str
+    chain: str
+    note: str
+
+
 class _Port:
     """Writes the objects of one Service port."""
 
@@ -81,6 +90,7 @@ class _Port:
         self._chains = port_chains(name)
         self._frontends = tuple(frontends)
         self._external = next((f for f in self._frontends if f.kind is not FrontendKind.CLUSTER_IP), None)
+        self._ends: dict[Target, _End] = {}
 
     def objects(self) -> Iterator[tuple[Key, Rules]]:
         """Yield every chain and entry."""
@@ -153,13 +163,21 @@ class _Port:
             action = frontend.action
             if frontend.kind is FrontendKind.CLUSTER_IP and isinstance(action, Forward) and action.policy is policy:
                 yield from self._mark_cluster_ip(frontend, action.masquerade)
-        chains = [(target, endpoint_chain(self._name, str(target))) for target in forward.pool]
-        notes = {target: comment(f"{self._text} -> {target}") for target in forward.pool}
+        ends = [self._end(target) for target in forward.pool]
         if forward.affinity_seconds is not None and self._settings.affinity:
-            for target, chain in chains:
-                yield rule(notes[target], seen(self._family, chain, forward.affinity_seconds), f"-j {chain}")
-        for left, (target, chain) in zip(range(len(chains), 0, -1), chains, strict=True):
-            yield rule(notes[target], chance(left) if left > 1 else "", f"-j {chain}")
+            for end in ends:
+                yield f"{end.note} {seen(self._family, end.chain, forward.affinity_seconds)} -j {end.chain}"
+        for left, end in zip(range(len(ends), 1, -1), ends, strict=False):
+            yield f"{end.note} {chance(left)} -j {end.chain}"
+        yield f"{ends[-1].note} -j {ends[-1].chain}"
+
+    def _end(self, target: Target) -> "_End":
+        end = self._ends.get(target)
+        if end is None:
+            text = str(target)
+            chain = endpoint_chain(self._name, text)
+            end = self._ends[target] = _End(text, chain, comment(f"{self._text} -> {text}"))
+        return end
 
     def _mark_cluster_ip(self, frontend: Frontend, masquerade: Masquerade) -> Iterator[str]:
         words = self._served(frontend, f"{self._text} {frontend.kind.value}")
@@ -173,22 +191,18 @@ class _Port:
                 yield rule(_unless(pod, words, by_source=isinstance(self._node.pod_traffic, PodPrefixes)), jump)
 
     def _endpoints(self, forward: Forward) -> Iterator[tuple[Key, Rules]]:
-        for target in forward.pool:
-            chain = endpoint_chain(self._name, str(target))
-            yield Key(CHAIN, NAT, chain), self._endpoint(forward, target, chain)
-
-    def _endpoint(self, forward: Forward, target: Target, chain: str) -> Rules:
         note, label = comment(self._text), self._name.protocol.label
         sticky = forward.affinity_seconds is not None and self._settings.affinity
-        return (
-            rule(f"-s {host(target.address)}", note, f"-j {names.MARK_MASQ}"),
-            rule(
-                f"-p {label}",
-                note,
-                remember(self._family, chain) if sticky else "",
-                f"-m {label} -j DNAT --to-destination {target}",
-            ),
-        )
+        for target in forward.pool:
+            end = self._end(target)
+            memory = f"{remember(self._family, end.chain)} " if sticky else ""
+            yield (
+                Key(CHAIN, NAT, end.chain),
+                (
+                    f"-s {host(target.address)} {note} -j {names.MARK_MASQ}",
+                    f"-p {label} {note} {memory}-m {label} -j DNAT --to-destination {end.text}",
+                ),
+            )
 
     def _enter(self, frontend: Frontend) -> Iterator[str]:
         """Write KUBE-EXT: where traffic from outside the cluster's own addresses enters."""
