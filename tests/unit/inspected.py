@@ -100,7 +100,10 @@ def example() -> list[Any]:
         Backend(PODS["pod-1b"], ready=False),
         Backend(PODS["pod-2b"], ready=False, serving=True, terminating=True),
     ]
-    affine: dict[str, Any] = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}}}
+    affine: dict[str, Any] = {
+        "sessionAffinity": "ClientIP",
+        "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
+    }
     local: dict[str, Any] = {"externalTrafficPolicy": "Local", "loadBalancerSourceRanges": ["203.0.113.0/24"]}
     away = manifests.service_manifest(
         DEFAULT,
