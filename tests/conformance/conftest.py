@@ -1,0 +1,80 @@
+"""Fixtures of the conformance suite: every test is run for each mode and each family, in a cluster that others share.
+
+Clusters are built when a test first asks for one of these options, and stay until the end of the session: tests tell
+their Services apart by name.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from tests.conformance.cluster import POD_CIDRS, Cluster
+from tests.conformance.modes import MODES, Mode
+from tests.conformance.sentences import sentences_of
+
+from vipwire.model.net import Family
+
+ClusterWith = Callable[..., Cluster]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sentence(number, ...): proves these sentences of docs/semantics.md")
+
+
+@pytest.fixture(scope="session", params=MODES, ids=str)
+def mode(request: pytest.FixtureRequest) -> Mode:
+    found: Mode = request.param
+    return found
+
+
+@pytest.fixture(params=list(Family), ids=lambda family: family.value)
+def family(request: pytest.FixtureRequest) -> Family:
+    found: Family = request.param
+    return found
+
+
+@pytest.fixture(scope="session")
+def _clusters() -> Iterator[dict[tuple[object, ...], Cluster]]:
+    if os.geteuid() != 0:
+        pytest.fail(
+            "the conformance suite makes network namespaces, which needs root: run it with sudo", pytrace=False
+        )
+    clusters: dict[tuple[object, ...], Cluster] = {}
+    yield clusters
+    for cluster in clusters.values():
+        cluster.down()
+
+
+@pytest.fixture
+def cluster_with(
+    request: pytest.FixtureRequest, mode: Mode, _clusters: dict[tuple[object, ...], Cluster]
+) -> ClusterWith:
+    """Build or find the cluster with these options; skip what the mode cannot do."""
+    for number in sentences_of(request.node):
+        if number in mode.cannot:
+            pytest.skip(f"{number}: {mode} cannot: {mode.cannot[number]}")
+
+    def build(options: Sequence[str], purpose: str = "", *, cidrs: bool = True) -> Cluster:
+        key = (mode.name, tuple(options), purpose, cidrs)
+        if key not in _clusters:
+            made = Cluster(mode, options, cidrs=cidrs)
+            _clusters[key] = made
+            made.up()
+        return _clusters[key]
+
+    return build
+
+
+@pytest.fixture
+def cluster(cluster_with: ClusterWith) -> Cluster:
+    """The ordinary cluster: Pods are told by ClusterCIDR, everything else is as by default."""
+    return cluster_with([POD_CIDRS])
+
+
+@pytest.fixture
+def restless(cluster_with: ClusterWith) -> Cluster:
+    """A cluster whose proxy is ended, started and interfered with. It runs when a test begins."""
+    found = cluster_with([POD_CIDRS], "restless")
+    if not found.running:
+        found.start()
+    return found

@@ -1,0 +1,75 @@
+"""What others do to our rules is put right at the next check, and said; what is theirs stays."""
+
+import pytest
+from tests.conformance.cluster import OUTSIDE, POD, Cluster, until
+from tests.conformance.modes import MODES, Command
+from tests.conformance.sentences import sentence
+
+from vipwire.model.net import Family
+
+pytestmark = pytest.mark.conformance
+
+PODS = ("pod-1a", "pod-2a")
+REPAIRED = "repaired what others had changed"
+WIPES = sorted({name for mode in MODES for name in mode.harm.wipes})
+PIECES = sorted({name for mode in MODES for name in mode.harm.pieces})
+
+
+@sentence("S116")
+@pytest.mark.parametrize("harm", WIPES)
+def test_rules_that_were_wiped_are_back(restless: Cluster, family: Family, harm: str) -> None:
+    if harm not in restless.mode.harm.wipes:
+        pytest.skip(f"{restless.mode} has nothing of that kind")
+    check_repair(restless, family, restless.mode.harm.wipes[harm][family])
+
+
+@sentence("S117")
+@pytest.mark.parametrize("harm", PIECES)
+def test_a_piece_that_was_removed_is_back(restless: Cluster, family: Family, harm: str) -> None:
+    if harm not in restless.mode.harm.pieces:
+        pytest.skip(f"{restless.mode} has nothing of that kind")
+    check_repair(restless, family, restless.mode.harm.pieces[harm][family])
+
+
+@sentence("S118")
+def test_what_was_added_to_ours_is_removed(restless: Cluster, family: Family) -> None:
+    check_repair(restless, family, restless.mode.harm.extra[family])
+
+
+def check_repair(cluster: Cluster, family: Family, command: Command) -> None:
+    """Do harm; nothing but a check by the proxy itself can repair it, for no object changes."""
+    service = cluster.service("harmed", cluster.pods(*PODS))
+    before, since = cluster.rules(family), len(cluster.log)
+    vip = service.vip(family).address
+    cluster.lab.run("node-1", [word.replace("{vip}", vip) for word in command])
+    cluster.said(since, "level=warn", REPAIRED, f"ip_family={family.value}")
+    until(lambda: cluster.rules(family) == before, "the rules are as before")
+    for caller in (POD, OUTSIDE):
+        cluster.answered(caller, service.vip(family), PODS)
+
+
+@sentence("S115")
+def test_what_is_not_ours_stays_through_syncs_and_repairs(restless: Cluster, family: Family) -> None:
+    service = restless.service("harmed", restless.pods(*PODS))
+    with restless.others() as listing:
+        before, since = listing(), len(restless.log)
+        restless.write()
+        (harm, *_) = restless.mode.harm.wipes.values()
+        restless.lab.run("node-1", harm[family])
+        restless.said(since, REPAIRED, f"ip_family={family.value}")
+        restless.answered(OUTSIDE, service.vip(family), PODS)
+        restless.stop()
+        restless.start()
+        assert listing() == before
+
+
+@sentence("S115")
+def test_changes_of_others_elsewhere_are_no_reason_to_write(restless: Cluster, family: Family) -> None:
+    service = restless.service("harmed", restless.pods(*PODS))
+    before, since = restless.rules(family, handles=True), len(restless.log)
+    with restless.others():
+        line = restless.said(since, "msg=synced", f"ip_family={family.value}", "observed=")
+        assert all(f"{word}=0 " in line for word in ("added", "changed", "removed")), line
+        assert REPAIRED not in restless.log[since:]
+        assert restless.rules(family, handles=True) == before
+        restless.answered(OUTSIDE, service.vip(family), PODS)
