@@ -5,11 +5,13 @@ every error is one line on stderr and exit code 1, never a traceback. Whatever i
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from vipwire import __version__
 from vipwire.errors import VipwireError
@@ -27,6 +29,8 @@ _ELSEWHERE: Final = {
     "trace": ("vipwire.inspect.cli", "trace", "Follow connections to VIPs: which endpoint each new one got."),
     "top": ("vipwire.inspect.cli", "top", "Show live rates of every Service and endpoint."),
     "check": ("vipwire.inspect.cli", "check", "Check this machine: kernel, settings, and who else writes rules."),
+    "completion": ("vipwire.app.completion", "completion", "Print a script that completes commands in a shell."),
+    "man": ("vipwire.app.man", "man", "Print the manual page of a command, or write all of them."),
 }
 """Commands that are imported when they are used: module, attribute, and what they do."""
 
@@ -56,12 +60,34 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(sorted(rows.items()))
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names of commands, without importing them; and the group's own options."""
+        own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
+        rows = own | {name: text for name, (_, _, text) in _ELSEWHERE.items()}
+        commands = [
+            CompletionItem(name, help=text) for name, text in sorted(rows.items()) if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command, or tell a shell how a command line could go on."""
+        if "_VIPWIRE_COMPLETE" in os.environ:
+            from vipwire.app.completion import prepare  # noqa: PLC0415  # only a shell wants it
+
+            prepare()
+        return super().main(*args, **extra)
+
 
 class GoFlagsCommand(click.Command):
     """A command whose flags are those of the table in `app.flags_table`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the flags in Go's style; show the help or the version where that is asked for."""
+        if ctx.resilient_parsing:  # a shell completes an unfinished line: nothing else will be done
+            from vipwire.app.completion import flag_options  # noqa: PLC0415  # only a shell wants it
+
+            self.params = list(flag_options())
+            return super().parse_args(ctx, args)
         from vipwire.app.flags import parse_flags  # noqa: PLC0415  # only needed by this command
 
         given = _or_exit(lambda: parse_flags(args))

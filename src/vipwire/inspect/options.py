@@ -43,17 +43,11 @@ _TROUBLE: Final = 2
 class LookCommand(click.Command):
     """A click command that takes the proxy's flags too, and passes the configuration made of them as `config`."""
 
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Name the command's own options; to a shell that completes a line, the proxy's flags too."""
-        own = super().get_params(ctx)
-        if not ctx.resilient_parsing:
-            return own
-        taken = {name for parameter in own for name in parameter.opts}
-        return [*own, *(option for option in flag_options() if not taken & set(option.opts))]
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Part the proxy's flags from this command's own options and arguments."""
-        if ctx.resilient_parsing:
+        if ctx.resilient_parsing:  # a shell completes an unfinished line: nothing else will be done
+            taken = {name for parameter in self.params for name in parameter.opts}
+            self.params += [option for option in flag_options() if not taken & set(option.opts)]
             return super().parse_args(ctx, args)
         own = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
         try:
