@@ -1,0 +1,220 @@
+"""iptables mode beside kube-proxy's rules: the same Services, both variants of the tool, one run.
+
+kube-proxy's part is the equivalent text in its flat form, loaded by one iptables-restore, as it does; what it spends
+on making that text is left out. Loading it grows faster than its size: the largest of `--rivals` is taken.
+"""
+
+import gc
+import statistics
+import time
+from dataclasses import replace
+
+import msgspec
+from bench.cluster import new_address, node_plan, objects
+from bench.options import Options
+from bench.report import Figure
+
+from vipwire.app import collector
+from vipwire.backends.iptables.kernel import IptablesBackend, dispatches
+from vipwire.backends.iptables.names import ENTRY, NAT, SERVICES, Key, Rules
+from vipwire.backends.iptables.script import Writer, drafts
+from vipwire.backends.iptables.settings import Settings
+from vipwire.backends.iptables.tool import Tool, Variant
+from vipwire.backends.iptables.tree import Branch, Dispatch
+from vipwire.backends.iptables.witness import witness
+from vipwire.model.endpoint import EndpointSlice
+from vipwire.model.net import Family
+from vipwire.model.service import Service
+from vipwire.plan.planner import Planner
+from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.reconciler import Reconciler
+
+TITLE = "iptables mode and kube-proxy's own text"
+SETTINGS = Settings(counters=False)
+CHANGES = 20
+MOST_PYTHON_MS = 5.0
+SMALL = 100
+
+
+class TimedTool(Tool):
+    """Adds up how long the tools run, the kernel's work included."""
+
+    seconds = 0.0
+
+    def save(self, table: str) -> str:
+        """Print a table, and look at the clock."""
+        began = time.perf_counter()
+        try:
+            return super().save(table)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    def restore(self, text: str) -> None:
+        """Write tables, and look at the clock."""
+        began = time.perf_counter()
+        super().restore(text)
+        self.seconds += time.perf_counter() - began
+
+
+class Proxy:
+    """Planner, reconciler and backend, and the objects they work on."""
+
+    def __init__(self, variant: Variant, services: list[Service], slices: list[EndpointSlice]) -> None:
+        self.tool = TimedTool(Family.IPV4, variant)
+        self.backend = IptablesBackend(self.tool, SETTINGS)
+        self._slices = {piece.service: piece for piece in slices}
+        self._services = {service.name: service for service in services}
+        self._planner = Planner(node_plan())
+        self.reconciler: Reconciler[Key, Rules] = Reconciler(self.backend)
+        self.reconciler.desire_node(self.backend.render_node(self._planner.node))
+
+    def first(self) -> float:
+        """Plan, render and write everything; return the seconds."""
+        began = time.perf_counter()
+        self._plan(*self._services)
+        self.reconciler.sync()
+        return time.perf_counter() - began
+
+    def change(self, number: int) -> tuple[float, float]:
+        """Replace an endpoint of one Service; return the seconds, and those of them that are not the tool's."""
+        name = list(self._slices)[number * 7919 % len(self._slices)]
+        piece = self._slices[name]
+        first, *others = piece.endpoints
+        other = msgspec.structs.replace(first, address=new_address(number))
+        self._slices[name] = replace(piece, endpoints=(other, *others))
+        self.tool.seconds, began = 0.0, time.perf_counter()
+        self._plan(name)
+        self.reconciler.sync()
+        took = time.perf_counter() - began
+        return took, took - self.tool.seconds
+
+    def _plan(self, *names: object) -> None:
+        changes = self._planner.update(names, lambda name: (self._services[name], [self._slices[name]]))  # type: ignore[arg-type]
+        for name, change in changes.items():
+            self.reconciler.desire(name, change.new)
+
+
+def measure(options: Options) -> list[Figure]:
+    collector.look_rarely()
+    figures = [*_passed(options)]
+    largest = options.rivals[-1]
+    for variant in Variant:
+        figures += _beside_kube_proxy(variant, largest, options.endpoints)
+    for variant in Variant:
+        figures += _changes(variant, options)
+    return figures
+
+
+def _beside_kube_proxy(variant: Variant, count: int, endpoints: int) -> list[Figure]:
+    services, slices = objects(count, endpoints)
+    proxy = Proxy(variant, services, slices)
+    took = proxy.first()
+    tool = proxy.tool.seconds
+    proxy.backend.delete()
+    text = kube_proxys_text(proxy)
+    proxy.backend.close()
+    rival = TimedTool(Family.IPV4, variant)
+    rival.restore(text)
+    leftover = IptablesBackend(rival, SETTINGS, witness(Family.IPV4, variant))
+    leftover.delete()
+    leftover.close()
+    del proxy
+    gc.collect()
+    of = f"iptables-{variant.value}, {count:,} Services"
+    return [
+        Figure(f"{of}: first sync", took, "s"),
+        Figure("  of which the tool and the kernel", tool, "s"),
+        Figure("  kube-proxy's text, one iptables-restore", rival.seconds, "s"),
+        Figure("  first sync / kube-proxy's text", took / rival.seconds, "ratio", MOST[variant]),
+    ]
+
+
+MOST = {Variant.NFT: 0.2, Variant.LEGACY: 1.0}
+
+
+def kube_proxys_text(proxy: Proxy) -> str:
+    """Write everything that a proxy wants in kube-proxy's flat form, as one input of iptables-restore."""
+    wanted: dict[Key, Rules] = {}
+    for rendered in proxy.reconciler._desired.values():  # noqa: SLF001 - nobody else asks for all of it
+        wanted |= {**rendered.own, **rendered.shared}
+    delta: Delta[Key, Rules] = Delta(added=wanted)
+    flat = dispatches(Family.IPV4, tree=False)
+    tails = {(key.table, key.chain): rules for key, rules in wanted.items() if key.kind == "root"}
+    (run,) = Writer(tails, firewall_missing=True).runs(delta, drafts(delta, flat))
+    return run.text
+
+
+def _changes(variant: Variant, options: Options) -> list[Figure]:
+    proxy = Proxy(variant, *objects(options.services, options.endpoints))
+    took = proxy.first()
+    first_tool = proxy.tool.seconds
+    times = [proxy.change(number) for number in range(CHANGES)]
+    proxy.reconciler.distrust()
+    began = time.perf_counter()
+    report = proxy.reconciler.sync()
+    again = time.perf_counter() - began
+    proxy.backend.delete()
+    proxy.backend.close()
+    whole, ours = (statistics.median(column) * 1e3 for column in zip(*times, strict=True))
+    of = f"iptables-{variant.value}, {options.services:,} Services"
+    return [
+        Figure(f"{of}: first sync", took, "s"),
+        Figure("  of which the tool and the kernel", first_tool, "s"),
+        Figure("  one endpoint replaced", whole, "ms"),
+        Figure("    of which Python", ours, "ms", MOST_PYTHON_MS),
+        Figure("    of which the tool and the kernel", whole - ours, "ms"),
+        Figure("  reading it all and comparing", again, "s"),
+        Figure("    written", report.added + report.changed + report.removed, "number", 0),
+    ]
+
+
+def _passed(options: Options) -> list[Figure]:
+    """Count the rules that a new connection to a ClusterIP passes, as a mean over all ClusterIPs."""
+    means = {count: _mean(count, options.endpoints) for count in (SMALL, options.services)}
+    ratio = means[options.services] / means[SMALL]
+    flat = options.services / 2
+    return [
+        *(
+            Figure(f"rules a new connection passes, {count:,} Services", mean, "number")
+            for count, mean in means.items()
+        ),
+        Figure("  of kube-proxy's KUBE-SERVICES alone", flat, "number"),
+        Figure(f"  {options.services:,} Services / {SMALL} Services", ratio, "ratio", 2.0),
+    ]
+
+
+def _mean(count: int, endpoints: int) -> float:
+    """In the tree by following it; behind it one for masquerading, half the endpoints, the endpoint's two.
+
+    Then one in POSTROUTING, and on the way through FORWARD four jumps and three rules of KUBE-FORWARD.
+    """
+    services, slices = objects(count, endpoints)
+    proxy = Planner(node_plan())
+    by_name = {service.name: service for service in services}
+    pieces = {piece.service: [piece] for piece in slices}
+    backend = IptablesBackend(TimedTool(Family.IPV4, Variant.NFT), SETTINGS)
+    backend.render_node(proxy.node)
+    dispatch = dispatches(Family.IPV4, tree=True)[NAT, SERVICES]
+    entries: dict[int, Rules] = {}
+    for change in proxy.update(by_name, lambda name: (by_name[name], pieces[name])).values():
+        if change.new is not None:
+            own = backend.render(change.new).own
+            entries |= {
+                int(key.detail): rules for key, rules in own.items() if key.kind == ENTRY and key.table == NAT
+            }
+    backend.close()
+    dispatch.load(entries)
+    behind = 1 + (endpoints + 1) / 2 + 2 + 1 + 4 + 3
+    return statistics.mean(_place(dispatch, code) for code in entries) + behind
+
+
+def _place(dispatch: Dispatch, code: int) -> int:
+    node, passed = dispatch.tree, 1
+    while isinstance(node, Branch):
+        value = code >> 2 * node.at & 3
+        passed += sum(child is not None for child in node.children[: value + 1])
+        child = node.children[value]
+        if child is None:
+            raise SystemExit("an entry is not in its tree")
+        node = child
+    return passed + node.codes.index(code) + 1
