@@ -80,7 +80,7 @@ def test_bash_completes_with_the_script() -> None:
 @pytest.mark.skipif(shutil.which("fish") is None, reason="runs fish, which is not installed")
 def test_fish_completes_with_the_script() -> None:
     asked = f"{script('fish')}\ncomplete --do-complete='vipwire proxy --logging-format '"
-    assert _run_in("fish", "--no-config", "-c", asked) == "text\njson\n"
+    assert _run_in("fish", "--no-config", "-c", asked) == "json\ntext\n"
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="runs zsh, which is not installed")
