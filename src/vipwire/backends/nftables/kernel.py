@@ -221,13 +221,12 @@ class NftablesBackend:
         """Give rules the texts of ours that they are equal to."""
         known = self._known.get(key)
         ours = known.rules if isinstance(known, Chain) else ()
-        texts: list[str] = []
-        for index, expressions in enumerate(found):
-            if index < len(ours) and same_rule(compiled(ours[index], self.family), expressions):
-                texts.append(ours[index])
-            else:
-                texts.append(f"# {describe(expressions)}")
-        return tuple(texts)
+
+        def text(expressions: bytes) -> str:
+            equal = (rule for rule in ours if same_rule(compiled(rule, self.family), expressions))
+            return next(equal, f"# {describe(expressions)}")
+
+        return tuple(text(expressions) for expressions in found)
 
     def _read_elements(self, declaration: decode.SetDeclaration) -> Iterator[tuple[ObjectKey, Object]]:
         name, sizes = declaration.name, (declaration.key_length, declaration.value_length)
