@@ -48,7 +48,9 @@ def stage() -> Iterator[int]:
 class Daemon:
     """One process. `records` are its log, `lines` what it said besides."""
 
-    def __init__(self, *flags: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *flags: str, environ: Mapping[str, str] | None = None, within: tuple[str, ...] = ()) -> None:
+        """Prepare a process; `within` is a command that makes its surroundings and then becomes it."""
+        self._within = within
         self.flags = ("--logging-format=json", *flags)
         self.records: list[Record] = []
         self.lines: list[str] = []
@@ -59,7 +61,7 @@ class Daemon:
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "vipwire.cli", "proxy", *self.flags),
+            *(*self._within, sys.executable, "-m", "vipwire.cli", "proxy", *self.flags),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=self._environ,

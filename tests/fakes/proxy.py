@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -26,12 +26,19 @@ class FakeProxy:
     async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
+        for connection in self._connections:
+            connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (task := asyncio.current_task()) is not None:
             self._connections.append(task)
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        # Cancelled is how a connection ends that is open when the proxy stops: no error to tell the loop.
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._answer(reader, writer)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with _closing(writer):
             head = await reader.readuntil(b"\r\n\r\n")
             first, _, rest = head.partition(b"\r\n")
             self.asked.append(first.decode())
@@ -42,7 +49,6 @@ class FakeProxy:
                 writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             else:
                 await self._forward(first, rest, reader, writer)
-        await _close(writer)
 
     async def _forward(
         self, first: bytes, rest: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -55,10 +61,9 @@ class FakeProxy:
             parts = urlsplit(address.decode())
             path = f"{parts.path}?{parts.query}".encode()
             out.write(b"%b %b %b\r\n%b" % (method, path, version, rest))
-        async with asyncio.TaskGroup() as group:
+        async with _closing(out), asyncio.TaskGroup() as group:
             group.create_task(_copy(reader, out))
             group.create_task(_copy(there, writer))
-        await _close(out)
 
 
 async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
@@ -69,7 +74,12 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
         sink.close()
 
 
-async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with contextlib.suppress(ConnectionError):
-        await writer.wait_closed()
+@contextlib.asynccontextmanager
+async def _closing(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+    try:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            yield
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
