@@ -1,12 +1,13 @@
 """What ipvs mode does to packets, on a real IPVS kernel. Run by test_ipvs_guest.py inside the guest."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.fakes.values import ip, ips
-from tests.kernel.ipvs_proxy import BALANCER, EXTERNAL, NODE, VIP, IpvsProxy, addresses, proxied, slices, web
+from tests.kernel.ipvs_proxy import BALANCER, EXTERNAL, NODE, VIP, IpvsProxy, Line, addresses, proxied, slices, web
 
 from vipwire.backends.ipvs.kernel import Settings
 from vipwire.backends.ipvs.servers import Servers
@@ -15,7 +16,7 @@ from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import Outcome, ProbeResult, pods_of
 from vipwire.model.net import Family, Prefix, Protocol
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
-from vipwire.netlink.ipvs import Timeouts
+from vipwire.netlink.ipvs import Counters, Timeouts
 from vipwire.reconcile.delta import diff
 
 pytestmark = pytest.mark.kernel
@@ -556,3 +557,86 @@ def test_a_refused_commit_leaves_everything_as_it_was(lab: Lab, proxy: IpvsProxy
             with pytest.raises(CommitError, match="nosuch"):
                 line.backend.commit(delta)
     assert proxy.state() == before
+
+
+def direct(forwarding: str) -> Service:
+    return web(external_ips=addresses(EXTERNAL), annotations=annotated(forwarding=forwarding))
+
+
+@FAMILIES
+def test_a_tunnel_leads_to_pods_that_answer_past_the_director(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    """The Pod on the other node answers the client directly: the director sees its packets in one direction only."""
+    other = Line(lab, family, Settings(), "node-2")
+    try:
+        proxy.put(direct("tunnel"), *slices(lab, "web", TWO))
+        for change in other.planner.update([web().name], proxy._view).values():
+            other.reconciler.desire(web().name, change.new)
+        with lab.inside("node-2"):
+            other.reconciler.sync()
+        results = lab.probe("client", EXTERNAL[family], 80, count=6, parallel=1)
+        assert answered_by(results) == set(TWO)
+        assert {result.saw for result in results} == {lab.address("client", family)}
+        assert {result.answer.local.address for result in results if result.answer} == {EXTERNAL[family]}
+        assert counters(lab, family, 6).packets_out == 0, "no answer came back this way"
+        assert answered_by(lab.probe("client", VIP[family], 80, count=4)) == set(TWO)
+    finally:
+        with lab.inside("node-2"):
+            other.backend.delete()
+        other.backend.close()
+
+
+@FAMILIES
+def test_direct_return_by_route(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(direct("dsr"), *slices(lab, "web", ("pod-1a", "pod-1b")))
+    for host in ("client", "pod-1c", NODE):
+        results = lab.probe(host, EXTERNAL[family], 80, count=4, parallel=1)
+        assert answered_by(results) == {"pod-1a", "pod-1b"}, host
+        assert {result.saw for result in results} == {lab.address(host, family)}
+    assert counters(lab, family, 12).packets_out == 0
+
+
+@FAMILIES
+@pytest.mark.parametrize("forwarding", ["dsr", "tunnel"])
+def test_direct_return_leaves_nothing_in_pods_and_a_new_process_nothing_to_do(
+    lab: Lab, proxy: IpvsProxy, family: Family, forwarding: str
+) -> None:
+    proxy.put(direct(forwarding), *slices(lab, "web", ("pod-1a",)))
+    assert EXTERNAL[family] in lab.run("pod-1a", ["ip", "address"]).stdout
+    other = proxy.restarted()
+    try:
+        assert {report.added + report.changed + report.removed for report in other.sync().values()} == {0}
+    finally:
+        other.close()
+    proxy.drop("web")
+    left = lab.run("pod-1a", ["ip", "address"]).stdout
+    assert EXTERNAL[family] not in left
+    assert "vipwire-tunnel" not in left
+    rules = lab.run(NODE, ["ip", "-6" if family is Family.IPV6 else "-4", "rule"]).stdout
+    assert "lookup 78" not in rules
+
+
+def test_the_segments_of_direct_answers_fit_the_tunnel(lab: Lab, proxy: IpvsProxy) -> None:
+    proxy.put(direct("tunnel"), *slices(lab, "web", ("pod-1a",)))
+    with lab.connect("client", EXTERNAL[Family.IPV4], 80) as connection:
+        assert "mss:1428" in lab.run("client", ["ss", "-tinH", "dst", EXTERNAL[Family.IPV4]]).stdout
+        data = b"0123456789abcdef" * 4000
+        assert connection.exchange(data) == data
+
+
+def counters(lab: Lab, family: Family, connections: int) -> Counters:
+    """Read what the one virtual server of a mark has carried, once it shows so many connections.
+
+    The kernel adds up its counters every two seconds.
+    """
+    with lab.inside(NODE):
+        servers = Servers(family)
+    try:
+        for _ in range(400):
+            (counted,) = [counters for key, (_, counters) in servers.services().items() if key.mark]
+            if counted.connections == connections:
+                assert counted.packets_in > connections
+                return counted
+            threading.Event().wait(0.02)
+    finally:
+        servers.close()
+    pytest.fail(f"{counted}, expected {connections} connections")

@@ -43,15 +43,16 @@ class Clock:
 class Line:
     """One family of one proxy: plans, objects, kernel."""
 
-    def __init__(self, lab: Lab, family: Family, settings: Settings) -> None:
+    def __init__(self, lab: Lab, family: Family, settings: Settings, host: str = NODE) -> None:
         self.family = family
         self.clock = Clock()
-        self.backend = IpvsBackend(family, settings, self.clock)
+        with lab.inside(host):
+            self.backend = IpvsBackend(family, settings, self.clock)
         self.reconciler: Reconciler[ObjectKey, Object] = Reconciler(self.backend)
-        own = tuple(a for a in map(parse_address, lab.host(NODE).addresses) if family_of(a) is family)
+        own = tuple(a for a in map(parse_address, lab.host(host).addresses) if family_of(a) is family)
         node = NodePlan(
             family,
-            NODE,
+            host,
             address=own[0],
             pod_traffic=PodPrefixes((Prefix.parse(PODS[family]),)),
             node_port_addresses=(Prefix.parse(EVERYWHERE[family]),),

@@ -9,7 +9,7 @@ from vipwire.backends.ipvs.drain import LOOK_SECONDS, Draining
 from vipwire.backends.ipvs.hints import Hints, parse_hints
 from vipwire.backends.ipvs.iptables import BUILT_IN, parse_save, rank_variants, restore_text
 from vipwire.backends.ipvs.marks import Marks
-from vipwire.backends.ipvs.names import ChainName, Entry, ObjectKey, Set, Vip, set_name
+from vipwire.backends.ipvs.names import ChainName, Entry, ObjectKey, Receiver, Rules, Set, Steer, Vip, set_name
 from vipwire.backends.ipvs.render import Manner, render
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.backends.ipvs.start import ipvs_sysctls
@@ -168,18 +168,31 @@ def test_hints(pairs: tuple[tuple[str, str], ...], expected: Hints) -> None:
     assert parse_hints(pairs, "rr") == expected
 
 
-def test_what_returns_directly_is_not_masqueraded_and_only_where_ports_agree() -> None:
-    pairs = (("vipwire.io/forwarding", "dsr"),)
+def test_what_returns_directly_has_a_mark_no_vip_and_its_own_source() -> None:
+    pairs = (("vipwire.io/forwarding", "tunnel"),)
     of = service("web", "10.96.0.1", port(8080), external_ips=ips("198.51.100.1"), annotations=pairs)
-    objects = rendered(of, endpoint("10.0.0.2"))
-    external = RealServer(VirtualServer(6, ip("198.51.100.1"), 8080), ip("10.0.0.2"), 8080)
-    assert objects.own[external] == Forwarding(1, Method.ROUTE)
+    objects = rendered(of, endpoint("10.0.0.1", "node-1"), endpoint("10.0.0.2"))
+    mark = Marks(0x4000).mark(FrontendKey(ip("198.51.100.1"), Protocol.TCP, 8080))
+    marked = VirtualServer(0, Address(b""), 0, mark)
+    for address in ips("10.0.0.1", "10.0.0.2"):
+        assert objects.own[RealServer(marked, address, 8080)] == Forwarding(1, Method.TUNNEL)
     internal = RealServer(VirtualServer(6, ip("10.96.0.1"), 8080), ip("10.0.0.2"), 8080)
-    assert objects.own[internal] == Forwarding(1, Method.MASQUERADE)
+    assert objects.own[internal] == Forwarding(1, Method.MASQUERADE), "a ClusterIP is translated as ever"
+    assert Steer(mark) in objects.own
+    assert entries(objects, Set.DIRECT_RETURN) == {Element(ip("198.51.100.1"), 6, 8080)}
     assert entries(objects, Set.EXTERNAL_IP) == set()
-    other = service("web", external_ips=ips("198.51.100.1"), annotations=pairs)
+    assert Vip(ip("198.51.100.1")) not in objects.shared
+    receivers = {key: value for key, value in objects.shared.items() if isinstance(key, Receiver)}
+    assert receivers == {Receiver(ip("10.0.0.1"), ip("198.51.100.1")): Method.TUNNEL}, "those of this node only"
+
+
+def test_where_ports_differ_nothing_returns_directly() -> None:
+    pairs = (("vipwire.io/forwarding", "dsr"),)
+    of = service("web", external_ips=ips("198.51.100.1"), annotations=pairs)
+    objects = rendered(of, endpoint("10.0.0.2"))
     external = RealServer(VirtualServer(6, ip("198.51.100.1"), 80), ip("10.0.0.2"), 8080)
-    assert rendered(other, endpoint("10.0.0.2")).own[external] == Forwarding(1, Method.MASQUERADE)
+    assert objects.own[external] == Forwarding(1, Method.MASQUERADE)
+    assert Vip(ip("198.51.100.1")) in objects.shared
 
 
 def test_marks_last_and_are_told_apart() -> None:
@@ -201,11 +214,9 @@ def test_names_of_ipv6_sets_are_kube_proxys() -> None:
 
 
 def test_the_rules_come_and_go_as_one_restore() -> None:
-    objects = node_objects(node_plan())
-    chains = {key: ("-j RETURN",) for key in objects if isinstance(key, ChainName) and key.chain not in BUILT_IN}
-    chains |= {
-        ChainName("nat", "PREROUTING"): ('-m comment --comment "kubernetes service portals" -j KUBE-SERVICES',)
-    }
+    names = [key for key in node_objects(node_plan()) if isinstance(key, ChainName) and key.chain not in BUILT_IN]
+    chains: dict[ChainName, Rules] = dict.fromkeys(names, ("-j RETURN",))
+    chains[ChainName("nat", "PREROUTING")] = ('-m comment --comment "kubernetes service portals" -j KUBE-SERVICES',)
     text = restore_text(Delta(added=chains))
     assert text.count("COMMIT") == 3
     assert ":KUBE-SERVICES - [0:0]\n" in text

@@ -15,31 +15,37 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from vipwire.backends.ipvs import render as rendering
+from vipwire.backends.ipvs.describe import describe_object
 from vipwire.backends.ipvs.device import Device
 from vipwire.backends.ipvs.drain import Draining
 from vipwire.backends.ipvs.hints import parse_hints
 from vipwire.backends.ipvs.marks import Marks
 from vipwire.backends.ipvs.names import (
+    MARKING,
     OWNING,
     PORT_PROTOCOLS,
     ChainName,
     Entry,
     Object,
     ObjectKey,
+    Receiver,
     Set,
     SetName,
+    Steer,
     Vip,
     set_name,
 )
 from vipwire.backends.ipvs.parts import Parts, inverse, partition
-from vipwire.backends.ipvs.servers import Change, Servers, describe
+from vipwire.backends.ipvs.receive import Pods
+from vipwire.backends.ipvs.servers import Change, Servers
 from vipwire.backends.ipvs.sets import Sets
 from vipwire.backends.ipvs.skeleton import node_objects
+from vipwire.backends.ipvs.steer import Steering
 from vipwire.backends.ipvs.tool import Tool
 from vipwire.errors import CommitError
-from vipwire.model.net import Family, Prefix, Protocol, format_address
-from vipwire.netlink.ipset import Element, SetSpec
-from vipwire.netlink.ipvs import Command, Forwarding, RealServer, VirtualServer
+from vipwire.model.net import Address, Family, Prefix, Protocol
+from vipwire.netlink.ipset import SetSpec
+from vipwire.netlink.ipvs import Command, Forwarding, Method, RealServer, VirtualServer
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -68,9 +74,11 @@ class IpvsBackend:
         self._marks = Marks(avoid=0)
         self._servers = Servers(family)
         self._device, self._sets, self._tool = Device(family), Sets(family), Tool(family)
+        self._steering, self._pods = Steering(family), Pods(family)
         self._draining = Draining()
         self._patience: dict[VirtualServer, int] = {}
         self._known: set[VirtualServer] = set()
+        self._direct = set_name(family, Set.DIRECT_RETURN)
         self._chains = frozenset(_chains(node_objects(NodePlan(family))))
         self._left: Objects | None = None
 
@@ -81,7 +89,7 @@ class IpvsBackend:
 
     def close(self) -> None:
         """Close its sockets; what is programmed stays."""
-        for part in (self._servers, self._device, self._sets):
+        for part in (self._servers, self._device, self._sets, self._steering):
             part.close()
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
@@ -103,17 +111,7 @@ class IpvsBackend:
 
     def describe(self, key: ObjectKey) -> str:
         """Name an object for a person."""
-        match key:
-            case VirtualServer() | RealServer():
-                return describe(key)
-            case Vip(address):
-                return f"VIP {format_address(address)}"
-            case SetName(name):
-                return f"ipset {name}"
-            case Entry(name, element):
-                return f"ipset {name} {format_element(element)}"
-            case ChainName(table, chain):
-                return f"iptables -t {table} chain {chain}"
+        return describe_object(key)
 
     def changed(self) -> bool:
         """Tell whether the kernel holds something else than we left."""
@@ -172,7 +170,7 @@ class IpvsBackend:
         wrong = [key for key, (old, new) in parts.sets.changed.items() if old != new]
         if wrong:
             raise CommitError(
-                f"{self.describe(wrong[0])} is of another type: remove it (ipset destroy {wrong[0].set})"
+                f"{describe_object(wrong[0])} is of another type: remove it (ipset destroy {wrong[0].set})"
             )
         coming = {**parts.entries.added, **{key: new for key, (_, new) in parts.entries.changed.items()}}
         size = self._sets.create(_specs(parts.sets.added))
@@ -180,8 +178,14 @@ class IpvsBackend:
         leaving = Delta(removed=parts.chains.removed)
         size += self._tool.write(Delta(parts.chains.added, parts.chains.changed))
         size += self._servers.apply(self._incoming(parts))
+        self._pods.prepare(
+            _pairs({**parts.receivers.added, **{k: v for k, (_, v) in parts.receivers.changed.items()}})
+        )
+        size += self._steering.add([each.steered for each in parts.steers.added])
         size += self._device.add([vip.address for vip in parts.vips.added])
         size += self._device.remove([vip.address for vip in parts.vips.removed])
+        size += self._steering.remove([each.steered for each in parts.steers.removed])
+        self._pods.release(_pairs(parts.receivers.removed))
         size += self._servers.apply(self._outgoing(parts, drain=drain))
         size += self._tool.write(leaving)
         size += self._sets.delete(parts.entries.removed)
@@ -229,6 +233,11 @@ class IpvsBackend:
             if row.real.server in ours and row.real not in self._draining:
                 objects[row.real] = row.forwarding
         objects.update((Vip(address), None) for address in self._device.addresses())
+        if steered := self._steering.marks():
+            objects.update((Steer(mark), None) for mark in steered)
+            vips = {key.element.address for key in objects if isinstance(key, Entry) and key.set == self._direct}
+            received = self._pods.read().items()
+            objects.update((Receiver(pod, vip), how) for (pod, vip), how in received if vip in vips)
         for chain, rules in self._tool.read(self._chains).items():
             objects[chain] = rules
         return objects
@@ -246,11 +255,11 @@ class IpvsBackend:
         ports: set[tuple[int, int]] = set()
         marks: set[int] = set()
         owning = {set_name(self.family, which): which for which in OWNING}
-        pool = set_name(self.family, Set.LOCAL_POOL)
+        marking = {set_name(self.family, which) for which in MARKING}
         for key, value in objects.items():
             if not isinstance(key, Entry):
                 continue
-            if key.set == pool and isinstance(value, int):
+            if key.set in marking and isinstance(value, int):
                 marks.add(value)
             which = owning.get(key.set)
             if which in PORT_PROTOCOLS:
@@ -267,22 +276,13 @@ class IpvsBackend:
         return test
 
 
+def _pairs(receivers: Mapping[Receiver, Method]) -> dict[tuple[Address, Address], Method]:
+    return {(key.pod, key.vip): method for key, method in receivers.items()}
+
+
 def _specs(sets: Mapping[SetName, SetSpec]) -> dict[str, SetSpec]:
     return {name.set: spec for name, spec in sets.items()}
 
 
 def _chains(objects: Mapping[ObjectKey, Object]) -> Iterator[ChainName]:
     return (key for key in objects if isinstance(key, ChainName))
-
-
-def format_element(element: Element) -> str:
-    """Print an element as ipset does."""
-    parts = [format_address(element.address)] if element.address else []
-    if element.port:
-        label = f"{Protocol(element.protocol).label}:" if element.protocol else ""
-        parts.append(f"{label}{element.port}")
-    if isinstance(element.other, Prefix):
-        parts.append(str(element.other))
-    elif element.other is not None:
-        parts.append(format_address(element.other))
-    return ",".join(parts)

@@ -3,6 +3,8 @@
     VirtualServer   -> Scheduling       a VIP, a node port on one address, or a mark
     RealServer      -> Forwarding
     Vip             -> None             an address on kube-ipvs0
+    Steer           -> None             a mark that leads to IPVS
+    Receiver        -> Method           a Pod that takes packets to a VIP
     SetName         -> SetSpec
     Entry           -> mark             an element of a set; 0 where it carries no mark
     ChainName       -> rules            as iptables-save prints them; of a base chain only the jumps to ours
@@ -16,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from vipwire.model.net import Address, Family
 from vipwire.netlink.ipset import Element, SetSpec, SetType
-from vipwire.netlink.ipvs import Forwarding, RealServer, Scheduling, VirtualServer
+from vipwire.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
 
 DEVICE: Final = "kube-ipvs0"
 
@@ -25,6 +27,19 @@ class Vip(NamedTuple):
     """An address that this node has on kube-ipvs0, so that packets to it come to IPVS."""
 
     address: Address
+
+
+class Steer(NamedTuple):
+    """A rule that brings packets with a mark to IPVS although their address is not this node's; see `steer`."""
+
+    steered: int
+
+
+class Receiver(NamedTuple):
+    """A Pod on this node that takes packets to a VIP for its own; see `receive`."""
+
+    pod: Address
+    vip: Address
 
 
 class SetName(NamedTuple):
@@ -48,12 +63,12 @@ class ChainName(NamedTuple):
 
 
 Rules: TypeAlias = tuple[str, ...]
-ObjectKey: TypeAlias = VirtualServer | RealServer | Vip | SetName | Entry | ChainName
-Object: TypeAlias = Scheduling | Forwarding | SetSpec | Rules | int | None
+ObjectKey: TypeAlias = VirtualServer | RealServer | Vip | Steer | Receiver | SetName | Entry | ChainName
+Object: TypeAlias = Scheduling | Forwarding | Method | SetSpec | Rules | int | None
 
 
 class Set(enum.Enum):
-    """The ipsets; the value is the name of the IPv4 one. The last three are ours alone."""
+    """The ipsets; the value is the name of the IPv4 one. The last four are ours alone."""
 
     LOOP_BACK = "KUBE-LOOP-BACK"
     CLUSTER_IP = "KUBE-CLUSTER-IP"
@@ -75,6 +90,7 @@ class Set(enum.Enum):
     LOCAL_POOL = "KUBE-LOCAL-POOL"
     NO_LOCAL_ENDPOINTS = "KUBE-NO-LOCAL-ENDPOINTS"
     NO_ENDPOINTS = "KUBE-NO-ENDPOINTS"
+    DIRECT_RETURN = "KUBE-DIRECT-RETURN"
 
 
 _TYPES: Final = {
@@ -98,8 +114,11 @@ def set_name(family: Family, which: Set) -> str:
 
 def set_spec(which: Set) -> SetSpec:
     """Tell what a set is."""
-    return SetSpec(_TYPES.get(which, SetType.ADDRESS_PORT), which is Set.LOCAL_POOL)
+    return SetSpec(_TYPES.get(which, SetType.ADDRESS_PORT), which in MARKING)
 
+
+MARKING: Final = frozenset({Set.LOCAL_POOL, Set.DIRECT_RETURN})
+"""The sets whose elements carry marks, each that of a virtual server of ours."""
 
 OWNING: Final = (
     Set.CLUSTER_IP,

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from vipwire.backends.ipvs.hints import Hints, parse_hints
 from vipwire.backends.ipvs.marks import Marks
-from vipwire.backends.ipvs.names import Entry, Object, ObjectKey, Set, Vip, set_name
+from vipwire.backends.ipvs.names import Entry, Object, ObjectKey, Receiver, Set, Steer, Vip, set_name
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
@@ -24,11 +24,9 @@ from vipwire.plan.plan import (
     Frontend,
     FrontendKey,
     FrontendKind,
-    Masquerade,
     Pool,
     Reject,
     ServicePlan,
-    Target,
 )
 from vipwire.plan.spread import EVENLY, Algorithm, Spread
 from vipwire.reconcile.backend import Rendered
@@ -94,14 +92,33 @@ class _Writer:
         """Write one frontend: on its address, or on each that serves node ports."""
         key = frontend.key
         addresses = self._plan.node_port_addresses if key.address is None else (key.address,)
+        method = self._method(frontend)
+        if method is not Method.MASQUERADE:
+            self._direct(frontend, method)
+            return
         for address in addresses:
             place = Element(address, key.protocol, key.port)
             self._servers(frontend, place)
             self._filter(frontend, place)
             if key.address is not None:
                 self.vip(address)
-        for which, element in _registers(frontend, addresses, masked=self._masked(frontend)):
+        for which, element in _registers(frontend, addresses):
             self._entry(which, element)
+
+    def _direct(self, frontend: Frontend, method: Method) -> None:
+        """Write a frontend whose endpoints answer clients directly: see `steer` and `receive`."""
+        key, action = frontend.key, frontend.action
+        mark = self._marks.mark(key)
+        if key.address is None or not isinstance(action, Forward):
+            return
+        place = Element(key.address, key.protocol, key.port)
+        self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend, method)
+        self._entry(Set.DIRECT_RETURN, place, mark)
+        self.own[Steer(mark)] = None
+        for target in action.pool:
+            if target.local:
+                self.shared[Receiver(target.address, key.address)] = method
+        self._filter(frontend, place)
 
     def _servers(self, frontend: Frontend, place: Element) -> None:
         action, key = frontend.action, frontend.key
@@ -112,7 +129,13 @@ class _Writer:
             self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend)
             self._entry(Set.LOCAL_POOL, place, mark)
 
-    def _server(self, virtual: VirtualServer, action: Forward | Drop | Reject, frontend: Frontend) -> None:
+    def _server(
+        self,
+        virtual: VirtualServer,
+        action: Forward | Drop | Reject,
+        frontend: Frontend,
+        method: Method = Method.MASQUERADE,
+    ) -> None:
         if not isinstance(action, Forward):
             # What starts on this node meets IPVS first, and of a virtual server without real servers a process that
             # uses UDP hears "operation not permitted". The rules say it better; nothing drains there anyway.
@@ -126,25 +149,17 @@ class _Writer:
         weights = action.spread.weights or (1,) * len(action.pool)
         for target, weight in zip(action.pool, weights, strict=True):
             real = RealServer(virtual, target.address, target.port)
-            self.own[real] = Forwarding(weight, self._method(frontend, target))
+            self.own[real] = Forwarding(weight, method)
         self._hairpins(action.pool, frontend.key)
 
-    def _method(self, frontend: Frontend, target: Target) -> Method:
-        """Choose how packets get there. An endpoint that does not go by the VIP's port needs translation."""
-        method = self._hints.method
-        external = frontend.kind in (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
-        return method if external and target.port == frontend.key.port else Method.MASQUERADE
-
-    def _masked(self, frontend: Frontend) -> bool:
-        """Tell whether clients outside are masqueraded: what returns directly must keep its source."""
+    def _method(self, frontend: Frontend) -> Method:
+        """Choose how packets get there. Where an endpoint does not go by the VIP's port they need translation."""
         action = frontend.action
-        if isinstance(action, Forward) and action.masquerade is Masquerade.NEVER:
-            return False
-        forward = frontend.short_circuit or action
-        direct = isinstance(forward, Forward) and any(
-            self._method(frontend, target) is not Method.MASQUERADE for target in forward.pool
-        )
-        return frontend.short_circuit is None and not direct
+        if frontend.kind not in (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER):
+            return Method.MASQUERADE
+        if not isinstance(action, Forward) or any(target.port != frontend.key.port for target in action.pool):
+            return Method.MASQUERADE
+        return self._hints.method
 
     def _hairpins(self, pool: Pool, key: FrontendKey) -> None:
         for target in pool:
@@ -172,9 +187,12 @@ class _Writer:
         objects[Entry(set_name(self._manner.family, which), element)] = mark
 
 
-def _registers(frontend: Frontend, addresses: tuple[Address, ...], *, masked: bool) -> Iterator[tuple[Set, Element]]:
-    """Yield the entries by which the rules know a frontend, and we our virtual servers."""
-    key = frontend.key
+def _registers(frontend: Frontend, addresses: tuple[Address, ...]) -> Iterator[tuple[Set, Element]]:
+    """Yield the entries by which the rules know a frontend, and we our virtual servers.
+
+    With two pools, clients outside must keep their source, and those on the node must not.
+    """
+    key, masked = frontend.key, frontend.short_circuit is None
     place = Element(key.address or Address(b""), key.protocol, key.port)
     match frontend.kind:
         case FrontendKind.CLUSTER_IP:

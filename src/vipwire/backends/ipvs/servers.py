@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from vipwire.backends.ipvs.describe import describe_server
 from vipwire.backends.ipvs.table import Row, parse_table
 from vipwire.errors import CommitError, UnsupportedError
-from vipwire.model.net import Family, Protocol, format_endpoint
+from vipwire.model.net import Family
 from vipwire.netlink import ipvs
 from vipwire.netlink.batch import Request, send_batch
 from vipwire.netlink.generic import CONTROL, ask_family, family_number
@@ -117,7 +118,7 @@ class Servers:
                 again += other
             todo = again
         if todo:
-            raise CommitError(f"others change {describe(todo[0].key)} at the same time", errno=errno.EBUSY)
+            raise CommitError(f"others change {describe_server(todo[0].key)} at the same time", errno=errno.EBUSY)
         return size
 
     def _payload(self, change: Change) -> bytes:
@@ -129,7 +130,7 @@ class Servers:
         return ipvs.service_command(change.command, self._family, server, scheduling)
 
     def _refusal(self, change: Change, code: int) -> str:
-        what = f"{change.command.name} {describe(change.key)}"
+        what = f"{change.command.name} {describe_server(change.key)}"
         if code == errno.ENOENT and isinstance(change.value, Scheduling):
             name = change.value.scheduler
             return f"{what}: this kernel has no IPVS scheduler {name!r}: load the module ip_vs_{name} or name another"
@@ -149,15 +150,6 @@ def _other_way(change: Change, code: int) -> list[Change] | None:
     if change.command in _SET and code == _SET[change.command][1]:
         return [change._replace(command=_SET[change.command][0])]
     return None
-
-
-def describe(key: VirtualServer | RealServer) -> str:
-    """Name a virtual or real server for a person."""
-    if isinstance(key, RealServer):
-        return f"{describe(key.server)} -> {format_endpoint(key.address, key.port)}"
-    if key.mark:
-        return f"FWM {key.mark}"
-    return f"{Protocol(key.protocol).name} {format_endpoint(key.address, key.port)}"
 
 
 def _missing(error: OSError) -> str:

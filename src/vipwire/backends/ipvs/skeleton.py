@@ -45,13 +45,22 @@ class _Rules:
         self._mark = f"{node.masquerade_mark:#x}/{node.masquerade_mark:#x}"
         ipv4 = node.family is Family.IPV4
         self._loopback = "127.0.0.0/8" if ipv4 else "::1/128"
+        self._segment = 1440 if ipv4 else 1400  # what a link of 1500 bytes carries behind two headers of the family
         self._unreachable = "icmp-port-unreachable" if ipv4 else "icmp6-port-unreachable"
 
     def mangle(self) -> dict[str, Iterable[str]]:
-        """Write the chains of table mangle."""
+        """Write the chains of table mangle.
+
+        What a Pod answers directly tells the client how long its segments may be, lest they outgrow the tunnel.
+        """
+        direct = _jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")
+        answers = f"-p tcp {self._match(Set.DIRECT_RETURN, 'src,src')}"
         return {
-            "PREROUTING": [_jump("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
-            "OUTPUT": [_jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL")],
+            "PREROUTING": [direct, _jump("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
+            "FORWARD": [_jump("kubernetes direct server return", "KUBE-DIRECT-SEGMENTS")],
+            "OUTPUT": [_jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL"), direct],
+            "KUBE-DIRECT-RETURN": [f"-j SET --map-set {self._name(Set.DIRECT_RETURN)} dst,dst --map-mark"],
+            "KUBE-DIRECT-SEGMENTS": [f"{answers} -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss {self._segment}"],
             "KUBE-LOCAL-POOL": [
                 *(f"{pod} -j RETURN" for pod in self._pods()),
                 f"{_LOCAL_SOURCE} -j RETURN",
@@ -173,7 +182,7 @@ class _Rules:
     def _access(self) -> Rules:
         """Keep the host's own ports off the VIPs, and reject what no Service, or nobody behind one, answers."""
         reject = f"{_NEW} {self._match(Set.NO_ENDPOINTS)} -j REJECT --reject-with"
-        passes = (Set.LOAD_BALANCER, Set.CLUSTER_IP, Set.EXTERNAL_IP, Set.EXTERNAL_IP_LOCAL)
+        passes = (Set.LOAD_BALANCER, Set.CLUSTER_IP, Set.EXTERNAL_IP, Set.EXTERNAL_IP_LOCAL, Set.DIRECT_RETURN)
         others = f"{_NEW} {self._match(Set.IPVS_IPS, 'dst')} -j REJECT --reject-with"
         return (
             # A reset reaches a client that is still inside connect(); Linux ignores an ICMP error so early.

@@ -1,0 +1,53 @@
+"""Names the objects of ipvs mode for people, as the tools that show them do."""
+
+from vipwire.backends.ipvs.names import ChainName, Entry, ObjectKey, Receiver, SetName, Steer, Vip
+from vipwire.model.net import Prefix, Protocol, format_address, format_endpoint
+from vipwire.netlink.ipset import Element
+from vipwire.netlink.ipvs import RealServer, VirtualServer
+
+
+def describe_object(key: ObjectKey) -> str:
+    """Name an object."""
+    if isinstance(key, VirtualServer | RealServer):
+        return describe_server(key)
+    if isinstance(key, SetName | Entry | ChainName):
+        return _describe_rules(key)
+    match key:
+        case Vip(address):
+            return f"VIP {format_address(address)}"
+        case Steer(mark):
+            return f"ip rule fwmark {mark:#x}"
+        case Receiver(pod, vip):
+            return f"{format_address(vip)} in the Pod {format_address(pod)}"
+
+
+def _describe_rules(key: SetName | Entry | ChainName) -> str:
+    match key:
+        case SetName(name):
+            return f"ipset {name}"
+        case Entry(name, element):
+            return f"ipset {name} {_element(element)}"
+        case ChainName(table, chain):
+            return f"iptables -t {table} chain {chain}"
+
+
+def describe_server(key: VirtualServer | RealServer) -> str:
+    """Name a virtual or real server as ipvsadm lists it."""
+    if isinstance(key, RealServer):
+        return f"{describe_server(key.server)} -> {format_endpoint(key.address, key.port)}"
+    if key.mark:
+        return f"FWM {key.mark}"
+    return f"{Protocol(key.protocol).name} {format_endpoint(key.address, key.port)}"
+
+
+def _element(element: Element) -> str:
+    """Print an element as ipset does."""
+    parts = [format_address(element.address)] if element.address else []
+    if element.port:
+        label = f"{Protocol(element.protocol).label}:" if element.protocol else ""
+        parts.append(f"{label}{element.port}")
+    if isinstance(element.other, Prefix):
+        parts.append(str(element.other))
+    elif element.other is not None:
+        parts.append(format_address(element.other))
+    return ",".join(parts)
