@@ -24,6 +24,9 @@ MOST_AFFINITY_SECONDS = 86400
 ANNOTATION_PREFIXES = ("vipwire.io/", "kube-router.io/")
 """The annotations that say how to balance; the others are nobody's business here."""
 
+LOCAL_ANNOTATION = "kube-router.io/service.local"
+"""kube-router's older word for `externalTrafficPolicy: Local`, which is all that it does with it."""
+
 NO_META = wire.ServiceMeta()
 NO_SPEC = wire.ServiceSpec()
 
@@ -51,6 +54,8 @@ def convert_service(source: wire.Service) -> tuple[Service | None, tuple[Problem
         return None, found.problems()
     kind = found.choice("spec.type", spec.type, ServiceType.CLUSTER_IP)
     external_policy = found.choice("spec.externalTrafficPolicy", spec.external_traffic_policy, TrafficPolicy.CLUSTER)
+    if (meta.annotations or {}).get(LOCAL_ANNOTATION) == "true":
+        external_policy = TrafficPolicy.LOCAL
     source_ranges, open_to_any = _source_ranges(spec, found)
     load_balancer_ips = _load_balancer_ips(source.status, found)
     service = Service(
