@@ -1,8 +1,8 @@
 """kube-router's annotations, from the manifest on."""
 
 import pytest
-
 from tests.fakes.objects import service
+
 from vipwire.kube.resource import read_document
 from vipwire.model.service import Service, TrafficPolicy
 
