@@ -7,6 +7,7 @@ stays there.
 
 import contextlib
 import errno
+import itertools
 import os
 import secrets
 import selectors
@@ -24,6 +25,8 @@ from vipwire.model.net import Protocol
 
 _IP_RECVERR, _IPV6_RECVERR = 11, 25
 _IP_BIND_ADDRESS_NO_PORT = 24
+# Nobody reserves the ports of raw sockets: two that chose the same one would take each other's answers.
+_raw_ports = itertools.count(secrets.randbelow(28232))
 _TYPES = {
     Protocol.TCP: socket.SOCK_STREAM,
     Protocol.UDP: socket.SOCK_DGRAM,
@@ -153,7 +156,7 @@ class _Attempt:
         self.deadline = self.begun + manner.timeout
         self._raw_port = 0
         if _is_raw(opened):
-            self._raw_port = manner.source_port or 32768 + secrets.randbelow(28232)
+            self._raw_port = manner.source_port or 32768 + next(_raw_ports) % 28232
             self._steps = rawsctp.converse(opened, target.address, self._raw_port, target.port)
         else:
             self._steps = converse(opened, target)
