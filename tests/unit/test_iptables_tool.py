@@ -1,0 +1,90 @@
+"""What the tools say when they refuse becomes an error that names the line, the rule and the Service."""
+
+from pathlib import Path
+
+import pytest
+
+from vipwire.backends.iptables.probe import affinity_note, decide
+from vipwire.backends.iptables.tool import Variant, lock_holder, refusal
+
+TEXT = """*nat
+:KUBE-SEP-A - [0:0]
+-A KUBE-SEP-A -p tcp -m comment --comment "ns1/svc1:p80 -> 10.1.0.1:80" -j NOWHERE
+COMMIT
+"""
+LEGACY = """iptables-restore v1.8.9 (legacy): Couldn't load target `NOWHERE':No such file or directory
+
+Error occurred at line: 3
+Try `iptables-restore -h' or 'iptables-restore --help' for more information.
+"""
+NFT = """iptables-nft-restore v1.8.9 (nf_tables):
+line 3: RULE_APPEND failed (No such file or directory): rule in chain A
+"""
+
+
+@pytest.mark.parametrize("said", [LEGACY, NFT], ids=["legacy", "nft"])
+def test_a_refusal_names_the_line_the_rule_and_the_service(said: str) -> None:
+    error = refusal("iptables-x", said, TEXT)
+    assert "line 3 (Service port ns1/svc1:p80): -A KUBE-SEP-A" in str(error)
+    assert "No such file or directory" in str(error)
+    assert "--help" not in str(error)
+    assert error.transaction == TEXT
+
+
+@pytest.mark.parametrize("said", ["iptables-restore: out of memory", "line 99: strange", "line 0 failed", ""])
+def test_a_refusal_without_a_line_still_has_its_words(said: str) -> None:
+    error = refusal("iptables-x", said, TEXT)
+    assert str(error) == f"iptables-x-restore: {said}"
+    assert error.transaction == TEXT
+
+
+def test_a_lock_that_is_not_given_up_names_its_holder() -> None:
+    said = "Another app is currently holding the xtables lock. Stopped waiting after 5s.\n"
+    error = refusal("iptables-legacy", said, TEXT, holder=lambda: "process 7 (kubelet)")
+    assert str(error) == "iptables-legacy-restore waited 5 s for the xtables lock, held by process 7 (kubelet)"
+
+
+def test_the_holder_of_a_lock_is_found_by_its_inode(tmp_path: Path) -> None:
+    lock = tmp_path / "xtables.lock"
+    lock.touch()
+    inode = lock.stat().st_ino
+    proc = tmp_path / "proc"
+    (proc / "77").mkdir(parents=True)
+    (proc / "77" / "comm").write_text("calico-felix\n")
+    rows = [f"1: -> FLOCK  ADVISORY  WRITE 66 00:19:{inode} 0 EOF", "2: POSIX  ADVISORY  WRITE 65 00:19:5 0 EOF"]
+    (proc / "locks").write_text("\n".join([*rows, f"3: FLOCK  ADVISORY  WRITE 77 00:19:{inode} 0 EOF", ""]))
+    assert lock_holder(lock, proc) == "process 77 (calico-felix)"
+    assert lock_holder(tmp_path / "absent", proc) == "a process that /proc does not show"
+
+
+NFT_EMPTY = "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"
+RULES = "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp -j DROP\nCOMMIT\n"
+KUBELET = "*mangle\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n"
+PROXY = "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n"
+
+
+@pytest.mark.parametrize(
+    ("nft", "legacy", "plain", "chosen", "both"),
+    [
+        (NFT_EMPTY, NFT_EMPTY, Variant.LEGACY, Variant.LEGACY, False),
+        (NFT_EMPTY, NFT_EMPTY, None, Variant.NFT, False),
+        (RULES, NFT_EMPTY, Variant.LEGACY, Variant.NFT, False),
+        (RULES, PROXY, Variant.NFT, Variant.LEGACY, False),
+        (PROXY, KUBELET, Variant.NFT, Variant.LEGACY, False),
+        (RULES + KUBELET, RULES + PROXY, Variant.LEGACY, Variant.NFT, True),
+        (RULES, RULES, Variant.LEGACY, Variant.LEGACY, True),
+    ],
+)
+def test_the_variant_is_what_kubelet_uses_then_what_holds_kube_chains_then_more_rules(
+    nft: str, legacy: str, plain: Variant | None, chosen: Variant, *, both: bool
+) -> None:
+    choice = decide({Variant.NFT: nft, Variant.LEGACY: legacy}, plain)
+    assert (choice.variant, choice.both) == (chosen, both)
+
+
+@pytest.mark.parametrize(("text", "said"), [("100\n", True), ("10000\n", False), ("what?", False)])
+def test_a_small_memory_of_clients_is_said(tmp_path: Path, text: str, *, said: bool) -> None:
+    limit = tmp_path / "ip_list_tot"
+    limit.write_text(text)
+    assert (affinity_note(limit) is not None) is said
+    assert affinity_note(tmp_path / "absent") is None
