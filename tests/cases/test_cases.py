@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
+from tests.cases.iptables_text import iptables_lines
 from tests.cases.plan_text import plan_lines
 
 from vipwire.app.config_file import read_config
@@ -73,6 +74,8 @@ def outcome(given: dict[str, str]) -> dict[str, str]:
         table = nftables_objects(family, planner.plans.values()) if store.services else node_objects(node)
         lines = nftables_lines(family, table)
         tables[f"nftables {table_name(family).split()[0]}"] = "".join(f"{line}\n" for line in lines)
+        rules = iptables_lines(node, planner.plans.values()) if planner.plans or not store.services else []
+        tables[f"iptables {table_name(family).split()[0]}"] = "".join(f"{line}\n" for line in rules)
     return found | {"plan": plans} | {name: text for name, text in tables.items() if text}
 
 
