@@ -50,8 +50,8 @@ def test_the_example_of_one_service_with_one_endpoint() -> None:
     ]
     assert world.chain("KUBE-SVC-XPGD46QRK7WJZT7O") == [
         (
-            '! -s 10.0.0.0/8 -d 172.30.0.41/32 -p tcp -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp --dport 80 '
-            "-j KUBE-MARK-MASQ"
+            '! -s 10.0.0.0/8 -d 172.30.0.41/32 -p tcp -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp '
+            "--dport 80 -j KUBE-MARK-MASQ"
         ),
         '-m comment --comment "ns1/svc1:p80 -> 10.180.0.1:80" -j KUBE-SEP-SXIVWICOYRO3J4NJ',
     ]
@@ -245,8 +245,10 @@ def test_source_ranges_admit_some_and_drop_what_keeps_its_destination() -> None:
         '-m comment --comment "other traffic to default/web will be dropped by KUBE-PROXY-FIREWALL"',
     ]
     assert world.chain("KUBE-PROXY-FIREWALL", "filter") == [
-        f'-d 1.2.3.4/32 -p tcp -m comment --comment "default/web traffic not accepted by {guard}" '
-        "-m tcp --dport 80 -j DROP"
+        (
+            f'-d 1.2.3.4/32 -p tcp -m comment --comment "default/web traffic not accepted by {guard}" '
+            "-m tcp --dport 80 -j DROP"
+        )
     ]
 
 
