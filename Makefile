@@ -5,13 +5,14 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test lint types imports pytest bench build docs clean
+.PHONY: help demo test lint types imports pytest bench build man docs clean
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
 	@echo "make test    linters, types, layers, and all tests"
 	@echo "make bench   the benchmarks behind docs/performance.md"
 	@echo "make build   the wheel, in dist/"
+	@echo "make man     the manual pages, in build/man8/"
 	@echo "make docs    write docs/configuration.md anew, after a change of the flags"
 	@echo "make clean   remove what these have made"
 
@@ -40,6 +41,10 @@ bench: .venv/ready-for-test
 build:
 	@scripts/setup demo
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+man:
+	@scripts/setup demo
+	@$(BIN)/vipwire man --to build/man8
 
 .venv/ready-for-test: pyproject.toml scripts/setup
 	@scripts/setup test
