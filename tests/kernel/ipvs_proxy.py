@@ -65,7 +65,7 @@ class Line:
 class IpvsProxy:
     """ipvs mode of both families on the lab's first node."""
 
-    def __init__(self, lab: Lab, settings: Settings | None = None) -> None:
+    def __init__(self, lab: Lab, settings: Settings | None = None, *, empty: bool = True) -> None:
         self.lab = lab
         self._settings = settings or Settings()
         self._objects: dict[ObjectName, tuple[Service, tuple[EndpointSlice, ...]]] = {}
@@ -74,7 +74,8 @@ class IpvsProxy:
             for backend in start.build(Family, self._settings, Timeouts()).values():
                 backend.close()
             self.lines = {family: Line(lab, family, self._settings) for family in Family}
-        self.sync()
+        if empty:  # otherwise nothing is written before the first Service is put
+            self.sync()
 
     def close(self) -> None:
         """Close the backends; what is programmed stays."""
@@ -191,9 +192,9 @@ def addresses(of: dict[Family, str]) -> tuple[Any, ...]:
 
 
 @contextlib.contextmanager
-def proxied(lab: Lab, settings: Settings | None = None) -> Iterator[IpvsProxy]:
+def proxied(lab: Lab, settings: Settings | None = None, *, empty: bool = True) -> Iterator[IpvsProxy]:
     """Have ipvs mode for a while, and nothing of it afterwards."""
-    proxy = IpvsProxy(lab, settings)
+    proxy = IpvsProxy(lab, settings, empty=empty)
     try:
         yield proxy
     finally:
