@@ -21,7 +21,6 @@ from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.tool import Tool, Variant
 from vipwire.backends.iptables.tree import Branch, Dispatch
-from vipwire.backends.iptables.witness import witness
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family
 from vipwire.model.service import Service
@@ -115,7 +114,7 @@ def _beside_kube_proxy(variant: Variant, count: int, endpoints: int) -> list[Fig
     proxy.backend.close()
     rival = TimedTool(Family.IPV4, variant)
     rival.restore(text)
-    leftover = IptablesBackend(rival, SETTINGS, witness(Family.IPV4, variant))
+    leftover = IptablesBackend(rival, SETTINGS)
     leftover.delete()
     leftover.close()
     del proxy

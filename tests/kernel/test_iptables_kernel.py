@@ -189,6 +189,26 @@ def test_a_flush_is_noticed_and_repaired(tool: Tool, table: str) -> None:
     assert not backend.changed()
 
 
+def test_one_familys_commits_are_not_foreign_to_the_other(variant: Variant) -> None:
+    run(f"iptables-{variant.value} -t mangle -N KUBE-KUBELET-CANARY")
+    built, _ = build(list(Family), FULL, prepare=True)
+    syncs = []
+    for family, backend in built.items():
+        opened(backend)
+        reconciler: Reconciler[Key, Rules] = Reconciler(backend)
+        reconciler.desire_node(backend.render_node(node_plan(family)))
+        reconciler.sync()
+        syncs.append(reconciler)
+    assert not any(backend.changed() for backend in built.values())
+    for family, reconciler in zip(built, syncs, strict=True):
+        subject, slices = services(family, 1)[0]
+        reconciler.desire(subject.name, plan_service(node_plan(family), subject, slices))
+        reconciler.sync()
+        assert not any(backend.changed() for backend in built.values())
+    run(f"iptables-{variant.value} -t nat -A OUTPUT -p tcp -j RETURN")
+    assert built[Family.IPV4].changed()
+
+
 def test_rules_of_others_stay_and_cleaning_up_leaves_only_them(tool: Tool) -> None:
     run(f"{tool.name} -t filter -A FORWARD -p tcp --dport 9999 -j DROP")
     run(f"{tool.name} -t nat -N OTHERS")

@@ -10,6 +10,7 @@ from vipwire.backends.iptables.nfacct import read_counter
 from vipwire.backends.iptables.probe import Note, affinity_note, choose_variant, legacy_tables, probe
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.tool import Tool, Variant, versions
+from vipwire.backends.iptables.witness import witnesses
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 
@@ -38,11 +39,12 @@ def build(
             )
         )
     built: dict[Family, IptablesBackend] = {}
+    sights = witnesses(families, choice.variant)
     for family in families:
         tool = Tool(family, choice.variant)
         able, missing = probe(tool, settings) if prepare else (_as_found(settings), [])
         notes += (note for note in missing if note not in notes)
-        built[family] = IptablesBackend(tool, able)
+        built[family] = IptablesBackend(tool, able, sights[family])
     if note := affinity_note():
         notes.append(note)
     return built, notes

@@ -18,7 +18,7 @@ from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.skeleton import jump_keys, node_objects
 from vipwire.backends.iptables.tool import RuleTool, Variant
 from vipwire.backends.iptables.tree import DEEPEST, Dispatch, Shape
-from vipwire.backends.iptables.witness import Sight, Witness, witness
+from vipwire.backends.iptables.witness import Sight, Witness, witnesses
 from vipwire.model.net import Family
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -38,7 +38,7 @@ class IptablesBackend:
         self.written: dict[str, int] = {}
         self._rules: Counter[str] = Counter()
         self._tool = tool
-        self._witness = sight or witness(tool.family, tool.variant)
+        self._witness = sight or witnesses([tool.family], tool.variant)[tool.family]
         self._sight: Sight | None = None
         self._node = NodePlan(tool.family)
         self._dispatches = dispatches(tool.family, tree=settings.tree)

@@ -7,6 +7,7 @@ many rules each table has, how large it is and where its chains begin: what a fl
 import ctypes
 import os
 import socket
+from collections.abc import Iterable
 from typing import Final, Protocol, TypeAlias
 
 from vipwire.backends.iptables.names import TABLES
@@ -40,20 +41,30 @@ class Witness(Protocol):
 
 
 class Generations:
-    """The nft variant's: the commits of both families, and everybody's, count."""
+    """The nft variant's: how many commits of others were noticed.
+
+    The kernel counts everybody's commits of both families together, so that both share one of these.
+    """
 
     def __init__(self) -> None:
         self._socket = NetlinkSocket(NETLINK_NETFILTER)
+        self._generation = -1
+        self._foreign = 0
 
     def look(self) -> int:
-        """Read the ruleset's generation."""
-        (answer,) = self._socket.request(Kind.GETGEN, encode.ask_generation())
-        return decode.generation(answer.payload).id
+        """Count how often others have committed."""
+        return self._noticed(self._generation)
 
     def after(self, before: Sight, commits: int) -> Sight | None:
-        """Read the generation after so many commits of ours; each counts one."""
-        now = self.look()
-        return now if now == before + commits else None  # type: ignore[operator]
+        """Take in so many commits of ours; each counts one. None: more was counted, so others committed too."""
+        now = self._noticed(self._generation + commits)
+        return now if now == before else None
+
+    def _noticed(self, expected: int) -> int:
+        (answer,) = self._socket.request(Kind.GETGEN, encode.ask_generation())
+        self._generation = decode.generation(answer.payload).id
+        self._foreign += self._generation != expected
+        return self._foreign
 
     def close(self) -> None:
         """Close the socket."""
@@ -91,6 +102,8 @@ class TableSizes:
         return buffer.raw
 
 
-def witness(family: Family, variant: Variant) -> Witness:
-    """Make the witness of one family and variant."""
-    return Generations() if variant is Variant.NFT else TableSizes(family)
+def witnesses(families: Iterable[Family], variant: Variant) -> dict[Family, Witness]:
+    """Make what looks at the rules of each family."""
+    if variant is Variant.LEGACY:
+        return {family: TableSizes(family) for family in families}
+    return dict.fromkeys(families, Generations())
