@@ -39,13 +39,17 @@ def test_what_was_added_to_ours_is_removed(restless: Cluster, family: Family) ->
 def check_repair(cluster: Cluster, family: Family, command: Command) -> None:
     """Do harm; nothing but a check by the proxy itself can repair it, for no object changes."""
     service = cluster.service("harmed", cluster.pods(*PODS))
-    before, since = cluster.rules(family), len(cluster.log)
+    before, since = both(cluster), len(cluster.log)
     vip = service.vip(family).address
     cluster.lab.run("node-1", [word.replace("{vip}", vip) for word in command])
     cluster.said(since, "level=warn", REPAIRED, f"ip_family={family.value}")
-    until(lambda: cluster.rules(family) == before, "the rules are as before")
+    until(lambda: both(cluster) == before, "the rules of both families are as before")
     for caller in (POD, OUTSIDE):
         cluster.answered(caller, service.vip(family), PODS)
+
+
+def both(cluster: Cluster) -> list[list[str]]:
+    return [cluster.rules(family) for family in Family]
 
 
 @sentence("S115")

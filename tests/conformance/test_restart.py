@@ -4,7 +4,7 @@ import pytest
 from tests.conformance.cluster import NODE, OUTSIDE, POD, Cluster, until
 from tests.conformance.sentences import sentence
 from tests.conformance.services import EXTERNAL_IP, NODE_PORT
-from tests.conformance.test_changes_udp import UDP, answers_from, ask, not_answered
+from tests.conformance.test_changes_udp import FIRST, SECOND, UDP, all_hear, answers_from, ask, flows, is_cut_off
 
 from vipwire.model.net import Family
 from vipwire.plan.plan import FrontendKind
@@ -68,18 +68,16 @@ def test_what_changed_meanwhile_counts_after_a_start(restless: Cluster, family: 
 
 
 @sentence("S112")
-@pytest.mark.parametrize("kind", [FrontendKind.CLUSTER_IP, FrontendKind.NODE_PORT], ids=lambda kind: kind.value)
-def test_udp_clients_are_freed_of_what_went_meanwhile(restless: Cluster, family: Family, kind: FrontendKind) -> None:
-    name = f"udp-{kind.name}-{family.value}".lower().replace("_", "-")
-    service = restless.service(name, restless.pods("pod-1a"), UDP)
-    with restless.connect(OUTSIDE, service.at(kind, family), 19001) as connection:
-        assert ask(connection) == "pod-1a"
+def test_udp_clients_are_freed_of_what_went_meanwhile(restless: Cluster, family: Family) -> None:
+    name = f"udp-freed-{family.value}".lower()
+    service = restless.service(name, restless.pods(FIRST), UDP)
+    with flows(restless, service, family) as connections:
+        all_hear(connections, FIRST)
         restless.stop()
-        restless.service(name, restless.pods("pod-2a"), UDP)
-        assert ask(connection) == "pod-1a"
+        restless.service(name, restless.pods(SECOND), UDP)
+        assert {ask(connection) for connection in connections.values()} == {FIRST}
         restless.start()
-        until(lambda: ask(connection) == "pod-2a", "the client has been taken to the new endpoint")
-    restless.put(name, [])
+        all_hear(connections, SECOND)
 
 
 @sentence("S112", "S105")
@@ -91,24 +89,20 @@ def test_udp_clients_of_a_service_that_went_meanwhile_are_cut_off(restless: Clus
         restless.stop()
         restless.put(name, [])
         restless.start()
-        until(lambda: not_answered(connection), "nobody answers")
+        until(lambda: is_cut_off(connection), "nobody answers")
 
 
 @sentence("S107")
-@pytest.mark.parametrize("kind", list(FrontendKind), ids=lambda kind: kind.value)
-def test_a_restart_leaves_udp_clients_where_they_are(restless: Cluster, family: Family, kind: FrontendKind) -> None:
+def test_a_restart_leaves_udp_clients_where_they_are(restless: Cluster, family: Family) -> None:
     pods = ("pod-1a", "pod-1b", "pod-1c", "pod-2a", "pod-2b")
     service = restless.service("udp-staying", restless.pods(*pods), UDP)
-    connections = [restless.connect(OUTSIDE, service.at(kind, family), 19100 + index) for index in range(5)]
-    try:
-        before = [ask(each) for each in connections]
+    with flows(restless, service, family) as connections:
+        before = {words: ask(connection) for words, connection in connections.items()}
+        assert set(before.values()) <= set(pods)
         restless.stop()
         restless.start()
         restless.write()
-        assert [ask(each) for each in connections] == before
-    finally:
-        for each in connections:
-            each.close()
+        assert {words: ask(connection) for words, connection in connections.items()} == before
 
 
 @sentence("S113")
@@ -163,7 +157,7 @@ def test_a_client_that_came_while_there_was_no_proxy_is_answered_later(restless:
     service = restless.named(name, UDP)
     with pytest.raises(OSError, match=r"unreachable|No route|not answer"):
         restless.connect(OUTSIDE, service.vip(family), 19003, timeout=0.3)
-    restless.service(name, restless.pods("pod-2a"), UDP)
+    restless.service(name, restless.pods(SECOND), UDP)
     restless.start()
-    until(lambda: answers_from(restless, OUTSIDE, service, FrontendKind.CLUSTER_IP, family, 19003), "it is answered")
+    until(lambda: answers_from(restless, OUTSIDE, service.vip(family), 19003), "it is answered")
     restless.put(name, [])
