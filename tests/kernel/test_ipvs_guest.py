@@ -7,7 +7,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from vipwire.backends.ipvs.kernel import IpvsBackend
+from vipwire.errors import UnsupportedError
 from vipwire.lab import kernel
+from vipwire.model.net import Family
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(1500)]
 
@@ -50,3 +53,10 @@ def test_in_the_guest(guest: Guest, suite: str) -> None:
     assert not failed, "\n\n".join(failed)
     assert passed > 0, f"nothing was tested; the guest said:\n{said[-6000:]}"
     assert guest.status == 0, said[-6000:]
+
+
+def test_a_kernel_without_ipvs_is_told_what_to_load() -> None:
+    if Path("/proc/net/ip_vs").exists():
+        pytest.skip("this machine's own kernel has IPVS: that its absence is named cannot be seen here")
+    with pytest.raises(UnsupportedError, match=r"load the module ip_vs .* linux-modules-extra"):
+        IpvsBackend(Family.IPV4)

@@ -5,6 +5,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from vipwire import __version__
@@ -13,6 +14,7 @@ from vipwire.app.config import PRIMARY, Config
 from vipwire.app.config_file import config_document
 from vipwire.app.config_gates import KNOWN_GATES
 from vipwire.app.engine import Engine, Line, Mode
+from vipwire.app.fallback import settle_mode
 from vipwire.app.flags import flag_values
 from vipwire.app.follow import FlowKeeper, HealthPorts
 from vipwire.app.loop import Loop, Parts, Source
@@ -51,12 +53,15 @@ def run_proxy(config: Config) -> int:
     collector.look_rarely()
     with contextlib.ExitStack() as stack:
         # First the mode: where it cannot work, nothing of the machine is changed.
-        modes = build_modes(config, _families(), prepare=True)
+        asked = config.proxy_mode
+        config, modes = settle_mode(config, _families(), partial(build_modes, prepare=True))
         for mode in modes.values():
             stack.callback(mode.close)
         _prepare_machine(config)
         addresses = stack.enter_context(AddressWatch())
-        return asyncio.run(_Proxy(config, modes, addresses).run())
+        proxy = _Proxy(config, modes, addresses)
+        proxy.metrics.proxy_mode.labels(mode=config.proxy_mode.value, configured=asked.value).set(1)
+        return asyncio.run(proxy.run())
 
 
 def run_cleanup(config: Config) -> int:
@@ -97,22 +102,22 @@ class _Proxy:
         self._engine = Engine(lines, self._node_name, self._make_node_plan)
         self._health = ProxyHealth(tuple(modes), tuple(kind.value for kind in Kind), sync.sync_period)
         gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
-        self._metrics = Metrics(config.proxy_mode.value, version=__version__, features=gates)
-        attach_counters(config, self._metrics)
+        self.metrics = Metrics(config.proxy_mode.value, version=__version__, features=gates)
+        attach_counters(config, self.metrics)
 
     async def run(self) -> int:
         """Run until a signal; return the exit status."""
         source, recorder = self._source()
-        reporter = Reporter(self._engine, self._metrics, recorder, self._node_name)
+        reporter = Reporter(self._engine, self.metrics, recorder, self._node_name)
         listeners = ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses())
-        flows = FlowKeeper(self._addresses, self._metrics)
+        flows = FlowKeeper(self._addresses, self.metrics)
         with contextlib.closing(flows):
             async with listeners:
                 parts = Parts(
                     engine=self._engine,
                     source=source,
                     health=self._health,
-                    metrics=self._metrics,
+                    metrics=self.metrics,
                     reporter=reporter,
                     addresses=self._addresses,
                     flows=flows,
@@ -192,4 +197,4 @@ class _Proxy:
         )
         policy = BindPolicy(hard_fail=config.bind_address_hard_fail, on_failure=failed)
         addresses = Addresses(config.healthz_bind_address, config.metrics_bind_address, policy)
-        yield from proxy_servers(self._health, self._metrics, info, time.time, addresses)
+        yield from proxy_servers(self._health, self.metrics, info, time.time, addresses)

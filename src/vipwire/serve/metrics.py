@@ -147,6 +147,12 @@ class Metrics:
         self.object_problems = self._gauge(
             "object_problems", "Problems of objects, by kind", ("kind",), prefix="vipwire"
         )
+        self.proxy_mode = self._gauge(
+            "proxy_mode",
+            "The mode that runs and the one that was configured; they differ after a fallback",
+            ("mode", "configured"),
+            prefix="vipwire",
+        )
         self.frontend_conflicts = self._gauge(
             "frontend_conflicts", "Addresses and ports that more than one Service claims", prefix="vipwire"
         )

@@ -1,0 +1,55 @@
+"""Which mode runs where the configured one cannot."""
+
+from collections.abc import Iterable
+from typing import cast
+
+import pytest
+from tests.fakes.kernel import DictBackend
+
+from vipwire.app.config import Config, ProxyMode
+from vipwire.app.engine import Mode
+from vipwire.app.fallback import settle_mode
+from vipwire.errors import UnsupportedError
+from vipwire.model.net import Family
+
+
+class Machine:
+    """A machine on which only some modes work."""
+
+    def __init__(self, *works: ProxyMode) -> None:
+        self._works = works
+        self.asked: list[ProxyMode] = []
+
+    def build(self, config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
+        """Build a mode, if it works."""
+        self.asked.append(config.proxy_mode)
+        if config.proxy_mode not in self._works:
+            raise UnsupportedError(f"no {config.proxy_mode.value} here")
+        return {family: cast("Mode", DictBackend()) for family in families}
+
+
+def test_a_mode_that_works_is_taken() -> None:
+    machine = Machine(ProxyMode.IPVS)
+    config, modes = settle_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, machine.build)
+    assert config.proxy_mode is ProxyMode.IPVS
+    assert set(modes) == set(Family)
+
+
+def test_without_the_flag_nothing_else_is_tried() -> None:
+    machine = Machine(ProxyMode.IPTABLES)
+    with pytest.raises(UnsupportedError, match=r"^no ipvs here$"):
+        settle_mode(Config(mode="ipvs"), Family, machine.build)
+    assert machine.asked == [ProxyMode.IPVS]
+
+
+def test_ipvs_falls_back_to_iptables() -> None:
+    config, _ = settle_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, Machine(ProxyMode.IPTABLES).build)
+    assert config.proxy_mode is ProxyMode.IPTABLES
+    assert config.mode == "iptables", "what is shown and measured is what runs"
+
+
+def test_every_reason_is_given_when_nothing_works() -> None:
+    machine = Machine()
+    with pytest.raises(UnsupportedError, match=r"^no ipvs here\nno iptables here\nno userspace here$"):
+        settle_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, machine.build)
+    assert machine.asked == [ProxyMode.IPVS, ProxyMode.IPTABLES, ProxyMode.USERSPACE]
