@@ -220,6 +220,9 @@ class _Walk:
     def _counter(self) -> str:
         return ""
 
+    def _return(self) -> str:
+        return _RETURN
+
     def _drop(self) -> str:
         return _DROP
 
@@ -370,6 +373,7 @@ _STATEMENTS: list[tuple[str, _Statement]] = [
     (rf"jump {_NAME}", _Walk._jump),
     (rf"goto {_NAME}", _Walk._goto),
     (r"counter", _Walk._counter),
+    (r"return", _Walk._return),
     (r"drop", _Walk._drop),
     (r"reject(?: with tcp reset)?", _Walk._reject),
     (r"meta priority set none", _Walk._set_priority_none),

@@ -116,7 +116,8 @@ class _Writer:
 
     def _take_turns(self, kind: Class) -> None:
         name = self._frontend.port_name
-        chain = f"{kind.chain}-{name.service}/{name.protocol.label}/{name.port}"
+        # With the size: by a Local policy, two pools of one Service port can have the same kind of frontend.
+        chain = f"{kind.chain}-{kind.size}-{name.service}/{name.protocol.label}/{name.port}"
         self._shared[CHAIN, chain.encode()] = turn_chain(self._family, kind)
         self._own[f"{kind.prefix}-turns", self._key] = Verdict(chain)
 

@@ -140,61 +140,45 @@ def _chains(node: NodePlan) -> Iterator[tuple[str, Chain]]:
 
 
 def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
-    service, node_port = words.key(Space.SERVICE), words.key(Space.NODE_PORT)
     for hook in ("prerouting", "output"):
         yield f"filter-{hook}-pre-dnat", Chain(("ct state new jump firewall-check",), Hook("filter", hook, -110))
-    yield (
-        "firewall-check",
-        Chain(
-            (
-                f"{service} @firewall-ips {service} . {words.ip} saddr != @{RANGES} counter drop",
-                *(
-                    f"{here} {node_port} @firewall-nodeports {node_port} . {words.ip} saddr != @{NODE_PORT_RANGES} "
-                    "counter drop"
-                    for here in _node_port_addresses(node, words)
-                ),
-            )
-        ),
-    )
+    yield "firewall-check", Chain(_firewall(node, words))
     check = ("ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check")
     # A process's packet keeps its priority on the way out: the class handle must not reach a queueing discipline.
     reset = "ct state new ct status dnat meta priority set none"
     yield "filter-input", Chain(("ct state new jump nodeport-endpoints-check", check[0]), Hook("filter", "input", 0))
     yield "filter-forward", Chain(check, Hook("filter", "forward", 0))
     yield "filter-output", Chain((reset, *check), Hook("filter", "output", 0))
-    yield (
-        "service-endpoints-check",
-        Chain(
-            (
-                f"{service} @no-endpoint-services counter goto reject-chain",
-                f"{service} @no-local-endpoint-services counter drop",
-            )
-        ),
-    )
+    # An endpoint may have a frontend's address, the node's: what was sent there is where it should be.
+    translated = "ct status dnat return"
+    yield "service-endpoints-check", Chain((translated, *_refuse(words.key(Space.SERVICE), "services")))
+    here = [f"{where} {words.key(Space.NODE_PORT)}" for where in _node_port_addresses(node, words)]
     yield (
         "nodeport-endpoints-check",
-        Chain(
-            tuple(
-                f"{here} {node_port} {there}"
-                for here in _node_port_addresses(node, words)
-                for there in (
-                    "@no-endpoint-nodeports counter goto reject-chain",
-                    "@no-local-endpoint-nodeports counter drop",
-                )
-            )
-        ),
+        Chain((translated, *(rule for key in here for rule in _refuse(key, "nodeports")))),
     )
-    yield (
-        "cluster-ips-check",
-        Chain(
-            (
-                f"{words.ip} daddr @cluster-ips counter goto reject-chain",
-                *(f"{words.ip} daddr {prefix} counter drop" for prefix in node.service_cidrs),
-            )
-        ),
-    )
+    unallocated = (f"{words.ip} daddr {prefix} counter drop" for prefix in node.service_cidrs)
+    yield "cluster-ips-check", Chain((f"{words.ip} daddr @cluster-ips counter goto reject-chain", *unallocated))
     # A reset reaches a client that is still inside connect(); an ICMP error that comes so early is ignored by Linux.
     yield "reject-chain", Chain(("meta l4proto tcp reject with tcp reset", "reject"))
+
+
+def _refuse(key: str, endpoints: str) -> tuple[str, str]:
+    """Refuse what nobody answers, drop what nobody here answers."""
+    return (
+        f"{key} @no-endpoint-{endpoints} counter goto reject-chain",
+        f"{key} @no-local-endpoint-{endpoints} counter drop",
+    )
+
+
+def _firewall(node: NodePlan, words: Words) -> tuple[str, ...]:
+    """Drop what comes to a guarded frontend from a source that is not allowed."""
+    service, node_port = words.key(Space.SERVICE), words.key(Space.NODE_PORT)
+    denied = f"{node_port} @firewall-nodeports {node_port} . {words.ip} saddr != @{NODE_PORT_RANGES} counter drop"
+    return (
+        f"{service} @firewall-ips {service} . {words.ip} saddr != @{RANGES} counter drop",
+        *(f"{here} {denied}" for here in _node_port_addresses(node, words)),
+    )
 
 
 def _mark(node: NodePlan) -> str:
