@@ -31,6 +31,7 @@ from vipwire.host.oom import set_oom_score_adj
 from vipwire.host.sysctl import apply_sysctls
 from vipwire.kube.access import load_access
 from vipwire.kube.client import ApiSource
+from vipwire.kube.connection import Answered
 from vipwire.kube.events import EventRecorder, EventType
 from vipwire.kube.manifest import ManifestSource
 from vipwire.model.net import Family, Prefix, format_address
@@ -156,8 +157,17 @@ class _Proxy:
             return ManifestSource(Path(path) for path in config.manifests), None
         kubeconfig = Path(connection.kubeconfig) if connection.kubeconfig else None
         access = load_access(kubeconfig, config.master or None)
-        recorder = EventRecorder(access, self._node_name, qps=connection.qps, burst=connection.burst)
-        return ApiSource(access, self._node_name), recorder
+        recorder = EventRecorder(
+            access, self._node_name, qps=connection.qps, burst=connection.burst, witness=self._count_request
+        )
+        return ApiSource(access, self._node_name, witness=self._count_request), recorder
+
+    def _count_request(self, answered: Answered) -> None:
+        metrics = self.metrics
+        labels = {"code": answered.status, "method": answered.method, "host": answered.host}
+        metrics.rest_client_requests_total.labels(**labels).inc()
+        took = metrics.rest_client_request_duration_seconds.labels(verb=answered.method, host=answered.host)
+        took.observe(answered.seconds)
 
     def _make_node_plan(self, family: Family, store: Store) -> NodePlan:
         machine = [

@@ -13,7 +13,7 @@ import aiohttp
 
 from vipwire import __version__
 from vipwire.kube.access import Access
-from vipwire.kube.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, describe
+from vipwire.kube.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, Witness, describe, ignored
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import ENDPOINT_SLICES, SERVICE_CIDRS, SERVICES, own_node
 from vipwire.kube.watch import Request, ResourceWatch, Sleep
@@ -37,8 +37,9 @@ class ApiSource:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
         answer_timeout: float = ANSWER_TIMEOUT,
+        witness: Witness = ignored,
     ) -> None:
-        self._access, self._answer_timeout = access, answer_timeout
+        self._access, self._answer_timeout, self._witness = access, answer_timeout, witness
         self._clock, self._chance = clock, chance
         resources = (SERVICES, ENDPOINT_SLICES, SERVICE_CIDRS, own_node(node_name))
         self._watches = tuple(ResourceWatch(resource) for resource in resources)
@@ -49,7 +50,7 @@ class ApiSource:
 
     async def run(self, emit: Callable[[Event], None]) -> None:
         """Watch until cancelled. `emit` must be quick and must not raise."""
-        connection = Connection(self._access, USER_AGENT, answer_timeout=self._answer_timeout)
+        connection = Connection(self._access, USER_AGENT, answer_timeout=self._answer_timeout, witness=self._witness)
         async with connection, asyncio.TaskGroup() as group:
             for watch in self._watches:
                 group.create_task(self._follow(connection, watch, emit), name=f"watch {watch.resource.plural}")

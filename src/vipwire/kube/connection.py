@@ -10,9 +10,9 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import aiohttp
 from yarl import URL
@@ -45,11 +45,35 @@ class Payload:
     content_type: str = "application/json"
 
 
+class Answered(NamedTuple):
+    """A request and its answer: `status` is empty where none came; `seconds` until the head of the answer."""
+
+    method: str
+    host: str
+    status: str
+    seconds: float
+
+
+Witness: TypeAlias = Callable[[Answered], None]
+"""Is told of every request, for metrics."""
+
+
+def ignored(_answered: Answered) -> None:
+    """Tell nobody."""
+
+
 class Connection:
     """A session to one API server; an asynchronous context manager."""
 
-    def __init__(self, access: Access, user_agent: str, *, answer_timeout: float = ANSWER_TIMEOUT) -> None:
-        self._access, self._answer_timeout = access, answer_timeout
+    def __init__(
+        self,
+        access: Access,
+        user_agent: str,
+        *,
+        answer_timeout: float = ANSWER_TIMEOUT,
+        witness: Witness = ignored,
+    ) -> None:
+        self._access, self._answer_timeout, self._witness = access, answer_timeout, witness
         self._headers = {"Accept": "application/json", "User-Agent": user_agent}
         self._session: aiohttp.ClientSession | None = None
         self._context: ssl.SSLContext | None = None
@@ -87,18 +111,23 @@ class Connection:
         url = URL(self._access.server + path).with_query(list(query))
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
         options = self._tls_options(credential)
-        response = await self._answer(
-            self._session.request(
-                method,
-                url,
-                headers=headers,
-                data=payload.body if payload else None,
-                timeout=limits,
-                proxy=self._access.proxy,
-                allow_redirects=False,
-                **options,
+        began, status = time.perf_counter(), ""
+        try:
+            response = await self._answer(
+                self._session.request(
+                    method,
+                    url,
+                    headers=headers,
+                    data=payload.body if payload else None,
+                    timeout=limits,
+                    proxy=self._access.proxy,
+                    allow_redirects=False,
+                    **options,
+                )
             )
-        )
+            status = str(response.status)
+        finally:
+            self._witness(Answered(method, url.authority, status or "<error>", time.perf_counter() - began))
         async with response:
             if response.status == 401:
                 self._access.credentials.refused()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import msgspec
 
 from vipwire.kube.access import Access
-from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, Payload, describe
+from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, Payload, Witness, describe, ignored
 
 COMPONENT = "vipwire"
 QUEUE = 1000
@@ -97,8 +97,9 @@ class EventRecorder:
         qps: float = 5.0,
         burst: int = 10,
         wall: Callable[[], float] = time.time,
+        witness: Witness = ignored,
     ) -> None:
-        self._access, self._host, self._wall = access, host, wall
+        self._access, self._host, self._wall, self._witness = access, host, wall, witness
         self._bucket = TokenBucket(qps, burst)
         self._queue: asyncio.Queue[Note] = asyncio.Queue(QUEUE)
         self._sent: OrderedDict[Note, _Sent] = OrderedDict()
@@ -114,7 +115,7 @@ class EventRecorder:
 
     async def run(self) -> None:
         """Send what is recorded, until cancelled."""
-        async with Connection(self._access, COMPONENT) as connection:
+        async with Connection(self._access, COMPONENT, witness=self._witness) as connection:
             while True:
                 note = await self._queue.get()
                 await asyncio.sleep(self._bucket.wait(self._wall()))
