@@ -4,6 +4,7 @@ Clusters are built when a test first asks for one of these options, and stay unt
 their Services apart by name.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 
@@ -40,9 +41,10 @@ def _clusters() -> Iterator[dict[tuple[object, ...], Cluster]]:
             "the conformance suite makes network namespaces, which needs root: run it with sudo", pytrace=False
         )
     clusters: dict[tuple[object, ...], Cluster] = {}
-    yield clusters
-    for cluster in clusters.values():
-        cluster.down()
+    with contextlib.ExitStack() as stack:
+        yield clusters
+        for cluster in clusters.values():
+            stack.callback(cluster.down)
 
 
 @pytest.fixture
@@ -75,6 +77,6 @@ def cluster(cluster_with: ClusterWith) -> Cluster:
 def restless(cluster_with: ClusterWith) -> Cluster:
     """A cluster whose proxy is ended, started and interfered with. It runs when a test begins."""
     found = cluster_with([POD_CIDRS], "restless")
-    if not found.running:
-        found.start()
+    if not found.proxy.running:
+        found.proxy.start()
     return found

@@ -35,10 +35,9 @@ Hosts = Iterable[Pod | Node | Backend]
 
 
 @dataclass(frozen=True, slots=True)
-class TestService:
+class LabService:
     """A Service of a test. `number` (1 to 1200) makes its addresses; `node` is the node whose node port is meant."""
 
-    __test__ = False
     topology: Topology
     name: str
     number: int

@@ -4,9 +4,11 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from tests.conformance.cluster import BLOCKED, NODE, OTHER_POD, OUTSIDE, POD, Caller, Cluster, until
+from tests.conformance.cluster import Cluster
+from tests.conformance.packets import BLOCKED, NODE, OTHER_POD, OUTSIDE, POD, Caller
+from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
-from tests.conformance.services import FRONTENDS, TestService
+from tests.conformance.services import FRONTENDS, LabService
 
 from vipwire.lab.manifests import Backend, Port
 from vipwire.model.net import Family, Protocol
@@ -26,7 +28,7 @@ def sticky(
     ports: Sequence[Port] = (Port(80),),
     seconds: int = 600,
     **spec: str,
-) -> TestService:
+) -> LabService:
     config = {"clientIP": {"timeoutSeconds": seconds}}
     hosts = cluster.pods(*pods)
     return cluster.service(name, hosts, ports, sessionAffinity="ClientIP", sessionAffinityConfig=config, **spec)
@@ -100,7 +102,7 @@ def test_each_connection_starts_the_time_anew(cluster: Cluster, family: Family) 
     until(stayed_so_long, "time passes")
 
 
-def visit(cluster: Cluster, service: TestService, family: Family) -> list[str]:
+def visit(cluster: Cluster, service: LabService, family: Family) -> list[str]:
     """Connect once to each port; tell who answered."""
     return [cluster.sticks(OUTSIDE, service.vip(family, index), 1) for index in range(len(service.ports))]
 
@@ -169,7 +171,7 @@ def test_a_restart_forgets_no_client(restless: Cluster, family: Family) -> None:
         ]
 
     before = visits()
-    restless.stop()
+    restless.proxy.stop()
     assert visits() == before
-    restless.start()
+    restless.proxy.start()
     assert visits() == before

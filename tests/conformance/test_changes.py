@@ -5,7 +5,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.conformance.cluster import NODE, OUTSIDE, POD, Caller, Cluster, until
+from tests.conformance.cluster import Cluster
+from tests.conformance.packets import NODE, OUTSIDE, POD, Caller
+from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS, LOAD_BALANCER, NODE_PORT
 
@@ -152,10 +154,10 @@ def test_no_connection_fails_while_endpoints_come_and_go(cluster: Cluster, famil
 def test_a_file_that_cannot_be_read_changes_nothing(cluster: Cluster, family: Family, text: str) -> None:
     name = f"lasting-{len(text)}-{family.value}".lower()
     service = cluster.service(name, cluster.pods(*PODS))
-    since, file = len(cluster.log), cluster.manifests / f"{name}.json"
+    since, file = len(cluster.proxy.log), cluster.manifests / f"{name}.json"
     good = file.read_text()
     file.write_text(text)
-    cluster.said(since, file.name)
+    cluster.proxy.said(since, file.name)
     cluster.answered(OUTSIDE, service.vip(family), PODS)
     file.write_text(good.replace('"port": 80', '"port": 8088', 1))
     until(lambda: cluster.probe(OUTSIDE, Target(service.vip(family).address, 8088))[0].answer, "it is read again")
@@ -169,7 +171,7 @@ def test_the_health_check_port_tells_of_local_endpoints(cluster: Cluster, family
 
     def says(status: int, weight: str) -> bool:
         # kube-proxy's server listens on both families; ours is asked over IPv4, at the node's address, from outside.
-        page = cluster.page("/any", port, cluster.lab.address("node-1", Family.IPV4), OUTSIDE.host)
+        page = cluster.proxy.page("/any", port, cluster.lab.address("node-1", Family.IPV4), OUTSIDE.host)
         return (page.status, page.headers.get("X-Load-Balancing-Endpoint-Weight")) == (status, weight)
 
     leaving = Backend(near, ready=False, serving=True, terminating=True)
@@ -190,6 +192,6 @@ def test_the_health_check_port_is_closed_when_it_is_no_longer_asked_for(cluster:
     name, port = f"unchecked-{family.value}".lower(), 32001 + family.bits
     for left in ([], cluster.named(name).objects(cluster.pods("pod-1a"), externalTrafficPolicy="Cluster")):
         cluster.service(name, cluster.pods("pod-1a"), externalTrafficPolicy="Local", healthCheckNodePort=port)
-        until(lambda: cluster.page("/", port).status, "it is open")
+        until(lambda: cluster.proxy.page("/", port).status, "it is open")
         cluster.put(name, left)
-        until(lambda: not cluster.page("/", port).status, "it is closed")
+        until(lambda: not cluster.proxy.page("/", port).status, "it is closed")

@@ -6,9 +6,11 @@ from functools import partial
 from typing import TypeAlias
 
 import pytest
-from tests.conformance.cluster import NODE, OUTSIDE, POD, Caller, Cluster, until
+from tests.conformance.cluster import Cluster
+from tests.conformance.packets import NODE, OUTSIDE, POD, Caller
+from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
-from tests.conformance.services import TestService
+from tests.conformance.services import LabService
 
 from vipwire.lab.answer import HELLO, Answer
 from vipwire.lab.continuous import Connection
@@ -28,7 +30,7 @@ _ports: Iterator[int] = iter(range(20000, 30000))
 
 
 @contextmanager
-def flows(cluster: Cluster, service: TestService, family: Family, timeout: float = 3.0) -> Iterator[Flows]:
+def flows(cluster: Cluster, service: LabService, family: Family, timeout: float = 3.0) -> Iterator[Flows]:
     """Begin to send, from everywhere to every frontend, each from a port that no other test has."""
     with ExitStack() as stack:
         yield {

@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.conformance.cluster import NODE, OUTSIDE, POD, Cluster
+from tests.conformance.cluster import Cluster
+from tests.conformance.packets import NODE, OUTSIDE, POD
 from tests.conformance.sentences import sentence
-from tests.conformance.services import CLUSTER_IP, EXTERNAL, FRONTENDS, TestService
+from tests.conformance.services import CLUSTER_IP, EXTERNAL, FRONTENDS, LabService
 
 from vipwire.lab.manifests import Backend, Port
 from vipwire.model.net import Family, Protocol
@@ -19,7 +20,7 @@ READY, LEAVING, GONE = "ready", "serves while terminating", "terminates"
 ZONE = "topology.kubernetes.io/zone"
 
 
-def mixed(cluster: Cluster, name: str, states: dict[str, str], **spec: Any) -> TestService:
+def mixed(cluster: Cluster, name: str, states: dict[str, str], **spec: Any) -> LabService:
     """Write a Service whose Pods are in these states."""
     hosts = [
         Backend(
@@ -102,7 +103,7 @@ def test_terminating_endpoints_elsewhere_do_not_answer_a_local_policy(cluster: C
         cluster.answered(caller, service.at(CLUSTER_IP, family), ["pod-2a"])
 
 
-def hinted(cluster: Cluster, name: str, hints: dict[str, tuple[str, str]], **spec: Any) -> TestService:
+def hinted(cluster: Cluster, name: str, hints: dict[str, tuple[str, str]], **spec: Any) -> LabService:
     """Write a Service whose Pods have hints: (zone, node), "" for none."""
     hosts = [
         Backend(

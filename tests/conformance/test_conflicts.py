@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.conformance.cluster import NODE, OUTSIDE, POD, Cluster
+from tests.conformance.cluster import Cluster
+from tests.conformance.packets import NODE, OUTSIDE, POD
 from tests.conformance.sentences import sentence
-from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, TestService
+from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
 
 from vipwire.lab.manifests import Manifest, Port, load_balancer_status
 from vipwire.lab.outcome import Target
@@ -20,7 +21,7 @@ SHARED = {EXTERNAL_IP: ("198.18.200.{}", "2001:db8:e:ff::{}"), LOAD_BALANCER: ("
 KINDS = pytest.mark.parametrize("kind", [EXTERNAL_IP, LOAD_BALANCER, NODE_PORT], ids=lambda kind: kind.value)
 
 
-def claim(service: TestService, created: str, pod: str, cluster: Cluster, **spec: Any) -> list[Manifest]:
+def claim(service: LabService, created: str, pod: str, cluster: Cluster, **spec: Any) -> list[Manifest]:
     made, *slices = service.objects(cluster.pods(pod), **spec)
     made["metadata"]["creationTimestamp"] = created
     return [made, *slices]
@@ -37,7 +38,7 @@ def test_the_older_service_has_it_and_the_other_inherits(
     port = Port(80, node_port=31900 + number if kind is NODE_PORT else 0)
     first, second = cluster.named(f"{name}-b", [port]), cluster.named(f"{name}-a", [port])
     addresses = [each.format(number) for each in SHARED.get(kind, ())]
-    since = len(cluster.log)
+    since = len(cluster.proxy.log)
     for service, created, pod in ((first, order[0], "pod-1a"), (second, order[1], "pod-2a")):
         made, *slices = claim(service, created, pod, cluster, externalIPs=addresses if kind is EXTERNAL_IP else None)
         if kind is LOAD_BALANCER:
@@ -50,7 +51,7 @@ def test_the_older_service_has_it_and_the_other_inherits(
     for caller in (POD, NODE, OUTSIDE):
         cluster.answered(caller, target, [held_by[holder]])
         cluster.answered(caller, other.vip(family), [held_by[other]])
-    line = cluster.said(since, "conflicting Services", f"default/{other.name}", f"ip_family={family.value}")
+    line = cluster.proxy.said(since, "conflicting Services", f"default/{other.name}", f"ip_family={family.value}")
     assert f"default/{holder.name}" in line
     cluster.put(holder.name, [])
     cluster.answered(OUTSIDE, target, [held_by[other]])

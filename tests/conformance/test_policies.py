@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.conformance.cluster import BLOCKED, NODE, OTHER_POD, OUTSIDE, POD, POD_CIDRS, REMOTE_POD, Caller, Cluster
+from tests.conformance.cluster import POD_CIDRS, Cluster
 from tests.conformance.conftest import ClusterWith
+from tests.conformance.packets import BLOCKED, NODE, OTHER_POD, OUTSIDE, POD, REMOTE_POD, Caller
 from tests.conformance.sentences import sentence
-from tests.conformance.services import CLUSTER_IP, EXTERNAL, FRONTENDS, NODE_PORT, TestService
+from tests.conformance.services import CLUSTER_IP, EXTERNAL, FRONTENDS, NODE_PORT, LabService
 
 from vipwire.lab.manifests import Port
 from vipwire.lab.outcome import Target, pods_of
@@ -136,7 +137,7 @@ def test_without_a_local_endpoint_the_external_policy_drops_the_outside(
     cluster.answered(OUTSIDE, service.vip(family), [REMOTE])
 
 
-def none_local(cluster: Cluster, name: str, protocol: Protocol, **spec: str) -> TestService:
+def none_local(cluster: Cluster, name: str, protocol: Protocol, **spec: str) -> LabService:
     return cluster.service(name, cluster.pods(REMOTE), [Port(80, protocol=protocol)], **spec)
 
 

@@ -4,8 +4,9 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from tests.conformance.cluster import NODE, OUTSIDE, POD, POD_CIDRS, REMOTE_POD, Caller, Cluster
+from tests.conformance.cluster import POD_CIDRS, Cluster
 from tests.conformance.conftest import ClusterWith
+from tests.conformance.packets import NODE, OUTSIDE, POD, REMOTE_POD, Caller
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS, LOAD_BALANCER, NODE_PORT
 

@@ -1,8 +1,10 @@
 """What others do to our rules is put right at the next check, and said; what is theirs stays."""
 
 import pytest
-from tests.conformance.cluster import OUTSIDE, POD, Cluster, until
+from tests.conformance.cluster import Cluster
 from tests.conformance.modes import MODES, Command
+from tests.conformance.packets import OUTSIDE, POD
+from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
 
 from vipwire.model.net import Family
@@ -39,41 +41,41 @@ def test_what_was_added_to_ours_is_removed(restless: Cluster, family: Family) ->
 def check_repair(cluster: Cluster, family: Family, command: Command) -> None:
     """Do harm; nothing but a check by the proxy itself can repair it, for no object changes."""
     service = cluster.service("harmed", cluster.pods(*PODS))
-    before, since = both(cluster), len(cluster.log)
+    before, since = both(cluster), len(cluster.proxy.log)
     vip = service.vip(family).address
     cluster.lab.run("node-1", [word.replace("{vip}", vip) for word in command])
-    cluster.said(since, "level=warn", REPAIRED, f"ip_family={family.value}")
+    cluster.proxy.said(since, "level=warn", REPAIRED, f"ip_family={family.value}")
     until(lambda: both(cluster) == before, "the rules of both families are as before")
     for caller in (POD, OUTSIDE):
         cluster.answered(caller, service.vip(family), PODS)
 
 
 def both(cluster: Cluster) -> list[list[str]]:
-    return [cluster.rules(family) for family in Family]
+    return [cluster.proxy.rules(family) for family in Family]
 
 
 @sentence("S115")
 def test_what_is_not_ours_stays_through_syncs_and_repairs(restless: Cluster, family: Family) -> None:
     service = restless.service("harmed", restless.pods(*PODS))
-    with restless.others() as listing:
-        before, since = listing(), len(restless.log)
+    with restless.proxy.others() as listing:
+        before, since = listing(), len(restless.proxy.log)
         restless.write()
         (harm, *_) = restless.mode.harm.wipes.values()
         restless.lab.run("node-1", harm[family])
-        restless.said(since, REPAIRED, f"ip_family={family.value}")
+        restless.proxy.said(since, REPAIRED, f"ip_family={family.value}")
         restless.answered(OUTSIDE, service.vip(family), PODS)
-        restless.stop()
-        restless.start()
+        restless.proxy.stop()
+        restless.proxy.start()
         assert listing() == before
 
 
 @sentence("S115")
 def test_changes_of_others_elsewhere_are_no_reason_to_write(restless: Cluster, family: Family) -> None:
     service = restless.service("harmed", restless.pods(*PODS))
-    before, since = restless.rules(family, handles=True), len(restless.log)
-    with restless.others():
-        line = restless.said(since, "msg=synced", f"ip_family={family.value}", "observed=")
+    before, since = restless.proxy.rules(family, handles=True), len(restless.proxy.log)
+    with restless.proxy.others():
+        line = restless.proxy.said(since, "msg=synced", f"ip_family={family.value}", "observed=")
         assert all(f"{word}=0 " in line for word in ("added", "changed", "removed")), line
-        assert REPAIRED not in restless.log[since:]
-        assert restless.rules(family, handles=True) == before
+        assert REPAIRED not in restless.proxy.log[since:]
+        assert restless.proxy.rules(family, handles=True) == before
         restless.answered(OUTSIDE, service.vip(family), PODS)

@@ -1,7 +1,9 @@
 """Ending, starting and cleaning up: what stays, what is caught up with, what goes."""
 
 import pytest
-from tests.conformance.cluster import NODE, OUTSIDE, POD, Cluster, until
+from tests.conformance.cluster import Cluster
+from tests.conformance.packets import NODE, OUTSIDE, POD
+from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
 from tests.conformance.services import EXTERNAL_IP, NODE_PORT
 from tests.conformance.test_changes_udp import FIRST, SECOND, UDP, all_hear, answers_from, ask, flows, is_cut_off
@@ -18,12 +20,12 @@ PODS = ("pod-1a", "pod-2a")
 def test_after_sigterm_the_rules_stay(restless: Cluster, family: Family) -> None:
     service = restless.service("staying", restless.pods(*PODS))
     with restless.connect(OUTSIDE, service.at(NODE_PORT, family)) as connection:
-        assert restless.stop() == 0
+        assert restless.proxy.stop() == 0
         assert connection.exchange(b"still there?\n") == b"still there?\n"
         for caller in (POD, NODE, OUTSIDE):
             for kind in FrontendKind:
                 restless.answered(caller, service.at(kind, family), PODS)
-        restless.start()
+        restless.proxy.start()
         assert connection.exchange(b"still there?\n") == b"still there?\n"
 
 
@@ -35,16 +37,16 @@ def test_a_restart_writes_nothing_and_no_connection_fails(restless: Cluster, fam
         restless.lab.continuous(OUTSIDE.host, target.address, target.port, interval=0.002) as stream,
     ):
         stream.wait_for(10)
-        rules = {each: restless.rules(each, handles=True) for each in Family}
-        restless.stop()
-        since = len(restless.log)
-        restless.start()
+        rules = {each: restless.proxy.rules(each, handles=True) for each in Family}
+        restless.proxy.stop()
+        since = len(restless.proxy.log)
+        restless.proxy.start()
         stream.wait_for(10)
         assert connection.exchange(b"still there?\n") == b"still there?\n"
-        assert {each: restless.rules(each, handles=True) for each in Family} == rules
+        assert {each: restless.proxy.rules(each, handles=True) for each in Family} == rules
     assert stream.report.failures == ()
     for each in Family:
-        line = restless.said(since, "msg=synced", f"ip_family={each.value}")
+        line = restless.proxy.said(since, "msg=synced", f"ip_family={each.value}")
         assert all(f"{word}=0 " in line for word in ("added", "changed", "removed")), line
 
 
@@ -54,12 +56,12 @@ def test_what_changed_meanwhile_counts_after_a_start(restless: Cluster, family: 
     new = f"new-{family.value}".lower()
     service = restless.service(changed, restless.pods("pod-1a"))
     left = restless.service(gone, restless.pods("pod-1a"))
-    restless.stop()
+    restless.proxy.stop()
     restless.service(changed, restless.pods("pod-2a"))
     restless.put(gone, [])
     added = restless.service(new, restless.pods("pod-2b"))
     restless.answered(OUTSIDE, service.vip(family), ["pod-1a"])
-    restless.start()
+    restless.proxy.start()
     restless.answered(OUTSIDE, service.vip(family), ["pod-2a"])
     restless.answered(OUTSIDE, added.vip(family), ["pod-2b"])
     restless.dropped(OUTSIDE, left.vip(family))
@@ -73,10 +75,10 @@ def test_udp_clients_are_freed_of_what_went_meanwhile(restless: Cluster, family:
     service = restless.service(name, restless.pods(FIRST), UDP)
     with flows(restless, service, family) as connections:
         all_hear(connections, FIRST)
-        restless.stop()
+        restless.proxy.stop()
         restless.service(name, restless.pods(SECOND), UDP)
         assert {ask(connection) for connection in connections.values()} == {FIRST}
-        restless.start()
+        restless.proxy.start()
         all_hear(connections, SECOND)
 
 
@@ -86,9 +88,9 @@ def test_udp_clients_of_a_service_that_went_meanwhile_are_cut_off(restless: Clus
     service = restless.service(name, restless.pods("pod-1a"), UDP)
     with restless.connect(OUTSIDE, service.vip(family), 19002, timeout=0.3) as connection:
         assert ask(connection) == "pod-1a"
-        restless.stop()
+        restless.proxy.stop()
         restless.put(name, [])
-        restless.start()
+        restless.proxy.start()
         until(lambda: is_cut_off(connection), "nobody answers")
 
 
@@ -99,8 +101,8 @@ def test_a_restart_leaves_udp_clients_where_they_are(restless: Cluster, family: 
     with flows(restless, service, family) as connections:
         before = {words: ask(connection) for words, connection in connections.items()}
         assert set(before.values()) <= set(pods)
-        restless.stop()
-        restless.start()
+        restless.proxy.stop()
+        restless.proxy.start()
         restless.write()
         assert {words: ask(connection) for words, connection in connections.items()} == before
 
@@ -109,10 +111,10 @@ def test_a_restart_leaves_udp_clients_where_they_are(restless: Cluster, family: 
 def test_ready_means_that_everything_is_in_the_kernel(restless: Cluster, family: Family) -> None:
     """The kernel holds nothing when the proxy starts, and it may not say that it is ready until it does."""
     service = restless.service("staying", restless.pods(*PODS))
-    restless.stop()
-    restless.vipwire("cleanup")
-    restless.launch()
-    until(lambda: restless.page("/readyz").status == 200, "/readyz is 200")
+    restless.proxy.stop()
+    restless.proxy.vipwire("cleanup")
+    restless.proxy.launch()
+    until(lambda: restless.proxy.page("/readyz").status == 200, "/readyz is 200")
     for caller in (POD, OUTSIDE):
         restless.answered(caller, service.vip(family), PODS)
 
@@ -121,43 +123,43 @@ def test_ready_means_that_everything_is_in_the_kernel(restless: Cluster, family:
 def test_ready_is_not_said_before_the_kernel_takes_the_rules(restless: Cluster, family: Family) -> None:
     """A set that somebody else has under a name of ours is in the way of the first transaction."""
     del family
-    restless.stop()
-    restless.vipwire("cleanup")
-    with restless.obstructed():
-        since = len(restless.log)
-        restless.launch()
-        restless.said(since, "level=error", "sync failed")
-        assert restless.page("/readyz").status == 503
-        assert restless.page("/livez").status == 200
-    until(lambda: restless.page("/readyz").status == 200, "/readyz is 200 once the way is free")
+    restless.proxy.stop()
+    restless.proxy.vipwire("cleanup")
+    with restless.proxy.obstructed():
+        since = len(restless.proxy.log)
+        restless.proxy.launch()
+        restless.proxy.said(since, "level=error", "sync failed")
+        assert restless.proxy.page("/readyz").status == 503
+        assert restless.proxy.page("/livez").status == 200
+    until(lambda: restless.proxy.page("/readyz").status == 200, "/readyz is 200 once the way is free")
 
 
 @sentence("S114", "S115")
 def test_cleanup_removes_all_of_ours_and_only_that(restless: Cluster, family: Family) -> None:
     service = restless.service("staying", restless.pods(*PODS))
     restless.answered(OUTSIDE, service.vip(family), PODS)
-    restless.stop()
-    with restless.others() as listing:
+    restless.proxy.stop()
+    with restless.proxy.others() as listing:
         before = listing()
-        said = restless.vipwire("cleanup")
+        said = restless.proxy.vipwire("cleanup")
         assert all(f"ip_family={each.value}" in said for each in Family), said
         assert listing() == before
-        assert [restless.rules(each) for each in Family] == [[], []]
+        assert [restless.proxy.rules(each) for each in Family] == [[], []]
         for kind in (FrontendKind.CLUSTER_IP, FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER):
             restless.passed_on(OUTSIDE, service.at(kind, family))
         restless.refused(OUTSIDE, service.at(NODE_PORT, family))
-        assert "msg=removed" not in restless.vipwire("cleanup")
+        assert "msg=removed" not in restless.proxy.vipwire("cleanup")
 
 
 @sentence("S112")
 def test_a_client_that_came_while_there_was_no_proxy_is_answered_later(restless: Cluster, family: Family) -> None:
     name = f"late-{family.value}".lower()
-    restless.stop()
-    restless.vipwire("cleanup")
+    restless.proxy.stop()
+    restless.proxy.vipwire("cleanup")
     service = restless.named(name, UDP)
     with pytest.raises(OSError, match=r"unreachable|No route|not answer"):
         restless.connect(OUTSIDE, service.vip(family), 19003, timeout=0.3)
     restless.service(name, restless.pods(SECOND), UDP)
-    restless.start()
+    restless.proxy.start()
     until(lambda: answers_from(restless, OUTSIDE, service.vip(family), 19003), "it is answered")
     restless.put(name, [])

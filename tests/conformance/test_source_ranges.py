@@ -1,9 +1,10 @@
 """loadBalancerSourceRanges: who is let in at a load balancer's address, and where they do not count."""
 
 import pytest
-from tests.conformance.cluster import BLOCKED, NODE, OUTSIDE, POD, Caller, Cluster
+from tests.conformance.cluster import Cluster
+from tests.conformance.packets import BLOCKED, NODE, OUTSIDE, POD, Caller
 from tests.conformance.sentences import sentence
-from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, TestService
+from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
 
 from vipwire.lab.manifests import Port
 from vipwire.model.net import Family, Protocol
@@ -17,7 +18,7 @@ CLIENTS = ["203.0.113.0/25", "2001:db8:113::/121"]
 NODES = ["192.168.0.0/16", "fd00:192:168::/48"]
 
 
-def guarded(cluster: Cluster, name: str, *ranges: str, protocol: Protocol = Protocol.TCP) -> TestService:
+def guarded(cluster: Cluster, name: str, *ranges: str, protocol: Protocol = Protocol.TCP) -> LabService:
     return cluster.service(
         name, cluster.pods(*PODS), [Port(80, protocol=protocol)], loadBalancerSourceRanges=list(ranges)
     )

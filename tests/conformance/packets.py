@@ -1,0 +1,134 @@
+"""What tests do with packets: who connects, what must become of it, and whom the endpoint must have seen."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vipwire.lab.cluster import Lab
+from vipwire.lab.continuous import Connection
+from vipwire.lab.outcome import Outcome, ProbeResult, Target
+from vipwire.lab.topology import UNDERLAY
+from vipwire.model.net import Family
+
+_UNREACHABLE = """
+    add table inet vips
+    add chain inet vips arriving { type filter hook prerouting priority 0; }
+    add chain inet vips unknown
+    add set inet vips ours { type ipv6_addr; flags interval; }
+    add element inet vips ours { fd00:10:96::/112, 2001:db8:e::/48, 2001:db8:1b::/48 }
+    add rule inet vips unknown meta nfproto ipv4 reject with icmp net-unreachable
+    add rule inet vips unknown reject with icmpv6 no-route
+    add rule inet vips arriving iifname "node-*" ip daddr { 10.96.0.0/16, 198.18.0.0/15 } jump unknown
+    add rule inet vips arriving iifname "node-*" ip6 daddr @ours jump unknown
+"""
+"""The network between the nodes knows no VIP. It says so by itself, but to each host only once a second."""
+_BATCH, _BATCHES = 24, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who connects: a host, and which of its addresses of the family it does it from."""
+
+    host: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return self.host
+
+
+POD, OTHER_POD, REMOTE_POD = Caller("pod-1c"), Caller("pod-1b"), Caller("pod-2b")
+NODE = Caller("node-1", 1)
+"""A process on the node, from the secondary address: so that it can be seen when the primary one replaces it."""
+OUTSIDE, BLOCKED = Caller("client"), Caller("client", 1)
+
+
+class Packets:
+    """The hosts of a lab as those who connect. `node_name` is the node that does what is looked at."""
+
+    def __init__(self, lab: Lab, node_name: str) -> None:
+        self.lab, self.node_name = lab, node_name
+
+    def name_no_vip(self) -> None:
+        """Have the network between the nodes refuse VIPs without delay."""
+        self.lab.run(UNDERLAY, ["nft", _UNREACHABLE])
+
+    def address(self, caller: Caller, family: Family) -> str:
+        """Tell the address that a caller connects from."""
+        found = [each for each in self.lab.host(caller.host).addresses if (":" in each) is (family is Family.IPV6)]
+        return found[caller.index]
+
+    def probe(
+        self, caller: Caller, target: Target, count: int = 1, *, timeout: float = 3.0, parallel: int = 16
+    ) -> list[ProbeResult]:
+        """Connect so often from a caller's address; tell what became of each."""
+        source = self.address(caller, family_of(target))
+        address, port, protocol = target.address, target.port, target.protocol
+        return self.lab.probe(
+            caller.host, address, port, protocol, source=source, count=count, timeout=timeout, parallel=parallel
+        )
+
+    def connect(
+        self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = 3.0
+    ) -> Connection:
+        """Open a connection that stays open; over UDP, a socket that keeps sending from one port."""
+        source = self.address(caller, family_of(target))
+        address, port, protocol = target.address, target.port, target.protocol
+        return self.lab.connect(
+            caller.host, address, port, protocol, source=source, source_port=source_port, timeout=timeout
+        )
+
+    def answered(
+        self, caller: Caller, target: Target, pods: Iterable[str], *, masqueraded: bool | None = None
+    ) -> list[ProbeResult]:
+        """Connect until each of these has answered, and at least so often that another would have been seen.
+
+        `masqueraded` says whom they must have seen: the node or the caller. To itself a Pod is always the node.
+        """
+        expected, seen, results = set(pods), set[str](), list[ProbeResult]()
+        for _ in range(_BATCHES):
+            for result in self.probe(caller, target, _BATCH):
+                assert result.pod in expected, f"{caller} to {target}: {result}, expected {sorted(expected)}"
+                self._check_source(caller, target, result, masqueraded=masqueraded)
+                seen.add(result.pod)
+                results.append(result)
+            if seen == expected:
+                return results
+        message = f"{caller} to {target}: {_BATCH * _BATCHES} times only {sorted(seen)} of {sorted(expected)}"
+        raise AssertionError(message)
+
+    def _check_source(self, caller: Caller, target: Target, result: ProbeResult, *, masqueraded: bool | None) -> None:
+        family = family_of(target)
+        if masqueraded is None:
+            return
+        if masqueraded or (result.pod == caller.host and caller.host != self.node_name):
+            expected = self.lab.address(self.node_name, family)
+        else:
+            expected = self.address(caller, family)
+        assert result.saw == expected, f"{caller} to {target}: {result}, expected to be seen as {expected}"
+
+    def refused(self, caller: Caller, target: Target) -> None:
+        """Connect, and be told at once that nobody is there: before a second SYN would be sent."""
+        self._became(caller, target, Outcome.REFUSED, 0.9)
+
+    def dropped(self, caller: Caller, target: Target) -> None:
+        """Connect, and hear nothing."""
+        self._became(caller, target, Outcome.TIMED_OUT, 0.3)
+
+    def passed_on(self, caller: Caller, target: Target) -> None:
+        """Connect, and find that the packet was left alone: behind the node there is no way to a VIP."""
+        self._became(caller, target, Outcome.UNREACHABLE, 0.9)
+
+    def _became(self, caller: Caller, target: Target, outcome: Outcome, timeout: float) -> None:
+        for result in self.probe(caller, target, 3, timeout=timeout):
+            assert result.outcome is outcome, f"{caller} to {target}: {result}, expected {outcome.value}"
+
+    def sticks(self, caller: Caller, target: Target, count: int = 15) -> str:
+        """Connect so often, and find the same endpoint each time; return its name."""
+        pods = {result.pod for result in self.probe(caller, target, count)}
+        assert len(pods) == 1, f"{caller} to {target}: {sorted(pods)}, expected one of them only"
+        assert pods != {""}, f"{caller} to {target}: nobody answers"
+        return pods.pop()
+
+
+def family_of(target: Target) -> Family:
+    """Tell the family of a target."""
+    return Family.IPV6 if ":" in target.address else Family.IPV4
