@@ -13,8 +13,6 @@ from vipwire.inspect.show import table
 from vipwire.model.net import Address, format_address, format_endpoint
 from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Change, Flow
 
-COLUMNS = ("time", "what", "service", "client", "to", "endpoint", "sees")
-
 
 class Tracer:
     """Turns what is heard into documents, and counts who got what."""

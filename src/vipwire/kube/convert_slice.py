@@ -19,7 +19,6 @@ FAMILIES = {family.value: family for family in Family}
 NO_META = wire.SliceMeta()
 NO_LABELS = wire.SliceLabels()
 NO_CONDITIONS = wire.Conditions()
-NO_HINTS = wire.Hints()
 NO_ANNOTATIONS = wire.SliceAnnotations()
 TRIGGER_FIELD = "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]"
 
