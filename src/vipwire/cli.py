@@ -115,7 +115,7 @@ def main() -> None:
 
 @main.command(
     cls=GoFlagsCommand,
-    short_help="Serve the VIPs of all Services on this node (kube-proxy's flags).",
+    short_help="Serve the VIPs of all Services on this node; a drop-in.",
     help="Serve the VIPs of all Services on this node.\n\n"
     "Takes kube-proxy's flags and configuration file unchanged, in Go's style: --flag=value or --flag value,\n"
     "booleans as --flag or --flag=false. A flag that has no meaning here is accepted with a warning.",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.modes import Mode
+from tests.conformance.mode import Mode
 from tests.conformance.packets import Caller, Packets
 from tests.conformance.proxy import Proxy, until
 from tests.conformance.services import Hosts, LabService

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from tests.conformance.cluster import POD_CIDRS, Cluster
-from tests.conformance.modes import MODES, Mode
+from tests.conformance.mode import Mode
+from tests.conformance.modes import MODES
 from tests.conformance.sentences import sentences_of
 
 from vipwire.model.net import Family

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.conformance.modes import Mode
+from tests.conformance.mode import Mode
 
 from vipwire.lab.cluster import Lab
 from vipwire.model.net import Family

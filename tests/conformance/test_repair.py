@@ -2,7 +2,8 @@
 
 import pytest
 from tests.conformance.cluster import Cluster
-from tests.conformance.modes import MODES, Command
+from tests.conformance.mode import Command
+from tests.conformance.modes import MODES
 from tests.conformance.packets import OUTSIDE, POD
 from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence

@@ -132,13 +132,14 @@ def run(
         init.write_text(_script(home, command, guest), encoding="utf-8")
         init.chmod(0o700)
         with (home / "boot.log").open("w+b") as log:
-            _boot(home, guest, log, (stdout or sys.stdout.buffer, stderr or sys.stderr.buffer))
+            ended = _boot(home, guest, log, (stdout or sys.stdout.buffer, stderr or sys.stderr.buffer))
             try:
                 return int((home / "status").read_text(encoding="ascii"))
             except (OSError, ValueError) as error:
                 log.seek(0)
                 tail = log.read()[-_LOG_SHOWN:].decode(errors="replace")
-                raise LabError(f"the guest died before the command had ended; it said:\n{tail}") from error
+                what = "died before the command had ended" if ended else f"was ended after {guest.timeout:g} s"
+                raise LabError(f"the guest {what}; its console said:\n{tail}") from error
 
 
 def _script(home: Path, command: Sequence[str], guest: Guest) -> str:
@@ -158,8 +159,8 @@ def _script(home: Path, command: Sequence[str], guest: Guest) -> str:
     )
 
 
-def _boot(home: Path, guest: Guest, log: BinaryIO, sinks: tuple[BinaryIO, BinaryIO]) -> None:
-    """Start the guest and wait until it has ended."""
+def _boot(home: Path, guest: Guest, log: BinaryIO, sinks: tuple[BinaryIO, BinaryIO]) -> bool:
+    """Start the guest and wait until it has ended by itself; False if its time was up."""
     pipes = [os.pipe() for _ in sinks]
     lines = [f"ssl{number}=null,fd:{write}" for number, (_, write) in enumerate(pipes)]
     process = subprocess.Popen(  # noqa: S603 - a program of this machine, and no shell
@@ -184,8 +185,10 @@ def _boot(home: Path, guest: Guest, log: BinaryIO, sinks: tuple[BinaryIO, Binary
         thread.start()
     try:
         process.wait(guest.timeout)
-    except subprocess.TimeoutExpired as error:
-        raise LabError(f"the guest was ended after {guest.timeout:g} s") from error
+    except subprocess.TimeoutExpired:
+        return False
+    else:
+        return True
     finally:
         process.kill()
         process.wait()

@@ -1,0 +1,34 @@
+"""nftables mode, as the suite sees it."""
+
+from tests.conformance.mode import Command, Harm, Mode
+
+from vipwire.model.net import Family
+
+TABLES = {Family.IPV4: ("ip", "vipwire"), Family.IPV6: ("ip6", "vipwire")}
+
+
+def _nft(text: str, *options: str) -> dict[Family, Command]:
+    """Write an nft command for each family's table; `{table}` is its name with the family."""
+    return {family: ("nft", *options, text.replace("{table}", " ".join(table))) for family, table in TABLES.items()}
+
+
+_NFTABLES = Harm(
+    wipes={
+        "the table is flushed": _nft("flush table {table}"),
+        "the table is deleted": _nft("delete table {table}"),
+        "everything is flushed": dict.fromkeys(Family, ("nft", "flush ruleset")),
+    },
+    pieces={
+        "a rule is removed": _nft("flush chain {table} services"),
+        "an element is removed": _nft("delete element {table} service-ips { {vip} . tcp . 80 }"),
+        "a map is emptied": _nft("flush map {table} service-endpoints"),
+    },
+    extra=_nft("insert rule {table} services tcp dport 80 drop"),
+    listing=_nft("list table {table}", "-s"),
+    exact=_nft("list table {table}", "-s", "-a"),
+    passing=r"(?s)\tmap affinity \{.*?\n\t\}\n",
+    # A table that has an owner is nobody else's to change, and goes with the owner.
+    obstacle=(("nft", "-i"), "add table ip vipwire { flags owner; }\n"),
+)
+
+NFTABLES = (Mode("nftables", _NFTABLES),)
