@@ -254,3 +254,17 @@ def test_the_loop_is_never_busy(trouble: str, minimum: float) -> None:
         assert wait > 0
         now += wait
     assert now > 90 * PERIOD
+
+
+def test_a_weight_that_grows_is_synced_in_its_time_and_is_no_change_that_others_follow() -> None:
+    asked = service("web", annotations=(("vipwire.io/slow-start", "30s"),))
+    old, new = endpoint("10.0.0.1"), endpoint("10.0.0.2")
+    machine = Machine().listed(Upserted(asked), Upserted(slice_of("web", old))).settled()
+    machine.engine.apply(Upserted(slice_of("web", old, new)))
+    machine.engine.sync(10.0)
+    machine.kernel.deltas.clear()
+    assert machine.engine.due(10.0) == pytest.approx(6.0)
+    (outcome,) = machine.engine.sync(16.0)
+    assert touched(machine.kernel.deltas) != set()
+    assert (outcome.error, outcome.changes) == (None, {})
+    assert machine.engine.due(16.0) == pytest.approx(3.0)

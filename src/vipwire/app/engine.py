@@ -101,7 +101,7 @@ class Line:
         """The current plans."""
         return self.planner.plans if self.planner else {}
 
-    def settle_node(self, node: NodePlan, store: Store) -> None:
+    def settle_node(self, node: NodePlan, store: Store, now: float) -> None:
         """Take the node's plan; if it is another one, every Service is planned and rendered again.
 
         The node comes first: how a Service is rendered may depend on it, even where its plan is the same.
@@ -111,17 +111,29 @@ class Line:
             self.reconciler.desire_node(self.backend.render_node(node))
         elif self.planner.node != node:
             self.reconciler.desire_node(self.backend.render_node(node))
-            changes = self.planner.move(node, store.view)
+            changes = self.planner.move(node, store.view, now)
             self._desire(changes)
             for name, plan in self.planner.plans.items():
                 if name not in changes:
                     self.reconciler.desire(name, plan)
 
-    def plan(self, names: Iterable[ObjectName], store: Store) -> None:
+    def plan(self, names: Iterable[ObjectName], store: Store, now: float) -> None:
         """Plan the Services that changed."""
         if self.planner is None:
             return
-        self._desire(self.planner.update(names, store.view))
+        self._desire(self.planner.update(names, store.view, now))
+
+    def planning_due(self, now: float) -> float | None:
+        """Return the seconds until time alone changes a plan; None if it does not."""
+        at = self.planner.due() if self.planner else None
+        return None if at is None else max(0.0, at - now)
+
+    def ripen(self, store: Store, now: float) -> None:
+        """Plan what time has changed. These are other weights only: nothing but the kernel has to follow."""
+        for name, change in self.planner.ripen(store.view, now).items() if self.planner else ():
+            if name in self._changes:
+                self._changes[name] = PlanChange(self._changes[name].old, change.new)
+            self.reconciler.desire(name, change.new)
 
     def _desire(self, changes: Mapping[ObjectName, PlanChange]) -> None:
         for name, change in changes.items():
@@ -202,13 +214,15 @@ class Engine:
             return None
         dirty = self.store.dirty or self.store.node_changed or self._node_stale
         times = [line.pacer.due(now, pending=dirty or line.reconciler.pending) for line in self.lines]
-        return min(times + [wait for line in self.lines if (wait := line.housekeeping_due()) is not None])
+        for line in self.lines:
+            times += [wait for wait in (line.housekeeping_due(), line.planning_due(now)) if wait is not None]
+        return min(times)
 
     def sync(self, now: float) -> list[Outcome]:
         """Do what is due; return what became of each family that had anything to do."""
         if self.store.waiting:
             return []
-        self._plan()
+        self._plan(now)
         outcomes: list[Outcome] = []
         for line in self.lines:
             if line.pacer.check_due(now) and not line.drifted():
@@ -221,11 +235,13 @@ class Engine:
                 now += outcomes[-1].seconds
         return outcomes
 
-    def _plan(self) -> None:
+    def _plan(self, now: float) -> None:
         if self.store.node_changed or self._node_stale:
             self.store.node_changed = self._node_stale = False
             for line in self.lines:
-                line.settle_node(self._make_node_plan(line.family, self.store), self.store)
+                line.settle_node(self._make_node_plan(line.family, self.store), self.store, now)
         if dirty := self.store.take_dirty():
             for line in self.lines:
-                line.plan(dirty, self.store)
+                line.plan(dirty, self.store, now)
+        for line in self.lines:
+            line.ripen(self.store, now)

@@ -3,10 +3,12 @@
 vipwire.io/algorithm               random (the default), round-robin, source-hash, maglev
 vipwire.io/weights                 '{"10.0.1.5": 3}': by endpoint address, 0 to 100, 1 where absent; 0 drains
 vipwire.io/affinity-scope          port (the default), service: one memory of a client for all ports of an address
+vipwire.io/slow-start              30s: over so long an endpoint that joins grows to its full weight; see `slow_start`
 vipwire.io/nodeport-source-ranges  CIDRs, separated by commas, that may use the node ports
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,15 +23,21 @@ from vipwire.plan.spread import Algorithm
 
 PREFIX = "vipwire.io/"
 HEAVIEST = 100
+SLOWEST_START = 3600
+_DURATION = re.compile(r"(?:(\d+)m)?(?:(\d+)s)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """The valid annotations of a Service. `weights` is empty when no endpoint has one."""
+    """The valid annotations of a Service. `weights` is empty when no endpoint has one.
+
+    `slow_start` is in seconds, None without.
+    """
 
     algorithm: Algorithm = Algorithm.RANDOM
     weights: Mapping[Address, int] = field(default_factory=lambda: MappingProxyType({}))
     shared_affinity: bool = False
+    slow_start: int | None = None
     node_port_sources: tuple[Prefix, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -55,6 +63,11 @@ def _read(name: ObjectName, annotations: tuple[tuple[str, str], ...]) -> Wishes:
             found[wish] = read(text)
         except ValueError as error:
             problems.append(Problem("Service", name, f"metadata.annotations[{key}]", str(error)))
+    if found.get("slow_start") and found.get("algorithm") is Algorithm.SOURCE_HASH:
+        # Every step would send clients of all endpoints elsewhere, which who asks for this algorithm does not want.
+        del found["slow_start"]
+        why = "has no effect with the algorithm source-hash"
+        problems.append(Problem("Service", name, f"metadata.annotations[{PREFIX}slow-start]", why))
     return Wishes(**found, problems=tuple(problems))
 
 
@@ -90,6 +103,15 @@ def _scope(text: str) -> bool:
     return text.strip() == "service"
 
 
+def _seconds(text: str) -> int:
+    parts = _DURATION.fullmatch(text.strip())
+    seconds = int(parts[1] or 0) * 60 + int(parts[2] or 0) if parts else 0
+    if not 1 <= seconds <= SLOWEST_START:
+        allowed = f"1s to {SLOWEST_START // 60}m, such as 30s or 1m30s"
+        raise ValueError(f"{text!r} is no time to start in; allowed: {allowed}")
+    return seconds
+
+
 def _prefixes(text: str) -> tuple[Prefix, ...]:
     return tuple(_parts(text))
 
@@ -103,5 +125,6 @@ _READERS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "algorithm": ("algorithm", _algorithm),
     "weights": ("weights", _weights),
     "affinity-scope": ("shared_affinity", _scope),
+    "slow-start": ("slow_start", _seconds),
     "nodeport-source-ranges": ("node_port_sources", _prefixes),
 }

@@ -1,6 +1,7 @@
 """Keeps the plan of one family up to date, Service by Service.
 
-An event about one Service re-plans that Service, and those few that contend with it for an address.
+An event about one Service re-plans that Service, and those few that contend with it for an address. Between events
+only time changes a plan: see `slow_start`. `now` is seconds of one monotonic clock, given by the caller.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,10 +12,12 @@ from typing import NamedTuple
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.service import Service
+from vipwire.plan.annotations import wishes
 from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.frontends import claims, of_family, plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
+from vipwire.plan.slow_start import SlowStart
 
 
 class PlanChange(NamedTuple):
@@ -34,6 +37,7 @@ class Planner:
     def __init__(self, node: NodePlan) -> None:
         self._node = node
         self._claims = Claims()
+        self._slow_start = SlowStart()
         self._plans: dict[ObjectName, ServicePlan] = {}
         self.plans: Mapping[ObjectName, ServicePlan] = MappingProxyType(self._plans)
 
@@ -42,13 +46,21 @@ class Planner:
         """The part of the plan that belongs to no Service."""
         return self._node
 
-    def move(self, node: NodePlan, view: View) -> dict[ObjectName, PlanChange]:
+    def move(self, node: NodePlan, view: View, now: float = 0.0) -> dict[ObjectName, PlanChange]:
         """Take a changed node or configuration: re-plan everything. Returns what `update` returns."""
         self._node = node
         self._claims = Claims()
-        return self.update(tuple(self._plans), view)
+        return self.update(tuple(self._plans), view, now)
 
-    def update(self, names: Iterable[ObjectName], view: View) -> dict[ObjectName, PlanChange]:
+    def due(self) -> float | None:
+        """Return when a plan changes by the mere passing of time; None if none does."""
+        return self._slow_start.due()
+
+    def ripen(self, view: View, now: float) -> dict[ObjectName, PlanChange]:
+        """Re-plan what time has changed. Returns what `update` returns."""
+        return self.update(self._slow_start.ripe(now), view, now)
+
+    def update(self, names: Iterable[ObjectName], view: View, now: float = 0.0) -> dict[ObjectName, PlanChange]:
         """Re-plan Services that changed, and their rivals. Returns every plan that is now another one."""
         wanted = list(dict.fromkeys(names))
         concerned: dict[ObjectName, None] = dict.fromkeys(wanted)
@@ -56,7 +68,7 @@ class Planner:
             concerned.update(dict.fromkeys(self._claim(name, view(name)[0])))
         changed: dict[ObjectName, PlanChange] = {}
         for name in concerned:
-            old, plan = self._plans.get(name), self._plan(name, *view(name))
+            old, plan = self._plans.get(name), self._plan(name, *view(name), now)
             if plan == old:
                 continue
             changed[name] = PlanChange(old, plan)
@@ -72,10 +84,17 @@ class Planner:
             return self._claims.remove(name)
         return self._claims.replace(Claimant(service.created, name), claims(self._node, service), cluster_ips)
 
-    def _plan(self, name: ObjectName, service: Service | None, slices: Sequence[EndpointSlice]) -> ServicePlan | None:
+    def _plan(
+        self, name: ObjectName, service: Service | None, slices: Sequence[EndpointSlice], now: float
+    ) -> ServicePlan | None:
         if service is None or not of_family(self._node.family, service.cluster_ips):
+            self._slow_start.forget(name)
             return None
         plan = plan_service(self._node, service, slices, lambda key: self._claims.holder(name, key))
+        if (seconds := wishes(service).slow_start) is None:
+            self._slow_start.forget(name)
+        else:
+            plan = self._slow_start.season(plan, seconds, now)
         if all(self._claims.owns(name, address) for address in plan.cluster_ips):
             return plan
         return replace(plan, cluster_ips=tuple(a for a in plan.cluster_ips if self._claims.owns(name, a)))

@@ -37,7 +37,10 @@ class Algorithm(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How a pool is spread over. `weights` has one number from 1 to 100 a target, or none: all are equal."""
+    """How a pool is spread over. `weights` has one number from 1 to 1000 a target, or none: all are equal.
+
+    A weight of the annotation is at most 100; where an endpoint starts slowly, all are in tenths.
+    """
 
     algorithm: Algorithm = Algorithm.RANDOM
     weights: tuple[int, ...] = ()

@@ -1,0 +1,92 @@
+"""Slow start: an endpoint that joins a pool has a small share of it first, and its full one after a while.
+
+    vipwire.io/slow-start: 30s      a tenth of its weight at once, two after 6 s, then one more every 3 s
+
+A process that has just begun to serve fills its caches; a scheduler that counts connections would send it every new
+one. The share is a weight of the plan, so that whatever mode knows weights knows this too.
+
+Who is new is what this process has seen come. The endpoints that a Service has when it is planned for the first time
+(at start, or with the annotation) are warm, since nothing tells how long they have been there. One that left and came
+back is new again.
+
+Pure: `now` is seconds of one monotonic clock, given by the caller, and `due` says when to ask again.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address
+from vipwire.plan.plan import Forward, Frontend, ServicePlan
+from vipwire.plan.spread import Spread
+
+STEPS: Final = 10
+"""In so many equal steps a weight grows."""
+
+_ROUNDING = 1e-6
+_ALWAYS = float("-inf")
+
+
+@dataclass(slots=True)
+class SlowStart:
+    """Since when each endpoint is in a pool, of the Services that want slow start, and when the next step is due."""
+
+    _since: dict[ObjectName, dict[Address, float]] = field(default_factory=dict)
+    _steps: dict[ObjectName, float] = field(default_factory=dict)
+
+    def due(self) -> float | None:
+        """Return when the next weight grows; None if none does."""
+        return min(self._steps.values(), default=None)
+
+    def ripe(self, now: float) -> tuple[ObjectName, ...]:
+        """Name the Services of which a weight is to grow now."""
+        return tuple(name for name, at in self._steps.items() if at <= now)
+
+    def forget(self, name: ObjectName) -> None:
+        """Forget a Service: it is gone, or wants no slow start."""
+        self._since.pop(name, None)
+        self._steps.pop(name, None)
+
+    def season(self, plan: ServicePlan, seconds: float, now: float) -> ServicePlan:
+        """Lower the weights of endpoints that have been in the plan's pools for less than so many seconds."""
+        known = self._since.get(plan.name)
+        present = {target.address for forward in _forwards(plan) for target in forward.pool}
+        since = {address: _ALWAYS if known is None else known.get(address, now) for address in present}
+        self._since[plan.name] = since
+        young = {address: (now - at) * STEPS / seconds for address, at in since.items() if now - at < seconds}
+        shares = {address: share for address, steps in young.items() if (share := _share(steps)) < STEPS}
+        if not shares:
+            self._steps.pop(plan.name, None)
+            return plan
+        self._steps[plan.name] = min(since[each] + (share + 1) * seconds / STEPS for each, share in shares.items())
+        return replace(plan, frontends=tuple(_seasoned(frontend, shares) for frontend in plan.frontends))
+
+
+def _share(steps: float) -> int:
+    """Tell how many tenths of its weight an endpoint has; a step that is due now counts, however it was rounded."""
+    return max(1, int(steps + _ROUNDING))
+
+
+def _forwards(plan: ServicePlan) -> Iterator[Forward]:
+    for frontend in plan.frontends:
+        for action in (frontend.action, frontend.short_circuit):
+            if isinstance(action, Forward):
+                yield action
+
+
+def _seasoned(frontend: Frontend, shares: Mapping[Address, int]) -> Frontend:
+    action, short_circuit = frontend.action, frontend.short_circuit
+    return replace(
+        frontend,
+        action=_weighed(action, shares) if isinstance(action, Forward) else action,
+        short_circuit=None if short_circuit is None else _weighed(short_circuit, shares),
+    )
+
+
+def _weighed(forward: Forward, shares: Mapping[Address, int]) -> Forward:
+    """Give each target so many tenths of its weight; where all have the same, nobody has one."""
+    pool = forward.pool
+    full = forward.spread.weights or (1,) * len(pool)
+    weights = tuple(weight * shares.get(target.address, STEPS) for target, weight in zip(pool, full, strict=True))
+    return replace(forward, spread=Spread(forward.spread.algorithm, weights if len(set(weights)) > 1 else ()))
