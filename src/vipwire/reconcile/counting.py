@@ -67,12 +67,20 @@ class EndpointName(NamedTuple):
     port: int
 
 
+class Open(NamedTuple):
+    """How many connections to an endpoint exist now: established ones, and others that are not forgotten yet."""
+
+    active: int
+    inactive: int
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What one family's objects have seen, all Services together or those that were asked for.
 
     Only what was seen need be in it: a Service port without traffic may be absent, or 0. `refusals` are packets by
     reason and Service port, the port None for what belongs to no port or where the mode counts all Services in one.
+    `open` are gauges, of modes whose kernel objects keep count of them (IPVS).
     """
 
     ports: Mapping[ServicePortName, Count] = field(default_factory=lambda: MappingProxyType({}))
@@ -80,6 +88,7 @@ class Counts:
     refusals: Mapping[tuple[Refusal, ServicePortName | None], int] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    open: Mapping[EndpointName, Open] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @runtime_checkable
