@@ -129,11 +129,23 @@ def test_affinity_is_persistence() -> None:
         ((("vipwire.io/algorithm", "maglev"),), Scheduling("mh", Flag.SCHEDULER_1 | Flag.SCHEDULER_2)),
         ((("vipwire.io/weights", '{"10.0.0.2": 3}'),), Scheduling("wrr")),
         ((("vipwire.io/scheduler", "lc"), ("vipwire.io/algorithm", "maglev")), Scheduling("lc")),
+        ((("vipwire.io/algorithm", "random"),), Scheduling("rr")),
+        ((("vipwire.io/slow-start", "30s"),), Scheduling("wrr")),
+        ((("vipwire.io/scheduler", "lc"), ("vipwire.io/slow-start", "30s")), Scheduling("wlc")),
+        ((("vipwire.io/scheduler", "sed"), ("vipwire.io/weights", "{}")), Scheduling("sed")),
     ],
 )
 def test_annotations_choose_the_scheduler(pairs: tuple[tuple[str, str], ...], expected: Scheduling) -> None:
     objects = rendered(service("web", annotations=pairs), endpoint("10.0.0.1"), endpoint("10.0.0.2"))
     assert objects.own[WEB] == expected
+
+
+def test_a_virtual_server_has_its_scheduler_whatever_becomes_of_the_endpoints() -> None:
+    of = service("web", annotations=(("vipwire.io/algorithm", "maglev"), ("vipwire.io/weights", '{"10.0.0.2": 3}')))
+    found = {
+        rendered(of, *map(endpoint, present)).own[WEB] for present in ((), ("10.0.0.2",), ("10.0.0.1", "10.0.0.2"))
+    }
+    assert {each.scheduler for each in found} == {"mh"}
 
 
 def test_weights() -> None:

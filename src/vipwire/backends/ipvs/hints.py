@@ -4,6 +4,11 @@
     vipwire.io/scheduler-flags: mh-fallback        kube-router.io/service.schedflags: flag-1,flag-2
     vipwire.io/forwarding: nat | dsr | tunnel      kube-router.io/service.dsr: tunnel
     vipwire.io/drain-seconds: 30                   how long a removed endpoint may finish its connections
+    vipwire.io/algorithm: maglev                   as in every mode, where no scheduler is named
+
+The algorithm random, which is the default, is nothing that IPVS has: the node's scheduler takes its place. Where
+weights can occur, a scheduler that knows none is replaced by the one that is the same with weights. This goes by the
+annotations, not by the weights of the moment: while its scheduler is exchanged, a virtual server answers nobody.
 
 As kube-router does, a word of its own that is not known is passed over; one of ours reaches the kernel, and its
 refusal names the Service.
@@ -15,6 +20,7 @@ from functools import lru_cache
 from typing import Final
 
 from vipwire.netlink.ipvs import Flag, Method
+from vipwire.plan.spread import Algorithm
 
 SCHEDULERS: Final = ("rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf", "twos")
 """Every scheduler that a Linux kernel has had; each is the module `ip_vs_NAME`."""
@@ -35,6 +41,12 @@ _DEFAULT_FLAGS: Final = {
     "mh": Flag.SCHEDULER_1 | Flag.SCHEDULER_2,
     "sh": Flag.SCHEDULER_1,
 }
+_ALGORITHMS: Final = {
+    Algorithm.ROUND_ROBIN.value: "rr",
+    Algorithm.SOURCE_HASH.value: "sh",
+    Algorithm.MAGLEV.value: "mh",
+}
+_WITH_WEIGHTS: Final = {"rr": "wrr", "lc": "wlc"}
 _METHODS: Final = {"nat": Method.MASQUERADE, "dsr": Method.ROUTE, "tunnel": Method.TUNNEL}
 
 
@@ -53,6 +65,8 @@ def parse_hints(pairs: tuple[tuple[str, str], ...], default_scheduler: str) -> H
     """Read annotations; whatever is absent or unreadable has its default."""
     given = dict(pairs)
     scheduler = _scheduler(given) or default_scheduler
+    if "vipwire.io/weights" in given or "vipwire.io/slow-start" in given:
+        scheduler = _WITH_WEIGHTS.get(scheduler, scheduler)
     flags = given.get("vipwire.io/scheduler-flags")
     if flags is None and scheduler in _DEFAULT_FLAGS:
         flags = given.get("kube-router.io/service.schedflags")
@@ -72,7 +86,8 @@ def parse_hints(pairs: tuple[tuple[str, str], ...], default_scheduler: str) -> H
 def _scheduler(given: Mapping[str, str]) -> str:
     ours = given.get("vipwire.io/scheduler", "").strip().lower()
     theirs = given.get("kube-router.io/service.scheduler", "").strip().lower()
-    return ours or (theirs if theirs in SCHEDULERS else "")
+    algorithm = _ALGORITHMS.get(given.get("vipwire.io/algorithm", "").strip(), "")
+    return ours or (theirs if theirs in SCHEDULERS else "") or algorithm
 
 
 def _flags(text: str) -> Flag:

@@ -28,7 +28,6 @@ from vipwire.plan.plan import (
     Reject,
     ServicePlan,
 )
-from vipwire.plan.spread import EVENLY, Algorithm, Spread
 from vipwire.reconcile.backend import Rendered
 
 Objects: TypeAlias = dict[ObjectKey, Object]
@@ -60,25 +59,13 @@ def render(manner: Manner, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKe
     return Rendered(writer.own, writer.shared)
 
 
-_SCHEDULERS = {Algorithm.ROUND_ROBIN: "rr", Algorithm.SOURCE_HASH: "sh", Algorithm.MAGLEV: "mh"}
-
-
-def scheduling(plan: ServicePlan, manner: Manner, spread: Spread) -> Scheduling:
-    """Choose the scheduler: by annotation, by the plan's algorithm, or the node's; rr knows no weights, wrr does.
-
-    A random choice, which is the plan's default, is nothing that IPVS has: the node's scheduler takes its place.
-    """
-    hints = parse_hints(plan.hints, _SCHEDULERS.get(spread.algorithm, manner.scheduler))
-    weighted = hints.scheduler == "rr" and bool(spread.weights)
-    return Scheduling("wrr" if weighted else hints.scheduler, hints.flags)
-
-
 class _Writer:
     """Writes one Service's objects."""
 
     def __init__(self, manner: Manner, marks: Marks, plan: ServicePlan) -> None:
         self._manner, self._marks, self._plan = manner, marks, plan
         self._hints: Hints = parse_hints(plan.hints, manner.scheduler)
+        self._scheduling = Scheduling(self._hints.scheduler, self._hints.flags)
         self.own: Objects = {}
         self.shared: Objects = {}
 
@@ -140,9 +127,9 @@ class _Writer:
             # What starts on this node meets IPVS first, and of a virtual server without real servers a process that
             # uses UDP hears "operation not permitted". The rules say it better; nothing drains there anyway.
             if virtual.protocol == Protocol.TCP:
-                self.own[virtual] = scheduling(self._plan, self._manner, EVENLY)
+                self.own[virtual] = self._scheduling
             return
-        chosen = scheduling(self._plan, self._manner, action.spread)
+        chosen = self._scheduling
         if seconds := action.affinity_seconds:
             chosen = chosen._replace(flags=chosen.flags | Flag.PERSISTENT, persistence=seconds)
         self.own[virtual] = chosen
