@@ -318,6 +318,13 @@ class _Walk:
         self._packet.memory.pop(self._memory(name, key), None)
         return ""
 
+    def _count(self, name: str) -> str:
+        """Count the packet. It decides nothing, but the set has to be one for that."""
+        spec = self._table.specification(name)
+        if not spec.counter or "dynamic" not in spec.flags or spec.data is not None:
+            raise UnknownRuleError(f"{name} cannot count")
+        return ""
+
     # What statements are made of.
 
     def _check_family(self, word: str) -> None:
@@ -367,6 +374,8 @@ class _Walk:
 
 _FIELD = r"(?:(?:ip6?) [sd]addr|meta l4proto|th dport|meta priority)"
 _KEY = rf"({_FIELD}(?: \. {_FIELD})*)"
+_TUPLE = r"ct (?:original|reply) (?:ip6? [sd]addr|proto-(?:src|dst))"
+_COUNTED = rf"(?:{_FIELD}|{_TUPLE})(?: \. (?:{_FIELD}|{_TUPLE}))*"
 _NAME = r"([a-z0-9-]+)"
 _Statement = Callable[..., str]
 _STATEMENTS: list[tuple[str, _Statement]] = [
@@ -393,6 +402,7 @@ _STATEMENTS: list[tuple[str, _Statement]] = [
     (r"masquerade fully-random", _Walk._masquerade),
     (rf"dnat (ip6?) to {_KEY} map @{_NAME}", _Walk._dnat),
     (rf"update @{_NAME} \{{ {_KEY} timeout (\d+)s : meta priority \}}", _Walk._remember),
+    (rf"update @{_NAME} \{{ {_COUNTED} \}}", _Walk._count),
     (rf"delete @{_NAME} \{{ {_KEY} : meta priority \}}", _Walk._forget),
 ]
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from vipwire.backends.nftables import render as rendering
 from vipwire.backends.nftables import text
+from vipwire.backends.nftables.counters import COUNTING, Counters, counts
 from vipwire.backends.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
 from vipwire.backends.nftables.names import (
     CHAIN,
@@ -27,6 +28,7 @@ from vipwire.backends.nftables.names import (
     Until,
     Verdict,
 )
+from vipwire.backends.nftables.read import read_counted
 from vipwire.backends.nftables.script import Step, steps
 from vipwire.backends.nftables.skeleton import compiled, node_objects
 from vipwire.errors import CommitError
@@ -39,13 +41,14 @@ from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, Netl
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.counting import Counts
 from vipwire.reconcile.delta import Delta
 
 T = TypeVar("T", decode.Chain, decode.Rule, decode.SetDeclaration)
 
 _HOOK_NAMES = {number: name for name, number in encode.HOOKS.items()}
-_UNREAD = "affinity"
-"""The one map that packets fill: what it remembers is nobody's wish."""
+_UNREAD = frozenset({"affinity", "shared-affinity"}) | COUNTING
+"""What packets fill: what it remembers is nobody's wish."""
 _ATTEMPTS = 5
 
 
@@ -74,10 +77,14 @@ class NftablesBackend:
     """The table `vipwire` of one family, in the network namespace in which this was made.
 
     `witness` is shared with the other family's backend, so that one's commits are not foreign to the other.
+    `counters` says what is counted.
     """
 
-    def __init__(self, family: Family, witness: Witness | None = None) -> None:
+    def __init__(
+        self, family: Family, witness: Witness | None = None, counters: Counters = Counters.CONNECTIONS
+    ) -> None:
         self.family = family
+        self._counters = counters
         self._socket = NetlinkSocket(NETLINK_NETFILTER)
         self._witness = witness or Witness()
         self._foreign = -1
@@ -90,7 +97,7 @@ class NftablesBackend:
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
         """Render what belongs to no Service."""
-        objects = node_objects(node)
+        objects = node_objects(node, self._counters)
         self._known.update(objects)
         return objects
 
@@ -144,6 +151,10 @@ class NftablesBackend:
         self._witness.committed(before, self._read_generation())
         return len(batch)
 
+    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read what was counted, over a socket of its own; see `Counting`."""
+        return counts(self.family, plans, read_counted(self.family, COUNTING), endpoints=endpoints)
+
     def delete(self) -> bool:
         """Delete the table with everything in it; tell whether there was one."""
         if not self._exists():
@@ -191,7 +202,7 @@ class NftablesBackend:
             self._recreate = True
             return {}
         for item in declared:
-            if item.name != _UNREAD and (SET, item.name.encode()) in self._known:
+            if item.name not in _UNREAD and (SET, item.name.encode()) in self._known:
                 objects.update(self._read_elements(item))
         return objects
 

@@ -17,11 +17,20 @@ The words and hooks are those of kube-proxy's nftables mode where it has the sam
 
 from collections.abc import Iterator
 
+from vipwire.backends.nftables.counters import (
+    Counters,
+    count_connection,
+    counting_sets,
+    refusal,
+    refused,
+    traffic_chains,
+)
 from vipwire.backends.nftables.language import CompiledRule, SetSpec, compile_rule
 from vipwire.backends.nftables.names import CHAIN, SET, Chain, Class, Hook, Memory, Object, ObjectKey, Space
 from vipwire.model.net import Family
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.plan.spread import Algorithm
+from vipwire.reconcile.counting import Refusal
 
 _PROTO_PORT = ("meta l4proto", "th dport")
 AFFINITY_SIZE = 1 << 20
@@ -89,21 +98,28 @@ def sets(family: Family) -> Iterator[SetSpec]:
     yield SetSpec(NODE_PORT_RANGES, (*node_port, f"{words.ip} saddr"), flags=frozenset({"interval"}))
     yield SetSpec(RANGES, (*service, f"{words.ip} saddr"), flags=frozenset({"interval"}))
     yield SetSpec("hairpin-connections", words.client)
+    yield from counting_sets(family)
 
 
-def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
+def node_objects(node: NodePlan, counters: Counters = Counters.CONNECTIONS) -> dict[ObjectKey, Object]:
     """Render everything that belongs to no Service."""
     objects: dict[ObjectKey, Object] = {(SET, spec.name.encode()): spec for spec in sets(node.family)}
-    objects.update(((CHAIN, name.encode()), chain) for name, chain in _chains(node))
+    objects.update(((CHAIN, name.encode()), chain) for name, chain in _chains(node, counters))
     return objects
 
 
-def _chains(node: NodePlan) -> Iterator[tuple[str, Chain]]:
+def _chains(node: NodePlan, counters: Counters) -> Iterator[tuple[str, Chain]]:
     words = Words(node.family)
     yield from _filters(node, words)
+    for reason in Refusal:
+        yield refusal(node.family, reason, counters)
+    yield from traffic_chains(node.family, counters)
     for hook in ("prerouting", "output"):
         yield f"nat-{hook}", Chain(("jump services",), Hook("nat", hook, -100))
-    yield "nat-postrouting", Chain(("jump masquerading",), Hook("nat", "postrouting", 100))
+    count = count_connection(node.family, counters)
+    yield "nat-postrouting", Chain((*count, "jump masquerading"), Hook("nat", "postrouting", 100))
+    if count:  # a connection that ends on this node passes here; one that began on it too was counted on its way out
+        yield "nat-input", Chain(count, Hook("nat", "input", 100))
     yield "masquerading", Chain(_masquerading(node, words))
     yield "services", Chain(_services(node, words))
     yield (
@@ -157,8 +173,9 @@ def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
         "nodeport-endpoints-check",
         Chain((translated, *(rule for key in here for rule in _refuse(key, "nodeports")))),
     )
-    unallocated = (f"{words.ip} daddr {prefix} counter drop" for prefix in node.service_cidrs)
-    yield "cluster-ips-check", Chain((f"{words.ip} daddr @cluster-ips counter goto reject-chain", *unallocated))
+    no_port, free = refused(Refusal.UNDEFINED_PORT), refused(Refusal.UNALLOCATED_CLUSTER_IP)
+    unallocated = (f"{words.ip} daddr {prefix} counter goto {free}" for prefix in node.service_cidrs)
+    yield "cluster-ips-check", Chain((f"{words.ip} daddr @cluster-ips counter goto {no_port}", *unallocated))
     # A reset reaches a client that is still inside connect(); an ICMP error that comes so early is ignored by Linux.
     yield "reject-chain", Chain(("meta l4proto tcp reject with tcp reset", "reject"))
 
@@ -166,17 +183,21 @@ def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
 def _refuse(key: str, endpoints: str) -> tuple[str, str]:
     """Refuse what nobody answers, drop what nobody here answers."""
     return (
-        f"{key} @no-endpoint-{endpoints} counter goto reject-chain",
-        f"{key} @no-local-endpoint-{endpoints} counter drop",
+        f"{key} @no-endpoint-{endpoints} counter goto {refused(Refusal.NO_ENDPOINTS)}",
+        f"{key} @no-local-endpoint-{endpoints} counter goto {refused(Refusal.NO_LOCAL_ENDPOINTS)}",
     )
 
 
 def _firewall(node: NodePlan, words: Words) -> tuple[str, ...]:
     """Drop what comes to a guarded frontend from a source that is not allowed."""
     service, node_port = words.key(Space.SERVICE), words.key(Space.NODE_PORT)
-    denied = f"{node_port} @firewall-nodeports {node_port} . {words.ip} saddr != @{NODE_PORT_RANGES} counter drop"
+    source = f"{words.ip} saddr"
+    at_service, at_node_port = refused(Refusal.SOURCE_RANGE), refused(Refusal.NODE_PORT_SOURCE_RANGE)
+    denied = (
+        f"{node_port} @firewall-nodeports {node_port} . {source} != @{NODE_PORT_RANGES} counter goto {at_node_port}"
+    )
     return (
-        f"{service} @firewall-ips {service} . {words.ip} saddr != @{RANGES} counter drop",
+        f"{service} @firewall-ips {service} . {source} != @{RANGES} counter goto {at_service}",
         *(f"{here} {denied}" for here in _node_port_addresses(node, words)),
     )
 

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator
 from functools import lru_cache
 
-from vipwire.backends.nftables.language import SetSpec
+from vipwire.backends.nftables.language import SetSpec, is_type
 from vipwire.backends.nftables.names import (
     CHAIN,
     SET,
@@ -78,9 +78,15 @@ def _command(verb: str, table: str, family: Family, key: ObjectKey, value: Objec
 
 def _declaration(spec: SetSpec) -> str:
     data = "" if spec.data is None else " : " + (spec.data if spec.data == "verdict" else " . ".join(spec.data))
-    flags = f" flags {','.join(sorted(spec.flags))};" if spec.flags else ""
-    size = f" size {spec.size};" if spec.size else ""
-    return f" {{ typeof {' . '.join(spec.key)}{data};{size}{flags} }}"
+    how = "type" if is_type(spec.key[0]) else "typeof"
+    more = (
+        f" size {spec.size};" if spec.size else "",
+        f" flags {','.join(sorted(spec.flags))};" if spec.flags else "",
+        " counter;" if spec.counter else "",
+        f" timeout {spec.timeout_seconds}s;" if spec.timeout_seconds else "",
+        f" gc-interval {spec.gc_seconds}s;" if spec.gc_seconds else "",
+    )
+    return f" {{ {how} {' . '.join(spec.key)}{data};{''.join(more)} }}"
 
 
 def element_text(family: Family, key: ObjectKey, value: Object) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from vipwire.backends.nftables import jhash
+from vipwire.backends.nftables.counters import COUNTING
 from vipwire.backends.nftables.language.scan import Scanner
 from vipwire.backends.nftables.names import Noted, Verdict
 from vipwire.model.net import Address, Family, Prefix, Protocol
@@ -278,9 +279,11 @@ class Trial:
         return True, "accept"
 
     def _update(self) -> Going:
+        name = self._words.reference()
         while self._words and self._words.take() != "}":
             pass
-        self._effects.append("remembers the client")
+        if name not in COUNTING:
+            self._effects.append("remembers the client")
         return True, None
 
     def _delete(self) -> Going:

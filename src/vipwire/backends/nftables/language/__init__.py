@@ -9,7 +9,7 @@ own preferences: `or 0x4000` is printed as `| 0x00004000`). Anything outside of 
 from vipwire.backends.nftables.language.compare import describe, same_rule, same_set
 from vipwire.backends.nftables.language.rules import CompiledRule, compile_rule
 from vipwire.backends.nftables.language.scan import RuleSyntaxError
-from vipwire.backends.nftables.language.sets import SetSpec, compile_set, interval_elements, range_element
+from vipwire.backends.nftables.language.sets import SetSpec, compile_set, interval_elements, is_type, range_element
 
 __all__ = [
     "CompiledRule",
@@ -19,6 +19,7 @@ __all__ = [
     "compile_set",
     "describe",
     "interval_elements",
+    "is_type",
     "range_element",
     "same_rule",
     "same_set",

@@ -143,6 +143,8 @@ _COMMON: dict[tuple[str, ...], Field] = {
     ("ct", "status"): _ct(kernel.CT_STATUS, Type.CT_STATUS, 4),
     ("ct", "direction"): _ct(kernel.CT_DIRECTION, Type.CT_DIRECTION, 1),
     ("ct", "mark"): _ct(kernel.CT_MARK, Type.MARK, 4),
+    ("ct", "original", "proto-dst"): _ct(kernel.CT_PROTO_DST, Type.SERVICE, 2, 0, Order.NETWORK),
+    ("ct", "reply", "proto-src"): _ct(kernel.CT_PROTO_SRC, Type.SERVICE, 2, 1, Order.NETWORK),
     ("fib", "saddr", "type"): _fib(kernel.FIB_SADDR),
     ("fib", "daddr", "type"): _fib(kernel.FIB_DADDR),
     **_ports("sport", 0, 1),
@@ -167,12 +169,14 @@ _FIELDS: dict[Family, dict[tuple[str, ...], Field]] = {
         **_addresses("ip", Type.IPV4_ADDRESS, 4, (12, 16), (_PROTOCOL_IP, 11, 12)),
         ("ct", "original", "ip", "saddr"): _ct(kernel.CT_SRC_IP, Type.IPV4_ADDRESS, 4, 0, Order.NETWORK),
         ("ct", "original", "ip", "daddr"): _ct(kernel.CT_DST_IP, Type.IPV4_ADDRESS, 4, 0, Order.NETWORK),
+        ("ct", "reply", "ip", "saddr"): _ct(kernel.CT_SRC_IP, Type.IPV4_ADDRESS, 4, 1, Order.NETWORK),
     },
     Family.IPV6: {
         **_COMMON,
         **_addresses("ip6", Type.IPV6_ADDRESS, 16, (8, 24), (_PROTOCOL_IP6, 8, 9)),
         ("ct", "original", "ip6", "saddr"): _ct(kernel.CT_SRC_IP6, Type.IPV6_ADDRESS, 16, 0, Order.NETWORK),
         ("ct", "original", "ip6", "daddr"): _ct(kernel.CT_DST_IP6, Type.IPV6_ADDRESS, 16, 0, Order.NETWORK),
+        ("ct", "reply", "ip6", "saddr"): _ct(kernel.CT_SRC_IP6, Type.IPV6_ADDRESS, 16, 1, Order.NETWORK),
     },
 }
 

@@ -49,8 +49,9 @@ class SetSpec:
     `key` and `data` are fields as a rule would name them, `("ip daddr", "th dport")`, or all of them types
     (`ipv4_addr`, `inet_service` …), which nft lists as `type` instead of `typeof`; `data` is "verdict" for a verdict
     map. `flags` are nft's words interval, dynamic, timeout, constant. `timeout_seconds` is how long an element lives
-    unless it says otherwise (0: for ever), `size` how many there can be (0: no limit); a dynamic set needs one.
-    `counter` gives each element one.
+    unless it says otherwise (0: for ever), `gc_seconds` how often the kernel looks for what has outlived its time (0:
+    every second), `size` how many there can be (0: no limit); a dynamic set needs one. `counter` gives each element
+    one.
     """
 
     name: str
@@ -61,6 +62,7 @@ class SetSpec:
     size: int = 0
     comment: str = ""
     counter: bool = False
+    gc_seconds: int = 0
 
 
 def compile_set(spec: SetSpec, family: Family) -> bytes:
@@ -80,11 +82,18 @@ def compile_set(spec: SetSpec, family: Family) -> bytes:
     parts.append(u32be(wire.SET_ID, _SET_ID))
     if spec.timeout_seconds:
         parts.append(attribute(wire.SET_TIMEOUT, (spec.timeout_seconds * 1000).to_bytes(8, "big")))
+    if spec.gc_seconds:
+        parts.append(u32be(wire.SET_GC_INTERVAL, spec.gc_seconds * 1000))
     parts.append(attribute(wire.SET_USERDATA, _userdata(spec, key, data)))
     parts.append(_group(wire.SET_DESCRIPTION, *_description(spec, key)))
     if spec.counter:
         parts.append(_group(wire.SET_EXPRESSION, string(1, "counter"), _group(2)))
     return b"".join(parts)
+
+
+def is_type(part: str) -> bool:
+    """Tell whether a part of a declaration is a type (`ipv4_addr`), not a field (`ip daddr`)."""
+    return part in _TYPES
 
 
 def _group(kind: int, *parts: bytes) -> bytes:
