@@ -10,35 +10,20 @@ import struct
 import time
 from collections.abc import Iterable, Sequence
 
+from vipwire.backends.ipvs.links import NUMBERS, create_link, delete_link, link_addresses, link_index, vip_on
 from vipwire.backends.ipvs.names import DEVICE
 from vipwire.errors import CommitError
-from vipwire.model.net import Address, Family, family_of, format_address
-from vipwire.netlink.attributes import attribute, nested, string
+from vipwire.model.net import Address, Family, format_address
+from vipwire.netlink.attributes import attribute
 from vipwire.netlink.batch import Request, send_batch
 from vipwire.netlink.message import NLM_F_CREATE, NLM_F_EXCL
-from vipwire.netlink.route import (
-    DELETE_ADDRESS,
-    GET_ADDRESS,
-    GET_LINK,
-    NEW_ADDRESS,
-    NEW_LINK,
-    SCOPE_LINK,
-    addresses_request,
-    decode_address,
-    decode_link,
-)
+from vipwire.netlink.route import DELETE_ADDRESS, NEW_ADDRESS
 from vipwire.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
 
-_DELETE_LINK = 17
 _GET_ROUTE = 26
 _LOCAL = 2  # RTN_LOCAL
 _LOOKS, _PAUSE, _LAST = 100, 0.001, 64
 _ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, lengths of destination and source, tos, table, …, type, flags
-_LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, device type, index, flags, which flags change
-_ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, interface index
-_NUMBERS = {Family.IPV4: 2, Family.IPV6: 10}
-_LIFETIME = struct.pack("=IIII", 0, 0xFFFFFFFF, 0, 0)  # ifa_cacheinfo: preferred for no time, valid for ever
-_NO_DETECTION = 0x02  # IFA_F_NODAD: a VIP is on every node on purpose
 
 
 class Device:
@@ -82,7 +67,7 @@ class Device:
             time.sleep(_PAUSE)
 
     def _is_local(self, address: Address) -> bool:
-        payload = _ROUTE.pack(_NUMBERS[self._family], self._family.bits, 0, 0, 0, 0, 0, 0, 0) + attribute(1, address)
+        payload = _ROUTE.pack(NUMBERS[self._family], self._family.bits, 0, 0, 0, 0, 0, 0, 0) + attribute(1, address)
         try:
             (answer,) = self._link.request(_GET_ROUTE, payload)
         except NetlinkError:
@@ -103,12 +88,12 @@ class Device:
         found = self._addresses(index, self._family)
         self.remove(found)
         if not any(self._addresses(index, family) for family in Family):
-            self._link.request(_DELETE_LINK, _LINK.pack(0, 0, index, 0, 0))
+            delete_link(self._link, index)
         return bool(found)
 
     def _change(self, kind: int, index: int, addresses: Sequence[Address], harmless: int) -> int:
         flags = NLM_F_CREATE | NLM_F_EXCL if kind == NEW_ADDRESS else 0
-        sent = send_batch(self._link, [Request(kind, _payload(index, each), flags) for each in addresses])
+        sent = send_batch(self._link, [Request(kind, vip_on(index, each), flags) for each in addresses])
         for at, answer in sent.refused.items():
             if answer.errno != harmless:
                 verb = "add" if kind == NEW_ADDRESS else "remove"
@@ -119,9 +104,8 @@ class Device:
         return sent.size
 
     def _create(self) -> int:
-        payload = _LINK.pack(0, 0, 0, 0, 0) + string(3, DEVICE) + nested(18, string(1, "dummy"))
         try:
-            self._link.request(NEW_LINK, payload, NLM_F_CREATE | NLM_F_EXCL)
+            create_link(self._link, DEVICE, "dummy")
         except NetlinkError as error:
             if error.errno != errno.EEXIST:
                 remedy = "load the module (modprobe dummy)" if error.errno == errno.EOPNOTSUPP else str(error)
@@ -133,28 +117,8 @@ class Device:
 
     def _index(self) -> int | None:
         self._link.drain()
-        try:
-            answers = self._link.request(GET_LINK, _LINK.pack(0, 0, 0, 0, 0) + string(3, DEVICE))
-        except NetlinkError as error:
-            if error.errno != errno.ENODEV:
-                raise
-            return None
-        return decode_link(answers[0].payload).number
+        return link_index(self._link, DEVICE)
 
     def _addresses(self, index: int, family: Family) -> list[Address]:
-        found: Iterable[memoryview] = self._link.dump(GET_ADDRESS, addresses_request(family))
-        decoded = [decode_address(payload) for payload in found]
-        return [item.address for item in decoded if item and item.link == index and item.prefix_length == family.bits]
-
-
-def _payload(index: int, address: Address) -> bytes:
-    """Lay out an address so that the kernel never takes it as the source of what is masqueraded.
-
-    In IPv4 it has the scope of the link, in IPv6 it is deprecated from the start.
-    """
-    family = family_of(address)
-    values = attribute(2, address) + attribute(1, address)
-    if family is Family.IPV4:
-        return _ADDRESS.pack(_NUMBERS[family], family.bits, 0, SCOPE_LINK, index) + values
-    head = _ADDRESS.pack(_NUMBERS[family], family.bits, _NO_DETECTION, 0, index)
-    return head + values + attribute(6, _LIFETIME)
+        found = link_addresses(self._link, family)
+        return [item.address for item in found if item.link == index and item.prefix_length == family.bits]

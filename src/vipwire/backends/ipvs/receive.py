@@ -11,26 +11,16 @@ import contextlib
 import ctypes
 import errno
 import os
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from vipwire.backends.ipvs.links import create_link, delete_link, link_addresses, link_index, link_names, vip_on
 from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, format_address
-from vipwire.netlink.attributes import attribute, nested, string
+from vipwire.netlink.attributes import attribute
 from vipwire.netlink.ipvs import Method
 from vipwire.netlink.message import NLM_F_CREATE, NLM_F_EXCL
-from vipwire.netlink.route import (
-    DELETE_ADDRESS,
-    GET_ADDRESS,
-    GET_LINK,
-    NEW_ADDRESS,
-    NEW_LINK,
-    SCOPE_LINK,
-    addresses_request,
-    decode_address,
-    decode_link,
-)
+from vipwire.netlink.route import DELETE_ADDRESS, NEW_ADDRESS
 from vipwire.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
 
 TUNNELS = {Family.IPV4: "vipwire-tunnel4", Family.IPV6: "vipwire-tunnel6"}
@@ -39,13 +29,8 @@ DIRECTORIES = (Path("/run/netns"), Path("/run/docker/netns"))
 
 _CLONE_NEWNET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_LINK = struct.Struct("=BxHiII")
-_ADDRESS = struct.Struct("=BBBBI")
-_NUMBERS = {Family.IPV4: 2, Family.IPV6: 10}
 _KINDS = {Family.IPV4: ("ipip", b""), Family.IPV6: ("ip6tnl", attribute(9, b"\x29"))}  # IFLA_IPTUN_PROTO: IPv6 in it
-_FOREVER = struct.pack("=IIII", 0, 0xFFFFFFFF, 0, 0)
-_LO, _UP = 1, 1
-_DELETE_LINK = 17
+_LO = 1
 _LINK_LOCAL = b"\xfe\x80"  # of IPv6, whose every device has one
 
 
@@ -92,37 +77,32 @@ class Pods:
                 continue
             with contextlib.suppress(OSError), _inside(where[pod]), NetlinkSocket(NETLINK_ROUTE) as link:
                 for name in ("lo", self._name):
-                    if (index := _index(link, name)) is not None:
+                    if (index := link_index(link, name)) is not None:
                         with contextlib.suppress(NetlinkError):
-                            link.request(DELETE_ADDRESS, self._address(index, vip))
-                if self._name not in self._places(link).values() and (index := _index(link, self._name)) is not None:
-                    link.request(_DELETE_LINK, _LINK.pack(0, 0, index, 0, 0))
+                            link.request(DELETE_ADDRESS, vip_on(index, vip))
+                if (
+                    self._name not in self._places(link).values()
+                    and (index := link_index(link, self._name)) is not None
+                ):
+                    delete_link(link, index)
 
     def _prepare(self, link: NetlinkSocket, pod: Address, vip: Address, method: Method) -> None:
         index = _LO
         if method is Method.TUNNEL:
             index = self._tunnel(link, pod)
-        _tolerating(link, errno.EEXIST, NEW_ADDRESS, self._address(index, vip), NLM_F_CREATE | NLM_F_EXCL)
+        _tolerating(link, errno.EEXIST, NEW_ADDRESS, vip_on(index, vip), NLM_F_CREATE | NLM_F_EXCL)
 
     def _tunnel(self, link: NetlinkSocket, pod: Address) -> int:
-        if (index := _index(link, self._name)) is None:
+        if (index := link_index(link, self._name)) is None:
             kind, extra = _KINDS[self._family]
-            data = nested(2, attribute(2, pod), extra)  # IFLA_IPTUN_LOCAL
-            payload = _LINK.pack(0, 0, 0, _UP, _UP) + string(3, self._name) + nested(18, string(1, kind), data)
-            link.request(NEW_LINK, payload, NLM_F_CREATE | NLM_F_EXCL)
-            index = _index(link, self._name)
+            create_link(link, self._name, kind, attribute(2, pod), extra, up=True)  # IFLA_IPTUN_LOCAL
+            index = link_index(link, self._name)
         if index is None:
             raise OSError(errno.ENODEV, f"no device {self._name}")
         for device in ("all", self._name):
             with contextlib.suppress(OSError):
                 Path(f"/proc/sys/net/ipv4/conf/{device}/rp_filter").write_text("0\n", encoding="ascii")
         return index
-
-    def _address(self, index: int, vip: Address) -> bytes:
-        values = attribute(2, vip) + attribute(1, vip)
-        if self._family is Family.IPV4:
-            return _ADDRESS.pack(2, 32, 0, SCOPE_LINK, index) + values
-        return _ADDRESS.pack(10, 128, 2, 0, index) + values + attribute(6, _FOREVER)
 
     def _where(self, pods: set[Address]) -> dict[Address, Path]:
         found: dict[Address, Path] = {}
@@ -132,13 +112,9 @@ class Pods:
         return found
 
     def _places(self, link: NetlinkSocket) -> dict[Address, str]:
-        names = dict(
-            decode_link(payload) for payload in link.dump(GET_LINK, _LINK.pack(0, 0, 0, 0, 0))
-        )  # index: name
-        decoded = [decode_address(payload) for payload in link.dump(GET_ADDRESS, addresses_request(self._family))]
-        return {
-            item.address: names.get(item.link, "") for item in decoded if item and item.address[:2] != _LINK_LOCAL
-        }
+        names = link_names(link)
+        found = link_addresses(link, self._family)
+        return {item.address: names.get(item.link, "") for item in found if item.address[:2] != _LINK_LOCAL}
 
 
 def _loopback(address: Address) -> bool:
@@ -147,14 +123,6 @@ def _loopback(address: Address) -> bool:
 
 def _namespaces() -> list[Path]:
     return [path for directory in DIRECTORIES if directory.is_dir() for path in sorted(directory.iterdir())]
-
-
-def _index(link: NetlinkSocket, name: str) -> int | None:
-    try:
-        answers = link.request(GET_LINK, _LINK.pack(0, 0, 0, 0, 0) + string(3, name))
-    except NetlinkError:
-        return None
-    return decode_link(answers[0].payload).number
 
 
 def _tolerating(link: NetlinkSocket, harmless: int, kind: int, payload: bytes, flags: int) -> None:

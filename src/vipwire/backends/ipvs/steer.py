@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Sequence
 
+from vipwire.backends.ipvs.links import NUMBERS
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
 from vipwire.netlink.attributes import attribute, attributes
@@ -21,7 +22,6 @@ TABLE, PRIORITY = 78, 32764
 _NEW_ROUTE, _NEW_RULE, _DELETE_RULE, _GET_RULE = 24, 32, 33, 34
 _HEAD = struct.Struct("=BBBBBBBBI")  # rtmsg, fib_rule_hdr: family, lengths, tos, table, …, …, kind, flags
 _U32 = struct.Struct("=I")
-_NUMBERS = {Family.IPV4: 2, Family.IPV6: 10}
 _TO_TABLE, _LOCAL, _HOST_SCOPE, _STATIC, _LOOPBACK = 1, 2, 254, 4, 1
 _MARK, _MASK, _TABLE, _PRIORITY = 10, 16, 15, 6
 
@@ -30,7 +30,7 @@ class Steering:
     """The rules of one family, in the network namespace in which this was made."""
 
     def __init__(self, family: Family) -> None:
-        self._number = _NUMBERS[family]
+        self._number = NUMBERS[family]
         self._link = NetlinkSocket(NETLINK_ROUTE)
 
     def close(self) -> None:
