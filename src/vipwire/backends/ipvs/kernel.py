@@ -11,7 +11,7 @@ IPVS tells nobody of changes. `changed` therefore reads everything and compares 
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from vipwire.backends.ipvs import render as rendering
@@ -41,6 +41,7 @@ from vipwire.backends.ipvs.servers import Change, Servers
 from vipwire.backends.ipvs.sets import Sets
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.backends.ipvs.steer import Steering
+from vipwire.backends.ipvs.tallies import Tallies
 from vipwire.backends.ipvs.tool import Tool
 from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, Prefix, Protocol
@@ -49,6 +50,7 @@ from vipwire.netlink.ipvs import Command, Forwarding, Method, RealServer, Virtua
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.counting import Counts
 from vipwire.reconcile.delta import Delta
 
 Objects = dict[ObjectKey, Object]
@@ -75,6 +77,7 @@ class IpvsBackend:
         self._servers = Servers(family)
         self._device, self._sets, self._tool = Device(family), Sets(family), Tool(family)
         self._steering, self._pods = Steering(family), Pods(family)
+        self._tallies = Tallies(family, self._tool)
         self._draining = Draining()
         self._patience: dict[VirtualServer, int] = {}
         self._known: set[VirtualServer] = set()
@@ -89,7 +92,7 @@ class IpvsBackend:
 
     def close(self) -> None:
         """Close its sockets; what is programmed stays."""
-        for part in (self._servers, self._device, self._sets, self._steering):
+        for part in (self._servers, self._device, self._sets, self._steering, self._tallies):
             part.close()
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
@@ -108,6 +111,10 @@ class IpvsBackend:
         if seconds is not None:
             self._patience.update(dict.fromkeys(servers, seconds))
         return rendered
+
+    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read what IPVS has counted for these plans' Services; see `reconcile.counting`."""
+        return self._tallies.read(plans, self._marks.given, endpoints=endpoints)
 
     def describe(self, key: ObjectKey) -> str:
         """Name an object for a person."""

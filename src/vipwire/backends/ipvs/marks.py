@@ -9,7 +9,9 @@ checksum (one case in ten million for 20 frontends, one in 4,000 for 1,000) are 
 """
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from vipwire.plan.plan import FrontendKey
 
@@ -21,6 +23,11 @@ class Marks:
     avoid: int
     _of: dict[FrontendKey, int] = field(default_factory=dict)
     _taken: dict[int, FrontendKey] = field(default_factory=dict)
+
+    @property
+    def given(self) -> Mapping[FrontendKey, int]:
+        """The marks that were asked for so far."""
+        return MappingProxyType(self._of)
 
     def mark(self, key: FrontendKey) -> int:
         """Tell a frontend's mark; never 0."""

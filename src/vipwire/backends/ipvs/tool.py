@@ -29,6 +29,10 @@ class Tool:
         """Read our chains."""
         return parse_save(self._run("save"), ours) if ours else {}
 
+    def counted(self) -> str:
+        """Print all rules with their counters; raise UnsupportedError without a tool that works."""
+        return self._run("save", "-c")
+
     def write(self, delta: Delta[ChainName, Rules]) -> int:
         """Apply a difference; return its size in bytes. Raise CommitError if a table is refused."""
         text = restore_text(delta)

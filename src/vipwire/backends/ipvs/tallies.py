@@ -1,0 +1,47 @@
+"""Reads what IPVS and the rules of one family have counted, beside the backend and without getting in its way."""
+
+import threading
+from collections.abc import Iterable, Mapping
+
+from vipwire.backends.ipvs.counting import origins, refusals, tally
+from vipwire.backends.ipvs.servers import Servers
+from vipwire.backends.ipvs.tool import Tool
+from vipwire.errors import UnsupportedError
+from vipwire.model.net import Family
+from vipwire.plan.plan import FrontendKey, ServicePlan
+from vipwire.reconcile.counting import Counts, Refusal
+
+
+class Tallies:
+    """The counters of one family, in the network namespace in which this was made; for any thread."""
+
+    def __init__(self, family: Family, tool: Tool) -> None:
+        self._family, self._tool = family, tool
+        self._servers = Servers(family)
+        self._one_at_a_time = threading.Lock()
+
+    def close(self) -> None:
+        """Close the socket."""
+        with self._one_at_a_time:
+            self._servers.close()
+
+    def read(
+        self, plans: Iterable[ServicePlan], marks: Mapping[FrontendKey, int], *, endpoints: bool = True
+    ) -> Counts:
+        """Read the counters of these plans' Services.
+
+        Real servers cost a request for each virtual server, so only those that have carried anything are asked.
+        """
+        named = origins(plans, marks)
+        with self._one_at_a_time:
+            held = self._servers.services()
+            servers = {server: counters for server, (_, counters) in held.items() if server in named}
+            busy = [server for server, counters in servers.items() if counters.connections] if endpoints else []
+            reals = {server: self._servers.reals(server) for server in busy}
+        return tally(named, servers, reals, self._refusals() if servers else {})
+
+    def _refusals(self) -> dict[Refusal, int]:
+        try:
+            return refusals(self._tool.counted(), self._family)
+        except UnsupportedError:
+            return {}
