@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from vipwire.app.config_schema import ValueKind
+from vipwire.app.config import Config
+from vipwire.app.config_file import written
+from vipwire.app.config_schema import ValueKind, file_paths, setting_of
 from vipwire.app.flags import default_text
 from vipwire.app.flags_table import FLAGS, Flag, Group
+from vipwire.app.reload import value_at
 
 PATH = Path(__file__).parent.parent / "docs" / "configuration.md"
 
@@ -20,7 +23,25 @@ Every flag of `vipwire proxy`, as `vipwire proxy --help` prints it, with the fie
 * `vipwire proxy --write-config-to=FILE` writes the file that results from all flags, and exits.
 * Where one flag sets two fields, the modes `iptables` and `nftables` each have one of their own in a file.
 * Modes that are not in this version have their flags already: they are read and checked, and do nothing.
-* A changed configuration file ends the process with status 1, for whatever runs it to start it anew; the rules stay.
+* A changed configuration file is read at once, and at SIGHUP: see "When a change counts" at the end.
+"""
+_CHANGES = """\
+## When a change counts
+
+`vipwire proxy` follows the file of `--config`, also where it is mounted from a ConfigMap, and reads it at SIGHUP
+(`kill -HUP`, `systemctl reload`). kube-proxy ends then, to be started anew; vipwire goes on:
+
+* *live*: the new value counts at once, and connections go on. The log names the fields.
+* *restart*: the value of the start goes on until there is one; the log names the fields, and the metric
+  `vipwire_config_fields_awaiting_restart` has their number. The live fields of the same file count all the same,
+  unless they would be no valid configuration together with what waits: then all wait.
+* *no effect*: read, checked, and used for nothing.
+* A file that cannot be used changes nothing: the log has each error with file, field and what is allowed, and
+  `vipwire_config_last_reload_successful` is 0 until it can be used again.
+* Flags that count beside a file override it at each reading as at the start. Flags themselves need a restart.
+
+| field | default | a change |
+|---|---|---|
 """
 _KINDS = {
     ValueKind.BOOL: "true or false",
@@ -40,7 +61,17 @@ _NOT_IN_FILES = frozenset(
 
 def document() -> str:
     """Write the whole page."""
-    return "\n".join([_INTRODUCTION, *(line for group in Group for line in _group(group))])
+    groups = [line for group in Group for line in _group(group)]
+    return "\n".join([_INTRODUCTION, *groups, _CHANGES]) + "".join(f"{line}\n" for line in _changes())
+
+
+def _changes() -> Iterator[str]:
+    defaults = Config()
+    for path, field in file_paths(Config):
+        described = setting_of(field)
+        value = written(value_at(defaults, path), described.kind)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        yield f"| `{path}` | {f'`{text}`' if value not in ('', None, {}, []) else ''} | {described.applied.value} |"
 
 
 def _group(group: Group) -> Iterator[str]:

@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -146,15 +147,16 @@ def _proxy(given: "Given") -> int:
     from vipwire.app import log  # noqa: PLC0415  # not for --help
     from vipwire.app.flags import build_config  # noqa: PLC0415
 
-    config, warnings = build_config(given)
+    reread = partial(build_config, given)
+    config, warnings = reread()
     log.configure(config.logging)
     for warning in warnings:
         log.warning(warning)
     if config.write_config_to:
         return _write_config(config)
     wiring = importlib.import_module("vipwire.app.wiring")
-    run: Callable[[Config], int] = wiring.run_cleanup if config.cleanup else wiring.run_proxy
-    return run(config)
+    status: int = wiring.run_cleanup(config) if config.cleanup else wiring.run_proxy(config, reread)
+    return status
 
 
 def _write_config(config: "Config") -> int:

@@ -130,7 +130,7 @@ def kubeconfig(path: Path, server: str, user: Mapping[str, str], **cluster: str)
     return write(path, yaml.safe_dump(content))
 
 
-def test_kubeadms_configuration_with_a_kubeconfig_works_and_a_change_of_it_ends_the_process(tmp_path: Path) -> None:
+def test_kubeadms_configuration_with_a_kubeconfig_works_and_another_kubeconfig_waits_for_a_restart(tmp_path: Path) -> None:
     config, token = tmp_path / "config.conf", tmp_path / "token"
     token.write_text("mounted")
 
@@ -151,8 +151,11 @@ def test_kubeadms_configuration_with_a_kubeconfig_works_and_a_change_of_it_ends_
             assert (await page("/healthz", 10256))[0] == 200
             assert await page("/proxyMode", 10249) == (200, "nftables")
             write(config, KUBEADM.format(kubeconfig="elsewhere"))
-            assert await daemon.ended() == 1
-            assert daemon.said("stopped; the rules stay", reason="the configuration file has changed")
+            await daemon.heard(
+                "the changed configuration needs a restart to count", fields="clientConnection.kubeconfig"
+            )
+            assert await page("/proxyMode", 10249) == (200, "nftables")
+            assert await daemon.terminate() == 0
         assert "10.96.0.1" in run("nft list map ip vipwire service-ips")
         await server.stop()
 

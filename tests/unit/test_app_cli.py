@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from tests.unit.golden_text import matches_golden
 
 from vipwire.app.config import Config
+from vipwire.app.reloader import Reread
 from vipwire.app.config_file import load_config
 from vipwire.cli import main
 from vipwire.errors import UnsupportedError
@@ -29,7 +30,8 @@ class Wiring(types.ModuleType):
         self.ran: list[tuple[str, Config]] = []
         self.error: Exception | None = None
 
-    def run_proxy(self, config: Config) -> int:
+    def run_proxy(self, config: Config, reread: Reread) -> int:
+        assert reread().config == config
         return self._run("proxy", config)
 
     def run_cleanup(self, config: Config) -> int:

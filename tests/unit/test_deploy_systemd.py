@@ -67,7 +67,7 @@ def test_the_machines_settings_can_be_written_and_netlink_be_spoken() -> None:
     assert service["ProtectKernelTunables"] == "no"
     assert "CAP_NET_ADMIN" in service["CapabilityBoundingSet"].split()
     assert {"AF_NETLINK", "AF_INET", "AF_INET6", "AF_UNIX"} == set(service["RestrictAddressFamilies"].split())
-    assert service["Restart"] == "always", "a changed configuration file ends it, to be started anew"
+    assert service["Restart"] == "always", "a node without a proxy keeps its rules and loses touch with the cluster"
     assert "ExecStop" not in service, "the rules stay"
 
 

@@ -48,6 +48,16 @@ def test_checks_take_at_most_a_twentieth_of_the_time(took: float) -> None:
     assert spent / now <= 0.05
 
 
+def test_another_pace_counts_at_once_and_never_puts_a_check_off() -> None:
+    made = pacer(period=3600.0)
+    made.become(0.5, 10.0, now=100.0)
+    assert made.due(100.0, pending=False) == 10.0
+    made.become(0.5, 3600.0, now=105.0)
+    assert made.due(105.0, pending=False) == 5.0
+    made.succeeded(110.0)
+    assert made.due(110.0, pending=True) == 0.5
+
+
 def test_tries_after_failures_are_twice_as_far_apart_each_time_up_to_the_period() -> None:
     made, now, waits = pacer(period=2.0), 0.0, []
     for _ in range(7):

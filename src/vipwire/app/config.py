@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vipwire.app.config_gates import Gates, enabled_gates
-from vipwire.app.config_schema import ValueKind, section, setting, setting_of
+from vipwire.app.config_schema import Applied, ValueKind, section, setting, setting_of
 from vipwire.app.config_sections import (
     IPVS,
     ClientConnection,
@@ -31,6 +31,8 @@ PRIMARY: Final = "primary"
 """The word that stands in `nodePortAddresses` for the Node's own primary addresses."""
 HEALTHZ_PORT: Final = 10256
 METRICS_PORT: Final = 10249
+_LIVE: Final = Applied.LIVE
+_NEVER: Final = Applied.NEVER
 
 
 class ProxyMode(enum.Enum):
@@ -70,31 +72,33 @@ class Config:
     dotted paths, in the file's names (`nftables.minSyncPeriod`), that a file or a flag has chosen a value for.
     """
 
-    feature_gates: Gates = setting("featureGates", ValueKind.GATES, ())
+    feature_gates: Gates = setting("featureGates", ValueKind.GATES, (), applied=_LIVE)
     client_connection: ClientConnection = section("clientConnection", ClientConnection)
     logging: Logging = section("logging", Logging)
     hostname_override: str = setting("hostnameOverride", ValueKind.STRING, "")
-    bind_address: str = setting("bindAddress", ValueKind.STRING, "0.0.0.0")  # noqa: S104  # kube-proxy's default
-    healthz_bind_address: str = setting("healthzBindAddress", ValueKind.STRING, "0.0.0.0:10256")
-    metrics_bind_address: str = setting("metricsBindAddress", ValueKind.STRING, "127.0.0.1:10249")
-    bind_address_hard_fail: bool = setting("bindAddressHardFail", ValueKind.BOOL, default=False)
-    enable_profiling: bool = setting("enableProfiling", ValueKind.BOOL, default=False)
-    show_hidden_metrics_for_version: str = setting("showHiddenMetricsForVersion", ValueKind.STRING, "")
+    bind_address: str = setting("bindAddress", ValueKind.STRING, "0.0.0.0", applied=_LIVE)  # noqa: S104  # kube-proxy's default
+    healthz_bind_address: str = setting("healthzBindAddress", ValueKind.STRING, "0.0.0.0:10256", applied=_LIVE)
+    metrics_bind_address: str = setting("metricsBindAddress", ValueKind.STRING, "127.0.0.1:10249", applied=_LIVE)
+    bind_address_hard_fail: bool = setting("bindAddressHardFail", ValueKind.BOOL, default=False, applied=_LIVE)
+    enable_profiling: bool = setting("enableProfiling", ValueKind.BOOL, default=False, applied=_LIVE)
+    show_hidden_metrics_for_version: str = setting(
+        "showHiddenMetricsForVersion", ValueKind.STRING, "", applied=_NEVER
+    )
     mode: str = setting("mode", ValueKind.STRING, "")
     iptables: IPTables = section("iptables", IPTables)
     ipvs: IPVS = section("ipvs", IPVS)
     nftables: NFTables = section("nftables", NFTables)
     winkernel: Winkernel = section("winkernel", Winkernel)
-    detect_local_mode: str = setting("detectLocalMode", ValueKind.STRING, "")
+    detect_local_mode: str = setting("detectLocalMode", ValueKind.STRING, "", applied=_LIVE)
     detect_local: DetectLocal = section("detectLocal", DetectLocal)
-    cluster_cidr: str = setting("clusterCIDR", ValueKind.STRING, "")
-    node_port_addresses: tuple[str, ...] = setting("nodePortAddresses", ValueKind.STRINGS, ())
-    oom_score_adj: int = setting("oomScoreAdj", ValueKind.INT, -999, pointer=True)
+    cluster_cidr: str = setting("clusterCIDR", ValueKind.STRING, "", applied=_LIVE)
+    node_port_addresses: tuple[str, ...] = setting("nodePortAddresses", ValueKind.STRINGS, (), applied=_LIVE)
+    oom_score_adj: int = setting("oomScoreAdj", ValueKind.INT, -999, pointer=True, applied=_LIVE)
     conntrack: Conntrack = section("conntrack", Conntrack)
-    config_sync_period: float = setting("configSyncPeriod", ValueKind.DURATION, 900.0)
+    config_sync_period: float = setting("configSyncPeriod", ValueKind.DURATION, 900.0, applied=_NEVER)
     port_range: str = setting("portRange", ValueKind.STRING, "")
     udp_idle_timeout: float = setting("udpIdleTimeout", ValueKind.DURATION, 0.25, written=False)
-    windows_run_as_service: bool = setting("windowsRunAsService", ValueKind.BOOL, default=False)
+    windows_run_as_service: bool = setting("windowsRunAsService", ValueKind.BOOL, default=False, applied=_NEVER)
 
     master: str = ""
     manifests: tuple[str, ...] = ()

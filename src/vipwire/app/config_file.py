@@ -87,13 +87,14 @@ def dump_config(config: Config) -> str:
 
 def _section(section: Any) -> dict[str, Any]:
     return {
-        setting_of(field).name: _plain(getattr(section, field.name), setting_of(field).kind)
+        setting_of(field).name: written(getattr(section, field.name), setting_of(field).kind)
         for field in file_fields(type(section))
         if setting_of(field).written or getattr(section, field.name) != field.default
     }
 
 
-def _plain(value: Any, kind: ValueKind) -> Any:
+def written(value: Any, kind: ValueKind) -> Any:
+    """Give a value as it stands in the file."""
     write = _WRITERS.get(kind)
     return write(value) if write else value
 

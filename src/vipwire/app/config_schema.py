@@ -1,7 +1,7 @@
-"""How a field of the configuration is described: its name in kube-proxy's file, its kind, and how Go keeps it.
+"""How a field of the configuration is described: its name in the file, its kind, its zero value, when changes count.
 
-That one description drives the reader and the writer of the file (`config_file`) and the flags (`flags_table`), so
-that they cannot diverge.
+That one description drives the reader and the writer of the file (`config_file`), the flags (`flags_table`) and what
+a running proxy does about a changed file (`reload`), so that they cannot diverge.
 
 Go's zero values matter for every ConfigMap that kubeadm has written, where unset fields stand as `0s`, `0` or `""`:
 in a field that is not a pointer the zero value *means* the default; in a pointer field only `null` does.
@@ -9,6 +9,7 @@ in a field that is not a pointer the zero value *means* the default; in a pointe
 
 import dataclasses
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,22 +29,40 @@ class ValueKind(enum.Enum):
     SECTION = "a mapping"
 
 
+class Applied(enum.Enum):
+    """When a changed value in the file counts; the value is the word of the documentation."""
+
+    LIVE = "live"
+    RESTART = "restart"
+    NEVER = "no effect"
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """How one field stands in the file: `name` there, its kind, and whether Go has a pointer there.
 
-    `written` is false for fields of older versions, which are read but not written.
+    `written` is false for fields of older versions, which are read but not written. `applied` says when a change
+    counts; a field that nobody has thought about needs a restart.
     """
 
     name: str
     kind: ValueKind
     pointer: bool = False
     written: bool = True
+    applied: Applied = Applied.RESTART
 
 
-def setting(name: str, kind: ValueKind, default: object, *, pointer: bool = False, written: bool = True) -> Any:
+def setting(
+    name: str,
+    kind: ValueKind,
+    default: object,
+    *,
+    pointer: bool = False,
+    written: bool = True,
+    applied: Applied = Applied.RESTART,
+) -> Any:
     """Declare a dataclass field that stands in the file under `name`."""
-    described = Setting(name, kind, pointer, written)
+    described = Setting(name, kind, pointer, written, applied)
     return dataclasses.field(default=default, metadata={"setting": described})
 
 
@@ -63,3 +82,13 @@ def setting_of(field: "dataclasses.Field[Any]") -> Setting:
 def file_fields(kind: type) -> tuple["dataclasses.Field[Any]", ...]:
     """List the fields of a section that stand in the file, in its order."""
     return tuple(field for field in dataclasses.fields(kind) if "setting" in field.metadata)
+
+
+def file_paths(kind: type, prefix: str = "") -> Iterator[tuple[str, "dataclasses.Field[Any]"]]:
+    """Yield every field below a section that is no section itself, with its dotted path in the file's names."""
+    for field in file_fields(kind):
+        path = f"{prefix}{setting_of(field).name}"
+        if setting_of(field).kind is ValueKind.SECTION:
+            yield from file_paths(field.metadata["type"], f"{path}.")
+        else:
+            yield path, field

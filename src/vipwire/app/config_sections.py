@@ -6,7 +6,9 @@ Durations are float seconds. Where a default differs from kube-proxy's, the sect
 
 from dataclasses import dataclass
 
-from vipwire.app.config_schema import ValueKind, section, setting
+from vipwire.app.config_schema import Applied, ValueKind, section, setting
+
+_LIVE, _NEVER = Applied.LIVE, Applied.NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +16,10 @@ class ClientConnection:
     """How the API server is reached (`clientConnection`)."""
 
     kubeconfig: str = setting("kubeconfig", ValueKind.STRING, "")
-    accept_content_types: str = setting("acceptContentTypes", ValueKind.STRING, "")
-    content_type: str = setting("contentType", ValueKind.STRING, "application/vnd.kubernetes.protobuf")
+    accept_content_types: str = setting("acceptContentTypes", ValueKind.STRING, "", applied=_NEVER)
+    content_type: str = setting(
+        "contentType", ValueKind.STRING, "application/vnd.kubernetes.protobuf", applied=_NEVER
+    )
     qps: float = setting("qps", ValueKind.FLOAT, 5.0)
     burst: int = setting("burst", ValueKind.INT, 10)
 
@@ -24,8 +28,8 @@ class ClientConnection:
 class LogOutput:
     """Options of one log format. The buffer's size is accepted and has no effect: every line is written at once."""
 
-    info_buffer_size: str = setting("infoBufferSize", ValueKind.QUANTITY, "0")
-    split_stream: bool = setting("splitStream", ValueKind.BOOL, default=False)
+    info_buffer_size: str = setting("infoBufferSize", ValueKind.QUANTITY, "0", applied=_NEVER)
+    split_stream: bool = setting("splitStream", ValueKind.BOOL, default=False, applied=_LIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +52,10 @@ class ModuleVerbosity:
 class Logging:
     """What is logged and how (`logging`)."""
 
-    format: str = setting("format", ValueKind.STRING, "text")
-    flush_frequency: float = setting("flushFrequency", ValueKind.DURATION, 5.0)
-    verbosity: int = setting("verbosity", ValueKind.INT, 0)
-    vmodule: tuple[ModuleVerbosity, ...] = setting("vmodule", ValueKind.VMODULE, ())
+    format: str = setting("format", ValueKind.STRING, "text", applied=_LIVE)
+    flush_frequency: float = setting("flushFrequency", ValueKind.DURATION, 5.0, applied=_NEVER)
+    verbosity: int = setting("verbosity", ValueKind.INT, 0, applied=_LIVE)
+    vmodule: tuple[ModuleVerbosity, ...] = setting("vmodule", ValueKind.VMODULE, (), applied=_LIVE)
     options: LogOptions = section("options", LogOptions)
 
 
@@ -62,11 +66,11 @@ class IPTables:
     `tree` is vipwire's own: Services are found through a tree of chains, or, without it, in kube-proxy's flat one.
     """
 
-    masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True)
-    masquerade_all: bool = setting("masqueradeAll", ValueKind.BOOL, default=False)
+    masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True, applied=_LIVE)
+    masquerade_all: bool = setting("masqueradeAll", ValueKind.BOOL, default=False, applied=_LIVE)
     localhost_node_ports: bool = setting("localhostNodePorts", ValueKind.BOOL, default=True, pointer=True)
-    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0)
-    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 1.0)
+    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0, applied=_LIVE)
+    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 1.0, applied=_LIVE)
     tree: bool = setting("iptablesTree", ValueKind.BOOL, default=True, pointer=True, written=False)
 
 
@@ -74,8 +78,8 @@ class IPTables:
 class IPVS:
     """The `ipvs` section. Timeouts of 0 leave the kernel's value."""
 
-    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0)
-    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 0.0)
+    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0, applied=_LIVE)
+    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 0.0, applied=_LIVE)
     scheduler: str = setting("scheduler", ValueKind.STRING, "")
     exclude_cidrs: tuple[str, ...] = setting("excludeCIDRs", ValueKind.STRINGS, ())
     strict_arp: bool = setting("strictARP", ValueKind.BOOL, default=False)
@@ -88,39 +92,43 @@ class IPVS:
 class NFTables:
     """The `nftables` section. Unlike kube-proxy's 1 s, no waiting by default: a change is applied when it comes."""
 
-    masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True)
-    masquerade_all: bool = setting("masqueradeAll", ValueKind.BOOL, default=False)
-    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0)
-    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 0.0)
+    masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True, applied=_LIVE)
+    masquerade_all: bool = setting("masqueradeAll", ValueKind.BOOL, default=False, applied=_LIVE)
+    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0, applied=_LIVE)
+    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 0.0, applied=_LIVE)
 
 
 @dataclass(frozen=True, slots=True)
 class Winkernel:
     """The `winkernel` section: accepted, without effect on Linux."""
 
-    network_name: str = setting("networkName", ValueKind.STRING, "")
-    source_vip: str = setting("sourceVip", ValueKind.STRING, "")
-    enable_dsr: bool = setting("enableDSR", ValueKind.BOOL, default=False)
-    root_hns_endpoint_name: str = setting("rootHnsEndpointName", ValueKind.STRING, "")
-    forward_health_check_vip: bool = setting("forwardHealthCheckVip", ValueKind.BOOL, default=False)
+    network_name: str = setting("networkName", ValueKind.STRING, "", applied=_NEVER)
+    source_vip: str = setting("sourceVip", ValueKind.STRING, "", applied=_NEVER)
+    enable_dsr: bool = setting("enableDSR", ValueKind.BOOL, default=False, applied=_NEVER)
+    root_hns_endpoint_name: str = setting("rootHnsEndpointName", ValueKind.STRING, "", applied=_NEVER)
+    forward_health_check_vip: bool = setting("forwardHealthCheckVip", ValueKind.BOOL, default=False, applied=_NEVER)
 
 
 @dataclass(frozen=True, slots=True)
 class DetectLocal:
     """The names that two of the modes of `detectLocalMode` need."""
 
-    bridge_interface: str = setting("bridgeInterface", ValueKind.STRING, "")
-    interface_name_prefix: str = setting("interfaceNamePrefix", ValueKind.STRING, "")
+    bridge_interface: str = setting("bridgeInterface", ValueKind.STRING, "", applied=_LIVE)
+    interface_name_prefix: str = setting("interfaceNamePrefix", ValueKind.STRING, "", applied=_LIVE)
 
 
 @dataclass(frozen=True, slots=True)
 class Conntrack:
     """The kernel's connection tracking (`conntrack`); 0 leaves the kernel's value."""
 
-    max_per_core: int = setting("maxPerCore", ValueKind.INT, 32768, pointer=True)
-    min: int = setting("min", ValueKind.INT, 131072, pointer=True)
-    tcp_established_timeout: float = setting("tcpEstablishedTimeout", ValueKind.DURATION, 86400.0, pointer=True)
-    tcp_close_wait_timeout: float = setting("tcpCloseWaitTimeout", ValueKind.DURATION, 3600.0, pointer=True)
+    max_per_core: int = setting("maxPerCore", ValueKind.INT, 32768, pointer=True, applied=_LIVE)
+    min: int = setting("min", ValueKind.INT, 131072, pointer=True, applied=_LIVE)
+    tcp_established_timeout: float = setting(
+        "tcpEstablishedTimeout", ValueKind.DURATION, 86400.0, pointer=True, applied=_LIVE
+    )
+    tcp_close_wait_timeout: float = setting(
+        "tcpCloseWaitTimeout", ValueKind.DURATION, 3600.0, pointer=True, applied=_LIVE
+    )
     tcp_be_liberal: bool = setting("tcpBeLiberal", ValueKind.BOOL, default=False)
-    udp_timeout: float = setting("udpTimeout", ValueKind.DURATION, 0.0)
-    udp_stream_timeout: float = setting("udpStreamTimeout", ValueKind.DURATION, 0.0)
+    udp_timeout: float = setting("udpTimeout", ValueKind.DURATION, 0.0, applied=_LIVE)
+    udp_stream_timeout: float = setting("udpStreamTimeout", ValueKind.DURATION, 0.0, applied=_LIVE)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from typing import Self
 
 from vipwire.app import log
 from vipwire.app.engine import Engine, Line, Outcome
@@ -69,11 +70,23 @@ class FlowKeeper:
 
 
 class HealthPorts:
-    """Serves the healthCheckNodePorts that the plans ask for."""
+    """Serves the healthCheckNodePorts that the plans ask for; leaving it as a context closes them."""
 
     def __init__(self, engine: Engine, listeners: ServiceListeners) -> None:
         self._engine, self._listeners = engine, listeners
         self._wanted: dict[ObjectName, tuple[int, int]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._listeners.update({})
+
+    async def move(self, listeners: ServiceListeners) -> tuple[Problem, ...]:
+        """Serve at other addresses from now on; return new failures."""
+        await self._listeners.update({})
+        self._listeners = listeners
+        return await self.follow(())
 
     @property
     def complete(self) -> bool:

@@ -93,6 +93,11 @@ class Loop:
                 parts.reporter.problems(await parts.ports.follow(()))
             await asyncio.sleep(_LOOK_SECONDS)
 
+    def configured(self) -> None:
+        """Take it that the configuration is another one."""
+        self._parts.engine.node_moved()
+        self._queued()
+
     async def _sleep(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._parts.engine.due(time.monotonic())):

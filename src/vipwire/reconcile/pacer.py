@@ -33,6 +33,11 @@ class Pacer:
             times.append(now)
         return max(min(times), self._ended + self.minimum, now) - now
 
+    def become(self, minimum: float, period: float, now: float) -> None:
+        """Take another pace. The next check is due within the new period, and no later than it was."""
+        self.minimum, self.period = minimum, period
+        self._check_at = min(self._check_at, now + period)
+
     def check_due(self, now: float) -> bool:
         """Tell whether it is time to check the kernel."""
         return not self._blocked and now >= self._check_at

@@ -159,6 +159,19 @@ class Metrics:
         self.isolated_services = self._gauge(
             "isolated_services", "Services left out because the kernel refuses them", _FAMILY, prefix="vipwire"
         )
+        self.config_last_reload_successful = self._gauge(
+            "config_last_reload_successful", "Whether the configuration file can be used; 1 is yes", prefix="vipwire"
+        )
+        self.config_last_reload_success_timestamp_seconds = self._gauge(
+            "config_last_reload_success_timestamp_seconds",
+            "When the configuration was last read well, in seconds since the epoch",
+            prefix="vipwire",
+        )
+        self.config_fields_awaiting_restart = self._gauge(
+            "config_fields_awaiting_restart",
+            "Fields of the configuration file whose new value counts after a restart",
+            prefix="vipwire",
+        )
         self.kernel_drift_repairs_total = self._counter(
             "kernel_drift_repairs_total", "Times that somebody else's change was undone", _FAMILY, prefix="vipwire"
         )
@@ -181,11 +194,11 @@ class Metrics:
         Gauge("kubernetes_build_info", "[ALPHA] What is running; always 1", labels, registry=self.registry).labels(
             **build
         ).set(1)
-        enabled = Gauge(
+        self.feature_enabled = Gauge(
             "kubernetes_feature_enabled", "[BETA] Feature gates; 1 is on", ("name", "stage"), registry=self.registry
         )
         for name, (stage, on) in features.items():
-            enabled.labels(name=name, stage=stage).set(int(on))
+            self.feature_enabled.labels(name=name, stage=stage).set(int(on))
         self.rest_client_requests_total = Counter(
             "rest_client_requests_total",
             "[ALPHA] Requests to the API server, by status, method and host",

@@ -1,0 +1,43 @@
+"""What the proxy wants of its machine beside rules: kernel settings and the OOM score. What cannot be set is said."""
+
+from collections.abc import Iterable
+
+from vipwire.app import log
+from vipwire.app.config import Config
+from vipwire.app.modes import mode_sysctls
+from vipwire.conntrack.sysctls import conntrack_sysctls, forwarding_sysctls
+from vipwire.host.forwarding import router_sysctls
+from vipwire.host.kernel import cpus
+from vipwire.host.oom import set_oom_score_adj
+from vipwire.host.sysctl import apply_sysctls
+from vipwire.model.net import Family
+from vipwire.model.sysctl import Sysctl
+
+
+def prepare_machine(config: Config, families: Iterable[Family]) -> None:
+    """Set what needs privileges, and go on where it cannot be set."""
+    conntrack = conntrack_sysctls(config.conntrack, cpus())
+    _set((*conntrack, *router_sysctls(), *forwarding_sysctls(families), *mode_sysctls(config)))
+    _score(config)
+
+
+def adjust_machine(before: Config, after: Config) -> None:
+    """Set what a changed configuration changes."""
+    if before.conntrack != after.conntrack:
+        _set(conntrack_sysctls(after.conntrack, cpus()))
+    if before.oom_score_adj != after.oom_score_adj:
+        _score(after)
+
+
+def _set(wanted: Iterable[Sysctl]) -> None:
+    report = apply_sysctls(wanted)
+    for change in report.changed:
+        log.info("kernel setting changed", name=change.name, old=change.old, new=change.new)
+    for item in report.obstacles:
+        log.warning("not set", what=item.what, reason=item.reason, remedy=item.remedy)
+
+
+def _score(config: Config) -> None:
+    obstacle = set_oom_score_adj(config.oom_score_adj)
+    if obstacle:
+        log.warning("not set", what=obstacle.what, reason=obstacle.reason, remedy=obstacle.remedy)
