@@ -6,7 +6,7 @@ from tests.fakes.iptables import FakeTables, FakeTool, FakeWitness
 from tests.fakes.values import node_plan
 
 from vipwire.backends.iptables.kernel import IptablesBackend
-from vipwire.backends.iptables.names import Key, Rules
+from vipwire.backends.iptables.names import CLUSTER_IPS, NO_SUCH_PORT, Key, Rules
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.tool import Variant
 from vipwire.model.endpoint import EndpointSlice
@@ -62,9 +62,13 @@ class World:
         return self.tables.tables[table][name]
 
     def count(self, table: str) -> int:
-        """Count the rules of our chains in a table, as kube-proxy's own test of their number does."""
+        """Count the rules of our chains in a table, as kube-proxy's own test of their number does.
+
+        What it does not have is left out: the refusal of ClusterIPs' other ports.
+        """
         chains = self.tables.tables[table]
-        return sum(len(rules) for chain, rules in chains.items() if chain.startswith("KUBE-"))
+        ours = [chain for chain in chains if chain.startswith("KUBE-") and chain not in (CLUSTER_IPS, NO_SUCH_PORT)]
+        return sum(not rule.endswith(f"-j {CLUSTER_IPS}") for chain in ours for rule in chains[chain])
 
     def _plan(self, names: Iterable[ObjectName]) -> None:
         view: Mapping[ObjectName, Service] = self._services

@@ -1,5 +1,6 @@
 """The real tools, both variants and both families: what is written is what is read, and nobody else's is touched."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -209,19 +210,42 @@ def test_one_familys_commits_are_not_foreign_to_the_other(variant: Variant) -> N
     assert built[Family.IPV4].changed()
 
 
-def test_rules_of_others_stay_and_cleaning_up_leaves_only_them(tool: Tool) -> None:
+@pytest.mark.parametrize("localhost", [True, False], ids=["localhost node ports", "none"])
+def test_rules_of_others_stay_and_cleaning_up_leaves_only_them(tool: Tool, localhost: bool) -> None:  # noqa: FBT001 - a case
     run(f"{tool.name} -t filter -A FORWARD -p tcp --dport 9999 -j DROP")
     run(f"{tool.name} -t nat -N OTHERS")
     run(f"{tool.name} -t nat -A OTHERS -p udp -j RETURN")
     run(f"{tool.name} -t nat -A POSTROUTING -j OTHERS")
     run(f"{tool.name} -t mangle -N KUBE-KUBELET-CANARY")
+    tool.restore("\n".join(["*filter", *kubelets_filter(tool.family), "COMMIT", ""]))
     before = saved(tool)
-    reconciler, backend = started(tool)
+    reconciler, backend = started(tool, settings=Settings(localhost_node_ports=localhost))
     reconciler.sync()
+    assert all(line in saved(tool) for line in before.splitlines())
+    again, other = started(tool, settings=Settings(localhost_node_ports=localhost))
+    again.sync()
+    assert not other.changed()
     assert all(line in saved(tool) for line in before.splitlines())
     assert backend.delete()
     assert saved(tool) == before
     assert not backend.delete()
+    assert not other.delete()
+
+
+def kubelets_filter(family: Family) -> list[str]:
+    """Write what kubelet keeps in KUBE-FIREWALL, which a proxy may add to but never remove."""
+    if family is Family.IPV6:
+        return [":KUBE-KUBELET-CANARY -", ":KUBE-FIREWALL -"]
+    states = "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT"
+    note = '-m comment --comment "block incoming localnet connections"'
+    rule = f"-A KUBE-FIREWALL {note} -d 127.0.0.0/8 ! -s 127.0.0.0/8 {states} -j DROP"
+    return [
+        ":KUBE-KUBELET-CANARY -",
+        ":KUBE-FIREWALL -",
+        rule,
+        "-I INPUT -j KUBE-FIREWALL",
+        "-I OUTPUT -j KUBE-FIREWALL",
+    ]
 
 
 def test_a_service_that_the_kernel_refuses_is_named_and_left_alone(
@@ -244,8 +268,7 @@ def test_a_service_that_the_kernel_refuses_is_named_and_left_alone(
     assert "s7:udp cluster IP" in saved(tool)
 
 
-def test_the_holder_of_the_lock_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vipwire.backends.iptables.tool.WAIT_SECONDS", 1)
+def test_the_holder_of_the_lock_is_named() -> None:
     tool = Tool(Family.IPV4, Variant.LEGACY)
     holder = (
         "import fcntl, sys; f = open('/run/xtables.lock', 'w'); fcntl.flock(f, fcntl.LOCK_EX);"
@@ -255,7 +278,10 @@ def test_the_holder_of_the_lock_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         assert process.stdout is not None
         assert process.stdout.readline()
         with pytest.raises(CommitError, match=rf"held by process {process.pid} \(python"):
-            tool.restore("*filter\n:KUBE-PROXY-PROBE - [0:0]\nCOMMIT\n")
+            tool.restore("*filter\n:KUBE-PROXY-PROBE - [0:0]\nCOMMIT\n", wait=1)
+        able, (note,) = probe(tool, FULL)
+        assert able == FULL, "what cannot be tried is taken to be there"
+        assert "xtables lock" in note.reason
         process.communicate()
 
 
@@ -286,10 +312,10 @@ def test_the_probe_leaves_nothing_and_the_counters_count(tool: Tool) -> None:
 def test_a_feature_that_is_missing_is_done_without(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     restore = Tool.restore
 
-    def without_recent(self: Tool, text: str) -> None:
+    def without_recent(self: Tool, text: str, wait: int = 5) -> None:
         if "-m recent" in text:
             raise CommitError("no such match")
-        restore(self, text)
+        restore(self, text, wait)
 
     monkeypatch.setattr(Tool, "restore", without_recent)
     able, (note,) = probe(tool, FULL)
@@ -322,7 +348,16 @@ def test_kube_proxys_text_is_taken_over_with_the_differences_only(tool: Tool) ->
     report = reconciler.sync()
     gone = set(before.splitlines()) - set(saved(tool).splitlines())
     assert gone == {line for line in before.splitlines() if "KUBE-SVC-OLDOLDOLDOLDOLD0" in line}
-    (added,) = set(saved(tool).splitlines()) - set(before.splitlines())
-    assert added.startswith("-A OUTPUT ")
-    assert added.endswith("-j KUBE-EXTERNAL-SERVICES"), "the one jump that kube-proxy does not have"
-    assert (report.added, report.changed, report.removed) == (1, 0, 1)
+    added = set(saved(tool).splitlines()) - set(before.splitlines())
+    (jump,) = (line for line in added if line.startswith("-A OUTPUT "))
+    assert jump.endswith("-j KUBE-EXTERNAL-SERVICES"), "the one jump that kube-proxy does not have"
+    others = "\n".join(sorted(added - {jump}))
+    assert re.sub(r"-m comment .*?\" |[0-9a-f:.]+/\d+|icmp6?-", "", others).splitlines() == [
+        "-A KUBE-CLUSTER-IPS -d  -j KUBE-NO-SUCH-PORT",
+        "-A KUBE-NO-SUCH-PORT -j REJECT --reject-with port-unreachable",
+        "-A KUBE-NO-SUCH-PORT -p tcp -j REJECT --reject-with tcp-reset",
+        "-A KUBE-SERVICES -j KUBE-CLUSTER-IPS",
+        ":KUBE-CLUSTER-IPS - [0:0]",
+        ":KUBE-NO-SUCH-PORT - [0:0]",
+    ]
+    assert (report.added, report.changed, report.removed) == (4, 1, 1)

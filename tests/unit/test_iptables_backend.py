@@ -8,6 +8,7 @@ from tests.fakes.values import cidr, endpoint, ips, named, node_plan, port, serv
 from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key
 from vipwire.backends.iptables.settings import Settings
+from vipwire.backends.iptables.skeleton import FIREWALL_RULE
 from vipwire.backends.iptables.tool import Variant
 from vipwire.errors import CommitError, DecodeError
 from vipwire.model.net import Family
@@ -98,7 +99,8 @@ def test_a_service_that_comes_rewrites_one_leaf() -> None:
     (text,) = world.tables.log
     declared = [line.split(" ")[0] for line in text.splitlines() if line.startswith(":")]
     assert len([name for name in declared if name.startswith(":KUBE-SVCS-")]) == 1
-    assert len(declared) == 3
+    assert len([name for name in declared if name.startswith(":KUBE-CIPS-")]) == 1
+    assert len(declared) == 4
 
 
 def test_the_services_chains_of_a_running_kube_proxy_are_taken_over_untouched() -> None:
@@ -205,7 +207,7 @@ def test_nothing_of_others_is_touched() -> None:
     tables.tables["filter"]["FORWARD"] = ["-s 192.0.2.1/32 -j DROP"]
     tables.tables["nat"]["CNI-1"] = ["-j MASQUERADE"]
     tables.tables["nat"]["POSTROUTING"] = ["-s 10.1.0.0/16 -j CNI-1"]
-    tables.tables["filter"]["KUBE-FIREWALL"] = ["-m mark --mark 0x8000/0x8000 -j DROP"]
+    tables.tables["filter"]["KUBE-FIREWALL"] = ["-m mark --mark 0x8000/0x8000 -j DROP", FIREWALL_RULE]
     tables.tables["filter"]["INPUT"] = ["-j KUBE-FIREWALL"]
     tables.tables["filter"]["OUTPUT"] = ["-j KUBE-FIREWALL"]
     tables.tables["mangle"]["KUBE-KUBELET-CANARY"] = []
@@ -221,7 +223,7 @@ def test_nothing_of_others_is_touched() -> None:
         for chain, rules in chains.items():
             now = tables.tables[table][chain]
             assert [rule for rule in now if rule in rules] == rules
-            assert [rule for rule in now if "kubernetes" not in rule and "localnet" not in rule] == rules
+            assert [rule for rule in now if "kubernetes" not in rule] == rules
     assert world.backend.delete()
     assert tables.tables == before
 
@@ -307,7 +309,8 @@ def test_rules_are_counted_by_table() -> None:
     world = loaded(3)
     assert world.backend.written["nat"] == world.count("nat")
     assert world.backend.rules["nat"] == world.count("nat")
-    assert world.backend.rules["filter"] == world.count("filter") - 1, "KUBE-FIREWALL is not ours"
+    held = sum(len(rules) for chain, rules in world.tables.tables["filter"].items() if chain.startswith("KUBE-"))
+    assert world.backend.rules["filter"] == held - 1, "KUBE-FIREWALL is not ours"
     world.put(web("s3", 3), slice_of("s3", endpoint("10.1.3.1")))
     world.sync()
     assert world.backend.written["nat"] < 10

@@ -27,7 +27,7 @@ def test_the_chains_of_a_service_port_have_kube_proxys_hash(
     namespace: str, name: str, port: str, protocol: Protocol, suffix: str
 ) -> None:
     chains = port_chains(ServicePortName(ObjectName(namespace, name), port, protocol))
-    assert chains == tuple(f"KUBE-{kind}-{suffix}" for kind in ("SVC", "SVL", "EXT", "FW"))
+    assert chains == tuple(f"KUBE-{kind}-{suffix}" for kind in ("SVC", "SVL", "EXT", "FW", "NPFW"))
 
 
 @pytest.mark.parametrize(

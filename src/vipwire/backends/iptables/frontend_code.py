@@ -19,6 +19,9 @@ from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.plan import FrontendKey
 
 _PROTOCOLS: Final = (Protocol.TCP, Protocol.UDP, Protocol.SCTP)
+ANY_PORT: Final = (Protocol.TCP, 0)
+"""Stands for every protocol and port of an address, where a chain asks for nothing else."""
+
 _READABLE: Final = 32
 """So many bits of an address can stand in a chain's name."""
 

@@ -10,16 +10,16 @@ from typing import Final
 
 from vipwire.backends.iptables import names
 from vipwire.backends.iptables.frontend_code import Zone, decode
-from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, ROOT, ROOTS, TABLES, Key, Rules
+from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, ROOT, ROOTS, TABLES, Key, Rules
 from vipwire.backends.iptables.read import is_ours, read, read_table
 from vipwire.backends.iptables.render import render
 from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.skeleton import jump_keys, node_objects
+from vipwire.backends.iptables.skeleton import guards, jump_keys, node_objects
 from vipwire.backends.iptables.tool import RuleTool, Variant
 from vipwire.backends.iptables.tree import DEEPEST, Dispatch, Shape
 from vipwire.backends.iptables.witness import Sight, Witness, witnesses
-from vipwire.model.net import Family
+from vipwire.model.net import Address, Family, format_address
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -45,6 +45,7 @@ class IptablesBackend:
         self._tails: dict[tuple[str, str], Rules] = {}
         self._pinned: frozenset[tuple[str, str]] = frozenset()
         self._firewall_missing = True
+        self._kubelet = False
 
     @property
     def rules(self) -> dict[str, int]:
@@ -86,6 +87,9 @@ class IptablesBackend:
         self._tails = {(key.table, key.chain): rules for key, rules in seen.objects.items() if key.kind == ROOT}
         self._pinned = frozenset(seen.pinned)
         self._firewall_missing = names.FIREWALL not in tables[names.FILTER].chains
+        self._kubelet = any(chain in table.chains for table in tables.values() for chain in names.KUBELETS)
+        if self._kubelet and not self.settings.on(self._node).localhost_node_ports:
+            seen.objects = {key: rules for key, rules in seen.objects.items() if not guards(key)}
         self._rules = _counted(Delta(added=seen.objects))
         self._sight = sight
         return seen.objects
@@ -98,7 +102,9 @@ class IptablesBackend:
         """
         drafted = drafts(delta, self._dispatches)
         tails = {**self._tails, **_tails(delta)}
-        writer = Writer(tails, self._pinned, self._firewall_missing, BATCH[self._tool.variant])
+        writer = Writer(
+            tails, self._pinned, self._firewall_missing, kubelet=self._kubelet, batch=BATCH[self._tool.variant]
+        )
         before, size, commits = self._witness.look(), 0, 0
         known = before == self._sight
         self._sight = None
@@ -121,8 +127,10 @@ class IptablesBackend:
     def delete(self) -> bool:
         """Remove every chain and rule of ours, and nothing else; tell whether there was anything."""
         found = False
+        saved = {table: self._tool.save(table) for table in TABLES}
+        kubelet = any(f":{chain} " in text for text in saved.values() for chain in names.KUBELETS)
         for table in TABLES:
-            text = removal(table, self._tool.save(table))
+            text = removal(table, saved[table], kubelet=kubelet)
             if text:
                 self._tool.restore(text)
                 found = True
@@ -158,15 +166,20 @@ def describe(family: Family, key: Key) -> str:
     """Name an object: `iptables nat chain KUBE-SEP-…`, `iptables filter rule FORWARD -j KUBE-FORWARD`."""
     table = f"{'iptables' if family is Family.IPV4 else 'ip6tables'} {key.table}"
     if key.kind == ENTRY and isinstance(key.detail, int):
+        if key.chain == CLUSTER_IPS:
+            return (
+                f"{table} entry {format_address(decode(family, key.detail).address or Address(b''))} of {key.chain}"
+            )
         return f"{table} entry {decode(family, key.detail)} of {key.chain}"
     kind = {CHAIN: "chain", ROOT: "dispatch chain", JUMP: "rule"}[key.kind]
     return f"{table} {kind} {key.chain} {key.detail}".rstrip()
 
 
-def removal(table: str, saved: str) -> str:
+def removal(table: str, saved: str, *, kubelet: bool = False) -> str:
     """Write what removes all of ours from a table; nothing where there is nothing. Pure.
 
-    A chain that others' rules jump to is only emptied. KUBE-FIREWALL goes when no rule but ours is in it.
+    A chain that others' rules jump to is only emptied. KUBE-FIREWALL goes when no rule but ours is in it, and
+    stays with all that belongs to it where `kubelet` has made its chains.
     """
     chains = read_table(saved).chains
     ours = [chain for chain in chains if is_ours(table, chain)]
@@ -176,7 +189,7 @@ def removal(table: str, saved: str) -> str:
     lines += (f":{chain} - [0:0]" for chain in ours)
     firewall = set(chains.get(names.FIREWALL, ())) - {str(key.detail) for key in seen if key.chain == names.FIREWALL}
     for key, copies in seen.items():
-        if str(key.detail).endswith(f"-j {names.FIREWALL}") and firewall:
+        if guards(key) and (kubelet or (firewall and key.chain != names.FIREWALL)):
             continue
         lines += [f"-D {key.chain} {key.detail}"] * copies
     for chain, rules in chains.items():
@@ -184,7 +197,7 @@ def removal(table: str, saved: str) -> str:
             if Key(JUMP, table, chain, rule) not in seen:
                 pinned |= {other for other in ours if rule.endswith(f" {other}")}
     lines += (f"-X {chain}" for chain in ours if chain not in pinned)
-    if names.FIREWALL in chains and table == names.FILTER and not firewall:
+    if names.FIREWALL in chains and table == names.FILTER and not firewall and not kubelet:
         lines.append(f"-X {names.FIREWALL}")
     return "\n".join([f"*{table}", *lines, "COMMIT", ""]) if lines else ""
 

@@ -16,7 +16,7 @@ import hashlib
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from vipwire.model.names import ServicePortName
+from vipwire.model.names import ObjectName, ServicePortName
 
 FILTER: Final = "filter"
 NAT: Final = "nat"
@@ -32,12 +32,17 @@ SERVICES: Final = "KUBE-SERVICES"
 EXTERNAL_SERVICES: Final = "KUBE-EXTERNAL-SERVICES"
 NODE_PORTS: Final = "KUBE-NODEPORTS"
 PROXY_FIREWALL: Final = "KUBE-PROXY-FIREWALL"
+CLUSTER_IPS: Final = "KUBE-CLUSTER-IPS"
+NO_SUCH_PORT: Final = "KUBE-NO-SUCH-PORT"
 POSTROUTING: Final = "KUBE-POSTROUTING"
 MARK_MASQ: Final = "KUBE-MARK-MASQ"
 FORWARD: Final = "KUBE-FORWARD"
 FIREWALL: Final = "KUBE-FIREWALL"
 CANARY: Final = "KUBE-PROXY-CANARY"
 NOT_POD_MASQ: Final = "KUBE-NOT-POD-MASQ"
+
+KUBELETS: Final = ("KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT")
+"""Chains that kubelet makes, and nobody else. Where it has been, KUBE-FIREWALL is its own."""
 
 LARGEST_NAME: Final = 28
 """XT_EXTENSION_MAXNAMELEN less the NUL: longer chain names are refused."""
@@ -49,6 +54,7 @@ ROOTS: Final = {
     (FILTER, EXTERNAL_SERVICES): "KUBE-EXTS-",
     (FILTER, NODE_PORTS): "KUBE-NPS-",
     (FILTER, PROXY_FIREWALL): "KUBE-PFWS-",
+    (FILTER, CLUSTER_IPS): "KUBE-CIPS-",
 }
 """The dispatch chains, and how the names of the chains of their trees begin."""
 
@@ -58,13 +64,14 @@ WHOLE: Final = frozenset(
         (NAT, POSTROUTING),
         (NAT, NOT_POD_MASQ),
         (FILTER, FORWARD),
+        (FILTER, NO_SUCH_PORT),
         *((table, CANARY) for table in TABLES),
     }
 )
 """The common chains that are ours wholly."""
 
-SERVICE_PREFIXES: Final = ("KUBE-SEP-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-")
-"""How the chains of Service ports begin, each after those that it may jump to."""
+SERVICE_PREFIXES: Final = ("KUBE-SEP-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-NPFW-")
+"""How the chains of Service ports begin, each after those that it may jump to. KUBE-NPFW- is not kube-proxy's."""
 
 LOCALHOST_COUNTER: Final = "localhost_nps_accepted_pkts"
 INVALID_COUNTER: Final = "ct_state_invalid_dropped_pkts"
@@ -91,18 +98,24 @@ class PortChains(NamedTuple):
     local: str
     external: str
     firewall: str
+    node_port_firewall: str
 
 
 @lru_cache(maxsize=1 << 15)
 def port_chains(name: ServicePortName) -> PortChains:
     """Name the chains of a Service port."""
     suffix = _hashed(f"{name}{name.protocol.label}")
-    return PortChains(f"KUBE-SVC-{suffix}", f"KUBE-SVL-{suffix}", f"KUBE-EXT-{suffix}", f"KUBE-FW-{suffix}")
+    return PortChains(*(f"{prefix}{suffix}" for prefix in SERVICE_PREFIXES[1:]))
 
 
 def endpoint_chain(name: ServicePortName, endpoint: str) -> str:
     """Name the chain of one endpoint (`10.0.0.1:80`, `[fd00::1]:80`) of a Service port."""
     return f"KUBE-SEP-{_hashed(f'{name}{name.protocol.label}{endpoint}')}"
+
+
+def shared_memory(service: ObjectName, address: str) -> str:
+    """Name the list of the clients of one endpoint of a Service, for all its ports."""
+    return f"KUBE-AFF-{_hashed(f'{service}{address}')}"
 
 
 def _hashed(text: str) -> str:

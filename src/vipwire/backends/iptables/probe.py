@@ -11,16 +11,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, MANGLE, NAT
+from vipwire.backends.iptables.choice import CLUSTER
+from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, KUBELETS, LOCALHOST_COUNTER, MANGLE, NAT
 from vipwire.backends.iptables.nfacct import ensure_counters
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.tool import Tool, Variant, preferred, versions
+from vipwire.backends.iptables.tool import LockedError, Tool, Variant, preferred, versions
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
 
 PROBE: Final = "KUBE-PROXY-PROBE"
-_HINTS: Final = (":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY ")
+_HINTS: Final = tuple(f":{chain} " for chain in KUBELETS)
 _LEGACY_TABLES: Final = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
+_WAIT_SECONDS: Final = 2
+_UNTRIED: Final = "what is missing will show when rules are refused; restart vipwire to try again"
 _RECENT: Final = Path("/sys/module/xt_recent/parameters/ip_list_tot")
 
 
@@ -55,6 +58,14 @@ _NEEDS: Final = (
         "session affinity",
         "affinity",
         "Services with session affinity are balanced without it",
+    ),
+    Need(
+        "cluster",
+        NAT,
+        CLUSTER.format(mask=1, base=2, seed=1),
+        "the algorithm source-hash",
+        "source_hash",
+        "Services with that algorithm are balanced at random",
     ),
     Need(
         "MASQUERADE --random-fully",
@@ -145,7 +156,8 @@ def decide(texts: Mapping[Variant, str], plain: Variant | None) -> Choice:
 def probe(tool: Tool, settings: Settings) -> tuple[Settings, list[Note]]:
     """Try what the rules need. Return the settings that this machine can do, and what is missing.
 
-    Raise UnsupportedError if something is missing that nothing can replace.
+    Raise UnsupportedError if something is missing that nothing can replace. While others hold the xtables lock
+    nothing is tried, and all is taken to be there.
     """
     notes: list[Note] = []
     if settings.counters and (obstacle := ensure_counters((INVALID_COUNTER, LOCALHOST_COUNTER))):
@@ -154,8 +166,10 @@ def probe(tool: Tool, settings: Settings) -> tuple[Settings, list[Note]]:
     needs = [need for need in _NEEDS if not need.feature or getattr(settings, need.feature)]
     try:
         refused = {} if not _refused(tool, needs) else {need: _refused(tool, [need]) for need in needs}
-    finally:
         _clean(tool)
+    except LockedError as error:
+        notes.append(Note("the matches and targets of this kernel were not tried", str(error), _UNTRIED))
+        return settings, notes
     for need, reason in refused.items():
         if not reason:
             continue
@@ -192,7 +206,9 @@ def _refused(tool: Tool, needs: Iterable[Need]) -> str:
         rules = [f"-A {PROBE} {need.rule}" for need in needs if need.table == table]
         lines += [f"*{table}", f":{PROBE} - [0:0]", *rules, "COMMIT"]
     try:
-        tool.restore("\n".join([*lines, ""]))
+        tool.restore("\n".join([*lines, ""]), _WAIT_SECONDS)
+    except LockedError:
+        raise
     except CommitError as error:
         return str(error)
     return ""
@@ -202,4 +218,4 @@ def _clean(tool: Tool) -> None:
     lines: list[str] = []
     for table in (FILTER, NAT):
         lines += [f"*{table}", f":{PROBE} - [0:0]", f"-X {PROBE}", "COMMIT"]
-    tool.restore("\n".join([*lines, ""]))
+    tool.restore("\n".join([*lines, ""]), _WAIT_SECONDS)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from vipwire.backends.iptables import names
-from vipwire.backends.iptables.frontend_code import encode
+from vipwire.backends.iptables.frontend_code import ANY_PORT, encode
 from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, ROOT, Key, Rules, rank, tree_root
 from vipwire.backends.iptables.skeleton import jump_keys
 from vipwire.backends.iptables.tree import Dispatch, Leaf
@@ -109,7 +109,7 @@ def _root(
             forward = _FORWARDS.search(rule)
             if forward and chains.get(forward[2]) is not None:
                 continue
-            key = _frontend(rule)
+            key = _frontend(rule, root)
             if key is not None:
                 code = encode(family, key)
                 entries[code] = (*entries.get(code, ()), rule)
@@ -126,13 +126,14 @@ def _root(
     yield Key(ROOT, table, root), tuple(tail)
 
 
-def _frontend(rule: str) -> FrontendKey | None:
-    """Find which frontend a rule is for; None for rules that are for no one frontend."""
-    port = _PORT.search(rule)
+def _frontend(rule: str, root: str) -> FrontendKey | None:
+    """Find which frontend a rule of a dispatch chain is for; None for rules that are for no one frontend."""
+    port, where = _PORT.search(rule), _DESTINATION.search(rule)
+    address = parse_address(where[1]) if where else None
+    if root == names.CLUSTER_IPS and address is not None and port is None:
+        return FrontendKey(address, *ANY_PORT)
     if port is None:
         return None
-    where = _DESTINATION.search(rule)
-    address = parse_address(where[1]) if where else None
     return FrontendKey(address, Protocol[port[1].upper()], int(port[2]))
 
 

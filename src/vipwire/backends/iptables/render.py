@@ -8,21 +8,22 @@
 A frontend that nobody answers has its entry in the filter table instead: refused or dropped.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from vipwire.backends.iptables import names
-from vipwire.backends.iptables.frontend_code import encode
+from vipwire.backends.iptables.choice import choices
+from vipwire.backends.iptables.frontend_code import ANY_PORT, encode
 from vipwire.backends.iptables.names import CHAIN, ENTRY, FILTER, NAT, Key, Rules, endpoint_chain, port_chains
 from vipwire.backends.iptables.rules import (
     LOCAL_DESTINATION,
     LOCAL_SOURCE,
     LOOPBACK,
-    chance,
     comment,
     counted,
     from_pod,
     host,
+    refuse,
     remember,
     rule,
     seen,
@@ -31,7 +32,7 @@ from vipwire.backends.iptables.rules import (
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.skeleton import needs_not_pod_chain
 from vipwire.model.names import ServicePortName
-from vipwire.model.net import Family, Prefix, Protocol
+from vipwire.model.net import Family, Prefix, Protocol, format_address
 from vipwire.model.service import TrafficPolicy
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.plan.plan import (
@@ -47,8 +48,6 @@ from vipwire.plan.plan import (
 )
 from vipwire.reconcile.backend import Rendered
 
-_REFUSED = {Family.IPV4: "icmp-port-unreachable", Family.IPV6: "icmp6-port-unreachable"}
-
 
 def render(node: NodePlan, settings: Settings, plan: ServicePlan) -> Rendered[Key, Rules]:
     """Render one Service."""
@@ -58,9 +57,18 @@ def render(node: NodePlan, settings: Settings, plan: ServicePlan) -> Rendered[Ke
         ports.setdefault(frontend.port_name, []).append(frontend)
     for name, frontends in ports.items():
         own.update(_Port(node, settings.on(node), name, frontends).objects())
+    own.update(_cluster_ips(node.family, plan))
     if plan.health_check is not None:
         own.update(_health_check(node.family, plan.health_check.port, ports))
     return Rendered(own)
+
+
+def _cluster_ips(family: Family, plan: ServicePlan) -> Iterator[tuple[Key, Rules]]:
+    """Refuse whatever reaches the filter table with a ClusterIP of the Service: no port of it has taken that."""
+    note = comment(f"{plan.name} has no such port")
+    for address in plan.cluster_ips:
+        code = encode(family, FrontendKey(address, *ANY_PORT))
+        yield Key(ENTRY, FILTER, names.CLUSTER_IPS, code), (f"-d {host(address)} {note} -j {names.NO_SUCH_PORT}",)
 
 
 def _health_check(family: Family, port: int, ports: Iterable[ServicePortName]) -> Iterator[tuple[Key, Rules]]:
@@ -72,8 +80,9 @@ def _health_check(family: Family, port: int, ports: Iterable[ServicePortName]) -
 
 
 class _End(NamedTuple):
-    """An endpoint in words: its address and port, its chain, the comment of the rules that lead there."""
+    """An endpoint in words: its address, with its port, its chain, the comment of the rules that lead there."""
 
+    address: str
     text: str
     chain: str
     note: str
@@ -105,8 +114,12 @@ class _Port:
             yield from self._endpoints(forward)
         if self._external is not None and _reachable(self._external):
             yield Key(CHAIN, NAT, self._chains.external), tuple(self._enter(self._external))
-            if guarded := [f for f in self._frontends if f.allowed_sources is not None]:
-                yield Key(CHAIN, NAT, self._chains.firewall), tuple(self._admit(guarded))
+            guarded: dict[str, list[Frontend]] = {}
+            for frontend in self._frontends:
+                if frontend.allowed_sources is not None:
+                    guarded.setdefault(self._firewall(frontend), []).append(frontend)
+            for chain, frontends in guarded.items():
+                yield Key(CHAIN, NAT, chain), tuple(self._admit(frontends))
 
     def _policy_chain(self, policy: TrafficPolicy) -> str:
         return self._chains.local if policy is TrafficPolicy.LOCAL else self._chains.cluster
@@ -124,8 +137,10 @@ class _Port:
             root = names.SERVICES if internal else names.EXTERNAL_SERVICES
             yield Key(ENTRY, FILTER, root, code), (self._refuse(frontend, frontend.action),)
         if frontend.allowed_sources is not None and _reachable(frontend):
-            note = f"{self._text} traffic not accepted by {self._chains.firewall}"
-            yield Key(ENTRY, FILTER, names.PROXY_FIREWALL, code), (rule(self._served(frontend, note), "-j DROP"),)
+            note = f"{self._text} traffic not accepted by {self._firewall(frontend)}"
+            local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
+            dropped = rule(self._served(frontend, note, *local), "-j DROP")
+            yield Key(ENTRY, FILTER, names.PROXY_FIREWALL, code), (dropped,)
 
     def _served(self, frontend: Frontend, note: str, *matches: str) -> str:
         key = frontend.key
@@ -134,12 +149,17 @@ class _Port:
     def _entrance(self, frontend: Frontend) -> str:
         """Name the chain that a frontend's traffic enters."""
         if frontend.kind is not FrontendKind.CLUSTER_IP:
-            return self._chains.external if frontend.allowed_sources is None else self._chains.firewall
+            return self._chains.external if frontend.allowed_sources is None else self._firewall(frontend)
         local = isinstance(frontend.action, Forward) and frontend.action.policy is TrafficPolicy.LOCAL
         return self._chains.local if local else self._chains.cluster
 
+    def _firewall(self, frontend: Frontend) -> str:
+        """Name the chain that lets only some sources in: node ports have others than load balancer IPs."""
+        chains = self._chains
+        return chains.node_port_firewall if frontend.kind is FrontendKind.NODE_PORT else chains.firewall
+
     def _node_port(self, frontend: Frontend) -> Iterator[str]:
-        words, jump = self._served(frontend, self._text), f"-j {self._chains.external}"
+        words, jump = self._served(frontend, self._text), f"-j {self._entrance(frontend)}"
         if self._settings.localhost_node_ports and self._settings.counters:
             label = frontend.key.protocol.label
             yield rule(
@@ -154,8 +174,8 @@ class _Port:
     def _refuse(self, frontend: Frontend, action: Drop | Reject) -> str:
         note = f"{self._text} {action.reason.value}"
         local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
-        target = "DROP" if isinstance(action, Drop) else f"REJECT --reject-with {_REFUSED[self._family]}"
-        return rule(self._served(frontend, note, *local), f"-j {target}")
+        verdict = "-j DROP" if isinstance(action, Drop) else refuse(self._family, frontend.key.protocol)
+        return rule(self._served(frontend, note, *local), verdict)
 
     def _spread(self, policy: TrafficPolicy, forward: Forward) -> Iterator[str]:
         """Choose one endpoint: where the client was before, else each with the same chance."""
@@ -166,17 +186,26 @@ class _Port:
         ends = [self._end(target) for target in forward.pool]
         if forward.affinity_seconds is not None and self._settings.affinity:
             for end in ends:
-                yield f"{end.note} {seen(self._family, end.chain, forward.affinity_seconds)} -j {end.chain}"
-        for left, end in zip(range(len(ends), 1, -1), ends, strict=False):
-            yield f"{end.note} {chance(left)} -j {end.chain}"
-        yield f"{ends[-1].note} -j {ends[-1].chain}"
+                known = seen(self._family, self._memory(forward, end), forward.affinity_seconds)
+                yield f"{end.note} {known} -j {end.chain}"
+        for match, target in choices(forward, hashes=self._settings.source_hash):
+            end = self._end(target)
+            yield rule(end.note, match, f"-j {end.chain}")
+
+    def _memory(self, forward: Forward, end: "_End") -> str:
+        """Name the list of an endpoint's clients: kube-proxy's, or one for all ports of the Service."""
+        if forward.shared_affinity:
+            return names.shared_memory(self._name.service, end.address)
+        return end.chain
 
     def _end(self, target: Target) -> "_End":
         end = self._ends.get(target)
         if end is None:
             text = str(target)
             chain = endpoint_chain(self._name, text)
-            end = self._ends[target] = _End(text, chain, comment(f"{self._text} -> {text}"))
+            end = self._ends[target] = _End(
+                format_address(target.address), text, chain, comment(f"{self._text} -> {text}")
+            )
         return end
 
     def _mark_cluster_ip(self, frontend: Frontend, masquerade: Masquerade) -> Iterator[str]:
@@ -195,7 +224,7 @@ class _Port:
         sticky = forward.affinity_seconds is not None and self._settings.affinity
         for target in forward.pool:
             end = self._end(target)
-            memory = f"{remember(self._family, end.chain)} " if sticky else ""
+            memory = f"{remember(self._family, self._memory(forward, end))} " if sticky else ""
             yield (
                 Key(CHAIN, NAT, end.chain),
                 (
@@ -219,12 +248,12 @@ class _Port:
         if isinstance(action, Forward):
             yield f"-j {self._policy_chain(action.policy)}"
 
-    def _admit(self, frontends: Iterable[Frontend]) -> Iterator[str]:
+    def _admit(self, frontends: Sequence[Frontend]) -> Iterator[str]:
         """Write KUBE-FW: who may enter; everybody else's packets keep their destination, and are dropped for it."""
         allowed: dict[Prefix, None] = {}
         for frontend in frontends:
             allowed.update(dict.fromkeys(frontend.allowed_sources or ()))
-        note = comment(f"{self._text} {FrontendKind.LOAD_BALANCER.value}")
+        note = comment(f"{self._text} {frontends[0].kind.value}")
         for prefix in allowed:
             yield rule(f"-s {prefix}", note, f"-j {self._chains.external}")
         yield comment(f"other traffic to {self._text} will be dropped by {names.PROXY_FIREWALL}")

@@ -44,23 +44,25 @@ def served(protocol: Protocol, port: int, note: str, *matches: str, address: Add
 
 
 @lru_cache(maxsize=4096)
-def chance(options: int) -> str:
-    """Match one in so many packets, at random.
+def chance(options: int, weight: int = 1) -> str:
+    """Match `weight` in so many packets, at random; "" where that is all of them.
 
     kube-proxy writes ten decimals, the kernel keeps 31 bits of that, and iptables-save prints these.
     """
-    kept = round(float(f"{1 / options:0.10f}") * 0x80000000) / 0x80000000
+    if weight == options:
+        return ""
+    kept = round(float(f"{weight / options:0.10f}") * 0x80000000) / 0x80000000
     return f"-m statistic --mode random --probability {kept:.11f}"
 
 
-def seen(family: Family, endpoint_chain: str, seconds: int) -> str:
+def seen(family: Family, memory: str, seconds: int) -> str:
     """Match clients that went to an endpoint so recently."""
-    return f"-m recent --rcheck --seconds {seconds} --reap --name {endpoint_chain} {_whole_source(family)}"
+    return f"-m recent --rcheck --seconds {seconds} --reap --name {memory} {_whole_source(family)}"
 
 
-def remember(family: Family, endpoint_chain: str) -> str:
+def remember(family: Family, memory: str) -> str:
     """Remember that the client went to an endpoint; matches always."""
-    return f"-m recent --set --name {endpoint_chain} {_whole_source(family)}"
+    return f"-m recent --set --name {memory} {_whole_source(family)}"
 
 
 def _whole_source(family: Family) -> str:
@@ -82,6 +84,17 @@ def from_pod(traffic: PodTraffic | None) -> tuple[str, ...]:
 def counted(counter: str) -> str:
     """Count packets in an nfacct object; matches always."""
     return f"-m nfacct --nfacct-name {counter}"
+
+
+REFUSALS = {Family.IPV4: "icmp-port-unreachable", Family.IPV6: "icmp6-port-unreachable"}
+
+
+def refuse(family: Family, protocol: Protocol | None) -> str:
+    """Tell the client that nobody answers; for TCP the rule must match `-p tcp`.
+
+    kube-proxy answers TCP with ICMP too, which Linux ignores inside connect(): its clients hear of it a second later.
+    """
+    return f"-j REJECT --reject-with {'tcp-reset' if protocol is Protocol.TCP else REFUSALS[family]}"
 
 
 def in_prefix(prefix: Prefix) -> str:

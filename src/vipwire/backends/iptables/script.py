@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from vipwire.backends.iptables.names import CHAIN, ENTRY, FIREWALL, JUMP, ROOT, TABLES, Key, Rules, rank, tree_root
-from vipwire.backends.iptables.skeleton import jump_keys
+from vipwire.backends.iptables.skeleton import guards, jump_keys
 from vipwire.backends.iptables.tree import Dispatch, Draft
 from vipwire.reconcile.delta import Delta
 
@@ -91,12 +91,13 @@ class Writer:
 
     `tails` are what follows the entries of a dispatch chain now, `pinned` are chains of ours that others' rules jump
     to. A `batch` is how many lines one run may have before it is divided; 0 for any number.
-    KUBE-FIREWALL is made where it is missing, and never emptied: it is kubelet's too.
+    KUBE-FIREWALL is made where it is missing, and never emptied; what is about it stays where `kubelet` is.
     """
 
     tails: Mapping[tuple[str, str], Rules]
     pinned: frozenset[tuple[str, str]] = frozenset()
     firewall_missing: bool = False
+    kubelet: bool = False
     batch: int = 0
 
     def runs(self, delta: Delta[Key, Rules], drafted: Drafts) -> Iterator[Run]:
@@ -149,8 +150,10 @@ class Writer:
                     self._put(parts[table], table, chain, rules)
         jumps = [item for item in _jumps(delta) if item[0].kind == JUMP]
         for key, before, after in sorted(jumps, key=lambda item: _ORDER.get(item[0], 0)):
+            if self.kubelet and guards(key) and after < before:
+                continue
             parts[key.table].jumps += _jump(key, before, after)
-            if after and self.firewall_missing and FIREWALL in (key.chain, str(key.detail).rpartition(" ")[2]):
+            if after and self.firewall_missing and guards(key):
                 parts[key.table].chains[FIREWALL] = ()
         return {table: part for table, part in parts.items() if part}
 

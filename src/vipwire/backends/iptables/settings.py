@@ -23,6 +23,7 @@ class Settings:
     counters: bool = True
     random_fully: bool = True
     affinity: bool = True
+    source_hash: bool = True
 
     def on(self, node: NodePlan) -> "Settings":
         """Restrict the settings to what makes sense on a node.

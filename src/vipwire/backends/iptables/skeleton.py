@@ -7,6 +7,7 @@
             INPUT, OUTPUT, FORWARD  ▶ KUBE-EXTERNAL-SERVICES   refuse what nobody answers at external addresses
             FORWARD, OUTPUT         ▶ KUBE-SERVICES            and at ClusterIPs
             FORWARD                 ▶ KUBE-FORWARD
+            KUBE-SERVICES           ▶ KUBE-CLUSTER-IPS     refuse other ports of ClusterIPs, drop those of nobody
             INPUT, OUTPUT           ▶ KUBE-FIREWALL        guards 127.0.0.0/8 where route_localnet opens it
 
 KUBE-FIREWALL is kubelet's as well: only one rule in it is ours. An empty chain KUBE-PROXY-CANARY in each table shows
@@ -26,10 +27,11 @@ from vipwire.backends.iptables.rules import (
     from_pod,
     host,
     in_prefix,
+    refuse,
     rule,
 )
 from vipwire.backends.iptables.settings import Settings
-from vipwire.model.net import Family, Prefix
+from vipwire.model.net import Family, Prefix, Protocol
 from vipwire.plan.node import NodePlan, PodPrefixes
 
 _NEW: Final = "-m conntrack --ctstate NEW"
@@ -75,11 +77,22 @@ def jump_keys() -> tuple[Key, ...]:
     return (firewall, *jumps)
 
 
+def guards(key: Key) -> bool:
+    """Tell whether an object is about KUBE-FIREWALL: the rule in it, or a jump to it."""
+    return key.kind == JUMP and names.FIREWALL in (key.chain, str(key.detail).rpartition(" ")[2])
+
+
 def node_objects(node: NodePlan, settings: Settings) -> dict[Key, Rules]:
     """Render everything that belongs to no Service."""
     settings = settings.on(node)
     objects: dict[Key, Rules] = {Key(CHAIN, table, names.CANARY): () for table in TABLES}
     objects.update((Key(ROOT, table, chain), ()) for table, chain in names.ROOTS)
+    objects[Key(ROOT, FILTER, names.SERVICES)] = tuple(_to_cluster_ips(node))
+    objects[Key(ROOT, FILTER, names.CLUSTER_IPS)] = tuple(_unallocated(node))
+    objects[Key(CHAIN, FILTER, names.NO_SUCH_PORT)] = (
+        f"-p tcp {refuse(node.family, Protocol.TCP)}",
+        refuse(node.family, None),
+    )
     objects[Key(ROOT, NAT, names.SERVICES)] = tuple(_node_ports(node, settings))
     objects[Key(CHAIN, NAT, names.MARK_MASQ)] = (f"-j MARK --set-xmark {_mark(node)}",)
     objects[Key(CHAIN, NAT, names.POSTROUTING)] = _postrouting(node, settings)
@@ -88,9 +101,28 @@ def node_objects(node: NodePlan, settings: Settings) -> dict[Key, Rules]:
         returns = (f"{pod} -j RETURN" for pod in from_pod(node.pod_traffic))
         objects[Key(CHAIN, NAT, names.NOT_POD_MASQ)] = (*returns, f"-j {names.MARK_MASQ}")
     for key in jump_keys():
-        if settings.localhost_node_ports or names.FIREWALL not in (key.chain, str(key.detail).rpartition(" ")[2]):
+        if settings.localhost_node_ports or not guards(key):
             objects[key] = (str(key.detail),)
     return objects
+
+
+def _to_cluster_ips(node: NodePlan) -> Iterator[str]:
+    """Send what still has a ClusterIP as its destination to KUBE-CLUSTER-IPS: no rule of the nat table wanted it.
+
+    Where the ranges of ClusterIPs are known, nothing else has to pass there.
+    """
+    note = comment("kubernetes cluster IPs; NOTE: this must be the last rule in this chain")
+    for prefix in node.service_cidrs:
+        yield rule(in_prefix(prefix), note, f"-j {names.CLUSTER_IPS}")
+    if not node.service_cidrs:
+        yield f"{note} -j {names.CLUSTER_IPS}"
+
+
+def _unallocated(node: NodePlan) -> Iterator[str]:
+    """Drop what goes to an address of the ServiceCIDRs that no Service has: the Service may come at any time."""
+    note = comment("kubernetes cluster IPs that no service has")
+    for prefix in node.service_cidrs:
+        yield rule(in_prefix(prefix), note, "-j DROP")
 
 
 def needs_not_pod_chain(node: NodePlan) -> bool:

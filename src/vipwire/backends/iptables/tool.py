@@ -30,6 +30,10 @@ class Variant(enum.Enum):
     LEGACY = "legacy"
 
 
+class LockedError(CommitError):
+    """Another program holds the xtables lock: the same may be accepted a moment later."""
+
+
 class RuleTool(Protocol):
     """What reads and writes the tables of one family and variant."""
 
@@ -66,19 +70,22 @@ class Tool:
             )
         return text
 
-    def restore(self, text: str) -> None:
-        """Write tables, without flushing what the text does not name. Raise CommitError if that is refused."""
-        command = [self.restore_path, "--noflush", "--counters", "-w", str(WAIT_SECONDS)]
+    def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
+        """Write tables, without flushing what the text does not name. Raise CommitError if that is refused.
+
+        Raise LockedError if others held the xtables lock for `wait` seconds.
+        """
+        command = [self.restore_path, "--noflush", "--counters", "-w", str(wait)]
         done = _run(command, text.encode())
         if done.returncode:
-            raise refusal(self.name, done.stderr.decode(errors="replace"), text, holder=lock_holder)
+            raise refusal(self.name, done.stderr.decode(errors="replace"), text, waited=wait)
 
 
-def refusal(name: str, said: str, text: str, *, holder: "object" = None) -> CommitError:
+def refusal(name: str, said: str, text: str, *, waited: int = WAIT_SECONDS) -> CommitError:
     """Turn what iptables-restore said into an error that names the line, its rule and the Service."""
     reason = " ".join(line.strip() for line in said.splitlines() if not line.startswith("Try `")).strip()
-    if "xtables lock" in reason and callable(holder):
-        return CommitError(f"{name}-restore waited {WAIT_SECONDS} s for the xtables lock, held by {holder()}")
+    if "xtables lock" in reason:
+        return LockedError(f"{name}-restore waited {waited} s for the xtables lock, held by {lock_holder()}")
     lines = text.splitlines()
     found = _LINE.search(reason)
     number = int(found[1]) if found else 0
