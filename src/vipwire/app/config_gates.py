@@ -1,12 +1,16 @@
 """Feature gates: which ones exist, which are locked, and what `A=true,B=false` turns on.
 
 A gate that is generally available is locked: naming it with its own value is harmless, turning it off is an error, as
-it is in kube-proxy. `AllAlpha` and `AllBeta` set every gate of that stage that is not named itself.
+it is in kube-proxy. `AllAlpha` and `AllBeta` set every gate of that stage that is not named itself. Gates of
+Kubernetes that mean nothing to a service proxy are taken, and it is said (`config_gates_foreign`).
 """
 
+import difflib
 import enum
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
+
+from vipwire.app.config_gates_foreign import FOREIGN_GATES
 
 Gates = tuple[tuple[str, bool], ...]
 """Feature gates as somebody set them: (name, value), sorted by name."""
@@ -75,12 +79,23 @@ def gate_errors(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     errors = []
     for name, value in gates:
         gate = KNOWN_GATES.get(name)
-        if gate is None:
-            errors.append(f"unrecognized feature gate: {name}; known: {', '.join(sorted(KNOWN_GATES))}")
-        elif gate.locked and value != gate.default:
+        if gate is None and name not in FOREIGN_GATES:
+            errors.append(f"unrecognized feature gate: {name}{_meant(name)}; known: {', '.join(sorted(KNOWN_GATES))}")
+        elif gate is not None and gate.locked and value != gate.default:
             locked_to = str(gate.default).lower()
             errors.append(f"cannot set feature gate {name} to {str(value).lower()}: it is locked to {locked_to}")
     return tuple(errors)
+
+
+def _meant(name: str) -> str:
+    near = difflib.get_close_matches(name, (*KNOWN_GATES, *FOREIGN_GATES), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def gate_notes(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
+    """Say which of the gates that were set have no effect."""
+    foreign = [name for name, _ in gates if name in FOREIGN_GATES]
+    return (f"feature gates of Kubernetes that have no effect here: {', '.join(foreign)}",) if foreign else ()
 
 
 def enabled_gates(gates: Iterable[tuple[str, bool]]) -> Mapping[str, bool]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from vipwire.app.config import HEALTHZ_PORT, METRICS_PORT, Config, ProxyMode, complete, with_port
 from vipwire.app.config_duration import format_duration, parse_duration
 from vipwire.app.config_file import Loaded, load_config
-from vipwire.app.config_gates import parse_bool, parse_gates
+from vipwire.app.config_gates import gate_notes, parse_bool, parse_gates
 from vipwire.app.config_schema import ValueKind, file_fields, setting_of
 from vipwire.app.config_sections import ModuleVerbosity
 from vipwire.app.config_validation import validate
@@ -202,6 +202,7 @@ def _notes(config: Config) -> Iterator[str]:
     for path, (mode, flag) in _ONLY.items():
         if path in config.explicit and config.proxy_mode is not mode:
             yield f"{path if config.config_file else flag} only has a meaning in {mode.value} mode"
+    yield from gate_notes(config.feature_gates)
     if any(path.startswith("winkernel.") for path in config.explicit):
         yield "winkernel only has a meaning on Windows"
 

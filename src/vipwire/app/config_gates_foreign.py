@@ -1,0 +1,118 @@
+"""The feature gates of Kubernetes 1.20 to 1.36 that switch nothing in a service proxy, or nothing any more.
+
+kube-proxy knows the gates of all of Kubernetes, whatever they switch, so that people have given them to it, with
+tools that give one list to every component. An unknown gate is an error, a gate of another version too; whoever comes
+from kube-proxy should not have to clean up first. So these are taken with a warning, whatever their value.
+
+Sources: the lists of gates and of removed gates in the reference documentation, and of a version in
+test/compatibility_lifecycle of Kubernetes.
+"""
+
+from typing import Final
+
+_NETWORK: Final = """
+    AllowDNSOnlyNodeCSR CloudDualStackNodeIPs DisableNodeKubeProxyVersion EndpointSlice EndpointSliceNodeName
+    EndpointSliceProxying EndpointSliceTerminatingCondition ExternalPolicyForExternalIP IPTablesOwnershipCleanup
+    IPv6DualStack KubeProxyDrainingTerminatingNodes LoadBalancerIPMode MinimizeIPTablesRestore MixedProtocolLBService
+    MultiCIDRRangeAllocator NetworkPolicyEndPort NetworkPolicyStatus NodeDisruptionExclusion ProxyTerminatingEndpoints
+    RelaxedServiceNameValidation SCTPSupport ServiceAppProtocol ServiceIPStaticSubrange ServiceInternalTrafficPolicy
+    ServiceLBNodePortControl ServiceLoadBalancerClass ServiceLoadBalancerFinalizer ServiceNodeExclusion
+    ServiceNodePortStaticSubrange ServiceTopology ServiceTrafficDistribution StableLoadBalancerNodeSet
+    SupportIPVSProxyMode TopologyAwareHints WinDSR WinOverlay WindowsEndpointSliceProxying
+"""
+_OTHERS: Final = """
+    APIListChunking APIPriorityAndFairness APIResponseCompression APISelfSubjectReview APIServerIdentity
+    APIServerTracing APIServingWithRoutine AdmissionWebhookMatchConditions AdvancedAuditing
+    AggregatedDiscoveryEndpoint AggregatedDiscoveryRemoveBetaType AllowInsecureBackendProxy
+    AllowInsecureKubeletCertificateSigningRequests AllowOverwriteTerminationGracePeriodSeconds
+    AllowParsingUserUIDFromCertAuth AllowServiceLBStatusOnNonLB AllowUnsafeMalformedObjectDeletion
+    AnonymousAuthConfigurableEndpoints AnyVolumeDataSource AppArmor AppArmorFields AtomicFIFO AttachVolumeLimit
+    AuthorizeNodeWithSelectors AuthorizePodWebsocketUpgradeCreatePermission AuthorizeWithSelectors
+    BalanceAttachedNodeVolumes BlockVolume BoundServiceAccountTokenVolume BtreeWatchCache CBORServingAndStorage
+    CPUManager CPUManagerPolicyAlphaOptions CPUManagerPolicyBetaOptions CPUManagerPolicyOptions
+    CRDObservedGenerationTracking CRDValidationRatcheting CRIContainerLogRotation CSIBlockVolume CSIDriverRegistry
+    CSIInlineVolume CSIMigration CSIMigrationAWS CSIMigrationAWSComplete CSIMigrationAzureDisk
+    CSIMigrationAzureDiskComplete CSIMigrationAzureFile CSIMigrationAzureFileComplete CSIMigrationGCE
+    CSIMigrationGCEComplete CSIMigrationOpenStack CSIMigrationOpenStackComplete CSIMigrationPortworx CSIMigrationRBD
+    CSIMigrationvSphere CSIMigrationvSphereComplete CSINodeExpandSecret CSINodeInfo CSIServiceAccountToken
+    CSIServiceAccountTokenSecrets CSIStorageCapacity CSIVolumeFSGroupPolicy CSIVolumeHealth CSRDuration
+    ChangeContainerStatusOnKubeletRestart ClearingNominatedNodeNameAfterBinding ClientsAllowCBOR ClientsPreferCBOR
+    CloudControllerManagerWatchBasedRoutesReconciliation CloudControllerManagerWebhook ClusterTrustBundle
+    ClusterTrustBundleProjection ComponentSLIs ConcurrentWatchObjectDecode ConfigurableFSGroupPolicy
+    ConsistentHTTPGetHandlers ConsistentListFromCache ConstrainedImpersonation ContainerCheckpoint
+    ContainerRestartRules ContainerStopSignals ControllerManagerLeaderMigration CoordinatedLeaderElection
+    CronJobControllerV2 CronJobTimeZone CronJobsScheduledAnnotation CrossNamespaceVolumeDataSource
+    CustomCPUCFSQuotaPeriod CustomResourceFieldSelectors CustomResourceValidationExpressions DRAAdminAccess
+    DRAConsumableCapacity DRAControlPlaneController DRADeviceBindingConditions DRADeviceTaintRules DRADeviceTaints
+    DRAExtendedResource DRAPartitionableDevices DRAPrioritizedList DRAResourceClaimDeviceStatus
+    DRASchedulerFilterTimeout DaemonSetUpdateSurge DeclarativeValidation DeclarativeValidationTakeover
+    DefaultHostNetworkHostPortsInPodTemplates DefaultIngressClass DefaultPodTopologySpread DelegateFSGroupToCSIDriver
+    DeploymentReplicaSetTerminatingReplicas DetectCacheInconsistency DevicePluginCDIDevices DevicePlugins
+    DisableAcceleratorUsageMetrics DisableAllocatorDualWrite DisableCPUQuotaWithExclusiveCPUs DisableCloudProviders
+    DisableKubeletCloudCredentialProviders DownwardAPIHugePages DryRun DynamicKubeletConfig DynamicResourceAllocation
+    EfficientWatchResumption ElasticIndexedJob EnvFiles EphemeralContainers EvenPodsSpread EventedPLEG
+    ExecProbeTimeout ExpandCSIVolumes ExpandInUsePersistentVolumes ExpandPersistentVolumes ExpandedDNSConfig
+    ExperimentalHostUserNamespaceDefaulting ExternalServiceAccountTokenSigner GRPCContainerProbe GangScheduling
+    GenericEphemeralVolume GenericWorkload GitRepoVolumeDriver GracefulNodeShutdown
+    GracefulNodeShutdownBasedOnPodPriority HPAConfigurableTolerance HPAContainerMetrics HPAScaleToZero
+    HonorPVReclaimPolicy HostnameOverride HugePageStorageMediumSize HugePages HyperVContainer IdentifyPodOS
+    ImageMaximumGCAge ImageVolume ImageVolumeWithDigest ImmutableEphemeralVolumes InOrderInformers
+    InOrderInformersBatchProcess InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScaling
+    InPlacePodVerticalScalingAllocatedStatus InPlacePodVerticalScalingExclusiveCPUs
+    InPlacePodVerticalScalingExclusiveMemory InTreePluginAWSUnregister InTreePluginAzureDiskUnregister
+    InTreePluginAzureFileUnregister InTreePluginGCEUnregister InTreePluginOpenStackUnregister
+    InTreePluginPortworxUnregister InTreePluginRBDUnregister InTreePluginvSphereUnregister IndexedJob
+    InformerResourceVersion IngressClassNamespacedParams JobBackoffLimitPerIndex JobManagedBy
+    JobMutableNodeSchedulingDirectives JobPodFailurePolicy JobPodReplacementPolicy JobReadyPods JobSuccessPolicy
+    JobTrackingWithFinalizers KMSv1 KMSv2 KMSv2KDF KubeletCgroupDriverFromCRI KubeletCrashLoopBackOffMax
+    KubeletCredentialProviders KubeletEnsureSecretPulledImages KubeletFineGrainedAuthz KubeletInUserNamespace
+    KubeletPSI KubeletPodResources KubeletPodResourcesDynamicResources KubeletPodResourcesGet
+    KubeletPodResourcesGetAllocatable KubeletPodResourcesListUseActivePods KubeletRegistrationGetOnExistsOnly
+    KubeletSeparateDiskGC KubeletServiceAccountTokenForCredentialProviders KubeletTracing LegacyNodeRoleBehavior
+    LegacyServiceAccountTokenCleanUp LegacyServiceAccountTokenNoAutoGeneration LegacyServiceAccountTokenTracking
+    LegacySidecarContainers ListFromCacheSnapshot LocalStorageCapacityIsolation
+    LocalStorageCapacityIsolationFSQuotaMonitoring LogarithmicScaleDown MatchLabelKeysInPodAffinity
+    MatchLabelKeysInPodTopologySpread MatchLabelKeysInPodTopologySpreadSelectorMerge MaxUnavailableStatefulSet
+    MemoryManager MemoryQoS MinDomainsInPodTopologySpread MutableCSINodeAllocatableCount MutablePVNodeAffinity
+    MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs MutatingAdmissionPolicy
+    NamespaceDefaultLabelName NewVolumeManagerReconstruction NodeDeclaredFeatures
+    NodeInclusionPolicyInPodTopologySpread NodeLease NodeLogQuery NodeOutOfServiceVolumeDetach NodeSwap
+    NominatedNodeNameForExpectation NonPreemptingPriority OpenAPIEnums OpenAPIV3 OpportunisticBatching
+    OrderedNamespaceDeletion PDBUnhealthyPodEvictionPolicy PersistentVolumeLastPhaseTransitionTime
+    PodAffinityNamespaceSelector PodAndContainerStatsFromCRI PodCertificateRequest PodDeletionCost PodDisruptionBudget
+    PodDisruptionConditions PodHasNetworkCondition PodHostIPs PodIndexLabel PodLevelResources PodLifecycleSleepAction
+    PodLifecycleSleepActionAllowZero PodLogsQuerySplitStreams PodObservedGenerationTracking PodOverhead
+    PodReadyToStartContainersCondition PodSchedulingReadiness PodSecurity PodTopologyLabelsAdmission
+    PortForwardWebsockets PreferNominatedNode PreventStaticPodAPIReferences ProbeTerminationGracePeriod ProcMountType
+    QOSReserved ReadWriteOncePod RecoverVolumeExpansionFailure RecursiveReadOnlyMounts
+    ReduceDefaultCrashLoopBackOffDecay RelaxedDNSSearchValidation RelaxedEnvironmentVariableValidation
+    ReloadKubeletServerCertificateFile RemainingItemCount RemoteRequestHeaderUID RemoveSelfLink
+    ResilientWatchCacheInitialization ResourceHealthStatus ResourceHealthStatusMessage
+    RestartAllContainersOnContainerExits RetroactiveDefaultStorageClass RetryGenerateName RootCAConfigMap
+    RotateKubeletClientCertificate RotateKubeletServerCertificate RunAsGroup RuntimeClass RuntimeClassInImageCriApi
+    SELinuxChangePolicy SELinuxMount SELinuxMountReadWriteOncePod SchedulerAsyncAPICalls SchedulerAsyncPreemption
+    SchedulerPopFromBackoffQ SchedulerQueueingHints SeccompDefault SecurityContextDeny SelectorIndex
+    SeparateCacheWatchRPC SeparateTaintEvictionController ServerSideApply ServerSideFieldValidation
+    ServiceAccountIssuerDiscovery ServiceAccountNodeAudienceRestriction ServiceAccountTokenJTI
+    ServiceAccountTokenNodeBinding ServiceAccountTokenNodeBindingValidation ServiceAccountTokenPodNodeInfo
+    SetHostnameAsFQDN SidecarContainers SizeBasedListCostEstimate SizeMemoryBackedVolumes SkipReadOnlyValidationGCE
+    StartupProbe StatefulSetAutoDeletePVC StatefulSetMinReadySeconds StatefulSetSemanticRevisionComparison
+    StatefulSetStartOrdinal StorageCapacityScoring StorageNamespaceIndex StorageObjectInUseProtection
+    StorageVersionAPI StorageVersionHash StorageVersionMigrator StreamingCollectionEncodingToJSON
+    StreamingCollectionEncodingToProtobuf StreamingProxyRedirects StructuredAuthenticationConfiguration
+    StructuredAuthenticationConfigurationEgressSelector StructuredAuthenticationConfigurationJWKSMetrics
+    StructuredAuthorizationConfiguration SupplementalGroupsPolicy SupportNodePidsLimit SupportPodPidsLimit SuspendJob
+    Sysctls SystemdWatchdog TTLAfterFinished TaintBasedEvictions TaintTolerationComparisonOperators TokenRequest
+    TokenRequestProjection TokenRequestServiceAccountUIDValidation TopologyManager TopologyManagerPolicyAlphaOptions
+    TopologyManagerPolicyBetaOptions TopologyManagerPolicyOptions TranslateStreamCloseWebsocketRequests
+    UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy UnlockWhileProcessingFIFO
+    UserNamespacesHostNetworkSupport UserNamespacesPodSecurityStandards UserNamespacesStatelessPodsSupport
+    UserNamespacesSupport ValidateProxyRedirects ValidatingAdmissionPolicy VolumeAttributesClass
+    VolumeCapacityPriority VolumeLimitScaling VolumePVCDataSource VolumeSnapshotDataSource VolumeSubpath
+    VolumeSubpathEnvExpansion WarningHeaders WatchBookmark WatchCacheInitializationPostStartHook
+    WatchFromStorageWithoutResourceVersion WatchList WatchListClient WindowsCPUAndMemoryAffinity WindowsGMSA
+    WindowsGracefulNodeShutdown WindowsHostNetwork WindowsHostProcessContainers WindowsRunAsUserName
+    ZeroLimitedNominalConcurrencyShares
+"""
+FOREIGN_GATES: Final = frozenset((*_NETWORK.split(), *_OTHERS.split()))
+"""Gates that are taken and have no effect."""
