@@ -8,7 +8,6 @@ import pytest
 from tests.unit.inspected import PODS, example, make_config
 
 from vipwire.backends.nftables.explain import walk
-from vipwire.backends.nftables.jhash import jhash, slot
 from vipwire.backends.nftables.names import CHAIN, Chain, Object, ObjectKey
 from vipwire.backends.nftables.render import render
 from vipwire.backends.nftables.skeleton import node_objects
@@ -18,6 +17,7 @@ from vipwire.inspect.source import list_once, make_source
 from vipwire.lab import manifests
 from vipwire.lab.manifests import Port
 from vipwire.lab.topology import DEFAULT
+from vipwire.model.jhash import jhash, slot
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.netlink.nftables.elements import Element
 from vipwire.plan.plan import Target

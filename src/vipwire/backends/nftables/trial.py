@@ -8,10 +8,10 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from vipwire.backends.nftables import jhash
 from vipwire.backends.nftables.counters import COUNTING
 from vipwire.backends.nftables.language.scan import Scanner
 from vipwire.backends.nftables.names import Noted, Verdict
+from vipwire.model import jhash
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.reconcile.explainer import ObjectState
 
