@@ -37,7 +37,14 @@ class Cluster(Packets):
     """One lab and one proxy, with options that no other has."""
 
     def __init__(
-        self, mode: Mode, options: Sequence[str], *, cidrs: bool = True, node: str = "node-1", lab: Lab | None = None
+        self,
+        mode: Mode,
+        options: Sequence[str],
+        *,
+        cidrs: bool = True,
+        node: str = "node-1",
+        lab: Lab | None = None,
+        calm: bool = True,
     ) -> None:
         super().__init__(lab or Lab(DEFAULT), node)
         self.mode, self._options, self._borrowed = mode, tuple(options), lab is not None
@@ -45,7 +52,8 @@ class Cluster(Packets):
         folder = Path(self._folder.name)
         self._draft, self._first, self.manifests = folder / "draft", folder / "first", folder / "manifests"
         watched = [f"--manifests={self._first}", f"--manifests={self.manifests}"]
-        self.proxy = Proxy(mode, self.lab, node, folder, [*watched, *options])
+        checks = mode.calm if calm else "1s"
+        self.proxy = Proxy(mode, self.lab, node, folder, [*watched, *options], checks=checks)
         self.nodes = {node.name: manifests.node(node) for node in self.topology.nodes}
         self._cidrs = [SERVICE_CIDR] if cidrs else []
         self._bundles: dict[str, list[Manifest]] = {}

@@ -60,7 +60,7 @@ def cluster_with(
     def build(options: Sequence[str], purpose: str = "", *, cidrs: bool = True) -> Cluster:
         key = (mode.name, tuple(options), purpose, cidrs)
         if key not in _clusters:
-            made = Cluster(mode, options, cidrs=cidrs)
+            made = Cluster(mode, options, cidrs=cidrs, calm=not purpose)
             _clusters[key] = made
             made.up()
         return _clusters[key]

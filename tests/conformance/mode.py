@@ -1,4 +1,4 @@
-"""What is particular to a mode: where its rules are, and what it cannot do."""
+"""What is particular to a mode: where its rules are, what others have beside them, and what it cannot do."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class Harm:
 
     `{vip}` is a ClusterIP with the port 80/TCP. `listing` shows them without what packets change, apart from what the
     pattern `passing` matches; `exact` with whatever changes when they are written anew. `obstacle` is a process that,
-    told a line, keeps everybody else from writing ours until it ends.
+    told a line, keeps everybody else from writing ours until it ends. The first of `wipes` harms only ours.
     """
 
     wipes: Mapping[str, Mapping[Family, Command]]
@@ -27,12 +27,38 @@ class Harm:
 
 
 @dataclass(frozen=True, slots=True)
+class Others:
+    """Rules of somebody else beside ours, as commands on the node: to make, list without counts, and remove them."""
+
+    make: tuple[Command, ...]
+    listing: tuple[Command, ...]
+    remove: tuple[Command, ...]
+
+
+_RULES = """
+    table inet others { chain c { type filter hook prerouting priority -300; counter; }; set s { type ipv4_addr; }; }
+    table ip kube-proxy { chain services { counter; }; }
+"""
+_TABLES = ("inet others", "ip kube-proxy")
+OTHER_TABLES = Others(
+    make=(("nft", _RULES),),
+    listing=tuple(("nft", "-s", "-a", f"list table {table}") for table in _TABLES),
+    remove=tuple(("nft", f"delete table {table}") for table in _TABLES),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Mode:
-    """A value of `--proxy-mode`. `cannot` maps sentences of docs/semantics.md to what the kernel lacks."""
+    """A value of `--proxy-mode`. `cannot` maps sentences of docs/semantics.md to what the kernel lacks.
+
+    `calm` is how often a proxy checks the kernel that no test interferes with: reading it all is dear in some modes.
+    """
 
     name: str
     harm: Harm
     cannot: Mapping[str, str] = field(default_factory=dict)
+    others: Others = OTHER_TABLES
+    calm: str = "1s"
 
     def __str__(self) -> str:
         return self.name

@@ -3,24 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tests.conformance.underlay import name_no_vip
+
 from vipwire.lab.cluster import Lab
 from vipwire.lab.continuous import Connection
 from vipwire.lab.outcome import Outcome, ProbeResult, Target
-from vipwire.lab.topology import UNDERLAY
 from vipwire.model.net import Family
 
-_UNREACHABLE = """
-    add table inet vips
-    add chain inet vips arriving { type filter hook prerouting priority 0; }
-    add chain inet vips unknown
-    add set inet vips ours { type ipv6_addr; flags interval; }
-    add element inet vips ours { fd00:10:96::/112, 2001:db8:e::/48, 2001:db8:1b::/48 }
-    add rule inet vips unknown meta nfproto ipv4 reject with icmp net-unreachable
-    add rule inet vips unknown reject with icmpv6 no-route
-    add rule inet vips arriving iifname "node-*" ip daddr { 10.96.0.0/16, 198.18.0.0/15 } jump unknown
-    add rule inet vips arriving iifname "node-*" ip6 daddr @ours jump unknown
-"""
-"""The network between the nodes knows no VIP. It says so by itself, but to each host only once a second."""
 _BATCH, _BATCHES = 24, 5
 
 
@@ -49,7 +38,7 @@ class Packets:
 
     def name_no_vip(self) -> None:
         """Have the network between the nodes refuse VIPs without delay."""
-        self.lab.run(UNDERLAY, ["nft", _UNREACHABLE])
+        name_no_vip(self.lab)
 
     def address(self, caller: Caller, family: Family) -> str:
         """Tell the address that a caller connects from."""

@@ -17,11 +17,6 @@ from tests.conformance.mode import Mode
 from vipwire.lab.cluster import Lab
 from vipwire.model.net import Family
 
-_TABLES = ("inet others", "ip kube-proxy")
-_OTHERS = """
-    table inet others { chain c { type filter hook prerouting priority -300; counter; }; set s { type ipv4_addr; }; }
-    table ip kube-proxy { chain services { counter; }; }
-"""
 _PATIENCE = 20.0
 """Seconds until a fact that does not come about is a failure."""
 
@@ -46,8 +41,10 @@ def until(fact: Callable[[], Any], what: str, patience: float = _PATIENCE) -> An
 class Proxy:
     """The proxy of one node, started and ended as often as is wanted. Its log goes on in one file of `folder`."""
 
-    def __init__(self, mode: Mode, lab: Lab, node_name: str, folder: Path, options: Sequence[str]) -> None:
-        self.mode, self.lab, self.node_name = mode, lab, node_name
+    def __init__(
+        self, mode: Mode, lab: Lab, node_name: str, folder: Path, options: Sequence[str], *, checks: str = "1s"
+    ) -> None:
+        self.mode, self.lab, self.node_name, self._checks = mode, lab, node_name, checks
         self._log, self._options = folder / "log", tuple(options)
         self._process: subprocess.Popen[Any] | None = None
 
@@ -57,14 +54,14 @@ class Proxy:
         until(lambda: self.alive() and self.page("/readyz").status == http.HTTPStatus.OK, "/readyz is 200")
 
     def launch(self) -> None:
-        """Start the proxy and do not wait. Checks of the kernel come every second, whatever the mode is called."""
+        """Start the proxy and do not wait. Checks of the kernel come so often, whatever the mode is called."""
         flags = [
             f"--proxy-mode={self.mode}",
             f"--hostname-override={self.node_name}",
             "--oom-score-adj=0",
-            "--iptables-sync-period=1s",
+            f"--iptables-sync-period={self._checks}",
             "--iptables-min-sync-period=0s",
-            "--ipvs-sync-period=1s",
+            f"--ipvs-sync-period={self._checks}",
         ]
         with self._log.open("ab") as log:
             command = [sys.executable, "-m", "vipwire.cli", "proxy", *flags, *self._options]
@@ -130,15 +127,14 @@ class Proxy:
     @contextlib.contextmanager
     def others(self) -> Iterator[Callable[[], str]]:
         """Have rules of somebody else beside ours for a while; gives what lists them."""
-        self.lab.run(self.node_name, ["nft", _OTHERS])
+        others = self.mode.others
         try:
-            yield lambda: "".join(
-                self.lab.run(self.node_name, ["nft", "-s", "-a", f"list table {table}"]).stdout for table in _TABLES
-            )
+            for command in others.make:
+                self.lab.run(self.node_name, command)
+            yield lambda: "".join(self.lab.run(self.node_name, each).stdout for each in others.listing)
         finally:
-            self.lab.run(
-                self.node_name, ["nft", "; ".join(f"delete table {table}" for table in _TABLES)], check=False
-            )
+            for command in others.remove:
+                self.lab.run(self.node_name, command, check=False)
 
     @contextlib.contextmanager
     def obstructed(self) -> Iterator[None]:
