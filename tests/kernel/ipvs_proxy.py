@@ -143,7 +143,7 @@ class IpvsProxy:
         texts += [str(self.lab.run(NODE, command).stdout) for command in commands]
         lines = "".join(texts).splitlines()
         lines = [line.partition(": ")[2] if ": kube-ipvs0" in line else line for line in lines]
-        return "\n".join(line.split(" [")[0] for line in lines if not line.startswith(("#", ":", "*", "COMMIT")))
+        return "\n".join(line for line in lines if not line.startswith(("#", ":", "*", "COMMIT")))
 
     def probe(self, host: str, address: str, port: int = 80, **more: Any) -> list[ProbeResult]:
         """Connect from a host."""
