@@ -288,8 +288,8 @@ class _Walk:
     def _dnatted(self) -> str:
         return "" if self._packet.translated else _BREAK
 
-    def _tcp(self) -> str:
-        return "" if self._packet.arrival.protocol == 6 else _BREAK
+    def _protocol(self, name: str) -> str:
+        return "" if self._packet.arrival.protocol == {"tcp": 6, "udp": 17, "sctp": 132}[name] else _BREAK
 
     def _masquerade(self) -> str:
         self._packet.masqueraded = True
@@ -398,7 +398,7 @@ _STATEMENTS: list[tuple[str, _Statement]] = [
     (r"fib ([sd])addr type local", _Walk._local),
     (r"ct state new", _Walk._new),
     (r"ct status dnat", _Walk._dnatted),
-    (r"meta l4proto tcp", _Walk._tcp),
+    (r"meta l4proto (tcp|udp|sctp)", _Walk._protocol),
     (r"masquerade fully-random", _Walk._masquerade),
     (rf"dnat (ip6?) to {_KEY} map @{_NAME}", _Walk._dnat),
     (rf"update @{_NAME} \{{ {_KEY} timeout (\d+)s : meta priority \}}", _Walk._remember),

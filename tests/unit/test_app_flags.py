@@ -93,6 +93,8 @@ KUBE_PROXY = [
 
 DEFAULTS = {
     "config-sync-period": "15m0s",
+    "counters": "services",
+    "counters-limit": "5000",
     "kube-api-content-type": "application/vnd.kubernetes.protobuf",
     "kube-api-qps": "5",
     "kube-api-burst": "10",

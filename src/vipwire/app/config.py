@@ -17,6 +17,7 @@ from vipwire.app.config_sections import (
     IPVS,
     ClientConnection,
     Conntrack,
+    Counters,
     DetectLocal,
     IPTables,
     Logging,
@@ -89,6 +90,7 @@ class Config:
     ipvs: IPVS = section("ipvs", IPVS)
     nftables: NFTables = section("nftables", NFTables)
     winkernel: Winkernel = section("winkernel", Winkernel)
+    counters: Counters = section("counters", Counters, written=False)
     detect_local_mode: str = setting("detectLocalMode", ValueKind.STRING, "", applied=_LIVE)
     detect_local: DetectLocal = section("detectLocal", DetectLocal)
     cluster_cidr: str = setting("clusterCIDR", ValueKind.STRING, "", applied=_LIVE)

@@ -89,8 +89,12 @@ def _section(section: Any) -> dict[str, Any]:
     return {
         setting_of(field).name: written(getattr(section, field.name), setting_of(field).kind)
         for field in file_fields(type(section))
-        if setting_of(field).written or getattr(section, field.name) != field.default
+        if setting_of(field).written or getattr(section, field.name) != _default(field)
     }
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def written(value: Any, kind: ValueKind) -> Any:

@@ -66,10 +66,10 @@ def setting(
     return dataclasses.field(default=default, metadata={"setting": described})
 
 
-def section(name: str, kind: type) -> Any:
-    """Declare a dataclass field that is a mapping of its own in the file."""
+def section(name: str, kind: type, *, written: bool = True) -> Any:
+    """Declare a dataclass field that is a mapping of its own in the file; not `written` is one of defaults only."""
     return dataclasses.field(
-        default_factory=kind, metadata={"setting": Setting(name, ValueKind.SECTION), "type": kind}
+        default_factory=kind, metadata={"setting": Setting(name, ValueKind.SECTION, written=written), "type": kind}
     )
 
 

@@ -132,3 +132,16 @@ class Conntrack:
     tcp_be_liberal: bool = setting("tcpBeLiberal", ValueKind.BOOL, default=False)
     udp_timeout: float = setting("udpTimeout", ValueKind.DURATION, 0.0, applied=_LIVE)
     udp_stream_timeout: float = setting("udpStreamTimeout", ValueKind.DURATION, 0.0, applied=_LIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What is counted and told in /metrics (`counters`): vipwire's own section, which kube-proxy does not know.
+
+    `series` is none, services or endpoints; `limit` is how many of these are told apart at most; `traffic` counts
+    every packet, where that costs something.
+    """
+
+    series: str = setting("series", ValueKind.STRING, "services")
+    traffic: bool = setting("traffic", ValueKind.BOOL, default=False)
+    limit: int = setting("limit", ValueKind.INT, 5000)

@@ -12,6 +12,7 @@ from vipwire.app.config import KIND, PRIMARY, Config, LocalMode, ProxyMode, spli
 from vipwire.app.config_duration import format_duration
 from vipwire.app.config_gates import gate_errors
 from vipwire.model.net import Prefix, parse_address
+from vipwire.serve.service_metrics import Series
 
 _MAX_VERBOSITY = 2**31 - 1
 
@@ -43,6 +44,7 @@ def validate(config: Config) -> tuple[FieldError, ...]:
         _node_ports,
         _detect_local,
         _userspace,
+        _counters,
         _logging,
     )
     return tuple(error for rule in rules for error in rule(config))
@@ -185,6 +187,14 @@ def port_range(text: str) -> range | None:
     if not first <= last <= 65535:
         return None
     return range(first, last + 1) if last else range(0)
+
+
+def _counters(config: Config) -> Iterator[FieldError]:
+    allowed = [series.value for series in Series]
+    if config.counters.series not in allowed:
+        yield FieldError("counters.series", config.counters.series, f"must be {', '.join(allowed)}")
+    if config.counters.limit < 1:
+        yield FieldError("counters.limit", config.counters.limit, "must be greater than 0")
 
 
 def _logging(config: Config) -> Iterator[FieldError]:

@@ -88,6 +88,15 @@ HELP: Final[dict[str, str]] = {
     "bind-address-hard-fail": "Exit when one of these ports cannot be bound, instead of trying again every 5 s.",
     "profiling": "Serve /debug on the metrics port: stacks, a profile, the log level.",
     "show-hidden-metrics-for-version": "Accepted as <major>.<minor>; vipwire hides no metrics.",
+    "counters": (
+        "Count connections, and packets that were refused, and tell them in /metrics: none, services (by Service "
+        "port), or endpoints (by endpoint, too)."
+    ),
+    "count-traffic": (
+        "nftables mode: count packets and bytes as well, which costs every packet some time. ipvs and userspace "
+        "mode count them in any case, iptables mode never."
+    ),
+    "counters-limit": "So many Service ports, endpoints and refusals at most are told apart in /metrics.",
     "healthz-port": "Deprecated: the port of --healthz-bind-address; 0 switches it off.",
     "metrics-port": "Deprecated: the port of --metrics-bind-address; 0 switches it off.",
     # This process

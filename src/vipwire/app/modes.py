@@ -19,6 +19,7 @@ from vipwire.backends.ipvs import start as ipvs
 from vipwire.backends.ipvs.kernel import Settings as IpvsSettings
 from vipwire.backends.ipvs.names import DEVICE
 from vipwire.backends.nftables.explain import NftablesExplainer
+from vipwire.backends.nftables.counters import Counters
 from vipwire.backends.nftables.kernel import NftablesBackend, Witness
 from vipwire.errors import UnsupportedError
 from vipwire.host.kernel import KernelRelease, require_nftables, require_release
@@ -28,6 +29,7 @@ from vipwire.netlink.ipvs import Timeouts
 from vipwire.reconcile.explainer import Explainer
 from vipwire.serve.metrics import Metrics
 
+from vipwire.serve.service_metrics import Series
 
 def _iptables(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]:
     wanted = Settings(
@@ -46,8 +48,14 @@ def _nftables(config: Config, families: Iterable[Family], *, prepare: bool) -> d
     del config, prepare
     require_release(KernelRelease(5, 13), "nftables mode")
     require_nftables()
-    witness = Witness()
-    return {family: NftablesBackend(family, witness) for family in families}
+    witness, counters = Witness(), _counters(config)
+    return {family: NftablesBackend(family, witness, counters) for family in families}
+
+
+def _counters(config: Config) -> Counters:
+    if config.counters.series == Series.NONE.value:
+        return Counters.NOTHING
+    return Counters.TRAFFIC if config.counters.traffic else Counters.CONNECTIONS
 
 
 def _ipvs(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]:
@@ -103,8 +111,8 @@ def attach_counters(config: Config, metrics: Metrics) -> None:
         metrics.iptables_localhost_nodeports_accepted_packets_total.read = lambda: read_counter(LOCALHOST_COUNTER)
 
 
-def build_explainer(config: Config, family: Family) -> Explainer[Any, Any] | None:
-    """Build what explains the selected mode's objects; None where the mode has nothing of the kind."""
+def build_explainer(config: Config, family: Family, mode: Mode) -> Explainer[Any, Any] | None:
+    """Build what explains the selected mode's objects, as `mode` sees them; None where it has nothing of the kind."""
     make = _EXPLAINERS.get(config.proxy_mode)
     return make(family) if make is not None else None
 

@@ -11,6 +11,9 @@ from vipwire import __version__
 from vipwire.app import collector, log
 from vipwire.app.config import PRIMARY, Config
 from vipwire.app.config_gates import KNOWN_GATES
+from vipwire.app.counting import tell_counts
+from vipwire.app.draining import DrainFollower
+from vipwire.app.drains import drains_path
 from vipwire.app.engine import Engine, Line, Mode
 from vipwire.app.fallback import settle_mode
 from vipwire.app.follow import FlowKeeper, HealthPorts
@@ -89,6 +92,8 @@ class _Proxy:
         gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
         self.metrics = Metrics(config.proxy_mode.value, version=__version__, features=gates)
         attach_counters(config, self.metrics)
+        self._drains = DrainFollower(drains_path(config.state_dir, self._node_name), self.metrics)
+        tell_counts(self._engine, config, self.metrics)
 
     async def run(self, reloader: Reloader) -> int:
         """Run until a signal; return the exit status."""

@@ -48,6 +48,8 @@ class Metrics:
         self._of_modes()
         self._own()
         self._process(version, features or {})
+        self.counted = ServiceMetrics()
+        self.registry.register(self.counted)
 
     def _core(self) -> None:
         self.sync_proxy_rules_duration_seconds = self._sync_histogram("sync", "A whole sync")

@@ -95,6 +95,7 @@ def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> 
         return _text(verbose if "verbose" in request.query else "ok")
 
     async def all_metrics(request: web.Request) -> web.Response:
+        await metrics.counted.refresh()
         return _exposition(metrics.registry, request)
 
     async def slis(request: web.Request) -> web.Response:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from vipwire.backends.nftables.language import SetSpec
 from vipwire.backends.nftables.names import Chain, Hook, frontend_bytes
 from vipwire.model.names import ServicePortName
-from vipwire.model.net import Address, Family
+from vipwire.model.net import Address, Family, Protocol
 from vipwire.netlink.nftables.counted import Counted
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counting import Count, Counts, EndpointName, Refusal
@@ -91,37 +91,45 @@ def refused(reason: Refusal) -> str:
     return _REFUSED[reason]
 
 
-def count_connection(family: Family, counters: Counters) -> tuple[str, ...]:
-    """Write the rule that counts a connection where its first packet leaves."""
+_COUNT = "ct status dnat jump count-"
+
+
+def connection_chains(family: Family, counters: Counters) -> Iterator[tuple[str, Chain]]:
+    """Write the chains that count a connection where its first packet leaves, or stays; see `COUNT_CONNECTION`."""
     if not counters:
-        return ()
-    ip = "ip" if family is Family.IPV4 else "ip6"
-    return (f"ct status dnat update @{CONNECTIONS} {{ {_client_side(ip)} . {ip} daddr . th dport }}",)
+        return
+    yield "count-connection", Chain(tuple(_count(family, CONNECTIONS)))
+    # What ends on this node passes here; if it began here too, it was counted on its way out: each is tried once.
+    yield "nat-input", Chain((COUNT_CONNECTION,), Hook("nat", "input", 100))
 
 
-def _client_side(ip: str) -> str:
-    return f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
+COUNT_CONNECTION = f"{_COUNT}connection"
+"""The rule that belongs in front of masquerading."""
 
 
 def traffic_chains(family: Family, counters: Counters) -> Iterator[tuple[str, Chain]]:
     """Write the chains that count every packet, once: behind DNAT, where it enters the node or starts on it."""
     if counters is not Counters.TRAFFIC:
         return
-    ip = "ip" if family is Family.IPV4 else "ip6"
-    key = f"{_client_side(ip)} . ct reply {ip} saddr . ct reply proto-src"
-    yield (
-        "count-traffic",
-        Chain(
-            (
-                f"ct direction original update @{TRAFFIC} {{ {key} }}",
-                f"ct direction reply update @{REPLIES} {{ {key} }}",
-            )
-        ),
-    )
+    ways = (("original", "traffic", TRAFFIC), ("reply", "replies", REPLIES))
+    for _, name, table in ways:
+        yield f"count-{name}", Chain(tuple(_count(family, table)))
+    rules = tuple(f"ct direction {way} {_COUNT}{name}" for way, name, _ in ways)
     # What a process sends to its own node leaves and enters: it is counted as it leaves.
-    entering = 'iifname != "lo" ct status dnat jump count-traffic'
-    yield "filter-prerouting-traffic", Chain((entering,), Hook("filter", "prerouting", -90))
-    yield "filter-output-traffic", Chain(("ct status dnat jump count-traffic",), Hook("filter", "output", -90))
+    entering = tuple(f'iifname != "lo" {rule}' for rule in rules)
+    yield "filter-prerouting-traffic", Chain(entering, Hook("filter", "prerouting", -90))
+    yield "filter-output-traffic", Chain(rules, Hook("filter", "output", -90))
+
+
+def _count(family: Family, table: str) -> Iterator[str]:
+    """Write the rules that count by what connection tracking knows: what the client named, and who answers.
+
+    One for each protocol, or nft could not load them: what a port is, it wants to know of which protocol.
+    """
+    ip = "ip" if family is Family.IPV4 else "ip6"
+    key = f"ct original {ip} daddr . meta l4proto . ct original proto-dst . ct reply {ip} saddr . ct reply proto-src"
+    for protocol in Protocol:
+        yield f"meta l4proto {protocol.label} update @{table} {{ {key} }}"
 
 
 class Seen(NamedTuple):

@@ -18,8 +18,9 @@ The words and hooks are those of kube-proxy's nftables mode where it has the sam
 from collections.abc import Iterator
 
 from vipwire.backends.nftables.counters import (
+    COUNT_CONNECTION,
     Counters,
-    count_connection,
+    connection_chains,
     counting_sets,
     refusal,
     refused,
@@ -113,13 +114,12 @@ def _chains(node: NodePlan, counters: Counters) -> Iterator[tuple[str, Chain]]:
     yield from _filters(node, words)
     for reason in Refusal:
         yield refusal(node.family, reason, counters)
+    yield from connection_chains(node.family, counters)
     yield from traffic_chains(node.family, counters)
     for hook in ("prerouting", "output"):
         yield f"nat-{hook}", Chain(("jump services",), Hook("nat", hook, -100))
-    count = count_connection(node.family, counters)
+    count = (COUNT_CONNECTION,) if counters else ()
     yield "nat-postrouting", Chain((*count, "jump masquerading"), Hook("nat", "postrouting", 100))
-    if count:  # a connection that ends on this node passes here; one that began on it too was counted on its way out
-        yield "nat-input", Chain(count, Hook("nat", "input", 100))
     yield "masquerading", Chain(_masquerading(node, words))
     yield "services", Chain(_services(node, words))
     yield (

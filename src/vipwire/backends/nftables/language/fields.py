@@ -89,6 +89,8 @@ def concatenation_typeof(fields: tuple[Field, ...]) -> bytes:
     return number(0, _CONCAT) + entry(1, b"".join(entry(at, field.typeof) for at, field in enumerate(fields)))
 
 
+EMPTY_TYPEOF = number(0, _CONCAT) + entry(1, b"")
+"""What nft remembers of a concatenation of types."""
 VERDICT_TYPEOF = number(0, _VERDICT) + entry(1, b"")
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vipwire.backends.nftables.language.fields import (
+    EMPTY_TYPEOF,
     VERDICT_TYPEOF,
     Field,
     Order,
@@ -174,6 +175,8 @@ def _userdata(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) ->
         if spec.data is not None:
             note = VERDICT_TYPEOF if spec.data == "verdict" else concatenation_typeof(data)
             parts.append(userdata.entry(userdata.SET_DATA_TYPEOF, note))
+    elif spec.data is None and len(key) > 1:
+        parts.append(userdata.entry(userdata.SET_KEY_TYPEOF, EMPTY_TYPEOF))
     if spec.data is not None:
         parts.append(userdata.number(userdata.SET_DATA_INTERVAL, 0))
     if spec.comment:
