@@ -31,6 +31,7 @@ from vipwire.serve.metrics import Metrics
 
 from vipwire.serve.service_metrics import Series
 
+
 def _iptables(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]:
     wanted = Settings(
         localhost_node_ports=config.iptables.localhost_node_ports,
@@ -45,7 +46,7 @@ def _iptables(config: Config, families: Iterable[Family], *, prepare: bool) -> d
 
 
 def _nftables(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]:
-    del config, prepare
+    del prepare
     require_release(KernelRelease(5, 13), "nftables mode")
     require_nftables()
     witness, counters = Witness(), _counters(config)
