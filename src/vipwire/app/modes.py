@@ -12,14 +12,15 @@ from vipwire.app import log
 from vipwire.app.config import Config, ProxyMode
 from vipwire.app.engine import Mode
 from vipwire.backends.iptables.build import LOOPBACK_SYSCTLS, build, leftovers
+from vipwire.backends.iptables.explain import IptablesExplainer
 from vipwire.backends.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
 from vipwire.backends.iptables.nfacct import read_counter
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.ipvs import start as ipvs
 from vipwire.backends.ipvs.kernel import Settings as IpvsSettings
 from vipwire.backends.ipvs.names import DEVICE
-from vipwire.backends.nftables.explain import NftablesExplainer
 from vipwire.backends.nftables.counters import Counters
+from vipwire.backends.nftables.explain import NftablesExplainer
 from vipwire.backends.nftables.kernel import NftablesBackend, Witness
 from vipwire.errors import UnsupportedError
 from vipwire.host.kernel import KernelRelease, require_nftables, require_release
@@ -28,7 +29,6 @@ from vipwire.model.sysctl import Sysctl
 from vipwire.netlink.ipvs import Timeouts
 from vipwire.reconcile.explainer import Explainer
 from vipwire.serve.metrics import Metrics
-
 from vipwire.serve.service_metrics import Series
 
 
@@ -82,7 +82,10 @@ _MODES: dict[ProxyMode, _Build] = {
     ProxyMode.IPTABLES: _iptables,
     ProxyMode.IPVS: _ipvs,
 }
-_EXPLAINERS: dict[ProxyMode, Callable[[Family], Explainer[Any, Any]]] = {ProxyMode.NFTABLES: NftablesExplainer}
+_EXPLAINERS: dict[ProxyMode, Callable[[Family, Any], Explainer[Any, Any]]] = {
+    ProxyMode.NFTABLES: lambda family, _: NftablesExplainer(family),
+    ProxyMode.IPTABLES: lambda _, backend: IptablesExplainer(backend),
+}
 
 
 def build_modes(config: Config, families: Iterable[Family], *, prepare: bool = False) -> dict[Family, Mode]:
@@ -115,7 +118,7 @@ def attach_counters(config: Config, metrics: Metrics) -> None:
 def build_explainer(config: Config, family: Family, mode: Mode) -> Explainer[Any, Any] | None:
     """Build what explains the selected mode's objects, as `mode` sees them; None where it has nothing of the kind."""
     make = _EXPLAINERS.get(config.proxy_mode)
-    return make(family) if make is not None else None
+    return make(family, mode) if make is not None else None
 
 
 def every_mode(families: Iterable[Family]) -> Iterator[tuple[ProxyMode, Family, Mode]]:

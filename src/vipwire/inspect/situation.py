@@ -123,7 +123,7 @@ class Kernel:
             self.modes = build_modes(config, families())
         except (VipwireError, OSError) as error:
             self.obstacles = dict.fromkeys(families(), str(error))
-        self.explainers.update((family, build_explainer(config, family)) for family in self.modes)
+        self.explainers.update((family, build_explainer(config, family, mode)) for family, mode in self.modes.items())
 
     def close(self) -> None:
         """Give up the sockets."""

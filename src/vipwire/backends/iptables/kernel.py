@@ -5,7 +5,7 @@ entries. It is what the kernel was seen to hold or took from us, never what is m
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from vipwire.backends.iptables import names
@@ -102,9 +102,7 @@ class IptablesBackend:
         """
         drafted = drafts(delta, self._dispatches)
         tails = {**self._tails, **_tails(delta)}
-        writer = Writer(
-            tails, self._pinned, self._firewall_missing, kubelet=self._kubelet, batch=BATCH[self._tool.variant]
-        )
+        writer = self._writer(tails)
         before, size, commits = self._witness.look(), 0, 0
         known = before == self._sight
         self._sight = None
@@ -123,6 +121,15 @@ class IptablesBackend:
         after = self._witness.after(before, commits)
         self._sight = after if known else None
         return size
+
+    def script(self, delta: Delta[Key, Rules]) -> Iterator[str]:
+        """Write what `commit` would give to iptables-restore for a difference from what was observed last."""
+        writer = self._writer({**self._tails, **_tails(delta)})
+        return (run.text for run in writer.runs(delta, drafts(delta, self._dispatches)))
+
+    def _writer(self, tails: Mapping[tuple[str, str], Rules]) -> Writer:
+        batch = BATCH[self._tool.variant]
+        return Writer(tails, self._pinned, self._firewall_missing, kubelet=self._kubelet, batch=batch)
 
     def delete(self) -> bool:
         """Remove every chain and rule of ours, and nothing else; tell whether there was anything."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vipwire.backends.iptables.choice import CLUSTER
+from vipwire.backends.iptables.bpf import hash_match
 from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, KUBELETS, LOCALHOST_COUNTER, MANGLE, NAT
 from vipwire.backends.iptables.nfacct import ensure_counters
 from vipwire.backends.iptables.settings import Settings
@@ -60,9 +60,9 @@ _NEEDS: Final = (
         "Services with session affinity are balanced without it",
     ),
     Need(
-        "cluster",
+        "bpf",
         NAT,
-        CLUSTER.format(mask=1, base=2, seed=1),
+        hash_match(Family.IPV4, 2, 1),
         "the algorithm source-hash",
         "source_hash",
         "Services with that algorithm are balanced at random",

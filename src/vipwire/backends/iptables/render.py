@@ -188,7 +188,7 @@ class _Port:
             for end in ends:
                 known = seen(self._family, self._memory(forward, end), forward.affinity_seconds)
                 yield f"{end.note} {known} -j {end.chain}"
-        for match, target in choices(forward, hashes=self._settings.source_hash):
+        for match, target in choices(self._family, forward, hashes=self._settings.source_hash):
             end = self._end(target)
             yield rule(end.note, match, f"-j {end.chain}")
 

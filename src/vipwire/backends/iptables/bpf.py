@@ -1,0 +1,86 @@
+"""A hash of the client's address as a program of the classic BPF, which `-m bpf` runs on a packet. Pure.
+
+    h = 0;  for each word of the source address:  h = (h ^ word) · 0x9e3779b1
+    h ^= h >> 16;  h = h · 0x85ebca6b;  h ^= h >> 13;  h = h · 0xc2b2ae35;  h ^= h >> 16   (MurmurHash3's last steps)
+    match if h mod total < bound
+
+Packets are seen from the IP header on; numbers have 32 bits (Documentation/networking/filter.rst). iptables' own
+`-m cluster` hashes addresses too, but of an IPv6 address the first 32 bits only.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from vipwire.model.net import Address, Family
+
+_LOAD, _XOR_X, _MULTIPLY, _TO_X, _SHIFT, _MODULO, _AT_LEAST, _RETURN = 0x20, 0xAC, 0x24, 0x07, 0x74, 0x94, 0x35, 0x06
+_SOURCE: Final = {Family.IPV4: 12, Family.IPV6: 8}
+"""Where the source address begins in the header."""
+_WORD: Final = 0x9E3779B1
+_LAST: Final = ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 0))
+_MASK: Final = 0xFFFFFFFF
+
+
+class Step(NamedTuple):
+    """One instruction: what to do, how many to skip if a comparison holds and if not, with which number."""
+
+    code: int
+    if_true: int
+    if_false: int
+    number: int
+
+
+@lru_cache(maxsize=4096)
+def hash_match(family: Family, total: int, bound: int) -> str:
+    """Match clients whose address has one of the first `bound` of `total` slots."""
+    program = [*_hash(family), Step(_MODULO, 0, 0, total), Step(_AT_LEAST, 1, 0, bound)]
+    program += [Step(_RETURN, 0, 0, 1), Step(_RETURN, 0, 0, 0)]
+    text = ",".join([str(len(program)), *("{} {} {} {}".format(*step) for step in program)])
+    return f'-m bpf --bytecode "{text}"'
+
+
+def _hash(family: Family) -> Iterator[Step]:
+    first = _SOURCE[family]
+    for at in range(first, first + family.bits // 8, 4):
+        yield Step(_LOAD, 0, 0, at)
+        if at > first:
+            yield Step(_XOR_X, 0, 0, 0)
+        yield Step(_MULTIPLY, 0, 0, _WORD)
+        yield Step(_TO_X, 0, 0, 0)
+    for shift, factor in _LAST:
+        yield Step(_SHIFT, 0, 0, shift)
+        yield Step(_XOR_X, 0, 0, 0)
+        if factor:
+            yield Step(_MULTIPLY, 0, 0, factor)
+            yield Step(_TO_X, 0, 0, 0)
+
+
+def matches(bytecode: str, source: Address) -> bool:
+    """Run a program of ours on a packet of a client. Raise ValueError for instructions that ours do not have."""
+    _, *steps = bytecode.split(",")
+    program = [Step(*map(int, step.split(" "))) for step in steps]
+    header = bytes(_SOURCE[Family.IPV4 if len(source) == 4 else Family.IPV6]) + source
+    a = x = at = 0
+    while True:
+        code, if_true, if_false, number = program[at]
+        at += 1
+        match code:
+            case 0x20:
+                a = int.from_bytes(header[number : number + 4])
+            case 0xAC:
+                a ^= x
+            case 0x24:
+                a = a * number & _MASK
+            case 0x07:
+                x = a
+            case 0x74:
+                a >>= number
+            case 0x94:
+                a %= number
+            case 0x35:
+                at += if_true if a >= number else if_false
+            case 0x06:
+                return number != 0
+            case _:
+                raise ValueError(f"the instruction {code:#x} is not one of ours")
