@@ -55,7 +55,16 @@ _KINDS = {
     ValueKind.STRING: "string",
 }
 _NOT_IN_FILES = frozenset(
-    ("master", "manifests", "proxy_mode_fallback", "init_only", "cleanup", "write_config_to", "config_file")
+    (
+        "master",
+        "manifests",
+        "proxy_mode_fallback",
+        "init_only",
+        "state_dir",
+        "cleanup",
+        "write_config_to",
+        "config_file",
+    )
 )
 
 

@@ -29,6 +29,7 @@ _ELSEWHERE: Final = {
     "explain": ("vipwire.inspect.cli", "explain", "Explain what becomes of a packet, and which rules it meets."),
     "trace": ("vipwire.inspect.cli", "trace", "Follow connections to VIPs: which endpoint each new one got."),
     "top": ("vipwire.inspect.cli", "top", "Show live rates of every Service and endpoint."),
+    "drain": ("vipwire.inspect.drain", "drain", "Give an endpoint no new connections on this node."),
     "check": ("vipwire.inspect.cli", "check", "Check this machine: kernel, settings, and who else writes rules."),
     "completion": ("vipwire.app.completion", "completion", "Print a script that completes commands in a shell."),
     "man": ("vipwire.app.man", "man", "Print the manual page of a command, or write all of them."),

@@ -100,10 +100,12 @@ class Config:
     config_sync_period: float = setting("configSyncPeriod", ValueKind.DURATION, 900.0, applied=_NEVER)
     port_range: str = setting("portRange", ValueKind.STRING, "")
     udp_idle_timeout: float = setting("udpIdleTimeout", ValueKind.DURATION, 0.25, written=False)
+    userspace_bind: str = setting("userspaceBind", ValueKind.STRING, "", written=False)
     windows_run_as_service: bool = setting("windowsRunAsService", ValueKind.BOOL, default=False, applied=_NEVER)
 
     master: str = ""
     manifests: tuple[str, ...] = ()
+    state_dir: str = "/run/vipwire"
     proxy_mode_fallback: bool = False
     init_only: bool = False
     cleanup: bool = False

@@ -26,7 +26,8 @@ HELP: Final[dict[str, str]] = {
         "a warning."
     ),
     "write-config-to": "Write the configuration that results from all flags to this file, and exit.",
-    "feature-gates": f"Feature gates, as Name=true,Other=false. Known: {', '.join(sorted(KNOWN_GATES))}.",
+    "feature-gates": f"Feature gates, as Name=true,Other=false. Known: {', '.join(sorted(KNOWN_GATES))}."
+    " Other gates of Kubernetes from 1.20 on are accepted and have no effect.",
     # How Services are carried
     "proxy-mode": "One of nftables, iptables, ipvs, userspace, ebpf; empty means nftables.",
     "proxy-mode-fallback": (
@@ -55,6 +56,10 @@ HELP: Final[dict[str, str]] = {
     "ipvs-udp-timeout": "Timeout of UDP flows; 0 leaves the kernel's.",
     # userspace mode
     "proxy-port-range": "Ports to listen on, as begin-end (both inclusive); empty means any. Unused in other modes.",
+    "userspace-bind": (
+        "Do without rules of iptables: listen at the VIPs themselves (vip), at loopback addresses made from them "
+        "(loopback: 10.96.3.7 becomes 127.96.3.7) or at ports of the proxy's own (none). Empty means with rules."
+    ),
     "udp-timeout": "How long an idle UDP flow is kept. Must be greater than 0. Unused in other modes.",
     # Addresses and local traffic
     "bind-address": (
@@ -87,7 +92,6 @@ HELP: Final[dict[str, str]] = {
     "metrics-bind-address": "IP and port of /metrics, /proxyMode, /configz; empty switches them off.",
     "bind-address-hard-fail": "Exit when one of these ports cannot be bound, instead of trying again every 5 s.",
     "profiling": "Serve /debug on the metrics port: stacks, a profile, the log level.",
-    "show-hidden-metrics-for-version": "Accepted as <major>.<minor>; vipwire hides no metrics.",
     "counters": (
         "Count connections, and packets that were refused, and tell them in /metrics: none, services (by Service "
         "port), or endpoints (by endpoint, too)."
@@ -97,10 +101,12 @@ HELP: Final[dict[str, str]] = {
         "mode count them in any case, iptables mode never."
     ),
     "counters-limit": "So many Service ports, endpoints and refusals at most are told apart in /metrics.",
+    "show-hidden-metrics-for-version": "Accepted as <major>.<minor>; vipwire hides no metrics.",
     "healthz-port": "Deprecated: the port of --healthz-bind-address; 0 switches it off.",
     "metrics-port": "Deprecated: the port of --metrics-bind-address; 0 switches it off.",
     # This process
     "cleanup": "Remove everything that vipwire has programmed, and exit; the same as `vipwire cleanup`.",
+    "state-dir": "Folder of what `vipwire drain` tells the proxies of this machine. Root writes there.",
     "init-only": "Do only what needs full privileges (sysctls), and exit. CAP_NET_ADMIN is enough to run afterwards.",
     "oom-score-adj": "The oom-score-adj of this process, -1000 to 1000.",
     "help": "Show this text, and exit.",

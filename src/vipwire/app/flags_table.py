@@ -127,6 +127,7 @@ _USERSPACE = _group(
     Group.USERSPACE,
     _flag("proxy-port-range", _S, "portRange"),
     _flag("udp-timeout", _D, "udpIdleTimeout"),
+    _flag("userspace-bind", _S, "userspaceBind"),
 )
 _TRAFFIC = _group(
     Group.TRAFFIC,
@@ -163,6 +164,7 @@ _SERVERS = _group(
 _PROCESS = _group(
     Group.PROCESS,
     _flag("cleanup", _B, "cleanup", with_config=True),
+    _flag("state-dir", _S, "state_dir", with_config=True),
     _flag("init-only", _B, "init_only", with_config=True),
     _flag("oom-score-adj", _I, "oomScoreAdj"),
     _flag("help", _B, short="h", with_config=True),

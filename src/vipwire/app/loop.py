@@ -94,7 +94,7 @@ class Loop:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def configured(self) -> None:
-        """Take it that the configuration is another one."""
+        """Take it that the configuration, or what is drained, is another one."""
         self._parts.engine.node_moved()
         self._queued()
 

@@ -7,6 +7,7 @@ Pure. The addresses of a node are, as in kube-proxy: a specific `bindAddress`, e
 from collections.abc import Iterable, Sequence
 
 from vipwire.app.config import PRIMARY, Config, LocalMode, ProxyMode
+from vipwire.model.drain import Drain
 from vipwire.model.net import Address, Family, Prefix, family_of, parse_address
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes, PodTraffic
@@ -24,6 +25,7 @@ def node_plan(
     node: Node | None,
     cidrs: Iterable[ServiceCIDR],
     machine: Sequence[Address],
+    drained: frozenset[Drain] = frozenset(),
 ) -> NodePlan:
     """Make one family's plan of this node. `machine` are the machine's own addresses, without loopback."""
     address = primary_address(config, family, node, machine)
@@ -40,12 +42,13 @@ def node_plan(
         service_cidrs=tuple(sorted({p for cidr in cidrs for p in cidr.prefixes if p.family is family})),
         external_ips=config.gates["AllowServiceExternalIPs"],
         addresses=_named_addresses(config, family, machine),
+        drained=frozenset(drain for drain in drained if family_of(drain.address) is family),
     )
 
 
 def _named_addresses(config: Config, family: Family, machine: Sequence[Address]) -> tuple[Address, ...]:
-    """Name the machine's addresses where the mode needs it: IPVS has a virtual server for each."""
-    if config.proxy_mode is not ProxyMode.IPVS:
+    """Name the machine's addresses where the mode needs it: it has a virtual server or a socket for each."""
+    if config.proxy_mode not in (ProxyMode.IPVS, ProxyMode.USERSPACE):
         return ()
     return tuple(sorted({address for address in machine if family_of(address) is family}))
 

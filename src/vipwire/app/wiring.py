@@ -134,6 +134,7 @@ class _Proxy:
                 tasks.create_task(loop.look_around(), name="look around"),
                 tasks.create_task(parts.source.run(loop.emit), name="source"),
                 tasks.create_task(reloader.run(adopt), name="configuration"),
+                tasks.create_task(self._drains.run(loop.configured), name="drains"),
             ]
             if recorder:
                 running.append(tasks.create_task(recorder.run(), name="events"))
@@ -188,7 +189,9 @@ class _Proxy:
             if not item.is_loopback and item.scope == 0 and item.interface not in VIP_DEVICES
         ]
         node = store.nodes.get(self._node_name)
-        return node_plan(self._config, family, self._node_name, node, store.service_cidrs, machine)
+        return node_plan(
+            self._config, family, self._node_name, node, store.service_cidrs, machine, self._drains.drained
+        )
 
     def _listeners(self) -> ServiceListeners:
         return ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses())

@@ -4,6 +4,7 @@ Whatever cannot be had (no rights, no kernel support, a mode that is not there) 
 everything that does not need it still works.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from vipwire.app.config import Config
+from vipwire.app.drains import drains_path, in_force, read_orders
 from vipwire.app.engine import Mode
-from vipwire.app.modes import build_explainer, build_modes
+from vipwire.app.modes import VIP_DEVICES, build_explainer, build_modes
 from vipwire.app.node import node_plan
 from vipwire.errors import VipwireError
 from vipwire.host.addresses import LocalAddress, read_addresses
 from vipwire.inspect.source import node_name
+from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
 from vipwire.plan.node import NodePlan
@@ -161,18 +164,30 @@ def take(config: Config, store: Store, kernel: Kernel) -> Situation:
     return replace(situation, sides=sides)
 
 
-def planned(config: Config, store: Store) -> Situation:
-    """Look at what is planned only."""
+def planned(config: Config, store: Store, drained: frozenset[Drain] | None = None) -> Situation:
+    """Look at what is planned only; with other drained endpoints than this node's, if they are given."""
     addresses = read_addresses()
-    sides = tuple(plan_side(config, store, family, addresses) for family in families())
+    drained = now_drained(config) if drained is None else drained
+    sides = tuple(plan_side(config, store, family, addresses, drained) for family in families())
     return Situation(config, node_name(config), store, addresses, sides)
 
 
-def plan_side(config: Config, store: Store, family: Family, addresses: Sequence[LocalAddress]) -> Side:
+def now_drained(config: Config) -> frozenset[Drain]:
+    """Read what is drained on this node. Raise ConfigError if that cannot be read."""
+    return in_force(read_orders(drains_path(config.state_dir, node_name(config))), time.time())
+
+
+def plan_side(
+    config: Config,
+    store: Store,
+    family: Family,
+    addresses: Sequence[LocalAddress],
+    drained: frozenset[Drain] = frozenset(),
+) -> Side:
     """Plan one family, as the proxy would."""
     name = node_name(config)
     machine = [item.address for item in addresses if not item.is_loopback and item.scope == 0]
-    node = node_plan(config, family, name, store.nodes.get(name), store.service_cidrs, machine)
+    node = node_plan(config, family, name, store.nodes.get(name), store.service_cidrs, machine, drained)
     planner = Planner(node)
     planner.update(store.services, store.view)
     return Side(family, node, planner.plans)

@@ -10,6 +10,7 @@ from vipwire.inspect.situation import Side
 from vipwire.model.net import format_address
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.annotations import wishes
+from vipwire.plan.frontends import not_drained
 from vipwire.plan.node import NodePlan
 from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
 from vipwire.state.store import Store
@@ -20,13 +21,13 @@ def endpoint_usages(store: Store, side: Side, service: Service, port: ServicePor
     if service.name not in side.plans:
         return []
     found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
-    weights = wishes(service).weights
-    drained = [candidate for candidate in found if weights.get(candidate.target.address, 1) == 0]
-    endpoints = categorize([candidate for candidate in found if candidate not in drained], side.node)
+    taken = not_drained(found, wishes(service), side.node, service.name)
+    endpoints = categorize(taken, side.node)
     usages = [_usage(side, candidate, found, endpoints) for candidate in found]
     for candidate, usage in zip(found, usages, strict=True):
-        if candidate in drained:
-            usage["why"] = "drained: its weight is 0"
+        if candidate not in taken:
+            told = side.node.drains(service.name, *candidate.target[:2])
+            usage["why"] = "drained on this node by `vipwire drain`" if told else "drained: its weight is 0"
     return usages
 
 

@@ -60,7 +60,7 @@ def plan_service(
     for port in service.ports:
         name = service.port_name(port)
         found = candidates(name, node.family, slices, node.name)
-        endpoints = categorize(_not_drained(found, asked), node)
+        endpoints = categorize(not_drained(found, asked, node, service.name), node)
         ready_local |= endpoints.ready_local
         policies = _policies(node, service, endpoints, asked)
         serving = _serving(found) if port.protocol is Protocol.UDP else frozenset()
@@ -139,11 +139,15 @@ def of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, 
     return tuple([address for address in addresses if family_of(address) is family])
 
 
-def _not_drained(found: Sequence[Candidate], asked: Wishes) -> Sequence[Candidate]:
-    """Leave out endpoints of weight 0: no new connection goes there."""
-    if not asked.weights:
-        return found
-    return [candidate for candidate in found if asked.weights.get(candidate.target.address, 1)]
+def not_drained(
+    found: Sequence[Candidate], asked: Wishes, node: NodePlan, service: ObjectName
+) -> Sequence[Candidate]:
+    """Leave out endpoints of weight 0 and those that are drained on this node: no new connection goes there."""
+    if asked.weights:
+        found = [candidate for candidate in found if asked.weights.get(candidate.target.address, 1)]
+    if node.drained:
+        found = [candidate for candidate in found if not node.drains(service, *candidate.target[:2])]
+    return found
 
 
 def _spread(pool: Pool, asked: Wishes) -> Spread:

@@ -6,6 +6,8 @@ A change here changes the plan of every Service, and is rare.
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from vipwire.model.drain import Drain
+from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Prefix
 
 
@@ -42,6 +44,7 @@ class NodePlan:
     prefixes in which an address of this node must lie to serve node ports. `service_cidrs` are the ranges that
     ClusterIPs come from, empty if unknown. `external_ips` is the feature gate AllowServiceExternalIPs (KEP-5707).
     `addresses` are the machine's own, without loopback and VIPs, for modes that need each one named; else empty.
+    `drained` are endpoints that get no new connections from this node.
     """
 
     family: Family
@@ -55,8 +58,13 @@ class NodePlan:
     service_cidrs: tuple[Prefix, ...] = ()
     external_ips: bool = True
     addresses: tuple[Address, ...] = ()
+    drained: frozenset[Drain] = frozenset()
 
     @property
     def masquerade_mark(self) -> int:
         """The packet mark that means: masquerade me."""
         return 1 << self.masquerade_bit
+
+    def drains(self, service: ObjectName, address: Address, port: int) -> bool:
+        """Tell whether an endpoint of a Service is drained on this node."""
+        return any(drain.covers(service, address, port) for drain in self.drained)

@@ -21,6 +21,7 @@ from prometheus_client import (
 )
 
 from vipwire.serve.kernel_counter import KernelCounter
+from vipwire.serve.service_metrics import ServiceMetrics
 
 _FAMILY: Final = ("ip_family",)
 _SYNC_BUCKETS: Final = tuple(0.001 * 2**exponent for exponent in range(15))
@@ -47,9 +48,9 @@ class Metrics:
         self._programming()
         self._of_modes()
         self._own()
-        self._process(version, features or {})
         self.counted = ServiceMetrics()
         self.registry.register(self.counted)
+        self._process(version, features or {})
 
     def _core(self) -> None:
         self.sync_proxy_rules_duration_seconds = self._sync_histogram("sync", "A whole sync")
@@ -173,6 +174,9 @@ class Metrics:
             "config_fields_awaiting_restart",
             "Fields of the configuration file whose new value counts after a restart",
             prefix="vipwire",
+        )
+        self.drained_endpoints = self._gauge(
+            "drained_endpoints", "Endpoints that are drained by `vipwire drain`", prefix="vipwire"
         )
         self.kernel_drift_repairs_total = self._counter(
             "kernel_drift_repairs_total", "Times that somebody else's change was undone", _FAMILY, prefix="vipwire"

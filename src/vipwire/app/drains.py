@@ -1,0 +1,115 @@
+"""The drained endpoints of this node, in a file that `vipwire drain` writes and the proxy follows.
+
+A file, because it outlives a restart of the proxy, takes effect at the next start where none runs, and can be read by
+whatever only looks. It lies in /run, which does not outlive the machine: after that there are other Pods. Whoever may
+write there may drain, which is root. One file for each node's name, for a lab has several nodes on one machine.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from vipwire.errors import ConfigError
+from vipwire.model.drain import Drain
+from vipwire.model.names import ObjectName
+from vipwire.model.net import format_address, parse_address
+
+_VERSION: Final = 1
+
+
+class Order(NamedTuple):
+    """One endpoint that is to be drained, from when and until when (seconds since the epoch; None: until undone)."""
+
+    drain: Drain
+    since: float
+    until: float | None = None
+
+
+def drains_path(state_dir: str, node_name: str) -> Path:
+    """Name the file of a node."""
+    return Path(state_dir) / f"drained-{quote(node_name, safe='')}.json"
+
+
+def read_orders(path: Path) -> tuple[Order, ...]:
+    """Read a file; nothing where there is none. Raise ConfigError that names the file and what is wrong."""
+    try:
+        return parse_orders(path.read_bytes(), path)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read which endpoints are drained: {error.strerror}") from error
+
+
+def parse_orders(content: bytes, path: Path) -> tuple[Order, ...]:
+    """Read what a file holds; `path` is only named in the ConfigError."""
+    try:
+        document = json.loads(content)
+        _check_version(document["version"])
+        return tuple(_order(entry) for entry in document["drained"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ConfigError(
+            f"{path}: is no list of drained endpoints ({said}); remove the file to begin anew"
+        ) from error
+
+
+def _check_version(version: object) -> None:
+    if version != _VERSION:
+        raise ValueError(f"version {version!r} is not {_VERSION}")
+
+
+def _order(entry: dict[str, Any]) -> Order:
+    namespace, slash, name = str(entry["service"] or "").partition("/")
+    service = ObjectName(namespace, name) if slash else None
+    port = None if entry["port"] is None else int(entry["port"])
+    until = None if entry["until"] is None else float(entry["until"])
+    return Order(Drain(parse_address(entry["address"]), port, service), float(entry["since"]), until)
+
+
+def change_orders(path: Path, change: Callable[[tuple[Order, ...]], Iterable[Order]]) -> tuple[Order, ...]:
+    """Put what `change` makes of the orders into the file, all or nothing; return it. Raise OSError, ConfigError."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with _locked(path.with_suffix(".lock")):
+        orders = tuple(change(read_orders(path)))
+        draft = path.with_suffix(".new")
+        draft.write_text(json.dumps({"version": _VERSION, "drained": [_entry(order) for order in orders]}, indent=1))
+        draft.chmod(0o644)
+        draft.replace(path)
+    return orders
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep out whoever else would change the file."""
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def _entry(order: Order) -> dict[str, Any]:
+    drain = order.drain
+    return {
+        "address": format_address(drain.address),
+        "port": drain.port,
+        "service": None if drain.service is None else str(drain.service),
+        "since": order.since,
+        "until": order.until,
+    }
+
+
+def in_force(orders: Iterable[Order], now: float) -> frozenset[Drain]:
+    """Choose what is drained now."""
+    return frozenset(order.drain for order in orders if order.until is None or now < order.until)
+
+
+def next_end(orders: Iterable[Order], now: float) -> float | None:
+    """Tell in how many seconds the next drain ends; None if none will."""
+    return min((order.until - now for order in orders if order.until is not None and now < order.until), default=None)
