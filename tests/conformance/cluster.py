@@ -72,6 +72,9 @@ class Cluster(Packets):
         if not self._borrowed:
             self.lab.up()
             self.name_no_vip()
+            for node in self.topology.nodes:
+                for command in self.mode.prepare:
+                    self.lab.run(node.name, command)
         self.write()
         self.proxy.start()
 

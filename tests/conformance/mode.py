@@ -52,6 +52,8 @@ class Mode:
     """A value of `--proxy-mode`. `cannot` maps sentences of docs/semantics.md to what the kernel lacks.
 
     `calm` is how often a proxy checks the kernel that no test interferes with: reading it all is dear in some modes.
+    `flags` give the mode the defaults that the sentences speak of, and `prepare` makes each node ready before the first
+    proxy. `variant` tells two of one name apart; one that is `sampled` proves each sentence by one case of each test.
     """
 
     name: str
@@ -59,6 +61,10 @@ class Mode:
     cannot: Mapping[str, str] = field(default_factory=dict)
     others: Others = OTHER_TABLES
     calm: str = "1s"
+    variant: str = ""
+    flags: tuple[str, ...] = ()
+    prepare: tuple[Command, ...] = ()
+    sampled: bool = False
 
     def __str__(self) -> str:
-        return self.name
+        return f"{self.name}-{self.variant}" if self.variant else self.name

@@ -56,12 +56,13 @@ class Proxy:
     def launch(self) -> None:
         """Start the proxy and do not wait. Checks of the kernel come so often, whatever the mode is called."""
         flags = [
-            f"--proxy-mode={self.mode}",
+            f"--proxy-mode={self.mode.name}",
             f"--hostname-override={self.node_name}",
             "--oom-score-adj=0",
             f"--iptables-sync-period={self._checks}",
             "--iptables-min-sync-period=0s",
             f"--ipvs-sync-period={self._checks}",
+            *self.mode.flags,
         ]
         with self._log.open("ab") as log:
             command = [sys.executable, "-m", "vipwire.cli", "proxy", *flags, *self._options]
