@@ -171,6 +171,8 @@ def _userspace(config: Config) -> Iterator[FieldError]:
         yield FieldError("portRange", config.port_range, "must be a port range such as 30000-32767, or empty")
     if config.udp_idle_timeout <= 0:
         yield FieldError("udpIdleTimeout", format_duration(config.udp_idle_timeout), "must be greater than 0")
+    if config.userspace_bind not in ("", "vip", "loopback", "none"):
+        yield FieldError("userspaceBind", config.userspace_bind, "must be vip, loopback, none or empty")
 
 
 def port_range(text: str) -> range | None:

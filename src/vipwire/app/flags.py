@@ -190,6 +190,7 @@ def _raise_invalid(config: Config) -> None:
 _ONLY: Final = {
     "portRange": (ProxyMode.USERSPACE, "--proxy-port-range"),
     "udpIdleTimeout": (ProxyMode.USERSPACE, "--udp-timeout"),
+    "userspaceBind": (ProxyMode.USERSPACE, "--userspace-bind"),
 }
 
 

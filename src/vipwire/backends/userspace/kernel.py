@@ -1,0 +1,191 @@
+"""userspace mode's backend: tells the relay what to listen for, and leads packets to it. One instance is one family.
+
+A commit goes in steps, so that rules never lead to nobody:
+
+    fronts that come or change ▸ rules, in one run of iptables-restore ▸ fronts that go
+
+If a step is refused the ones before it are undone, and the error is raised. The relay is started when it is first
+needed, and outlives this process; should it end, `changed` and `housekeep` notice, and a new one is told everything.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from vipwire.backends.userspace.describe import describe
+from vipwire.backends.userspace.messages import Listener, Settings
+from vipwire.backends.userspace.names import Front, Key, Value
+from vipwire.backends.userspace.remote import Remote, ask_counts
+from vipwire.backends.userspace.render import render
+from vipwire.backends.userspace.script import Ports, read, removal, script
+from vipwire.backends.userspace.settings import Bind, Choices
+from vipwire.backends.userspace.skeleton import node_objects
+from vipwire.backends.userspace.tally import tally
+from vipwire.backends.userspace.tool import Tool, Variant, installed
+from vipwire.backends.userspace.witness import Generations
+from vipwire.errors import CommitError
+from vipwire.model.net import Family
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.counting import Counts
+from vipwire.reconcile.delta import Delta
+
+_LOOK_SECONDS: Final = 1.0
+_LOG: Final = logging.getLogger("vipwire.relay")
+
+
+class UserspaceBackend:
+    """The relay and the rules of one family, in the network namespace of the calling thread.
+
+    `tool` is None where no rules are wanted; `sight` where nobody counts commits. Without `runs` no relay is started.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        choices: Choices,
+        tool: Tool | None,
+        sight: Generations | None = None,
+        *,
+        runs: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.family, self._choices, self._tool = family, choices, tool
+        self._sight, self._clock, self._runs = sight, clock, runs
+        self._remote = Remote(family, Settings(choices.ports, choices.udp_timeout), starts=runs)
+        self._seen: int | None = None
+        self._node = NodePlan(family)
+        self._left: dict[Key, Value] | None = None
+        self._looked = clock()
+
+    def close(self) -> None:
+        """Hang up; the relay and the rules stay."""
+        self._remote.close()
+        if self._sight is not None:
+            self._sight.close()
+
+    def render_node(self, node: NodePlan) -> Mapping[Key, Value]:
+        """Render what belongs to no Service. Services rendered from now on are for this node."""
+        self._node = node
+        return node_objects(node, self._choices)
+
+    def render(self, plan: ServicePlan) -> Rendered[Key, Value]:
+        """Render one Service."""
+        return render(self._node, self._choices, plan)
+
+    def describe(self, key: Key) -> str:
+        """Name an object for a person."""
+        return describe(self.family, key)
+
+    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read the relay's counters of these plans' Services, over a connection of their own."""
+        return tally(plans, ask_counts(self.family), endpoints=endpoints)
+
+    def changed(self) -> bool:
+        """Tell whether others may have changed the rules since our last commit or observation, or the relay ended."""
+        if self._left is None or not self._remote.alive():
+            return True
+        if self._sight is not None:
+            return self._sight.look() != self._seen
+        return self._tool is not None and self._read() != self._left
+
+    def observe(self) -> dict[Key, Value]:
+        """Ask the relay what it listens for, and read the rules."""
+        self._left = None
+        self._seen = self._sight.look() if self._sight is not None else None
+        found = self._read()
+        self._left = dict(found)
+        return found
+
+    def commit(self, delta: Delta[Key, Value]) -> int:
+        """Apply a difference; return how many bytes of rules were written. Raise CommitError if it is refused."""
+        coming, before, going = _fronts(delta)
+        ports = dict(self._remote.ports)
+        left, self._left = self._left, None
+        self._remote.put(coming, before)
+        try:
+            text = script(delta, _first(ports), _first(self._remote.ports))
+            self._write(text)
+        except CommitError:
+            self._remote.undo(coming, before)
+            raise
+        self._remote.remove(going)
+        if self._choices.bind is Bind.NONE:
+            self._tell_ports(coming)
+        if left is not None:
+            for key in delta.removed:
+                left.pop(key, None)
+            left.update(delta.added)
+            left.update((key, new) for key, (_, new) in delta.changed.items())
+        self._left = left
+        return len(text)
+
+    def housekeeping_due(self) -> float | None:
+        """Return the seconds until the relay is to be asked for news; None where none is run."""
+        if not self._runs or self._left is None:
+            return None
+        return max(0.0, self._looked + _LOOK_SECONDS - self._clock())
+
+    def housekeep(self) -> None:
+        """Pass on what the relay has to say. Raise OSError if it has ended."""
+        self._looked = self._clock()
+        for text, times in self._remote.notes():
+            _LOG.warning("%s", text, extra={"fields": {"ip_family": self.family.value, "times": times}})
+
+    def delete(self) -> bool:
+        """Remove the rules of either variant and have the relay retire; tell whether there was anything.
+
+        Connections that are relayed go on; the relay ends with the last of them.
+        """
+        found = False
+        for tool in installed(self.family):
+            if text := removal(tool.save()):
+                tool.restore(text)
+                found = True
+        return self._remote.retire() or found
+
+    def _read(self) -> dict[Key, Value]:
+        listeners = self._remote.listeners()
+        found: dict[Key, Value] = {Front(key): listener for key, listener in listeners.items()}
+        if self._tool is not None:
+            found.update(read(self._tool.save(), self._remote.fronts(listeners)))
+        return found
+
+    def _write(self, text: str) -> None:
+        if not text or self._tool is None:
+            return
+        before = self._sight.look() if self._sight is not None else None
+        self._tool.restore(text)
+        if self._sight is not None:
+            self._sight.committed(text.count("\nCOMMIT\n"))
+            # What others committed before or while we did is for the next check to see.
+            self._seen = self._seen if before != self._seen else self._sight.look()
+
+    def _tell_ports(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            fields = {"frontend": key, "ports": ",".join(map(str, self._remote.ports[key]))}
+            _LOG.info("listening", extra={"fields": fields})
+
+
+def _fronts(delta: Delta[Key, Value]) -> tuple[dict[str, Listener], dict[str, Listener], list[str]]:
+    """Choose the fronts of a difference: those that come or change, what these were before, and those that go."""
+    changed = {key: pair for key, pair in delta.changed.items() if isinstance(key, Front)}
+    coming: dict[Key, Value] = {**delta.added, **{key: new for key, (_, new) in changed.items()}}
+    return (
+        {key.front: value for key, value in coming.items() if isinstance(key, Front) and isinstance(value, Listener)},
+        {key.front: old for key, (old, _) in changed.items() if isinstance(old, Listener)},
+        [key.front for key in delta.removed if isinstance(key, Front)],
+    )
+
+
+def _first(ports: Mapping[str, list[int]]) -> Ports:
+    """Tell the port of a front that rules lead to: it has one socket."""
+    return lambda front: ports[front][0] if front in ports else 0
+
+
+def sights(tools: Iterable[Tool | None]) -> Generations | None:
+    """Make what counts commits, where all rules are of the variant that does."""
+    tools = tuple(tools)
+    return Generations() if tools and all(tool and tool.variant is Variant.NFT for tool in tools) else None

@@ -1,0 +1,145 @@
+"""The relay's event loop: one epoll, timers of fixed delays, and nothing else.
+
+There is no asyncio: it costs a relayed connection three times the processor time (docs/modes/userspace.md has figures).
+Sockets are registered once, edge-triggered; a handler works until the kernel says EAGAIN, or until its turn is over:
+then it is called again after all others.
+
+Timers come in lanes. A lane has one delay, so what is put in last is due last, and a timer costs one append.
+"""
+
+import select
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+MOST_EVENTS: Final = 256
+
+
+class Handler(Protocol):
+    """What is told of events."""
+
+    def ready(self, fd: int, mask: int) -> None:
+        """Take events (a mask of select.EPOLL…) of one descriptor."""
+
+
+class Closable(Protocol):
+    """A socket, as far as the loop closes it."""
+
+    def close(self) -> None: ...  # noqa: D102
+
+
+class Lane:
+    """Timers of one delay in seconds. What was put in is given to `due` when its time has come."""
+
+    def __init__(self, seconds: float, due: Callable[[Any], None]) -> None:
+        self.seconds, self.due = seconds, due
+        self.items: deque[tuple[float, Any]] = deque()
+
+
+class Loop:
+    """Waits, and calls. `now` is the monotonic time of the present round."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Handler] = {}
+        self._lanes: list[Lane] = []
+        self._again: deque[Callable[[], None]] = deque()
+        self._closing: list[Closable] = []
+        self.now = time.monotonic()
+        self.stopped = False
+        self.notes: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+    def add(self, fd: int, handler: Handler, mask: int) -> None:
+        """Tell a handler of a descriptor's events."""
+        self._handlers[fd] = handler
+        self._epoll.register(fd, mask)
+
+    def forget(self, fd: int, socket: Closable) -> None:
+        """Tell of this descriptor no more, and close it after this round.
+
+        Not at once: its number would be given to another, which would get the events of this round.
+        """
+        self._handlers.pop(fd, None)
+        self._closing.append(socket)
+
+    def lane(self, seconds: float, due: Callable[[Any], None]) -> Lane:
+        """Make a lane."""
+        made = Lane(seconds, due)
+        self._lanes.append(made)
+        return made
+
+    def later(self, lane: Lane, item: Any) -> None:
+        """Put something into a lane."""
+        lane.items.append((self.now + lane.seconds, item))
+
+    def again(self, call: Callable[[], None]) -> None:
+        """Call back after everybody else has had his turn."""
+        self._again.append(call)
+
+    def note(self, text: str) -> None:
+        """Keep something for the operator, who is told how often it happened."""
+        if text in self.notes or len(self.notes) < MOST_EVENTS:
+            self.notes[text] += 1
+
+    def run(self) -> None:
+        """Run until stopped."""
+        while not self.stopped:
+            self.round(None)
+
+    def round(self, most: float | None) -> None:
+        """Wait for events, at most so many seconds, and handle them."""
+        events = self._epoll.poll(self._patience(most), MOST_EVENTS)
+        self.now = time.monotonic()
+        handlers = self._handlers
+        for fd, mask in events:
+            handler = handlers.get(fd)
+            if handler is not None:
+                try:
+                    handler.ready(fd, mask)
+                except Exception:  # noqa: BLE001 - a fault in one connection must not end all others
+                    self._broken(fd)
+        self._take_turns()
+        self._ring()
+        for socket in self._closing:
+            socket.close()
+        self._closing.clear()
+
+    def close(self) -> None:
+        """Close the epoll; the sockets are their handlers' to close."""
+        self._epoll.close()
+
+    def _patience(self, most: float | None) -> float | None:
+        if self._again:
+            return 0
+        deadlines = [lane.items[0][0] for lane in self._lanes if lane.items]
+        if not deadlines:
+            return most
+        wait = max(0.0, min(deadlines) - time.monotonic())
+        return wait if most is None else min(wait, most)
+
+    def _take_turns(self) -> None:
+        for _ in range(len(self._again)):
+            self._guarded(self._again.popleft())
+
+    def _ring(self) -> None:
+        for lane in self._lanes:
+            items = lane.items
+            while items and items[0][0] <= self.now:
+                _, item = items.popleft()
+                self._guarded(lambda due=lane.due, item=item: due(item))  # type: ignore[misc]
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - a fault in one connection must not end all others
+            self.note(f"fault in the relay: {traceback.format_exc()}")
+
+    def _broken(self, fd: int) -> None:
+        self.note(f"fault in the relay: {traceback.format_exc()}")
+        self._handlers.pop(fd, None)
+        self._epoll.unregister(fd)

@@ -1,0 +1,219 @@
+"""From a Service's plan to fronts and rules. Pure.
+
+Each frontend has a front for clients in general, and where the plan says that clients on this node reach other
+endpoints (`short_circuit`) a second one for them. Which of them a client meets the rules decide:
+
+    frontend               from outside               from Pods                  from this node
+    VIP                    PORTALS-CONTAINER          PORTALS-POD, CONTAINER     PORTALS-HOST
+    node port              the socket itself          NODEPORT-POD, the socket   NODEPORT-HOST, the socket
+
+A node port is a real socket on every address that serves it. Where only some sources may come, the rules let these
+through to a front of its own instead, and the filter drops the others: a relay could not, once it has accepted.
+Without rules (`--userspace-bind`) there is one front for all, and its clients count as those of this node.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from vipwire.backends.userspace import names
+from vipwire.backends.userspace.messages import Listener, Place, Share
+from vipwire.backends.userspace.names import FILTER, NAT, Front, Key, Rule, Value
+from vipwire.backends.userspace.settings import Bind, Choices
+from vipwire.backends.userspace.skeleton import serves_loopback
+from vipwire.backends.userspace.words import NEW, comment, destination, packet, sources, translate
+from vipwire.model.net import Address, Family, Protocol
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import Drop, Forward, Frontend, Reject, ServicePlan
+from vipwire.plan.spread import Algorithm
+from vipwire.reconcile.backend import Rendered
+
+ALGORITHM: Final = "vipwire.io/algorithm"
+PROXY_PROTOCOL: Final = "vipwire.io/proxy-protocol"
+_PROXY_VERSIONS: Final = {"v1": 1, "v2": 2}
+_ALGORITHMS: Final = {
+    Algorithm.ROUND_ROBIN: "round-robin",
+    Algorithm.SOURCE_HASH: "source-hash",
+    Algorithm.MAGLEV: "maglev",
+}
+_LOOPBACK: Final = {Family.IPV4: Address(b"\x7f\0\0\1"), Family.IPV6: Address(bytes(15) + b"\1")}
+_ANYWHERE: Final = {Family.IPV4: Address(bytes(4)), Family.IPV6: Address(bytes(16))}
+HERE: Final = " (from this node)"
+
+
+def render(node: NodePlan, choices: Choices, plan: ServicePlan) -> Rendered[Key, Value]:
+    """Render one Service."""
+    writer = _Writer(node, choices, plan)
+    for frontend in plan.frontends:
+        writer.frontend(frontend)
+    if choices.bind is Bind.RULES:
+        for address in plan.cluster_ips:
+            note = comment(f"{plan.name} cluster IP has no such port")
+            writer.rule(FILTER, names.PORTALS_REJECT, f"{destination(address)} {note} -j {names.REFUSE}")
+    return Rendered(writer.objects)
+
+
+def front_name(frontend: Frontend, *, here: bool = False) -> str:
+    """Name a front; `here`: that of clients on this node, where they have one of their own."""
+    return f"{frontend.port_name} {frontend.kind.value} {frontend.key}{HERE if here else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A front that rules lead to: its name and what it does."""
+
+    name: str
+    forward: Forward
+
+
+class _Writer:
+    """Writes one Service's objects."""
+
+    def __init__(self, node: NodePlan, choices: Choices, plan: ServicePlan) -> None:
+        self._node, self._choices, self._plan = node, choices, plan
+        self._hints = dict(plan.hints)
+        self.objects: dict[Key, Value] = {}
+
+    def rule(self, table: str, chain: str, words: str, front: str = "") -> None:
+        """Have a rule."""
+        self.objects[Rule(table, chain, words, front)] = 1
+
+    def frontend(self, frontend: Frontend) -> None:
+        """Write a frontend."""
+        if frontend.key.protocol is Protocol.SCTP:
+            if self._choices.bind is Bind.RULES:
+                self._refuse(frontend, "SCTP is not relayed")
+        elif self._choices.bind is not Bind.RULES:
+            self._without_rules(frontend)
+        elif frontend.key.address is None:
+            self._node_port(frontend)
+        else:
+            self._portal(frontend)
+
+    def _portal(self, frontend: Frontend) -> None:
+        outside, here = self._sides(frontend)
+        for side in filter(None, (outside, here)):
+            self._front(side, frontend, (self._own_place(),))
+        if here is not None:
+            self._lead(names.PORTALS_POD, frontend, here)
+        if outside is not None:
+            self._lead(names.PORTALS_CONTAINER, frontend, outside)
+        if (local := here or outside) is not None:
+            self._lead(names.PORTALS_HOST, frontend, local)
+        self._deny(frontend, names.PORTALS_DROP, names.PORTALS_REJECT)
+
+    def _node_port(self, frontend: Frontend) -> None:
+        outside, here = self._sides(frontend)
+        limited = frontend.allowed_sources is not None
+        if here is not None:
+            self._front(here, frontend, (self._own_place(),))
+            self._lead(names.NODEPORT_POD, frontend, here)
+            self._lead(names.NODEPORT_HOST, frontend, here)
+        if outside is not None and limited:
+            self._front(outside, frontend, (self._own_place(),))
+            self._lead(names.NODEPORT_CONTAINER, frontend, outside)
+            if here is None:
+                self._lead(names.NODEPORT_HOST, frontend, outside)
+        elif outside is not None:
+            port = frontend.key.port
+            self._front(outside, frontend, tuple(Place(address, port) for address in self._node_port_addresses()))
+            words = packet("", None, frontend.key.protocol, port, str(frontend.port_name))
+            self.rule(FILTER, names.NODEPORT_NON_LOCAL, f"{words} {NEW} -j ACCEPT")
+        self._deny(frontend, names.NODEPORT_FILTER, names.NODEPORT_FILTER)
+
+    def _deny(self, frontend: Frontend, dropping: str, rejecting: str) -> None:
+        """Write what becomes of those who were not translated, or not to be accepted."""
+        match frontend.action:
+            case Reject(reason) if frontend.key.address not in self._plan.own_addresses:
+                self._refuse(frontend, reason.value, rejecting)
+            case Drop(reason):
+                self._turn_down(frontend, dropping, reason.value, "-j DROP")
+            case Forward() if frontend.allowed_sources is not None:
+                self._turn_down(frontend, dropping, "from other sources", "-j DROP")
+
+    def _refuse(self, frontend: Frontend, why: str, chain: str = "") -> None:
+        default = names.NODEPORT_FILTER if frontend.key.address is None else names.PORTALS_REJECT
+        self._turn_down(frontend, chain or default, why, f"-j {names.REFUSE}")
+
+    def _turn_down(self, frontend: Frontend, chain: str, why: str, verdict: str) -> None:
+        key = frontend.key
+        words = packet("", key.address, key.protocol, key.port, f"{frontend.port_name} {why}")
+        self.rule(FILTER, chain, f"{words} {verdict}")
+
+    def _lead(self, chain: str, frontend: Frontend, side: _Side) -> None:
+        """Lead packets for a frontend to a front, from those sources that may come."""
+        key = frontend.key
+        for source in sources(frontend.allowed_sources):
+            words = packet(source, key.address, key.protocol, key.port, str(frontend.port_name))
+            self.rule(NAT, chain, f"{words} {translate(self._node.address)}", side.name)
+
+    def _without_rules(self, frontend: Frontend) -> None:
+        forward = frontend.short_circuit or frontend.action
+        if isinstance(forward, Forward):
+            self._front(_Side(front_name(frontend), forward), frontend, self._direct_places(frontend))
+
+    def _direct_places(self, frontend: Frontend) -> tuple[Place, ...]:
+        """Choose where clients reach a frontend themselves."""
+        key, family = frontend.key, self._node.family
+        if self._choices.bind is Bind.NONE:
+            return (Place(_ANYWHERE[family], 0),)
+        if self._choices.bind is Bind.VIP:
+            if key.address is not None:
+                return (Place(key.address, key.port),)
+            return tuple(Place(address, key.port) for address in self._node_port_addresses())
+        if key.address is None:
+            return (Place(_LOOPBACK[family], key.port),)
+        if family is Family.IPV4:
+            return (Place(b"\x7f" + key.address[1:], key.port),)
+        return (Place(_LOOPBACK[family], 0),)
+
+    def _sides(self, frontend: Frontend) -> tuple[_Side | None, _Side | None]:
+        """Name the fronts: of clients in general, and of those on this node where they have one of their own."""
+        action, circuit = frontend.action, frontend.short_circuit
+        outside = _Side(front_name(frontend), action) if isinstance(action, Forward) else None
+        here = _Side(front_name(frontend, here=True), circuit) if circuit is not None else None
+        return outside, here
+
+    def _front(self, side: _Side, frontend: Frontend, binds: tuple[Place, ...]) -> None:
+        forward, allowed = side.forward, frontend.allowed_sources
+        if not binds:
+            return
+        weights = forward.spread.weights or (1,) * len(forward.pool)
+        address = frontend.key.address
+        where = "node ports" if address is None else address.hex()
+        self.objects[Front(side.name)] = Listener(
+            name=side.name,
+            protocol=int(frontend.key.protocol),
+            binds=binds,
+            shares=tuple(
+                Share(Place(target.address, target.port), weight)
+                for target, weight in zip(forward.pool, weights, strict=True)
+            ),
+            algorithm=self._algorithm(forward),
+            affinity=forward.affinity_seconds or 0,
+            group=f"{self._plan.name} {where}" if forward.shared_affinity and forward.affinity_seconds else "",
+            sources=None if allowed is None else tuple((prefix.network, prefix.length) for prefix in allowed),
+            proxy_protocol=_PROXY_VERSIONS.get(self._hints.get(PROXY_PROTOCOL, "").strip(), 0),
+            serving=tuple(Place(*each) for each in sorted(frontend.serving)),
+        )
+
+    def _algorithm(self, forward: Forward) -> str:
+        """Choose the algorithm. A random choice, the plan's default, is made only where the Service asks for it."""
+        asked = self._hints.get(ALGORITHM, "").strip()
+        if forward.spread.algorithm is Algorithm.RANDOM:
+            return asked if asked in ("random", "least-connections") else "round-robin"
+        return _ALGORITHMS[forward.spread.algorithm]
+
+    def _own_place(self) -> Place:
+        """Choose where a front listens that rules lead to: any port of the node's address."""
+        return Place(self._node.address or _ANYWHERE[self._node.family], 0)
+
+    def _node_port_addresses(self) -> Iterator[Address]:
+        """Choose the addresses on which node ports are sockets."""
+        node = self._node
+        if node.addresses or node.address is None:
+            yield from self._plan.node_port_addresses
+        else:
+            yield node.address
+        if serves_loopback(node, self._choices):
+            yield _LOOPBACK[node.family]

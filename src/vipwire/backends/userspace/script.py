@@ -1,0 +1,144 @@
+"""From a difference of chains and rules to the input of `iptables-restore --noflush`, and from its output back. Pure.
+
+A chain that is named is made or emptied; so only those whose rules never change are named when they change, and of
+all others single rules come and go. A table is committed as a whole or not at all.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from vipwire.backends.userspace.names import CHAINS, PORT, TABLES, Chain, Front, Key, Rule, Value
+from vipwire.reconcile.delta import Delta
+
+BUILT_IN: Final = frozenset({"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"})
+_LEADS: Final = re.compile(
+    r"(?P<head>.* -p (?P<protocol>tcp|udp) .*(?:--to-destination \S+:|--to-ports ))(?P<port>\d+)$"
+)
+Ports = Callable[[str], int]
+"""Tells the port of a front."""
+Fronts = Mapping[tuple[str, int], str]
+"""Names the front that has a port of a protocol (`tcp`, `udp`)."""
+
+
+def script(delta: Delta[Key, Value], old: Ports, new: Ports) -> str:
+    """Write a difference; nothing if it concerns no rule. `old` are the ports that rules to be removed lead to."""
+    return "".join(f"{line}\n" for table in TABLES for line in _table(table, delta, old, new))
+
+
+def _table(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iterator[str]:
+    lines = [*_chains(table, delta), *_rules(table, delta, old, new), *_deletions(table, delta)]
+    if lines:
+        yield f"*{table}"
+        yield from lines
+        yield "COMMIT"
+
+
+def _chains(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
+    coming = {**delta.added, **{key: value for key, (_, value) in delta.changed.items()}}
+    chains = {key: value for key, value in coming.items() if isinstance(key, Chain) and key.table == table}
+    yield from (f":{key.chain} - [0:0]" for key in chains)
+    for key, rules in chains.items():
+        yield from (f"-A {key.chain} {words}" for words in (rules if isinstance(rules, tuple) else ()))
+
+
+def _rules(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iterator[str]:
+    for rule, times in _of(table, delta.removed):
+        yield from (f"-D {rule.chain} {written(rule, old)}" for _ in range(times))
+    for key, (before, after) in delta.changed.items():
+        if isinstance(key, Rule) and key.table == table and isinstance(before, int) and isinstance(after, int):
+            yield from (f"-D {key.chain} {written(key, old)}" for _ in range(before - after))
+    for rule, times in _of(table, delta.added):
+        how = f"-I {rule.chain} 1" if rule.first else f"-A {rule.chain}"
+        yield from (f"{how} {written(rule, new)}" for _ in range(times))
+
+
+def _of(table: str, objects: Mapping[Key, Value]) -> Iterator[tuple[Rule, int]]:
+    for key, value in objects.items():
+        if isinstance(key, Rule) and key.table == table and isinstance(value, int):
+            yield key, value
+
+
+def _deletions(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
+    gone = [key.chain for key in delta.removed if isinstance(key, Chain) and key.table == table]
+    yield from (f"-F {chain}" for chain in gone)
+    yield from (f"-X {chain}" for chain in gone)
+
+
+def written(rule: Rule, ports: Ports) -> str:
+    """Write a rule with the port of its front."""
+    return rule.words.replace(PORT, str(ports(rule.front))) if rule.front else rule.words
+
+
+def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
+    """Collect our chains and rules from what iptables-save has printed, one table or several."""
+    found: dict[Key, Value] = {}
+    times: Counter[Rule] = Counter()
+    members: dict[Chain, list[str]] = {}
+    table = ""
+    for line in saved.splitlines():
+        if line.startswith("*"):
+            table = line[1:].strip()
+        elif line.startswith(":") and (chain := line[1:].partition(" ")[0]) in CHAINS.get(table, ()):
+            members[Chain(table, chain)] = []
+        elif line.startswith("-A "):
+            chain, _, words = line[3:].partition(" ")
+            if chain in CHAINS.get(table, ()):
+                members.setdefault(Chain(table, chain), []).append(words)
+            elif chain in BUILT_IN and _target(words) in CHAINS.get(table, ()):
+                times[_jump(table, chain, words)] += 1
+    for key, rules in members.items():
+        if key.chain in FIXED:
+            found[key] = tuple(rules)
+        else:
+            found[key] = None
+            times.update(_members(key, rules, fronts))
+    found.update((rule, many) for rule, many in times.items())
+    return found
+
+
+def _target(words: str) -> str:
+    return words.rpartition(" -j ")[2] if " -j " in words else words.removeprefix("-j ")
+
+
+FIXED: Final = frozenset({"KUBE-PORTALS-FILTER", "KUBE-PORTALS-REFUSE"})
+"""Chains whose rules never change, or all at once."""
+_LAST_JUMPS: Final = ("KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST")
+
+
+def _jump(table: str, chain: str, words: str) -> Rule:
+    return Rule(table, chain, words, first=_target(words) not in _LAST_JUMPS)
+
+
+def _members(key: Chain, rules: Iterable[str], fronts: Fronts) -> Iterator[Rule]:
+    """Read the rules of a chain. One that should be first and is not counts as another: it is replaced."""
+    at_head = True
+    for words in rules:
+        first = _target(words) in CHAINS[key.table] and words.startswith(("-s ", "-i "))
+        at_head = at_head and first
+        yield _rule(key, words, fronts)._replace(first=at_head)
+
+
+def _rule(key: Chain, words: str, fronts: Fronts) -> Rule:
+    found = _LEADS.fullmatch(words)
+    if found is not None:
+        front = fronts.get((found["protocol"], int(found["port"])))
+        if front is not None:
+            return Rule(key.table, key.chain, f"{found['head']}{PORT}", front)
+    return Rule(key.table, key.chain, words)
+
+
+def removal(saved: str) -> str:
+    """Write what removes all of ours from what iptables-save has printed; nothing where there is nothing."""
+    everything = read(saved, {})
+    return script(Delta(removed=everything), lambda _: 0, lambda _: 0) if everything else ""
+
+
+def rules_of(delta: Delta[Key, Value]) -> Delta[Key, Value]:
+    """Choose the part of a difference that is rules and chains."""
+    return Delta(
+        {key: value for key, value in delta.added.items() if not isinstance(key, Front)},
+        {key: value for key, value in delta.changed.items() if not isinstance(key, Front)},
+        {key: value for key, value in delta.removed.items() if not isinstance(key, Front)},
+    )

@@ -1,0 +1,81 @@
+"""What belongs to no Service: the chains, and how packets come to them.
+
+    nat     PREROUTING ▶ KUBE-PORTALS-CONTAINER ▶ (Pods) KUBE-PORTALS-POD
+            OUTPUT     ▶ KUBE-PORTALS-HOST
+            PREROUTING ▶ KUBE-NODEPORT-CONTAINER ▶ (Pods) KUBE-NODEPORT-POD      for addresses that serve node ports
+            OUTPUT     ▶ KUBE-NODEPORT-HOST
+    filter  INPUT      ▶ KUBE-NODEPORT-NON-LOCAL    accept what comes to node ports
+            INPUT      ▶ KUBE-NODEPORT-FILTER       node ports that refuse or drop
+            INPUT, FORWARD, OUTPUT ▶ KUBE-PORTALS-FILTER ▶ KUBE-PORTALS-DROP, KUBE-PORTALS-REJECT, else drop what goes
+                                     to an address of a ServiceCIDR: what is served has been translated by now
+
+The order of rules matters nowhere but between `first` ones and others.
+"""
+
+from collections.abc import Iterator
+
+from vipwire.backends.userspace import names
+from vipwire.backends.userspace.names import CHAINS, FILTER, NAT, Chain, Key, Rule, Rules, Value
+from vipwire.backends.userspace.settings import Bind, Choices
+from vipwire.backends.userspace.words import LOCAL, LOOPBACK, NEW, comment, from_pods, inside, join
+from vipwire.model.net import Family, Prefix
+from vipwire.plan.node import NodePlan
+
+_PORTALS_NOTE = "handle ClusterIPs; NOTE: this must be before the NodePort rules"
+_NODEPORT_NOTE = "handle service NodePorts; NOTE: this must be the last rule in the chain"
+_NON_LOCAL_NOTE = "Ensure that non-local NodePort traffic can flow"
+_FILTER_NOTE = "kubernetes service portals that answer nobody"
+_REFUSALS = {Family.IPV4: "icmp-port-unreachable", Family.IPV6: "icmp6-port-unreachable"}
+
+
+def node_objects(node: NodePlan, choices: Choices) -> dict[Key, Value]:
+    """Render everything that belongs to no Service; nothing where no rules are wanted."""
+    if choices.bind is not Bind.RULES:
+        return {}
+    fixed = {names.REFUSE: _refuse(node.family), names.PORTALS_FILTER: _portals_filter(node)}
+    objects: dict[Key, Value] = {
+        Chain(table, chain): fixed.get(chain) for table, chains in CHAINS.items() for chain in chains
+    }
+    objects.update((rule, 1) for rule in _jumps(node))
+    for pods in from_pods(node):
+        objects[Rule(NAT, names.PORTALS_CONTAINER, f"{pods} -j {names.PORTALS_POD}", first=True)] = 1
+        objects[Rule(NAT, names.NODEPORT_CONTAINER, f"{pods} -j {names.NODEPORT_POD}", first=True)] = 1
+    return objects
+
+
+def _jumps(node: NodePlan) -> Iterator[Rule]:
+    portals, filtering = comment(_PORTALS_NOTE), comment(_FILTER_NOTE)
+    yield Rule(NAT, "PREROUTING", f"{portals} -j {names.PORTALS_CONTAINER}", first=True)
+    yield Rule(NAT, "OUTPUT", f"{portals} -j {names.PORTALS_HOST}", first=True)
+    yield Rule(FILTER, "INPUT", f"{comment(_NON_LOCAL_NOTE)} -j {names.NODEPORT_NON_LOCAL}", first=True)
+    for chain in ("INPUT", "FORWARD", "OUTPUT"):
+        yield Rule(FILTER, chain, f"{NEW} {filtering} -j {names.PORTALS_FILTER}", first=True)
+    ports = comment(_NODEPORT_NOTE)
+    for prefix in node.node_port_addresses:
+        where = inside(prefix)
+        yield Rule(NAT, "PREROUTING", join(where, LOCAL, ports, f"-j {names.NODEPORT_CONTAINER}"))
+        yield Rule(NAT, "OUTPUT", join(where, LOCAL, ports, f"-j {names.NODEPORT_HOST}"))
+        yield Rule(FILTER, "INPUT", join(where, NEW, LOCAL, f"-j {names.NODEPORT_FILTER}"), first=True)
+
+
+def _refuse(family: Family) -> Rules:
+    """Tell a client that nobody is there: TCP by a reset, which connect() heeds at once."""
+    icmp = _REFUSALS[family]
+    return (
+        "-p tcp -j REJECT --reject-with tcp-reset",
+        f"-p udp -j REJECT --reject-with {icmp}",
+        f"-p sctp -j REJECT --reject-with {icmp}",
+    )
+
+
+def _portals_filter(node: NodePlan) -> Rules:
+    rest = (f"{inside(prefix)} {comment('no Service has this ClusterIP')} -j DROP" for prefix in node.service_cidrs)
+    return (f"-j {names.PORTALS_DROP}", f"-j {names.PORTALS_REJECT}", *rest)
+
+
+def serves_loopback(node: NodePlan, choices: Choices) -> bool:
+    """Tell whether node ports are served at loopback addresses: unless nodePortAddresses leaves them out."""
+    loopback: Prefix = LOOPBACK[node.family]
+    return choices.localhost_node_ports and any(
+        loopback.network in prefix or prefix.network in loopback for prefix in node.node_port_addresses
+    )

@@ -1,0 +1,39 @@
+"""userspace mode, as the suite sees it."""
+
+from tests.conformance.mode import Command, Harm, Mode
+
+from vipwire.model.net import Family
+
+TOOLS = {Family.IPV4: "iptables-nft", Family.IPV6: "ip6tables-nft"}
+
+
+def _iptables(text: str) -> dict[Family, Command]:
+    """Write a command of iptables for each family."""
+    return {family: (tool, "-w", "5", *text.split()) for family, tool in TOOLS.items()}
+
+
+def _shell(text: str) -> dict[Family, Command]:
+    return {family: ("sh", "-c", text.replace("TOOL", tool)) for family, tool in TOOLS.items()}
+
+
+_HARM = Harm(
+    wipes={
+        "the nat table is flushed": _iptables("-t nat -F"),
+        "everything is flushed": dict.fromkeys(Family, ("nft", "flush ruleset")),
+    },
+    pieces={
+        "a chain is emptied": _iptables("-t nat -F KUBE-PORTALS-CONTAINER"),
+        "a jump is removed": _shell(
+            'TOOL-save -t nat | grep -e "-A PREROUTING.*KUBE-PORTALS-CONTAINER" | sed s/-A/-D/ | '
+            "xargs TOOL -w 5 -t nat"
+        ),
+        "a refusal is removed": _iptables("-t filter -F KUBE-PORTALS-REFUSE"),
+    },
+    extra=_iptables("-t filter -I KUBE-PORTALS-FILTER -p tcp --dport 80 -j DROP"),
+    listing=_shell("(TOOL-save -t nat; TOOL-save -t filter) | grep KUBE- | sort"),
+    exact=_shell("(TOOL-save -t nat; TOOL-save -t filter) | grep KUBE- | sort"),
+    passing=r"\[\d+:\d+\]",
+    obstacle=(("nft", "-i"), "add table ip nat { flags owner; }\n"),
+)
+
+USERSPACE = (Mode("userspace", _HARM),)
