@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from vipwire.app import log
 from vipwire.app.config import Config, ProxyMode
+from vipwire.app.config_validation import port_range
 from vipwire.app.engine import Mode
 from vipwire.backends.iptables.build import LOOPBACK_SYSCTLS, build, leftovers
 from vipwire.backends.iptables.explain import IptablesExplainer
@@ -17,11 +18,14 @@ from vipwire.backends.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
 from vipwire.backends.iptables.nfacct import read_counter
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.ipvs import start as ipvs
+from vipwire.backends.ipvs.explain import IpvsExplainer
 from vipwire.backends.ipvs.kernel import Settings as IpvsSettings
 from vipwire.backends.ipvs.names import DEVICE
 from vipwire.backends.nftables.counters import Counters
 from vipwire.backends.nftables.explain import NftablesExplainer
 from vipwire.backends.nftables.kernel import NftablesBackend, Witness
+from vipwire.backends.userspace import build as userspace
+from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.errors import UnsupportedError
 from vipwire.host.kernel import KernelRelease, require_nftables, require_release
 from vipwire.model.net import Family, Prefix
@@ -67,6 +71,17 @@ def _ipvs(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[
     return dict(ipvs.build(families, settings, timeouts if prepare else None))
 
 
+def _userspace(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]:
+    ports = port_range(config.port_range) or range(0)
+    choices = Choices(
+        bind=Bind(config.userspace_bind),
+        ports=(ports[0], ports[-1]) if ports else (0, 0),
+        udp_timeout=config.udp_idle_timeout,
+        localhost_node_ports=config.iptables.localhost_node_ports,
+    )
+    return dict(userspace.build(families, choices, prepare=prepare))
+
+
 VIP_DEVICES = frozenset({DEVICE})
 """Devices whose addresses are VIPs, not the machine's own."""
 
@@ -81,9 +96,11 @@ _MODES: dict[ProxyMode, _Build] = {
     ProxyMode.NFTABLES: _nftables,
     ProxyMode.IPTABLES: _iptables,
     ProxyMode.IPVS: _ipvs,
+    ProxyMode.USERSPACE: _userspace,
 }
 _EXPLAINERS: dict[ProxyMode, Callable[[Family, Any], Explainer[Any, Any]]] = {
     ProxyMode.NFTABLES: lambda family, _: NftablesExplainer(family),
+    ProxyMode.IPVS: lambda family, _: IpvsExplainer(family),
     ProxyMode.IPTABLES: lambda _, backend: IptablesExplainer(backend),
 }
 
@@ -104,6 +121,8 @@ def mode_sysctls(config: Config) -> tuple[Sysctl, ...]:
     """Name the kernel settings that the selected mode wants."""
     if config.proxy_mode is ProxyMode.IPVS:
         return ipvs.ipvs_sysctls(KernelRelease.running()[:2], strict_arp=config.ipvs.strict_arp)
+    if config.proxy_mode is ProxyMode.USERSPACE:
+        return userspace.SYSCTLS
     loopback = config.proxy_mode is ProxyMode.IPTABLES and config.iptables.localhost_node_ports
     return LOOPBACK_SYSCTLS if loopback else ()
 
@@ -127,6 +146,10 @@ def every_mode(families: Iterable[Family]) -> Iterator[tuple[ProxyMode, Family, 
         if name is ProxyMode.IPTABLES:
             for each in leftovers(families):
                 yield name, each.family, each
+            continue
+        if name is ProxyMode.USERSPACE:
+            for left in userspace.leftovers(families):
+                yield name, left.family, left
             continue
         with contextlib.suppress(UnsupportedError):
             for family, mode in make(Config(), families, prepare=False).items():

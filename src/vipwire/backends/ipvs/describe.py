@@ -26,7 +26,7 @@ def _describe_rules(key: SetName | Entry | ChainName) -> str:
         case SetName(name):
             return f"ipset {name}"
         case Entry(name, element):
-            return f"ipset {name} {_element(element)}"
+            return f"ipset {name} {describe_element(element)}"
         case ChainName(table, chain):
             return f"iptables -t {table} chain {chain}"
 
@@ -40,7 +40,7 @@ def describe_server(key: VirtualServer | RealServer) -> str:
     return f"{Protocol(key.protocol).name} {format_endpoint(key.address, key.port)}"
 
 
-def _element(element: Element) -> str:
+def describe_element(element: Element) -> str:
     """Print an element as ipset does."""
     parts = [format_address(element.address)] if element.address else []
     if element.port:

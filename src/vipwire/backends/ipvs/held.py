@@ -1,0 +1,82 @@
+"""All objects of ipvs mode, arranged for looking up what a packet meets. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, Rules, SetName, Steer, Vip
+from vipwire.model.net import Address, Prefix
+from vipwire.netlink.ipset import Element, SetSpec, SetType
+from vipwire.netlink.ipvs import Forwarding, RealServer, Scheduling, VirtualServer
+
+_Place = tuple[Address, int, int]
+
+
+@dataclass(slots=True)
+class Held:
+    """What the kernel holds, or should hold. Real servers are in the kernel's order, where it was read."""
+
+    chains: dict[ChainName, Rules] = field(default_factory=dict)
+    sets: dict[str, SetSpec] = field(default_factory=dict)
+    elements: dict[str, dict[Element, int]] = field(default_factory=dict)
+    ranges: dict[tuple[str, _Place], list[Prefix]] = field(default_factory=dict)
+    servers: dict[VirtualServer, Scheduling] = field(default_factory=dict)
+    reals: dict[VirtualServer, dict[RealServer, Forwarding]] = field(default_factory=dict)
+    vips: set[Address] = field(default_factory=set)
+    steered: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, objects: Mapping[ObjectKey, Object]) -> Self:
+        """Arrange objects."""
+        held = cls()
+        for key, value in objects.items():
+            held._put(key, value)
+        return held
+
+    def _put(self, key: ObjectKey, value: Object) -> None:
+        match key, value:
+            case RealServer(), Forwarding():
+                self.reals.setdefault(key.server, {})[key] = value
+            case VirtualServer(), Scheduling():
+                self.servers[key] = value
+            case Entry(name, element), int(mark):
+                self.elements.setdefault(name, {})[element] = mark
+                if isinstance(element.other, Prefix):
+                    place = element.address, element.protocol, element.port
+                    self.ranges.setdefault((name, place), []).append(element.other)
+            case SetName(name), SetSpec():
+                self.sets[name] = value
+            case _:
+                self._put_place(key, value)
+
+    def _put_place(self, key: ObjectKey, value: Object) -> None:
+        match key:
+            case ChainName():
+                self.chains[key] = value if isinstance(value, tuple) else ()  # type: ignore[assignment]
+            case Vip(address):
+                self.vips.add(address)
+            case Steer(mark):
+                self.steered.add(mark)
+
+    def find(self, name: str, addresses: tuple[Address, ...], protocol: int, port: int) -> Element | None:
+        """Find the element of a set that a packet meets; `addresses` are those that its fields are compared with.
+
+        Which there are the set's type says: one, and where it has two, a second one.
+        """
+        spec = self.sets.get(name)
+        held = self.elements.get(name)
+        if spec is None or not held or not addresses:
+            return None
+        first, last = addresses[0], addresses[-1]
+        if spec.type is SetType.ADDRESS_PORT_PREFIX:
+            for prefix in self.ranges.get((name, (first, protocol, port)), ()):
+                if last in prefix:
+                    return Element(first, protocol, port, prefix)
+            return None
+        wanted = {
+            SetType.ADDRESS: Element(first),
+            SetType.PORT: Element(port=port),
+            SetType.ADDRESS_PORT: Element(first, protocol, port),
+            SetType.ADDRESS_PORT_ADDRESS: Element(first, protocol, port, last),
+        }[spec.type]
+        return wanted if wanted in held else None
