@@ -18,6 +18,7 @@ from vipwire.backends.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
 from vipwire.backends.iptables.nfacct import read_counter
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.ipvs import start as ipvs
+from vipwire.backends.ipvs.explain import IpvsExplainer
 from vipwire.backends.ipvs.kernel import Settings as IpvsSettings
 from vipwire.backends.ipvs.names import DEVICE
 from vipwire.backends.nftables.counters import Counters
@@ -99,6 +100,7 @@ _MODES: dict[ProxyMode, _Build] = {
 }
 _EXPLAINERS: dict[ProxyMode, Callable[[Family, Any], Explainer[Any, Any]]] = {
     ProxyMode.NFTABLES: lambda family, _: NftablesExplainer(family),
+    ProxyMode.IPVS: lambda family, _: IpvsExplainer(family),
     ProxyMode.IPTABLES: lambda _, backend: IptablesExplainer(backend),
 }
 
