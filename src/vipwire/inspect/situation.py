@@ -166,7 +166,7 @@ def take(config: Config, store: Store, kernel: Kernel) -> Situation:
 
 def planned(config: Config, store: Store, drained: frozenset[Drain] | None = None) -> Situation:
     """Look at what is planned only; with other drained endpoints than this node's, if they are given."""
-    addresses = read_addresses()
+    addresses = tuple(item for item in read_addresses() if item.interface not in VIP_DEVICES)
     drained = now_drained(config) if drained is None else drained
     sides = tuple(plan_side(config, store, family, addresses, drained) for family in families())
     return Situation(config, node_name(config), store, addresses, sides)
