@@ -1,0 +1,119 @@
+"""Who comes with which credentials: client certificates of our authority, and bearer tokens from a file.
+
+The file of tokens has Kubernetes' form (--token-auth-file): `token,user,uid,"group1,group2"`, a line each. It is written
+once, with a token for each role; whoever changes it restarts the server.
+"""
+
+import base64
+import csv
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from aiohttp import web
+
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.guard import ANONYMOUS, Role, User
+from vipwire.cluster.ca import Authority, write_private
+from vipwire.errors import ConfigError
+
+_AUTHENTICATED: Final = "system:authenticated"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A user that the cluster makes credentials for; `file` names them."""
+
+    file: str
+    user: str
+    role: Role
+
+
+IDENTITIES: Final = (
+    Identity("admin", "kubernetes-admin", Role.ADMIN),
+    Identity("node", "system:kube-proxy", Role.NODE),
+    Identity("view", "viewer", Role.VIEW),
+)
+
+
+class Access:
+    """Tells who sends a request. Tokens are kept as hashes, and so compared without telling how far they agree."""
+
+    def __init__(self, tokens: Mapping[str, User]) -> None:
+        self._users = {_digest(token): user for token, user in tokens.items()}
+
+    def identify(self, request: web.Request) -> User:
+        """Tell the user: by token if one is sent, by certificate, or nobody. Raise ApiError 401 for a wrong token."""
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme:
+            user = self._users.get(_digest(token.strip())) if scheme.lower() == "bearer" else None
+            if user is None:
+                raise ApiError(401, "Unauthorized", "Unauthorized")
+            return user
+        certificate = request.transport.get_extra_info("peercert") if request.transport else None
+        return _of_certificate(certificate) if certificate else ANONYMOUS
+
+
+def load_tokens(path: Path) -> dict[str, User]:
+    """Read the file of tokens; write it first if there is none. Raise ConfigError that names the line."""
+    if not path.exists():
+        rows = (f'{secrets.token_urlsafe(32)},{i.user},{i.file},"{i.role.value}"\n' for i in IDENTITIES)
+        write_private(path, "".join(rows).encode())
+    users: dict[str, User] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for number, row in enumerate(csv.reader(file, skipinitialspace=True), 1):
+                if not row or row[0].startswith("#"):
+                    continue
+                if len(row) not in (3, 4) or not row[0] or not row[1]:
+                    raise ConfigError(f'{path}: line {number}: expected token,user,uid,"group1,group2"')
+                groups = tuple(filter(None, row[3].split(","))) if len(row) == 4 else ()
+                users[row[0]] = User(row[1], (*groups, _AUTHENTICATED))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return users
+
+
+def write_kubeconfigs(folder: Path, authority: Authority, url: str) -> Path:
+    """Write a kubeconfig for each role, with a client certificate of its own; give the admin's path."""
+    trusted = authority.pair.certificate.read_bytes()
+    for identity in IDENTITIES:
+        pair = authority.client(identity.file, identity.user, (identity.role.value,))
+        text = yaml.safe_dump(
+            _kubeconfig(url, identity.user, trusted, pair.certificate.read_bytes(), pair.key.read_bytes()),
+            sort_keys=False,
+        )
+        write_private(folder / f"{identity.file}.kubeconfig", text.encode())
+    return folder / "admin.kubeconfig"
+
+
+def _kubeconfig(url: str, user: str, trusted: bytes, certificate: bytes, key: bytes) -> dict[str, Any]:
+    credentials = {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "vipwire", "cluster": {"server": url, "certificate-authority-data": _base64(trusted)}}],
+        "users": [{"name": user, "user": credentials}],
+        "contexts": [{"name": "vipwire", "context": {"cluster": "vipwire", "user": user}}],
+        "current-context": "vipwire",
+    }
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _of_certificate(certificate: Mapping[str, Any]) -> User:
+    """Read a user from the subject of a certificate that TLS has verified."""
+    parts = [pair for part in certificate.get("subject", ()) for pair in part]
+    name = next((value for key, value in parts if key == "commonName"), "")
+    groups = tuple(value for key, value in parts if key == "organizationName")
+    return User(name, (*groups, _AUTHENTICATED)) if name else ANONYMOUS
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="replace")).digest()

@@ -1,0 +1,155 @@
+"""What the API refuses, as Kubernetes' Status: code, reason, words that name the object and the field.
+
+The sentences are those that its API machinery forms (apimachinery/pkg/api/errors and util/validation/field), since
+clients and people search for them.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that is wrong in an object: which field, the machine's word, and a sentence."""
+
+    field: str
+    reason: str
+    message: str
+
+    @property
+    def text(self) -> str:
+        """The field with the sentence."""
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+class ApiError(Exception):
+    """An answer that is not what was asked for."""
+
+    def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code, self.reason, self.message = code, reason, message
+        self.details = details or {}
+
+    def status(self) -> dict[str, Any]:
+        """The answer's body."""
+        status = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        }
+        return status | ({"details": self.details} if self.details else {})
+
+
+def required(field: str, detail: str = "") -> Cause:
+    """Say that a field is missing."""
+    return Cause(field, "FieldValueRequired", f"Required value{_colon(detail)}")
+
+
+def invalid(field: str, value: Any, detail: str) -> Cause:
+    """Say that a value is not allowed, and what is."""
+    return Cause(field, "FieldValueInvalid", f"Invalid value: {json.dumps(value)}{_colon(detail)}")
+
+
+def unsupported(field: str, value: Any, allowed: Iterable[str]) -> Cause:
+    """Say that a value is none of those that exist."""
+    choices = ", ".join(f'"{choice}"' for choice in allowed)
+    detail = f"supported values: {choices}"
+    return Cause(field, "FieldValueNotSupported", f"Unsupported value: {json.dumps(value)}: {detail}")
+
+
+def duplicate(field: str, value: Any) -> Cause:
+    """Say that a value stands twice in a list."""
+    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {json.dumps(value)}")
+
+
+def forbidden(field: str, detail: str) -> Cause:
+    """Say that a field may not be set here."""
+    return Cause(field, "FieldValueForbidden", f"Forbidden{_colon(detail)}")
+
+
+def too_long(field: str, most: int) -> Cause:
+    """Say that a text is too long."""
+    return Cause(field, "FieldValueTooLong", f"Too long: may not be more than {most} bytes")
+
+
+def too_many(field: str, count: int, most: int) -> Cause:
+    """Say that a list is too long."""
+    return Cause(field, "FieldValueTooMany", f"Too many: {count}: must have at most {most} items")
+
+
+def not_valid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiError:
+    """Refuse an object for what is wrong in it: 422."""
+    listed = tuple(dict.fromkeys(causes))
+    texts = [cause.text for cause in listed]
+    what = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    described = f"{kind}.{group}" if group else kind
+    details = {
+        "name": name,
+        "group": group,
+        "kind": kind,
+        "causes": [{"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in listed],
+    }
+    return ApiError(422, "Invalid", f'{described} "{name}" is invalid: {what}', _compact(details))
+
+
+def not_found(resource: str, name: str) -> ApiError:
+    """Say that an object does not exist; `resource` with its group."""
+    return ApiError(404, "NotFound", f'{resource} "{name}" not found', _about(resource, name))
+
+
+def already_exists(resource: str, name: str) -> ApiError:
+    """Say that a name is taken."""
+    return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', _about(resource, name))
+
+
+def conflict(resource: str, name: str, why: str = "") -> ApiError:
+    """Say that an object is not as the caller last saw it."""
+    why = why or ("the object has been modified; please apply your changes to the latest version and try again")
+    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+    return ApiError(409, "Conflict", message, _about(resource, name))
+
+
+def bad_request(message: str) -> ApiError:
+    """Say that a request makes no sense."""
+    return ApiError(400, "BadRequest", message)
+
+
+def expired(message: str) -> ApiError:
+    """Say that a revision is gone: list again."""
+    return ApiError(410, "Expired", message)
+
+
+def refused(resource: str, name: str, why: str) -> ApiError:
+    """Say that somebody may not do something: 403."""
+    about = f'{resource} "{name}"' if name else resource
+    return ApiError(403, "Forbidden", f"{about} is forbidden: {why}", _about(resource, name))
+
+
+def internal(message: str) -> ApiError:
+    """Say that it is the server's fault."""
+    details = {"causes": [{"message": message}]}
+    return ApiError(500, "InternalError", f"Internal error occurred: {message}", details)
+
+
+def no_such_page() -> ApiError:
+    """Answer a path that leads nowhere."""
+    return ApiError(404, "NotFound", "the server could not find the requested resource")
+
+
+def _about(resource: str, name: str) -> dict[str, Any]:
+    plural, _, group = resource.partition(".")
+    return _compact({"name": name, "group": group, "kind": plural})
+
+
+def _compact(details: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in details.items() if value}
+
+
+def _colon(detail: str) -> str:
+    return f": {detail}" if detail else ""

@@ -1,0 +1,86 @@
+"""Who may do what: three roles, told by the groups of a user. Pure.
+
+    admin   group system:masters     everything
+    node    group system:nodes       what a service proxy and a kubelet of this system read and report
+    view    group vipwire:view       reads everything but Secrets
+
+Nobody else may do anything but ask for version, health and discovery's root.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from vipwire.cluster.api.errors import ApiError, refused
+from vipwire.cluster.api.route import Route
+
+_READ: Final = frozenset({"get", "list", "watch"})
+_WRITE: Final = frozenset({"create", "update", "patch"})
+_ALL: Final = _READ | _WRITE | {"delete"}
+
+_NODE_RIGHTS: Final = {
+    **dict.fromkeys(("services", "endpoints", "endpointslices", "namespaces", "configmaps"), _READ),
+    **dict.fromkeys(("servicecidrs", "ipaddresses", "ingresses", "ingressclasses"), _READ),
+    **dict.fromkeys(("nodes", "pods"), _READ | _WRITE),
+    "nodes/status": _READ | _WRITE,
+    "pods/status": _READ | _WRITE,
+    "events": _READ | _WRITE,
+    "leases": _ALL,
+}
+
+
+class Role(Enum):
+    """What somebody may do, with the group that says so."""
+
+    ADMIN = "system:masters"
+    NODE = "system:nodes"
+    VIEW = "vipwire:view"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks: a name and groups, as a certificate or a token has them."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+
+
+ANONYMOUS: Final = User("system:anonymous", ("system:unauthenticated",))
+_OPEN: Final = frozenset({"/version", "/healthz", "/livez", "/readyz"})
+
+
+def may_ask(user: User, path: str) -> bool:
+    """Tell whether somebody may read a page that is about no object: discovery, OpenAPI, version, health."""
+    return path.rstrip("/") in _OPEN or path.startswith(("/livez/", "/readyz/")) or bool(_roles(user.groups))
+
+
+def allows(user: User, route: Route) -> bool:
+    """Tell whether somebody may do something to an object."""
+    roles = _roles(user.groups)
+    if Role.ADMIN in roles:
+        return True
+    plural = route.resource.plural
+    if Role.VIEW in roles and route.verb in _READ and plural != "secrets":
+        return True
+    what = f"{plural}/{route.subresource}" if route.subresource else plural
+    return Role.NODE in roles and route.verb in _NODE_RIGHTS.get(what, frozenset())
+
+
+def refusal(user: User, route: Route) -> ApiError:
+    """Say what somebody may not do, in Kubernetes' sentence."""
+    resource = route.resource
+    what = f"{resource.plural}/{route.subresource}" if route.subresource else resource.plural
+    where = f' in the namespace "{route.namespace}"' if route.namespace else " at the cluster scope"
+    why = f'User "{user.name}" cannot {route.verb} resource "{what}" in API group "{resource.group}"{where}'
+    return refused(resource.id, route.name, why)
+
+
+def page_refusal(user: User, path: str, method: str) -> ApiError:
+    """Say that somebody may not read a page."""
+    why = f'User "{user.name}" cannot {method.lower()} path "{path}"'
+    return ApiError(403, "Forbidden", f"forbidden: {why}")
+
+
+def _roles(groups: Iterable[str]) -> set[Role]:
+    return {role for role in Role if role.value in groups}

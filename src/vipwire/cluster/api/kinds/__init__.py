@@ -1,0 +1,1 @@
+"""The kinds of objects that are served: one declaration each."""

@@ -1,0 +1,30 @@
+"""All kinds that are served, in the order in which a namespace is emptied."""
+
+from typing import Final
+
+from vipwire.cluster.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire.cluster.api.kinds.networking import INGRESS_CLASSES, INGRESSES, IP_ADDRESSES, SERVICE_CIDRS
+from vipwire.cluster.api.kinds.node import NAMESPACES, NODES
+from vipwire.cluster.api.kinds.plain import CONFIG_MAPS, EVENTS, LEASES, SECRETS
+from vipwire.cluster.api.kinds.pod import PODS
+from vipwire.cluster.api.kinds.service import ENDPOINTS, SERVICES
+from vipwire.cluster.api.resource import Resource
+
+RESOURCES: Final[tuple[Resource, ...]] = (
+    INGRESSES,
+    SERVICES,
+    PODS,
+    ENDPOINTS,
+    ENDPOINT_SLICES,
+    CONFIG_MAPS,
+    SECRETS,
+    LEASES,
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    INGRESS_CLASSES,
+    SERVICE_CIDRS,
+    IP_ADDRESSES,
+)
+
+BY_ID: Final[dict[str, Resource]] = {resource.id: resource for resource in RESOURCES}

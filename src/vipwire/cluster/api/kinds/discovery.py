@@ -1,0 +1,123 @@
+"""EndpointSlices: types, columns, and what Kubernetes refuses (pkg/apis/discovery/validation)."""
+
+import ipaddress
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from vipwire.cluster.api import names
+from vipwire.cluster.api.cells import AGE, NAME, at, joined, path_cell
+from vipwire.cluster.api.errors import Cause, duplicate, invalid, required, too_many
+from vipwire.cluster.api.kinds.meta import META
+from vipwire.cluster.api.kinds.service import SERVICE_TYPES
+from vipwire.cluster.api.resource import Column, Object, Resource
+from vipwire.cluster.api.schema import Type, read_types
+
+_TABLE: Final = """
+kind EndpointSlice | Some of the endpoints of a Service.
+  addressType string required one=IPv4,IPv6,FQDN | What the addresses are. Cannot be changed.
+  endpoints []Endpoint atomic | The endpoints; 1000 at most.
+  ports []EndpointPort atomic | The ports that every endpoint has.
+Endpoint | One endpoint.
+  addresses []string required set | Its addresses; clients use the first.
+  conditions EndpointConditions | Whether it can be used.
+  deprecatedTopology {}string | Not used any more.
+  hints EndpointHints | Who should use it.
+  hostname string max=63 | Its name under the Service's.
+  nodeName string | The node that it is on.
+  targetRef ObjectReference | The Pod it belongs to.
+  zone string | The zone that it is in.
+EndpointConditions | Whether an endpoint can be used.
+  ready bool | Whether it takes connections.
+  serving bool | The same, also while it terminates.
+  terminating bool | Whether it is about to end.
+EndpointHints | Who should use an endpoint.
+  forNodes []ForNode atomic | Nodes.
+  forZones []ForZone atomic | Zones.
+ForNode | A node that should use an endpoint.
+  name string required | Its name.
+ForZone | A zone that should use an endpoint.
+  name string required | Its name.
+EndpointPort | A port of the endpoints.
+  appProtocol string | What is spoken, as a hint.
+  name string default= | Its name: that of the Service's port.
+  port int32 range=1..65535 | The number.
+  protocol string default=TCP one=TCP,UDP,SCTP | The protocol.
+"""
+_KNOWN: Final = META | {"ObjectReference": SERVICE_TYPES["ObjectReference"]}
+_TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.discovery.v1", _KNOWN)
+_MOST_ENDPOINTS, _MOST_PORTS, _MOST_ADDRESSES = 1000, 100, 100
+
+
+def _check(new: Object, old: Object | None) -> Iterator[Cause]:
+    kind, endpoints, ports = new.get("addressType"), new.get("endpoints") or [], new.get("ports") or []
+    if old is not None and old.get("addressType") != kind:
+        yield invalid("addressType", kind, "field is immutable")
+    if len(endpoints) > _MOST_ENDPOINTS:
+        yield too_many("endpoints", len(endpoints), _MOST_ENDPOINTS)
+    if len(ports) > _MOST_PORTS:
+        yield too_many("ports", len(ports), _MOST_PORTS)
+    for index, endpoint in enumerate(endpoints):
+        yield from _check_endpoint(endpoint, kind, f"endpoints[{index}]")
+    seen = set[str]()
+    for index, port in enumerate(ports):
+        name = port.get("name") or ""
+        if name in seen:
+            yield duplicate(f"ports[{index}].name", name)
+        elif name and (problem := names.label(name)):
+            yield invalid(f"ports[{index}].name", name, problem)
+        seen.add(name)
+
+
+def _check_endpoint(endpoint: Object, kind: str | None, path: str) -> Iterator[Cause]:
+    addresses = endpoint.get("addresses") or []
+    if not addresses:
+        yield required(f"{path}.addresses", "must contain at least 1 address")
+    if len(addresses) > _MOST_ADDRESSES:
+        yield too_many(f"{path}.addresses", len(addresses), _MOST_ADDRESSES)
+    for index, address in enumerate(addresses):
+        if problem := _problem(address, kind):
+            yield invalid(f"{path}.addresses[{index}]", address, problem)
+    if endpoint.get("hostname") and (problem := names.label(endpoint["hostname"])):
+        yield invalid(f"{path}.hostname", endpoint["hostname"], problem)
+
+
+def _problem(address: str, kind: str | None) -> str:
+    if kind == "FQDN":
+        return names.subdomain(address)
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return "must be a valid IP address"
+    if f"IPv{parsed.version}" != kind:
+        return f"must be an {kind} address"
+    if parsed.is_unspecified or parsed.is_loopback or parsed.is_link_local or parsed.is_multicast:
+        what = "unspecified" if parsed.is_unspecified else "loopback" if parsed.is_loopback else "link-local"
+        return f"may not be {'multicast' if parsed.is_multicast else what}"
+    return ""
+
+
+def _ports(value: Object, _now: datetime) -> str:
+    return joined((port.get("port") or "*" for port in value.get("ports") or ()), most=3).replace("<none>", "<unset>")
+
+
+def _endpoints(value: Object, _now: datetime) -> str:
+    addresses = [at(endpoint, "addresses", 0) for endpoint in value.get("endpoints") or ()]
+    return joined(filter(None, addresses), most=3).replace("<none>", "<unset>")
+
+
+ENDPOINT_SLICES: Final = Resource(
+    kind="EndpointSlice",
+    plural="endpointslices",
+    group="discovery.k8s.io",
+    type=_TYPES["EndpointSlice"],
+    counts_generations=True,
+    check=_check,
+    columns=(
+        NAME,
+        Column("AddressType", path_cell("addressType")),
+        Column("Ports", _ports),
+        Column("Endpoints", _endpoints),
+        AGE,
+    ),
+)

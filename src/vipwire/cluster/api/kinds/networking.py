@@ -1,0 +1,230 @@
+"""Ingresses, their classes, and where Services' addresses come from: ServiceCIDRs and IPAddresses."""
+
+import ipaddress
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from vipwire.cluster.api import names
+from vipwire.cluster.api.cells import AGE, NAME, at, joined, path_cell
+from vipwire.cluster.api.errors import Cause, invalid, required
+from vipwire.cluster.api.kinds.meta import META
+from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
+from vipwire.cluster.api.resource import Column, Object, Resource
+from vipwire.cluster.api.schema import Type, read_types
+
+_LOCAL: Final = """
+TypedLocalObjectReference | Names an object of the same namespace.
+  apiGroup string | The group of its kind.
+  kind string required | Its kind.
+  name string required | Its name.
+"""
+_TABLE: Final = """
+kind Ingress | How requests from outside reach Services, by host and path.
+  spec IngressSpec | What is wanted.
+  status IngressStatus default={} | What is the case.
+IngressSpec | Which requests go where.
+  defaultBackend IngressBackend | Where requests go that no rule matches.
+  ingressClassName string | Which controller does it.
+  rules []IngressRule atomic | Which requests go where, by host.
+  tls []IngressTLS atomic | Certificates.
+IngressRule | Requests for one host.
+  host string | The host; all if not given.
+  http HTTPIngressRuleValue | Where they go, by path.
+HTTPIngressRuleValue | Where requests go, by path.
+  paths []HTTPIngressPath required atomic | The paths.
+HTTPIngressPath | Where requests for a path go.
+  backend IngressBackend required | Where they go.
+  path string | The path.
+  pathType string required one=Exact,ImplementationSpecific,Prefix | How paths are compared.
+IngressBackend | Where requests go.
+  resource TypedLocalObjectReference atomic | An object that is no Service.
+  service IngressServiceBackend | A Service.
+IngressServiceBackend | A Service as a backend.
+  name string required | Its name.
+  port ServiceBackendPort | Its port.
+ServiceBackendPort | A port of a Service, by name or number.
+  name string | Its name.
+  number int32 range=0..65535 | Its number.
+IngressTLS | A certificate for hosts.
+  hosts []string atomic | The hosts.
+  secretName string | The Secret with certificate and key.
+IngressStatus | What is the case about an Ingress.
+  loadBalancer IngressLoadBalancerStatus default={} | Where it can be reached.
+IngressLoadBalancerStatus | Where an Ingress can be reached.
+  ingress []IngressLoadBalancerIngress atomic | The addresses.
+IngressLoadBalancerIngress | An address of an Ingress.
+  hostname string | A name.
+  ip string | An address.
+  ports []IngressPortStatus atomic | State of single ports.
+IngressPortStatus | State of one port.
+  error string | What is wrong with it.
+  port int32 required | The port.
+  protocol string required | Its protocol.
+kind IngressClass | Who serves Ingresses of this class.
+  spec IngressClassSpec | What is wanted.
+IngressClassSpec | Who serves a class.
+  controller string max=250 | The controller.
+  parameters IngressClassParametersReference | An object with its parameters.
+IngressClassParametersReference | Names an object with parameters.
+  apiGroup string | The group of its kind.
+  kind string required | Its kind.
+  name string required | Its name.
+  namespace string | Its namespace.
+  scope string one=Cluster,Namespace | Whether it has one.
+kind ServiceCIDR | Ranges that ClusterIPs are taken from.
+  spec ServiceCIDRSpec | What is wanted.
+  status ServiceCIDRStatus default={} | What is the case.
+ServiceCIDRSpec | Ranges of addresses.
+  cidrs []string atomic | One range, or one of each family. Cannot be changed.
+ServiceCIDRStatus | What is the case about ranges.
+  conditions []Condition key=type merge=type | Ready: whether addresses are taken from it.
+kind IPAddress | An address that is taken.
+  spec IPAddressSpec | By whom.
+IPAddressSpec | Whose address it is.
+  parentRef ParentReference required | The object.
+ParentReference | Names the owner of an address.
+  group string | Its group.
+  name string required | Its name.
+  namespace string | Its namespace.
+  resource string required | Its plural.
+"""
+_REFERENCES: Final = read_types(_LOCAL, CORE_PREFIX, META)
+_TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.networking.v1", META | _REFERENCES)
+
+
+def _check_ingress(new: Object, _old: Object | None) -> Iterator[Cause]:
+    spec = new.get("spec") or {}
+    if not spec.get("rules") and not spec.get("defaultBackend"):
+        yield invalid("spec", None, "either `defaultBackend` or `rules` must be specified")
+    if spec.get("defaultBackend"):
+        yield from _check_backend(spec["defaultBackend"], "spec.defaultBackend")
+    for index, rule in enumerate(spec.get("rules") or ()):
+        host, base = rule.get("host"), f"spec.rules[{index}]"
+        if host and (problem := names.subdomain(host.removeprefix("*."))):
+            yield invalid(f"{base}.host", host, problem)
+        for number, path in enumerate(at(rule, "http", "paths") or ()):
+            where = f"{base}.http.paths[{number}]"
+            if path.get("pathType") != "ImplementationSpecific" and not (path.get("path") or "").startswith("/"):
+                yield invalid(f"{where}.path", path.get("path"), "must be an absolute path")
+            yield from _check_backend(path.get("backend") or {}, f"{where}.backend")
+
+
+def _check_backend(backend: Object, path: str) -> Iterator[Cause]:
+    service = backend.get("service")
+    if bool(service) == bool(backend.get("resource")):
+        yield required(path, "either `service` or `resource` must be specified, not both")
+    if service and bool(at(service, "port", "name")) == bool(at(service, "port", "number")):
+        yield required(f"{path}.service.port", "port name or number is required, not both")
+
+
+def _check_cidrs(new: Object, old: Object | None) -> Iterator[Cause]:
+    cidrs, families = at(new, "spec", "cidrs") or [], []
+    if not cidrs:
+        yield required("spec.cidrs", "at least one CIDR required")
+    for index, text in enumerate(cidrs):
+        try:
+            network = ipaddress.ip_network(text)
+        except ValueError as error:
+            yield invalid(f"spec.cidrs[{index}]", text, f"must be a valid CIDR value: {error}")
+        else:
+            families.append(network.version)
+    if len(cidrs) > 2 or len(set(families)) < len(families):
+        yield invalid("spec", cidrs, "may only hold up to 2 values, one for each IP family")
+    before = at(old, "spec", "cidrs")
+    if before and before != cidrs[: len(before)]:
+        yield invalid("spec.cidrs", cidrs, "field is immutable")
+
+
+def _check_address(new: Object, old: Object | None) -> Iterator[Cause]:
+    if old is not None and new.get("spec") != old.get("spec"):
+        yield invalid("spec.parentRef", at(new, "spec", "parentRef"), "field is immutable")
+
+
+def _address_name(value: str) -> str:
+    try:
+        return "" if str(ipaddress.ip_address(value)) == value else "must be in canonical form"
+    except ValueError:
+        return "must be a valid IP address"
+
+
+def _hosts(value: Object, _now: datetime) -> str:
+    hosts = [rule.get("host") or "*" for rule in at(value, "spec", "rules") or ()]
+    return joined(hosts or ["*"], most=3)
+
+
+def _ingress_address(value: Object, _now: datetime) -> str:
+    entries = at(value, "status", "loadBalancer", "ingress") or ()
+    return ",".join(entry.get("ip") or entry.get("hostname") or "" for entry in entries)
+
+
+def _parent(value: Object, _now: datetime) -> str:
+    parent = at(value, "spec", "parentRef") or {}
+    resource = f"{parent.get('resource')}.{parent['group']}" if parent.get("group") else parent.get("resource")
+    return "/".join(filter(None, (resource, parent.get("namespace"), parent.get("name"))))
+
+
+def _parameters(value: Object, _now: datetime) -> str:
+    found = at(value, "spec", "parameters")
+    if not found:
+        return "<none>"
+    group = f".{found['apiGroup']}" if found.get("apiGroup") else ""
+    return f"{found.get('kind')}{group}/{found.get('name')}"
+
+
+_GROUP: Final = "networking.k8s.io"
+
+INGRESSES: Final = Resource(
+    kind="Ingress",
+    plural="ingresses",
+    group=_GROUP,
+    type=_TYPES["Ingress"],
+    short_names=("ing",),
+    has_status=True,
+    counts_generations=True,
+    check=_check_ingress,
+    columns=(
+        NAME,
+        Column("Class", path_cell("spec", "ingressClassName")),
+        Column("Hosts", _hosts),
+        Column("Address", _ingress_address),
+        Column("Ports", lambda value, _: "80, 443" if at(value, "spec", "tls") else "80"),
+        AGE,
+    ),
+)
+INGRESS_CLASSES: Final = Resource(
+    kind="IngressClass",
+    plural="ingressclasses",
+    group=_GROUP,
+    type=_TYPES["IngressClass"],
+    namespaced=False,
+    counts_generations=True,
+    columns=(NAME, Column("Controller", path_cell("spec", "controller")), Column("Parameters", _parameters), AGE),
+)
+SERVICE_CIDRS: Final = Resource(
+    kind="ServiceCIDR",
+    plural="servicecidrs",
+    group=_GROUP,
+    type=_TYPES["ServiceCIDR"],
+    namespaced=False,
+    has_status=True,
+    check=_check_cidrs,
+    columns=(NAME, Column("CIDRs", lambda value, _: joined(at(value, "spec", "cidrs") or ())), AGE),
+)
+IP_ADDRESSES: Final = Resource(
+    kind="IPAddress",
+    plural="ipaddresses",
+    group=_GROUP,
+    type=_TYPES["IPAddress"],
+    namespaced=False,
+    short_names=("ip",),
+    name_rule=_address_name,
+    check=_check_address,
+    fields={
+        "spec.parentRef.group": lambda value: str(at(value, "spec", "parentRef", "group") or ""),
+        "spec.parentRef.resource": lambda value: str(at(value, "spec", "parentRef", "resource") or ""),
+        "spec.parentRef.namespace": lambda value: str(at(value, "spec", "parentRef", "namespace") or ""),
+        "spec.parentRef.name": lambda value: str(at(value, "spec", "parentRef", "name") or ""),
+    },
+    columns=(NAME, Column("ParentRef", _parent), AGE),
+)

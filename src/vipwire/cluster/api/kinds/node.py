@@ -1,0 +1,156 @@
+"""Nodes and namespaces."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from vipwire.cluster.api import names
+from vipwire.cluster.api.cells import AGE, NAME, NONE, UNKNOWN, at, joined, path_cell
+from vipwire.cluster.api.errors import Cause, forbidden
+from vipwire.cluster.api.kinds.meta import META
+from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
+from vipwire.cluster.api.resource import Column, Object, Resource
+from vipwire.cluster.api.schema import Type, read_types
+
+_TABLE: Final = """
+kind Node | A machine.
+  spec NodeSpec default={} | What is wanted.
+  status NodeStatus default={} | What is the case.
+NodeSpec | What is wanted of a node.
+  configSource any | Not used any more.
+  externalID string | Not used any more.
+  podCIDR string | The first of podCIDRs.
+  podCIDRs []string set merge=- | The ranges that Pods of this node have addresses of.
+  providerID string | What the cloud calls the machine.
+  taints []Taint atomic | What keeps Pods away.
+  unschedulable bool | Whether no new Pods are wanted.
+Taint | What keeps Pods away that do not tolerate it.
+  effect string required one=NoSchedule,PreferNoSchedule,NoExecute | What it does.
+  key string required | Its name.
+  timeAdded time | Since when.
+  value string | Its value.
+NodeStatus | What is the case about a node.
+  addresses []NodeAddress key=type merge=type | Addresses and names of the machine.
+  allocatable {}quantity | Resources for Pods.
+  capacity {}quantity | Resources of the machine.
+  conditions []NodeCondition key=type merge=type | Ready and others.
+  config any | Not used any more.
+  daemonEndpoints any | Where the kubelet listens.
+  declaredFeatures []string atomic | What the node can do.
+  features any | What its runtime can do.
+  images []any | Images that are there.
+  nodeInfo NodeSystemInfo | Versions.
+  phase string | Not used any more.
+  runtimeHandlers []any | Container runtimes.
+  volumesAttached []any | Volumes that are attached.
+  volumesInUse []string atomic | Volumes that are in use.
+NodeAddress | An address or a name of a machine.
+  address string required | The address.
+  type string required | InternalIP, ExternalIP, Hostname and others.
+NodeCondition | One aspect of a node's state.
+  lastHeartbeatTime time | When it was last heard of.
+  lastTransitionTime time | When it last changed.
+  message string | A sentence about why.
+  reason string | A word about why.
+  status string required | True, False or Unknown.
+  type string required | The aspect.
+NodeSystemInfo | Versions of what runs on a node.
+  architecture string | Its processor.
+  bootID string | This boot.
+  containerRuntimeVersion string | The container runtime.
+  kernelVersion string | The kernel.
+  kubeProxyVersion string | The service proxy.
+  kubeletVersion string | The kubelet.
+  machineID string | The machine.
+  operatingSystem string | linux.
+  osImage string | The distribution.
+  swap any | Its swap space.
+  systemUUID string | The machine, by its firmware.
+kind Namespace | A space for names of objects.
+  spec NamespaceSpec default={} | What is wanted.
+  status NamespaceStatus default={} | What is the case.
+NamespaceSpec | What is wanted of a namespace.
+  finalizers []string atomic | Who has to be done before it may go.
+NamespaceStatus | What is the case about a namespace.
+  conditions []NamespaceCondition key=type merge=type | What hinders its end.
+  phase string one=Active,Terminating | The step of its life.
+NamespaceCondition | One aspect of a namespace's state.
+  lastTransitionTime time | When it last changed.
+  message string | A sentence about why.
+  reason string | A word about why.
+  status string required | True, False or Unknown.
+  type string required | The aspect.
+"""
+
+_TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)
+_ROLE: Final = "node-role.kubernetes.io/"
+_KEPT: Final = ("default", "kube-system", "kube-public")
+
+
+def _node_status(value: Object, _now: datetime) -> str:
+    ready = [entry for entry in at(value, "status", "conditions") or () if entry.get("type") == "Ready"]
+    state = {"True": "Ready", "False": "NotReady"}.get(ready[0].get("status", "") if ready else "", "Unknown")
+    return f"{state},SchedulingDisabled" if at(value, "spec", "unschedulable") else state
+
+
+def _roles(value: Object, _now: datetime) -> str:
+    labels = at(value, "metadata", "labels") or {}
+    return joined(sorted(key.removeprefix(_ROLE) for key in labels if key.startswith(_ROLE)))
+
+
+def _address(kind: str, value: Object) -> str:
+    found = [entry.get("address") for entry in at(value, "status", "addresses") or () if entry.get("type") == kind]
+    return str(found[0] or NONE) if found else NONE
+
+
+def _prepare_namespace(new: Object, old: Object | None) -> None:
+    new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = new["metadata"]["name"]
+    if old is None:
+        new["spec"] = {"finalizers": ["kubernetes"]}
+        new["status"] = {"phase": "Active"}
+
+
+def _check_namespace(new: Object, _old: Object | None) -> Iterator[Cause]:
+    if at(new, "metadata", "deletionTimestamp") and new["metadata"]["name"] in _KEPT:
+        yield forbidden("metadata.name", "this namespace may not be deleted")
+
+
+NODES: Final = Resource(
+    kind="Node",
+    plural="nodes",
+    type=_TYPES["Node"],
+    namespaced=False,
+    short_names=("no",),
+    has_status=True,
+    declares_status=True,
+    fields={"spec.unschedulable": lambda value: str(bool(at(value, "spec", "unschedulable"))).lower()},
+    columns=(
+        NAME,
+        Column("Status", _node_status),
+        Column("Roles", _roles),
+        AGE,
+        Column("Version", path_cell("status", "nodeInfo", "kubeletVersion", absent="")),
+        Column("Internal-IP", lambda value, _: _address("InternalIP", value), priority=1),
+        Column("External-IP", lambda value, _: _address("ExternalIP", value), priority=1),
+        Column("OS-Image", path_cell("status", "nodeInfo", "osImage", absent=UNKNOWN), priority=1),
+        Column("Kernel-Version", path_cell("status", "nodeInfo", "kernelVersion", absent=UNKNOWN), priority=1),
+        Column(
+            "Container-Runtime",
+            path_cell("status", "nodeInfo", "containerRuntimeVersion", absent=UNKNOWN),
+            priority=1,
+        ),
+    ),
+)
+NAMESPACES: Final = Resource(
+    kind="Namespace",
+    plural="namespaces",
+    type=_TYPES["Namespace"],
+    namespaced=False,
+    short_names=("ns",),
+    has_status=True,
+    name_rule=names.label,
+    prepare=_prepare_namespace,
+    check=_check_namespace,
+    fields={"status.phase": lambda value: str(at(value, "status", "phase") or "")},
+    columns=(NAME, Column("Status", path_cell("status", "phase")), AGE),
+)

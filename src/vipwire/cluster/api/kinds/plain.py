@@ -1,0 +1,192 @@
+"""Kinds that are kept for others: ConfigMaps, Secrets, Events and Leases."""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from vipwire.cluster.api import names
+from vipwire.cluster.api.cells import AGE, NAME, age, at, path_cell
+from vipwire.cluster.api.errors import Cause, forbidden, invalid, required, too_long
+from vipwire.cluster.api.kinds.meta import META
+from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
+from vipwire.cluster.api.kinds.service import SERVICE_TYPES
+from vipwire.cluster.api.resource import Column, Object, Resource
+from vipwire.cluster.api.schema import Type, read_types
+
+_TABLE: Final = """
+kind ConfigMap | Texts for programs to read.
+  binaryData {}bytes | Bytes, in base64.
+  data {}string | Texts.
+  immutable bool | Whether nothing of it can be changed any more.
+kind Secret | Bytes that not everybody should read.
+  data {}bytes | Bytes, in base64.
+  immutable bool | Whether nothing of it can be changed any more.
+  stringData {}string | Texts; the server puts them into data.
+  type string default=Opaque | What it is for.
+kind Event | Something that happened to an object.
+  action string | What was done.
+  count int32 | How often it happened.
+  eventTime microtime | When it was first seen.
+  firstTimestamp time | When it first happened.
+  involvedObject ObjectReference required | What it happened to.
+  lastTimestamp time | When it last happened.
+  message string | A sentence about it.
+  reason string | A word about it.
+  related ObjectReference | Another object that has to do with it.
+  reportingComponent string | Who says so.
+  reportingInstance string | Which of them.
+  series any | How often, for events that go on.
+  source EventSource | Who says so, in older events.
+  type string | Normal or Warning.
+EventSource | Who reports an event.
+  component string | The program.
+  host string | The node.
+"""
+_LEASES: Final = """
+kind Lease | Who leads, or is alive.
+  spec LeaseSpec | Its contents.
+LeaseSpec | The contents of a lease.
+  acquireTime microtime | When the holder got it.
+  holderIdentity string | Who holds it.
+  leaseDurationSeconds int32 range=1..2147483647 | Seconds that it lasts.
+  leaseTransitions int32 | How often it changed hands.
+  preferredHolder string | Who should hold it.
+  renewTime microtime | When it was last renewed.
+  strategy string | How a holder is chosen.
+"""
+_TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META | SERVICE_TYPES)
+_COORDINATION: Final = read_types(_LEASES, "io.k8s.api.coordination.v1", META)
+_KEY: Final = re.compile("[-._a-zA-Z0-9]+")
+_MOST_BYTES: Final = 1 << 20
+
+
+def _prepare_secret(new: Object, _old: Object | None) -> None:
+    for key, text in (new.pop("stringData", None) or {}).items():
+        new.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
+
+
+def _check_data(new: Object, old: Object | None) -> Iterator[Cause]:
+    size = 0
+    for part in ("data", "binaryData"):
+        for key, value in (new.get(part) or {}).items():
+            if not _KEY.fullmatch(key) or len(key) > 253:
+                yield invalid(f"{part}[{key}]", key, "a valid config key must consist of alphanumeric characters")
+            size += len(value)
+    if size > _MOST_BYTES * 4 // 3:
+        yield too_long("", _MOST_BYTES)
+    if old and old.get("immutable"):
+        for part in ("data", "binaryData", "immutable"):
+            if (new.get(part) or None) != (old.get(part) or None):
+                yield forbidden(part, "field is immutable when `immutable` is set")
+
+
+def _check_secret(new: Object, old: Object | None) -> Iterator[Cause]:
+    yield from _check_data(new, old)
+    if old and old.get("type") != new.get("type"):
+        yield invalid("type", new.get("type"), "field is immutable")
+    if new.get("type") == "kubernetes.io/tls":
+        yield from (required(f"data[{key}]") for key in ("tls.crt", "tls.key") if key not in (new.get("data") or {}))
+    if new.get("type") == "kubernetes.io/dockerconfigjson" and ".dockerconfigjson" not in (new.get("data") or {}):
+        yield required("data[.dockerconfigjson]")
+
+
+def is_base64(text: str) -> bool:
+    """Tell whether a text is base64."""
+    try:
+        base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return True
+
+
+def _check_event(new: Object, _old: Object | None) -> Iterator[Cause]:
+    about = at(new, "involvedObject", "namespace") or ""
+    namespace = new["metadata"].get("namespace", "")
+    if about != namespace and not (about == "" and namespace == "default"):
+        yield invalid("involvedObject.namespace", about, "does not match event.namespace")
+
+
+def _last_seen(value: Object, now: datetime) -> str:
+    return age(value.get("lastTimestamp") or value.get("firstTimestamp") or value.get("eventTime"), now)
+
+
+def _object(value: Object, _now: datetime) -> str:
+    about = value.get("involvedObject") or {}
+    return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
+
+
+def _source(value: Object, _now: datetime) -> str:
+    component = at(value, "source", "component") or value.get("reportingComponent") or ""
+    host = at(value, "source", "host") or value.get("reportingInstance")
+    return f"{component}, {host}" if host else str(component)
+
+
+def _involved(name: str) -> Any:
+    return lambda value: str(at(value, "involvedObject", name) or "")
+
+
+_INVOLVED: Final = ("apiVersion", "fieldPath", "kind", "name", "namespace", "resourceVersion", "uid")
+
+CONFIG_MAPS: Final = Resource(
+    kind="ConfigMap",
+    plural="configmaps",
+    type=_TYPES["ConfigMap"],
+    short_names=("cm",),
+    check=_check_data,
+    columns=(
+        NAME,
+        Column("Data", lambda v, _: len(v.get("data") or ()) + len(v.get("binaryData") or ()), kind="integer"),
+        AGE,
+    ),
+)
+SECRETS: Final = Resource(
+    kind="Secret",
+    plural="secrets",
+    type=_TYPES["Secret"],
+    prepare=_prepare_secret,
+    check=_check_secret,
+    fields={"type": lambda value: str(value.get("type") or "")},
+    columns=(
+        NAME,
+        Column("Type", path_cell("type", absent="")),
+        Column("Data", lambda value, _: len(value.get("data") or ()), kind="integer"),
+        AGE,
+    ),
+)
+EVENTS: Final = Resource(
+    kind="Event",
+    plural="events",
+    type=_TYPES["Event"],
+    short_names=("ev",),
+    check=_check_event,
+    fields={
+        **{f"involvedObject.{name}": _involved(name) for name in _INVOLVED},
+        "reason": lambda value: str(value.get("reason") or ""),
+        "reportingComponent": lambda value: str(value.get("reportingComponent") or ""),
+        "source": lambda value: str(at(value, "source", "component") or value.get("reportingComponent") or ""),
+        "type": lambda value: str(value.get("type") or ""),
+    },
+    columns=(
+        Column("Last Seen", _last_seen),
+        Column("Type", path_cell("type", absent="")),
+        Column("Reason", path_cell("reason", absent="")),
+        Column("Object", _object),
+        Column("Subobject", path_cell("involvedObject", "fieldPath", absent=""), priority=1),
+        Column("Source", _source, priority=1),
+        Column("Message", lambda value, _: str(value.get("message") or "").strip()),
+        Column("First Seen", lambda v, now: age(v.get("firstTimestamp") or v.get("eventTime"), now), priority=1),
+        Column("Count", lambda value, _: value.get("count") or 1, kind="integer", priority=1),
+        Column("Name", path_cell("metadata", "name"), format="name", priority=1),
+    ),
+)
+LEASES: Final = Resource(
+    kind="Lease",
+    plural="leases",
+    group="coordination.k8s.io",
+    type=_COORDINATION["Lease"],
+    name_rule=names.subdomain,
+    columns=(NAME, Column("Holder", path_cell("spec", "holderIdentity", absent="")), AGE),
+)

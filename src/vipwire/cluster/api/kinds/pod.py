@@ -1,0 +1,157 @@
+"""Pods: columns, and what is refused. A Pod here is a workload that already runs, declared with its address."""
+
+import ipaddress
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from vipwire.cluster.api import names
+from vipwire.cluster.api.cells import AGE, NAME, NONE, at, path_cell
+from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, required
+from vipwire.cluster.api.kinds.pod_types import POD_TYPES
+from vipwire.cluster.api.resource import Column, Object, Resource
+
+_CHANGEABLE: Final = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
+
+
+def _prepare(new: Object, old: Object | None) -> None:
+    spec = new["spec"]
+    if old is None and not new.get("status"):
+        new["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
+    for container in (spec.get("containers") or []) + (spec.get("initContainers") or []):
+        container.setdefault("resources", {})
+        if container.get("image"):
+            tag = container["image"].rpartition("/")[2].partition("@")[0].partition(":")[2]
+            container.setdefault("imagePullPolicy", "Always" if tag in ("", "latest") else "IfNotPresent")
+    status = new.get("status") or {}
+    if status.get("podIP") and not status.get("podIPs"):
+        status["podIPs"] = [{"ip": status["podIP"]}]
+    elif status.get("podIPs") and not status.get("podIP"):
+        status["podIP"] = status["podIPs"][0].get("ip")
+
+
+def _check(new: Object, old: Object | None) -> Iterator[Cause]:
+    spec, seen = new["spec"], set[str]()
+    if not spec.get("containers"):
+        yield required("spec.containers")
+    for index, container in enumerate(spec.get("containers") or ()):
+        path, name = f"spec.containers[{index}]", container.get("name") or ""
+        if not name:
+            yield required(f"{path}.name")
+        elif problem := names.label(name):
+            yield invalid(f"{path}.name", name, problem)
+        elif name in seen:
+            yield duplicate(f"{path}.name", name)
+        if not container.get("image"):
+            yield required(f"{path}.image")
+        seen.add(name)
+        yield from _check_ports(container, path)
+    for name in ("hostname", "subdomain"):
+        if spec.get(name) and (problem := names.label(spec[name])):
+            yield invalid(f"spec.{name}", spec[name], problem)
+    yield from _check_addresses(new.get("status") or {})
+    if old is not None:
+        yield from _check_unchanged(spec, old.get("spec") or {})
+
+
+def _check_ports(container: Object, path: str) -> Iterator[Cause]:
+    seen = set[str]()
+    for index, port in enumerate(container.get("ports") or ()):
+        if not (name := port.get("name")):
+            continue
+        if problem := names.port_name(name):
+            yield invalid(f"{path}.ports[{index}].name", name, problem)
+        elif name in seen:
+            yield duplicate(f"{path}.ports[{index}].name", name)
+        seen.add(name)
+
+
+def _check_addresses(status: Object) -> Iterator[Cause]:
+    for index, entry in enumerate(status.get("podIPs") or ()):
+        try:
+            ipaddress.ip_address(entry.get("ip"))
+        except ValueError:
+            yield invalid(f"status.podIPs[{index}].ip", entry.get("ip"), "must be a valid IP address")
+
+
+def _check_unchanged(spec: Object, old: Object) -> Iterator[Cause]:
+    """Hold a Pod's spec fixed: what runs cannot be changed under it, but for its images and deadlines."""
+
+    def fixed(value: Object) -> Any:
+        kept = {key: part for key, part in value.items() if key not in _CHANGEABLE}
+        if not value.get("nodeName") or not old.get("nodeName"):  # it is bound once
+            kept.pop("nodeName", None)
+        strip = [{k: v for k, v in c.items() if k not in ("image", "imagePullPolicy")} for c in kept["containers"]]
+        return kept | {"containers": strip}
+
+    if fixed(spec) != fixed(old):
+        why = (
+            "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+        )
+        allowed = "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+        rest = "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+        yield forbidden("spec", f"{why}{allowed}{rest}")
+
+
+def _status(value: Object, _now: datetime) -> str:
+    if at(value, "metadata", "deletionTimestamp"):
+        return "Terminating"
+    for container in at(value, "status", "containerStatuses") or ():
+        for state in ("waiting", "terminated"):
+            if reason := at(container, "state", state, "reason"):
+                return str(reason)
+    return str(at(value, "status", "reason") or at(value, "status", "phase") or "Unknown")
+
+
+def _ready(value: Object, _now: datetime) -> str:
+    statuses = at(value, "status", "containerStatuses")
+    total = len(at(value, "spec", "containers") or ())
+    if statuses is None:  # nobody but a readiness condition tells
+        return f"{total if _condition(value, 'Ready') == 'True' else 0}/{total}"
+    return f"{sum(bool(status.get('ready')) for status in statuses)}/{total}"
+
+
+def _condition(value: Object, kind: str) -> str:
+    conditions = at(value, "status", "conditions") or ()
+    return next((str(entry.get("status")) for entry in conditions if entry.get("type") == kind), "")
+
+
+def _restarts(value: Object, _now: datetime) -> str:
+    return str(sum(status.get("restartCount", 0) for status in at(value, "status", "containerStatuses") or ()))
+
+
+def _gates(value: Object, _now: datetime) -> str:
+    gates = at(value, "spec", "readinessGates") or ()
+    met = sum(_condition(value, gate.get("conditionType", "")) == "True" for gate in gates)
+    return f"{met}/{len(gates)}" if gates else NONE
+
+
+PODS: Final = Resource(
+    kind="Pod",
+    plural="pods",
+    type=POD_TYPES["Pod"],
+    short_names=("po",),
+    categories=("all",),
+    has_status=True,
+    declares_status=True,
+    prepare=_prepare,
+    check=_check,
+    fields={
+        "spec.nodeName": lambda value: str(at(value, "spec", "nodeName") or ""),
+        "spec.restartPolicy": lambda value: str(at(value, "spec", "restartPolicy") or ""),
+        "spec.hostNetwork": lambda value: str(bool(at(value, "spec", "hostNetwork"))).lower(),
+        "status.phase": lambda value: str(at(value, "status", "phase") or ""),
+        "status.podIP": lambda value: str(at(value, "status", "podIP") or ""),
+    },
+    columns=(
+        NAME,
+        Column("Ready", _ready),
+        Column("Status", _status),
+        Column("Restarts", _restarts),
+        AGE,
+        Column("IP", path_cell("status", "podIP"), priority=1),
+        Column("Node", path_cell("spec", "nodeName"), priority=1),
+        Column("Nominated Node", path_cell("status", "nominatedNodeName"), priority=1),
+        Column("Readiness Gates", _gates, priority=1),
+    ),
+)

@@ -1,0 +1,102 @@
+"""Objects between bytes and dicts: encoding with a revision, names that the server makes, what the server keeps.
+
+An object is encoded once, when its revision is known; readers and watchers share these bytes.
+"""
+
+import secrets
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from vipwire.cluster.api.errors import ApiError, bad_request
+from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.store.record import Key, Record
+
+_ENCODER: Final = msgspec.json.Encoder()
+_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own: no vowels, so that no words come out
+KEPT_META: Final = ("name", "namespace", "uid", "creationTimestamp", "generateName", "selfLink")
+"""Metadata that stays as it was created."""
+
+
+def encode(value: Any) -> bytes:
+    """Write JSON."""
+    return _ENCODER.encode(value)
+
+
+def parse(body: bytes) -> Any:
+    """Read JSON; raise ApiError 400."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise bad_request(f"the body of the request is no JSON: {error}") from None
+
+
+def decoded(record: Record) -> Object:
+    """Read a record's object."""
+    value: Object = msgspec.json.decode(record.value)
+    return value
+
+
+def encoder(value: Object) -> Callable[[int], bytes]:
+    """Make the function that the store calls with an object's revision."""
+
+    def encode_at(revision: int) -> bytes:
+        value["metadata"]["resourceVersion"] = str(revision)
+        return encode(value)
+
+    return encode_at
+
+
+def key_of(resource: Resource, namespace: str, name: str) -> Key:
+    """Tell where an object is in the store."""
+    return Key(resource.id, namespace if resource.namespaced else "", name)
+
+
+def new_uid() -> str:
+    """Make a UID."""
+    return str(uuid.uuid4())
+
+
+def random_name(beginning: str) -> str:
+    """Make a name from generateName."""
+    return beginning[: 63 - 5] + "".join(secrets.choice(_LETTERS) for _ in range(5))
+
+
+def content(value: Object) -> Object:
+    """Select what is wanted of an object: all but metadata and status."""
+    return {key: part for key, part in value.items() if key not in ("metadata", "status", "apiVersion", "kind")}
+
+
+def check_identity(resource: Resource, value: Any, namespace: str) -> Object:
+    """Hold a body's kind and namespace against the path it was sent to; raise ApiError 400."""
+    if not isinstance(value, dict):
+        raise bad_request(f"the body of the request is no {resource.kind}")
+    kind, version = value.get("kind", resource.kind), value.get("apiVersion", resource.api_version)
+    if (kind, version) != (resource.kind, resource.api_version):
+        found = f"{version}, Kind={kind}"
+        raise bad_request(
+            f"the object provided is unrecognized: {found} is not {resource.api_version}, Kind={resource.kind}"
+        )
+    meta = value.get("metadata") or {}
+    if not isinstance(meta, dict):
+        raise bad_request("json: cannot unmarshal into field metadata of type ObjectMeta")
+    if resource.namespaced and namespace and meta.get("namespace") not in (None, "", namespace):
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    body: Object = {"apiVersion": resource.api_version, "kind": resource.kind, **value, "metadata": dict(meta)}
+    return body
+
+
+def wrong_uid(resource: Resource, name: str, wanted: str, found: str) -> ApiError:
+    """Refuse a change of an object that has been replaced by another of its name."""
+    why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+    message = f'Operation cannot be fulfilled on {resource.id} "{name}": {why}'
+    return ApiError(409, "Conflict", message, {"name": name, "group": resource.group, "kind": resource.plural})
+
+
+def without_nulls(value: Any) -> Any:
+    """Copy a value without nulls, which mean that nothing is said."""
+    if isinstance(value, dict):
+        return {key: without_nulls(part) for key, part in value.items() if part is not None}
+    return [without_nulls(part) for part in value if part is not None] if isinstance(value, list) else value

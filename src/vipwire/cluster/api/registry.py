@@ -1,0 +1,393 @@
+"""Objects as Kubernetes means them: created, changed, deleted under its rules. Controllers and HTTP use the same one.
+
+    body ─▶ identity ─▶ types, defaults ─▶ prepare ─▶ admission ─▶ checks ─▶ ownership ─▶ store
+
+Everything up to the store's acceptance happens without waiting, on the newest state, including what is still on its way
+to the disk: a change that names no resourceVersion cannot lose another's.
+
+In-process use, by controllers:
+
+    registry.store.scan("services"), registry.store.watch("services", revision)     records; `decoded(record)`
+    await registry.create(SERVICES, "default", value, Options(manager="allocator"))
+    await registry.change(SERVICES, "default", "web", lambda value: ..., Options(...), subresource="status")
+    await registry.delete(SERVICES, "default", "web")
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from vipwire.cluster.api import apply as ssa
+from vipwire.cluster.api.admission import Admission, Admissions, Admitted, Attempt, Operation
+from vipwire.cluster.api.cells import format_time
+from vipwire.cluster.api.decode import Findings, decode
+from vipwire.cluster.api.errors import (
+    ApiError,
+    already_exists,
+    bad_request,
+    conflict,
+    internal,
+    not_found,
+    not_valid,
+    refused,
+)
+from vipwire.cluster.api.kinds.node import NAMESPACES
+from vipwire.cluster.api.metadata import check_metadata, keep_metadata, mark_deleted, name_new
+from vipwire.cluster.api.object import check_identity, content, decoded, encoder, key_of, without_nulls, wrong_uid
+from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.store.record import ConflictError, Key, Record, StoreError, Write
+from vipwire.cluster.store.store import Store
+
+DEFAULT_MANAGER: Final = "vipwire"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a change is made. `validation` is about unknown fields: Strict, Warn or Ignore; warnings gather here."""
+
+    manager: str = DEFAULT_MANAGER
+    dry_run: bool = False
+    validation: str = "Strict"
+    force: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Preconditions:
+    """What must hold for a deletion: UID and resourceVersion, where given."""
+
+    uid: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a request: the object's state, as bytes; whether it was created, or is gone."""
+
+    record: Record
+    created: bool = False
+    deleted: bool = False
+
+
+class Registry:
+    """The objects of a store under the rules of their kinds. `clock` tells the time, in UTC."""
+
+    def __init__(self, store: Store, clock: Callable[[], datetime], hooks: Sequence[Admission] = ()) -> None:
+        self.store = store
+        self.clock = clock
+        self._hooks = Admissions(tuple(hooks))
+
+    def read(self, resource: Resource, namespace: str, name: str) -> Record:
+        """Read an object; raise ApiError 404."""
+        record = self.store.read(key_of(resource, namespace, name))
+        if record is None:
+            raise not_found(resource.id, name)
+        return record
+
+    async def create(self, resource: Resource, namespace: str, body: Any, options: Options) -> Result:
+        """Create an object."""
+        value = check_identity(resource, body, namespace)
+        if value["metadata"].get("resourceVersion"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        new = self._decode(resource, value, options)
+        name_new(resource, new, namespace, self._now())
+        name = new["metadata"]["name"]
+        self._check_namespace(resource, namespace)
+        if resource.has_status and not resource.declares_status:
+            new["status"] = self._decode(resource, {"metadata": {}}, Options()).get("status", {})
+        if self.store.head(key_of(resource, namespace, name)) is not None:
+            raise already_exists(resource.id, name)
+        owner = ssa.Writer(options.manager, version=resource.api_version)
+        return await self._store(
+            resource, Attempt(Operation.CREATE, resource, namespace, name, new, None), options, owner
+        )
+
+    async def replace(
+        self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str = ""
+    ) -> Result:
+        """Replace an object, or its status. A resourceVersion in the body must be the current one."""
+        value = check_identity(resource, body, namespace)
+        if value["metadata"].get("name", name) != name:
+            sent = value["metadata"]["name"]
+            raise bad_request(f"the name of the object ({sent}) does not match the name on the URL ({name})")
+        return await self.change(resource, namespace, name, lambda _: value, options, subresource=subresource)
+
+    async def change(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        edit: Callable[[Object], Any],
+        options: Options,
+        *,
+        subresource: str = "",
+    ) -> Result:
+        """Change an object: `edit` makes its next state from a copy of its current one."""
+        record = self.store.head(key_of(resource, namespace, name))
+        if record is None:
+            raise not_found(resource.id, name)
+        old = decoded(record)
+        value = check_identity(resource, edit(copy.deepcopy(old)), namespace)
+        self._check_version(resource, name, value, record)
+        new = self._decode(resource, value, options)
+        keep_metadata(new, old)
+        if resource.has_status or subresource:
+            new = _split(new, old, subresource)
+        attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
+        writer = ssa.Writer(options.manager, subresource=subresource, version=resource.api_version)
+        return await self._store(resource, attempt, options, writer, record)
+
+    async def apply(
+        self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str = ""
+    ) -> Result:
+        """Apply what a manager wants; create the object if there is none. Raise ApiError 409 for others' fields."""
+        wanted = check_identity(resource, body, namespace)
+        if "managedFields" in wanted["metadata"] and wanted["metadata"]["managedFields"]:
+            raise bad_request("metadata.managedFields must be nil")
+        if wanted["metadata"].setdefault("name", name) != name:
+            raise bad_request(f"the name of the object does not match the name on the URL ({name})")
+        wanted = _addressed(without_nulls(wanted), resource, subresource)
+        self._report(resource, _unknown(resource, wanted), options)
+        writer = ssa.Writer(options.manager, "Apply", subresource, resource.api_version)
+        record = self.store.head(key_of(resource, namespace, name))
+        old = decoded(record) if record else {}
+        ownership = ssa.read_ownership(old.get("metadata", {}).get("managedFields"))
+        merged, owned = ssa.apply(
+            old, wanted, resource.type, writer, ownership, force=options.force, now=self._now()
+        )  # fmt: skip
+        if record is None:
+            return await self._create_applied(resource, namespace, merged, owned, options)
+        self._check_version(resource, name, wanted, record)
+        new = self._decode(resource, merged, options)
+        keep_metadata(new, old)
+        new = _split(new, old, subresource) if resource.has_status or subresource else new
+        new["metadata"]["managedFields"] = ssa.write_ownership(owned)
+        attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
+        return await self._store(resource, attempt, options, None, record)
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        options: Options | None = None,
+        preconditions: Preconditions | None = None,
+        grace: int | None = None,
+        propagation: str = "",
+    ) -> Result:
+        """Delete an object; one with finalizers, or a grace period, is marked only and goes when they are over."""
+        options, preconditions = options or Options(), preconditions or Preconditions()
+        record = self.store.head(key_of(resource, namespace, name))
+        if record is None:
+            raise not_found(resource.id, name)
+        old = decoded(record)
+        _check_preconditions(resource, name, old, preconditions)
+        new = copy.deepcopy(old)
+        if not mark_deleted(resource, new, self.clock(), grace=grace, propagation=propagation):
+            return await self._remove(resource, record, old, options)
+        if new == old:
+            return Result(record)
+        attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old)
+        return await self._store(resource, attempt, options, None, record)
+
+    async def _create_applied(
+        self, resource: Resource, namespace: str, merged: Object, owned: ssa.Ownership, options: Options
+    ) -> Result:
+        new = self._decode(resource, merged, options)
+        name_new(resource, new, namespace, self._now())
+        self._check_namespace(resource, namespace)
+        new["metadata"]["managedFields"] = ssa.write_ownership(owned)
+        if resource.has_status and not resource.declares_status:
+            new["status"] = self._decode(resource, {"metadata": {}}, Options()).get("status", {})
+        attempt = Attempt(Operation.CREATE, resource, namespace, new["metadata"]["name"], new, None)
+        return await self._store(resource, attempt, options, None)
+
+    async def _store(
+        self,
+        resource: Resource,
+        attempt: Attempt,
+        options: Options,
+        writer: ssa.Writer | None,
+        record: Record | None = None,
+    ) -> Result:
+        """Take a change through admission and checks into the store. `writer` owns what it changes, if given."""
+        new, old = attempt.new, attempt.old
+        assert new is not None  # noqa: S101  # only deletions have none, and come by another way
+        resource.prepare(new, old)
+        admitted = self._hooks.admit(attempt)
+        try:
+            causes = (*check_metadata(resource, new), *resource.check(new, old))
+            if causes:
+                raise not_valid(resource.kind, resource.group, attempt.name, causes)
+            if resource.counts_generations and old is not None and content(new) != content(old):
+                new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+            if writer is not None:
+                self._note(resource, new, old or {}, writer)
+            if record is not None and old is not None and _same(new, old) and not admitted.also:
+                return self._settled(Result(record), admitted)
+            if old is not None and _finished(new):
+                return await self._remove(resource, record, new, options, admitted)
+            if options.dry_run:
+                dry = Record(key_of(resource, attempt.namespace, attempt.name), 0, encoder(new)(self.store.revision))
+                return self._settled(Result(dry, created=old is None), admitted)
+            key = key_of(resource, attempt.namespace, attempt.name)
+            write = Write(key, encoder(new), record.revision if record else 0)
+            stored = await self._submit(write, *admitted.also)
+        except BaseException:
+            if admitted.undo:
+                admitted.undo()
+            raise
+        return Result(stored, created=old is None)
+
+    async def _remove(
+        self,
+        resource: Resource,
+        record: Record | None,
+        value: Object,
+        options: Options,
+        admitted: Admitted | None = None,
+    ) -> Result:
+        assert record is not None  # noqa: S101  # what is removed was there
+        if options.dry_run:
+            return Result(record, deleted=True)
+        key = record.key
+        leaving = self._hooks.admit(Attempt(Operation.DELETE, resource, key.namespace, key.name, None, value))
+        also = (*(admitted.also if admitted else ()), *leaving.also)
+        try:
+            stored = await self._submit(Write(key, encoder(value), record.revision, deletes=True), *also)
+        except BaseException:
+            if leaving.undo:
+                leaving.undo()
+            raise
+        return Result(stored, deleted=True)
+
+    async def _submit(self, *writes: Write) -> Record:
+        try:
+            return (await self.store.write(*writes))[0]
+        except ConflictError as error:
+            about, name = error.key.resource, error.key.name
+            raise (already_exists(about, name) if error.expected == 0 else conflict(about, name)) from None
+        except StoreError as error:
+            raise internal(str(error)) from error
+
+    def _settled(self, result: Result, admitted: Admitted) -> Result:
+        if admitted.undo:
+            admitted.undo()
+        return result
+
+    def _note(self, resource: Resource, new: Object, old: Object, writer: ssa.Writer) -> None:
+        """Keep managedFields. A writer that sends other ones than there are has its way; an empty list resets them."""
+        entries = old.get("metadata", {}).get("managedFields") or []
+        sent = new["metadata"].get("managedFields")
+        if old and sent is not None and sent != entries:
+            entries = [entry for entry in sent if entry]
+        ownership = ssa.read_ownership(entries)
+        before = old
+        if not old and resource.has_status and not resource.declares_status:
+            before = {"status": new.get("status", {})}  # not the creator's
+        owned = ssa.note_update(ownership, writer, before, new, resource.type, self._now())
+        new["metadata"]["managedFields"] = ssa.write_ownership(owned)
+
+    def _decode(self, resource: Resource, value: Object, options: Options) -> Object:
+        findings = Findings()
+        try:
+            decoded_value: Object = decode(value, resource.type, findings)
+        except ApiError as error:
+            what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+            raise bad_request(f"{what}: {error.message}") from None
+        self._report(resource, findings.unknown, options)
+        if findings.causes:
+            name = (value.get("metadata") or {}).get("name") or ""
+            raise not_valid(resource.kind, resource.group, str(name), findings.causes)
+        return decoded_value
+
+    def _report(self, resource: Resource, unknown: Sequence[str], options: Options) -> None:
+        if not unknown or options.validation == "Ignore":
+            return
+        texts = [f'unknown field "{path}"' for path in unknown]
+        if options.validation == "Strict":
+            what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+            raise bad_request(f"{what}: strict decoding error: {', '.join(texts)}")
+        options.warnings.extend(text for text in texts if text not in options.warnings)
+
+    def _check_version(self, resource: Resource, name: str, value: Object, record: Record) -> None:
+        meta = value["metadata"]
+        sent = meta.get("resourceVersion")
+        if sent and sent not in ("0", str(record.revision)):
+            raise conflict(resource.id, name)
+        found = decoded(record)["metadata"].get("uid", "")
+        if meta.get("uid") and meta["uid"] != found:
+            raise wrong_uid(resource, name, meta["uid"], found)
+
+    def _check_namespace(self, resource: Resource, namespace: str) -> None:
+        if not resource.namespaced:
+            return
+        record = self.store.head(Key(NAMESPACES.id, "", namespace))
+        if record is None:
+            raise not_found(NAMESPACES.id, namespace)
+        if decoded(record)["metadata"].get("deletionTimestamp"):
+            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise refused(resource.id, "", why)
+
+    def _now(self) -> str:
+        return format_time(self.clock())
+
+
+def _unknown(resource: Resource, value: Object) -> list[str]:
+    findings = Findings()
+    decode(value, resource.type, findings)
+    return findings.unknown
+
+
+def _addressed(wanted: Object, resource: Resource, subresource: str) -> Object:
+    """Select what a path may change of what is applied to it: the status, or all else."""
+    if subresource:
+        return {key: part for key, part in wanted.items() if key in ("apiVersion", "kind", "metadata", subresource)}
+    drops = resource.has_status and not resource.declares_status
+    return {key: part for key, part in wanted.items() if not (drops and key == "status")}
+
+
+def _split(new: Object, old: Object, subresource: str) -> Object:
+    """Let a write of the status change the status only, and one of the object all else."""
+    if subresource == "status":
+        meta = old["metadata"] | {"managedFields": new["metadata"].get("managedFields")}
+        meta = {key: value for key, value in meta.items() if value is not None}
+        return {key: part for key, part in old.items() if key != "status"} | {
+            "metadata": meta,
+            "status": new.get("status", {}),
+        }
+    if subresource == "finalize":
+        return old | {"spec": new["spec"]}
+    if "finalizers" in (old.get("spec") or {}):  # a namespace's: only its subresource changes them
+        new = new | {"spec": new["spec"] | {"finalizers": old["spec"]["finalizers"]}}
+    kept = {"status": old["status"]} if "status" in old else {}
+    return {key: part for key, part in new.items() if key != "status"} | kept
+
+
+def _same(new: Object, old: Object) -> bool:
+    """Tell whether nothing but the times of managers differs."""
+
+    def plain(value: Object) -> Object:
+        fields = [{k: v for k, v in e.items() if k != "time"} for e in value["metadata"].get("managedFields") or ()]
+        return value | {"metadata": value["metadata"] | {"managedFields": fields, "resourceVersion": ""}}
+
+    return plain(new) == plain(old)
+
+
+def _finished(value: Object) -> bool:
+    meta = value["metadata"]
+    going = meta.get("deletionTimestamp") and not meta.get("deletionGracePeriodSeconds")
+    return bool(going) and not meta.get("finalizers") and not (value.get("spec") or {}).get("finalizers")
+
+
+def _check_preconditions(resource: Resource, name: str, value: Object, wanted: Preconditions) -> None:
+    meta: dict[str, Any] = value["metadata"]
+    if wanted.uid and wanted.uid != meta.get("uid"):
+        raise wrong_uid(resource, name, wanted.uid, meta.get("uid", ""))
+    if wanted.version and wanted.version != meta.get("resourceVersion"):
+        found = meta.get("resourceVersion")
+        why = f"Precondition failed: ResourceVersion in precondition: {wanted.version}, in object meta: {found}"
+        raise conflict(resource.id, name, why)

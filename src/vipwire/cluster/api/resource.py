@@ -1,0 +1,89 @@
+"""What the server knows of a kind: one declaration that a generic handler serves.
+
+`columns` are what `kubectl get` shows, `fields` what a field selector can ask, `check` what Kubernetes refuses beyond
+the types. A check is given the object as it would be stored and the one before (None at creation).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from vipwire.cluster.api.errors import Cause
+from vipwire.cluster.api.names import NameRule, subdomain
+from vipwire.cluster.api.schema import Type
+
+Object: TypeAlias = dict[str, Any]
+"""An object as JSON has it."""
+
+Check: TypeAlias = Callable[[Object, Object | None], Iterable[Cause]]
+
+
+def no_check(_new: Object, _old: Object | None) -> tuple[Cause, ...]:
+    """Accept everything that has the right types."""
+    return ()
+
+
+def no_change(_value: Object, _old: Object | None) -> None:
+    """Leave an object as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table. Columns of priority 1 are shown by `-o wide`; `cell` is given the object and now."""
+
+    name: str
+    cell: Callable[[Object, datetime], Any]
+    kind: str = "string"
+    format: str = ""
+    priority: int = 0
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The declaration of one kind.
+
+    `prepare` fills in at creation and update what no constant default can. `declares_status` keeps the status that an
+    object is created with: a Node tells its own, and a Pod here is a workload that runs already.
+    """
+
+    kind: str
+    plural: str
+    type: Type
+    group: str = ""
+    version: str = "v1"
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    has_status: bool = False
+    declares_status: bool = False
+    counts_generations: bool = False
+    columns: tuple[Column, ...] = ()
+    fields: Mapping[str, Callable[[Object], str]] = field(default_factory=dict)
+    name_rule: NameRule = subdomain
+    prepare: Callable[[Object, Object | None], None] = no_change
+    check: Check = no_check
+
+    @property
+    def id(self) -> str:
+        """The plural with its group: the resource's name in the store."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def api_version(self) -> str:
+        """The group and version as they stand in an object."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def singular(self) -> str:
+        """What one of them is called on a command line."""
+        return self.kind.lower()
+
+    @property
+    def base(self) -> str:
+        """The path of its group and version."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+
+SERVED_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")

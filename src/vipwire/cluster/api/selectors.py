@@ -1,0 +1,134 @@
+"""Label and field selectors: their text, and whether an object matches.
+
+app=web,tier!=db,env in (a,b),stage notin (x),canary,!old        labels
+metadata.name=web,spec.type!=ClusterIP                           fields, those that a kind declares
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from vipwire.cluster.api.errors import bad_request
+from vipwire.cluster.api.names import label_value, qualified
+from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.store.record import Record
+
+_SET: Final = re.compile(r"\s*([^\s,=!()]+)\s+(in|notin)\s*\(([^()]*)\)\s*")
+_EQUAL: Final = re.compile(r"\s*([^\s,=!()]+)\s*(==|=|!=)\s*([^\s,=!()]*)\s*")
+_EXISTS: Final = re.compile(r"\s*(!?)\s*([^\s,=!()]+)\s*")
+_FIELD: Final = re.compile(r"([^=!]+)(==|=|!=)(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A condition on one label: its value is in `values` or not; None as a value means the label is not there."""
+
+    key: str
+    values: frozenset[str | None]
+    inverted: bool = False
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether labels meet it. A label that is missing is unequal to every value."""
+        return (labels.get(self.key) in self.values) != self.inverted
+
+
+class _Meta(msgspec.Struct):
+    labels: dict[str, str] | None = None
+
+
+class _Labelled(msgspec.Struct):
+    metadata: _Meta
+
+
+_LABELS: Final = msgspec.json.Decoder(_Labelled)
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """What of a resource is meant. The text of a selector is in a cursor, so that pages belong together."""
+
+    namespace: str = ""
+    name: str = ""
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[tuple[Callable[[Object], str], str, bool], ...] = ()
+
+    @property
+    def everything(self) -> bool:
+        """Whether it leaves nothing out."""
+        return not (self.namespace or self.name or self.labels or self.fields)
+
+    def matches(self, record: Record) -> bool:
+        """Tell whether an object is meant. Decodes no more than it must."""
+        if (self.namespace and record.key.namespace != self.namespace) or (
+            self.name and record.key.name != self.name
+        ):
+            return False
+        if self.labels:
+            labels = _LABELS.decode(record.value).metadata.labels or {}
+            if not all(requirement.matches(labels) for requirement in self.labels):
+                return False
+        if self.fields:
+            value = msgspec.json.decode(record.value)
+            return all((read(value) == wanted) != inverted for read, wanted, inverted in self.fields)
+        return True
+
+
+def parse_labels(text: str) -> tuple[Requirement, ...]:
+    """Read a label selector; raise ApiError 400."""
+    found, position = [], 0
+    while position < len(text):
+        if match := _SET.match(text, position):
+            values = frozenset(part.strip() for part in match[3].split(","))
+            found.append(_requirement(match[1], values, inverted=match[2] == "notin"))
+        elif match := _EQUAL.match(text, position):
+            found.append(_requirement(match[1], frozenset({match[3]}), inverted=match[2] == "!="))
+        elif match := _EXISTS.match(text, position):
+            found.append(_requirement(match[2], frozenset({None}), inverted=not match[1]))
+        else:
+            raise _unreadable(text)
+        position = match.end()
+        if position < len(text):
+            if text[position] != "," or position + 1 == len(text):
+                raise _unreadable(text)
+            position += 1
+    return tuple(found)
+
+
+def _requirement(key: str, values: Iterable[str | None], *, inverted: bool) -> Requirement:
+    if problem := qualified(key) or "; ".join(filter(None, (label_value(value or "") for value in values))):
+        raise bad_request(f'unable to parse requirement: "{key}": {problem}')
+    return Requirement(key, frozenset(values), inverted)
+
+
+def _unreadable(text: str) -> Exception:
+    return bad_request(f"unable to parse selector {text!r}: found what is no requirement")
+
+
+def select(resource: Resource, namespace: str, labels: str, fields: str) -> Selector:
+    """Make the selector of a request; raise ApiError 400 for what cannot be read or is not supported."""
+    conditions = []
+    name = ""
+    for part in filter(None, fields.split(",")):
+        match = _FIELD.fullmatch(part.strip())
+        if match is None:
+            raise bad_request(f"invalid selector: '{fields}'; can't understand '{part}'")
+        key, inverted, wanted = match[1].strip(), match[2] == "!=", match[3].strip()
+        if key == "metadata.name" and not inverted and not name:
+            name = wanted
+            continue
+        conditions.append((_reader(resource, key, labels, fields), wanted, inverted))
+    return Selector(namespace, name, parse_labels(labels), tuple(conditions))
+
+
+def _reader(resource: Resource, key: str, labels: str, fields: str) -> Callable[[Object], str]:
+    if key in ("metadata.name", "metadata.namespace"):
+        part = key.partition(".")[2]
+        return lambda value: str(value["metadata"].get(part) or "")
+    if key in resource.fields:
+        return resource.fields[key]
+    about = f"{resource.group}/{resource.version}" if resource.group else f"/{resource.version}"
+    what = f'"{about}, Resource={resource.plural}" that match label selector "{labels}", field selector "{fields}"'
+    raise bad_request(f"Unable to find {what}: field label not supported: {key}")

@@ -1,0 +1,170 @@
+"""The API server: requests in, through authentication and authorization, to lists, watches and the registry.
+
+Two bounds keep one client from harming the others: bodies are at most 3 MiB, as in Kubernetes, and a watcher that does
+not read for half a minute is cut off.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from vipwire.cluster.api import guard
+from vipwire.cluster.api.errors import ApiError, internal, no_such_page
+from vipwire.cluster.api.form import choose_form, show, show_list
+from vipwire.cluster.api.listing import list_page
+from vipwire.cluster.api.object import encode
+from vipwire.cluster.api.pages import read_page
+from vipwire.cluster.api.registry import Registry
+from vipwire.cluster.api.route import Route, find_route
+from vipwire.cluster.api.selectors import select
+from vipwire.cluster.api.watching import BOOKMARK_SECONDS, follow, read_watch
+from vipwire.cluster.api.writing import Answer, Request, perform
+
+MOST_BYTES: Final = 3 << 20
+_LONGEST_LINE: Final = 64 << 10  # selectors stand in the request line
+_STALL_SECONDS: Final = 30.0
+_LOG: Final = logging.getLogger("vipwire.api")
+
+Identify = Callable[[web.Request], guard.User]
+"""Tells who sends a request; raises ApiError 401 for credentials that are wrong."""
+
+
+class ApiServer:
+    """An aiohttp application around a registry."""
+
+    def __init__(self, registry: Registry, identify: Identify, *, bookmark_every: float = BOOKMARK_SECONDS) -> None:
+        self._registry = registry
+        self._identify = identify
+        self._bookmark_every = bookmark_every
+        self.app = web.Application(client_max_size=MOST_BYTES, middlewares=[_answer_errors])
+        self.app.router.add_route("*", "/{path:.*}", self._handle)
+
+    def runner(self) -> web.AppRunner:
+        """Make what serves the application."""
+        return web.AppRunner(
+            self.app,
+            access_log=None,
+            handle_signals=False,
+            handler_cancellation=True,  # a watch ends when its client goes
+            shutdown_timeout=1.0,
+            max_line_size=_LONGEST_LINE,
+            max_field_size=_LONGEST_LINE,
+        )
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[web.AppRunner, int]:
+        """Serve at an address; port 0 is any. Give what to clean up, and the port. Raise OSError."""
+        runner = self.runner()
+        await runner.setup()
+        await web.TCPSite(runner, host, port, ssl_context=tls).start()
+        return runner, int(runner.addresses[0][1])
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        user = self._identify(request)
+        if not request.path.startswith(("/api/", "/apis/")) or request.path.count("/") < 3:
+            return self._page(request, user)
+        if request.path.startswith("/apis/") and request.path.rstrip("/").count("/") == 3:
+            return self._page(request, user)
+        route = find_route(request.method, request.path, request.query)
+        if not guard.allows(user, route):
+            raise guard.refusal(user, route)
+        match route.verb:
+            case "watch":
+                return await self._watch(request, route)
+            case "list":
+                return await self._list(request, route)
+            case "get":
+                return self._get(request, route)
+        return await self._change(request, route)
+
+    def _page(self, request: web.Request, user: guard.User) -> web.Response:
+        if not guard.may_ask(user, request.path):
+            raise guard.page_refusal(user, request.path, request.method)
+        if request.method not in ("GET", "HEAD"):
+            raise no_such_page()
+        page = read_page(request.path, request.headers.get("Accept", ""), request.host)
+        return web.Response(body=page.body, headers={"Content-Type": page.media})
+
+    def _get(self, request: web.Request, route: Route) -> web.Response:
+        form = choose_form(request.headers.get("Accept", ""), request.query)
+        record = self._registry.read(route.resource, route.namespace, route.name)
+        return _json(show(record, route.resource, form, self._registry.clock()))
+
+    async def _list(self, request: web.Request, route: Route) -> web.Response:
+        form = choose_form(request.headers.get("Accept", ""), request.query)
+        query = request.query
+        selector = select(
+            route.resource, route.namespace, query.get("labelSelector", ""), query.get("fieldSelector", "")
+        )
+        page = await list_page(self._registry.store, route.resource, selector, query)
+        return _json(show_list(page.records, route.resource, form, page.meta, self._registry.clock()))
+
+    async def _watch(self, request: web.Request, route: Route) -> web.StreamResponse:
+        form, query = choose_form(request.headers.get("Accept", ""), request.query), request.query
+        fields = query.get("fieldSelector", "")
+        fields = ",".join(filter(None, (f"metadata.name={route.name}" if route.name else "", fields)))
+        selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields)
+        wanted = read_watch(route.resource, selector, form, query)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        try:
+            async for lines in follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every):
+                async with asyncio.timeout(_STALL_SECONDS):
+                    await response.write(lines)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+        except ConnectionError:
+            pass  # the watcher has gone
+        return response
+
+    async def _change(self, request: web.Request, route: Route) -> web.Response:
+        form = choose_form(request.headers.get("Accept", ""), request.query)
+        content = request.headers.get("Content-Type", "").partition(";")[0].strip()
+        agent = request.headers.get("User-Agent", "")
+        body = await request.read()
+        answer = await perform(self._registry, Request(route, request.query, content, agent, body))
+        if answer.result is None:
+            shown = encode(answer.status)
+        else:
+            shown = show(answer.result.record, route.resource, form, self._registry.clock())
+        return _json(shown, answer)
+
+
+def _json(body: bytes, answer: Answer | None = None) -> web.Response:
+    response = web.Response(body=body, status=answer.code if answer else 200, content_type="application/json")
+    for warning in answer.warnings if answer else ():
+        text = warning.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{text}"')
+    return response
+
+
+@web.middleware
+async def _answer_errors(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
+    """Say every error as a Status."""
+    try:
+        response: web.StreamResponse = await handler(request)
+    except ApiError as error:
+        return _status(error)
+    except web.HTTPRequestEntityTooLarge:
+        message = f"Request entity too large: limit is {MOST_BYTES}"
+        return _status(ApiError(413, "RequestEntityTooLarge", message))
+    except (web.HTTPException, ConnectionError):
+        raise
+    except Exception:
+        _LOG.exception("request failed: %s %s", request.method, request.path)
+        return _status(internal("the server failed; its log says why"))
+    return response
+
+
+def _status(error: ApiError) -> web.Response:
+    headers = {"Retry-After": "1"} if "retryAfterSeconds" in error.details else {}
+    if error.code == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return web.Response(
+        body=encode(error.status()), status=error.code, headers=headers, content_type="application/json"
+    )

@@ -1,0 +1,145 @@
+"""Watches: a stream of events from a revision on, as lines of JSON.
+
+An object that comes to match a selector is ADDED for its watcher, one that ceases to match is DELETED. A watch that
+falls behind what the store remembers ends with an ERROR that says 410: list again.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from vipwire.cluster.api.errors import ApiError, bad_request, expired
+from vipwire.cluster.api.form import Form, bookmark, shower
+from vipwire.cluster.api.listing import parse_number, reach
+from vipwire.cluster.api.object import decoded, encode
+from vipwire.cluster.api.resource import Resource
+from vipwire.cluster.api.selectors import Selector
+from vipwire.cluster.store.record import Change, CompactedError, Record
+from vipwire.cluster.store.store import Store
+
+BOOKMARK_SECONDS: Final = 60.0
+_SHORTEST, _LONGEST = 1800, 3600  # how long a watch lasts that does not say: clients should not all come back at once
+_ENOUGH: Final = 1 << 18  # bytes that are written at once
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """What a client watches, from which revision (0: the state now, then all that follows), in what form."""
+
+    resource: Resource
+    selector: Selector
+    form: Form
+    since: int
+    initial: bool
+    bookmarks: bool
+    initial_end: bool
+    seconds: float
+
+
+def read_watch(resource: Resource, selector: Selector, form: Form, query: Mapping[str, str]) -> WatchRequest:
+    """Read the parameters of a watch; raise ApiError 400."""
+    since = parse_number(query, "resourceVersion")
+    match, initial = query.get("resourceVersionMatch", ""), query.get("sendInitialEvents", "")
+    if initial and match != "NotOlderThan":
+        raise bad_request("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+    if match and not initial:
+        raise bad_request("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+    wants_initial = initial in ("true", "1") or (not initial and since == 0)
+    spread = random.uniform(_SHORTEST, _LONGEST)  # noqa: S311  # nobody gains by guessing it
+    bookmarks = query.get("allowWatchBookmarks") in ("true", "1")
+    return WatchRequest(
+        resource,
+        selector,
+        form,
+        since,
+        wants_initial,
+        bookmarks,
+        wants_initial and bool(initial) and bookmarks,
+        parse_number(query, "timeoutSeconds") or spread,
+    )
+
+
+async def follow(
+    store: Store, request: WatchRequest, clock: Callable[[], datetime], bookmark_every: float = BOOKMARK_SECONDS
+) -> AsyncIterator[bytes]:
+    """Give the events' lines, several at once where they come together, until the watch's time is over."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + request.seconds
+    write = shower(request.resource, request.form, clock())
+    since = request.since
+    try:
+        if since:
+            await reach(store, since)
+        if request.initial:
+            since = store.revision
+            for chunk in _initial(store, request, write):
+                yield chunk
+            if request.initial_end:
+                yield _line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=True))
+        while (now := loop.time()) < end:
+            changes = store.changes(request.resource.id, since)
+            if changes:
+                since = changes[-1].revision
+                for chunk in _joined(line for change in changes if (line := event(change, request.selector, write))):
+                    yield chunk
+                continue
+            since = max(since, store.revision)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(bookmark_every, end - now)):
+                    await store.moved(request.resource.id)
+                continue
+            if request.bookmarks:
+                since = max(since, store.revision) if not store.changes(request.resource.id, since) else since
+                yield _line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=False))
+    except CompactedError as error:
+        yield error_line(expired(f"too old resource version: {error.revision} ({error.floor})"))
+    except ApiError as error:
+        yield error_line(error)
+
+
+def event(change: Change, selector: Selector, write: Callable[[Record], bytes]) -> bytes:
+    """Tell what a change is to a watcher: a line, or nothing."""
+    was = change.previous is not None and selector.matches(change.previous)
+    now = not change.deleted and selector.matches(change.record)
+    if now:
+        return _line("MODIFIED" if was else "ADDED", write(change.record))
+    if not was or change.previous is None:
+        return b""
+    return _line("DELETED", write(change.record if change.deleted else _at(change.previous, change.revision)))
+
+
+def error_line(error: ApiError) -> bytes:
+    """Write an ERROR event."""
+    return _line("ERROR", encode(error.status()))
+
+
+def _initial(store: Store, request: WatchRequest, write: Callable[[Record], bytes]) -> Iterator[bytes]:
+    matching = [record for record in store.scan(request.resource.id) if request.selector.matches(record)]
+    return _joined(_line("ADDED", write(record)) for record in matching)
+
+
+def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
+    gathered, size = [], 0
+    for line in lines:
+        gathered.append(line)
+        size += len(line)
+        if size > _ENOUGH:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield b"".join(gathered)
+
+
+def _line(kind: str, value: bytes) -> bytes:
+    return b'{"type":"%s","object":%s}\n' % (kind.encode(), value)
+
+
+def _at(record: Record, revision: int) -> Record:
+    """Give a state the revision at which its watcher lost sight of it."""
+    value = decoded(record)
+    value["metadata"]["resourceVersion"] = str(revision)
+    return Record(record.key, revision, encode(value))

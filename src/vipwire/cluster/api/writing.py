@@ -1,0 +1,227 @@
+"""Requests that change something: from headers, query and body to the registry, and what is answered."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from vipwire.cluster.api.errors import ApiError, bad_request, expired, not_valid, unsupported
+from vipwire.cluster.api.listing import list_page, parse_number
+from vipwire.cluster.api.object import encode, parse
+from vipwire.cluster.api.patch import json_patch, merge_patch
+from vipwire.cluster.api.registry import Options, Preconditions, Registry, Result
+from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.api.route import Route
+from vipwire.cluster.api.selectors import Selector, select
+from vipwire.cluster.api.strategic import strategic_patch
+from vipwire.cluster.store.record import CompactedError
+
+APPLY: Final = "application/apply-patch+yaml"
+_VALIDATIONS: Final = ("Ignore", "Strict", "Warn")
+_PROPAGATIONS: Final = ("Background", "Foreground", "Orphan")
+_PATCHES: Final[dict[str, Callable[[Object, Any, Resource], Any]]] = {
+    "application/json-patch+json": lambda value, patch, _: json_patch(value, patch),
+    "application/merge-patch+json": lambda value, patch, _: merge_patch(value, patch),
+    "application/strategic-merge-patch+json": lambda value, patch, resource: strategic_patch(
+        value, patch, resource.type
+    ),
+}
+_TYPES: Final = ("application/json", "application/yaml", "text/json", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that changes something. `content` is the body's media type, `agent` the client's name for itself."""
+
+    route: Route
+    query: Mapping[str, str]
+    content: str
+    agent: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is answered: a state of an object, or a Status; and warnings for whoever asked."""
+
+    code: int
+    result: Result | None = None
+    status: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+class _DeleteOptions(msgspec.Struct, rename="camel"):
+    grace_period_seconds: int | None = None
+    propagation_policy: str = ""
+    orphan_dependents: bool | None = None
+    dry_run: list[str] = []  # msgspec copies defaults
+    preconditions: dict[str, str] = {}
+
+
+async def perform(registry: Registry, request: Request) -> Answer:
+    """Do what a request asks for; raise ApiError."""
+    route = request.route
+    if route.verb == "delete":
+        return await _delete(registry, request)
+    if route.verb == "deletecollection":
+        return await _delete_all(registry, request)
+    options = _options(request)
+    result = await _write(registry, request, options)
+    return Answer(201 if result.created else 200, result, warnings=tuple(options.warnings))
+
+
+async def _write(registry: Registry, request: Request, options: Options) -> Result:
+    route = request.route
+    place = (route.resource, route.namespace, route.name)
+    if route.verb == "patch":
+        return await _patch(registry, request, options)
+    if request.content not in _TYPES:
+        raise _unsupported_media(request.content)
+    body = _read_yaml(request.body) if request.content == "application/yaml" else parse(request.body)
+    if route.verb == "update":
+        return await registry.replace(*place, body, options, subresource=route.subresource)
+    if route.name or (route.resource.namespaced and not route.namespace):
+        raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    return await registry.create(route.resource, route.namespace, body, options)
+
+
+async def _patch(registry: Registry, request: Request, options: Options) -> Result:
+    route = request.route
+    place = (route.resource, route.namespace, route.name)
+    if request.content == APPLY:
+        if not request.query.get("fieldManager"):
+            raise bad_request(
+                "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch"
+            )
+        return await registry.apply(*place, _read_yaml(request.body), options, subresource=route.subresource)
+    edit = _PATCHES.get(request.content)
+    if edit is None:
+        raise _unsupported_media(request.content)
+    patch = parse(request.body)
+    if request.content != "application/json-patch+json" and not isinstance(patch, dict):
+        raise bad_request("a merge patch is an object")
+    resource = route.resource
+    return await registry.change(
+        *place, lambda value: edit(value, patch, resource), options, subresource=route.subresource
+    )
+
+
+async def _delete(registry: Registry, request: Request) -> Answer:
+    route, (options, given) = request.route, _delete_options(request)
+    wanted = given.preconditions
+    result = await registry.delete(
+        route.resource,
+        route.namespace,
+        route.name,
+        options=options,
+        preconditions=Preconditions(wanted.get("uid", ""), wanted.get("resourceVersion", "")),
+        grace=given.grace_period_seconds,
+        propagation=given.propagation_policy,
+    )
+    if result.deleted:
+        return Answer(200, status=_gone(route.resource, route.name, result))
+    return Answer(200, result)
+
+
+async def _delete_all(registry: Registry, request: Request) -> Answer:
+    route, (options, given) = request.route, _delete_options(request)
+    selector: Selector = select(
+        route.resource,
+        route.namespace,
+        request.query.get("labelSelector", ""),
+        request.query.get("fieldSelector", ""),
+    )
+    page = await list_page(registry.store, route.resource, selector, {})
+    for record in page.records:
+        try:
+            await registry.delete(
+                route.resource,
+                record.key.namespace,
+                record.key.name,
+                options=options,
+                grace=given.grace_period_seconds,
+                propagation=given.propagation_policy,
+            )
+        except ApiError as error:
+            if error.code != 404:  # somebody else was quicker
+                raise
+        except CompactedError as error:
+            raise expired(str(error)) from None
+    details = {"group": route.resource.group, "kind": route.resource.plural}
+    return Answer(200, status=_success({key: value for key, value in details.items() if value}))
+
+
+def _gone(resource: Resource, name: str, result: Result) -> dict[str, Any]:
+    uid = parse(result.record.value)["metadata"].get("uid", "")
+    details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
+    return _success({key: value for key, value in details.items() if value})
+
+
+def _success(details: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+
+
+def _options(request: Request) -> Options:
+    query = request.query
+    validation = query.get("fieldValidation") or "Warn"
+    if validation not in _VALIDATIONS:
+        cause = unsupported("fieldValidation", validation, _VALIDATIONS)
+        raise not_valid("CreateOptions", "meta.k8s.io", "", (cause,))
+    manager = query.get("fieldManager") or request.agent.partition("/")[0] or "unknown"
+    if len(manager) > 128 or not manager.isprintable():
+        raise bad_request("fieldManager: must be printable and no more than 128 characters")
+    dry_run = _dry_run(query.get("dryRun", ""))
+    return Options(manager, dry_run, validation, query.get("force") in ("true", "1"))
+
+
+def _dry_run(text: str) -> bool:
+    if text not in ("", "All"):
+        cause = unsupported("dryRun", text, ("All",))
+        raise not_valid("CreateOptions", "meta.k8s.io", "", (cause,))
+    return text == "All"
+
+
+def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
+    query = request.query
+    try:
+        given = msgspec.json.decode(request.body, type=_DeleteOptions) if request.body.strip() else _DeleteOptions()
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise bad_request(f"DeleteOptions cannot be read: {error}") from None
+    if "gracePeriodSeconds" in query:
+        given.grace_period_seconds = parse_number(query, "gracePeriodSeconds")
+    given.propagation_policy = query.get("propagationPolicy", given.propagation_policy)
+    if given.orphan_dependents:
+        given.propagation_policy = "Orphan"
+    if given.propagation_policy and given.propagation_policy not in _PROPAGATIONS:
+        cause = unsupported("propagationPolicy", given.propagation_policy, _PROPAGATIONS)
+        raise not_valid("DeleteOptions", "meta.k8s.io", "", (cause,))
+    dry = _dry_run(query.get("dryRun", "")) or _dry_run("".join(given.dry_run))
+    return Options(dry_run=dry), given
+
+
+def _read_yaml(body: bytes) -> Any:
+    """Read YAML, of which JSON is a part; what YAML has beyond JSON, such as dates, becomes text."""
+    if body.lstrip()[:1] == b"{":
+        return parse(body)
+    try:
+        return parse(encode(yaml.load(body, Loader=_Loader)))  # noqa: S506  # a SafeLoader without dates
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+        raise bad_request(f"error decoding YAML: {error}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without dates: on the wire, a time is a text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _unsupported_media(content: str) -> ApiError:
+    known = ", ".join(("application/json", *_PATCHES, APPLY))
+    message = f"the body of the request was in an unknown format - accepted media types include: {known}"
+    return ApiError(415, "UnsupportedMediaType", f"{message} (got {content!r})")

@@ -1,0 +1,178 @@
+"""What has to go, goes: dependents of deleted objects, contents of namespaces, Pods after their grace, old Events.
+
+    deleted with          its dependents (objects whose ownerReferences name its UID)
+    Background            are deleted after it
+    Foreground            are deleted before it: it waits with the finalizer foregroundDeletion
+    Orphan                lose the reference: it waits with the finalizer orphan
+
+Looks when the store has moved, and once a second while something waits for the clock.
+"""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from vipwire.cluster.api.cells import parse_time
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.catalogue import BY_ID, RESOURCES
+from vipwire.cluster.api.kinds.node import NAMESPACES
+from vipwire.cluster.api.kinds.plain import EVENTS
+from vipwire.cluster.api.kinds.pod import PODS
+from vipwire.cluster.api.object import decoded
+from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.resource import Object
+from vipwire.cluster.store.record import Change, CompactedError, Key, Record
+
+EVENTS_LIVE: Final = timedelta(hours=1)  # as with kube-apiserver's --event-ttl
+_OPTIONS: Final = Options(manager="vipwire-garbage-collector", validation="Ignore")
+_FOREGROUND, _ORPHAN = "foregroundDeletion", "orphan"
+
+
+class GarbageCollector:
+    """Follows all objects of a registry and deletes what is due."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._seen = 0
+        self._owners: dict[Key, tuple[str, ...]] = {}
+        self._dependents: defaultdict[str, set[Key]] = defaultdict(set)
+        self._going: dict[Key, Object] = {}
+        self._gone: set[str] = set()
+        self._uids: dict[str, Key] = {}
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        store = self._registry.store
+        while True:
+            with contextlib.suppress(CompactedError, ApiError):
+                await self.step()
+            if self._seen < store.revision:
+                continue
+            waits = bool(self._going) or store.count(EVENTS.id) > 0
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0 if waits else None):
+                    await store.until(self._seen + 1)
+
+    async def step(self) -> None:
+        """Take note of what has changed, then delete what is due."""
+        self._follow()
+        gone, self._gone = self._gone, set()
+        for uid in gone:
+            await self._delete_all(self._dependents.get(uid, ()))
+        for key, value in list(self._going.items()):
+            with contextlib.suppress(ApiError):
+                await self._further(key, value)
+        await self._expire(self._registry.clock())
+
+    def _follow(self) -> None:
+        store = self._registry.store
+        until = store.revision
+        try:
+            for resource in RESOURCES:
+                for change in store.changes(resource.id, self._seen) if self._seen else self._all(resource.id):
+                    self._note(change)
+        except CompactedError:
+            self._seen = 0  # too far behind: look at everything again
+            raise
+        self._seen = until
+
+    def _all(self, resource: str) -> Iterable[Change]:
+        return [Change(record, None) for record in self._registry.store.scan(resource)]
+
+    def _note(self, change: Change) -> None:
+        key, value = change.record.key, decoded(change.record)
+        meta = value["metadata"]
+        for uid in self._owners.pop(key, ()):
+            self._dependents[uid].discard(key)
+        if change.deleted:
+            self._going.pop(key, None)
+            self._uids.pop(meta["uid"], None)
+            self._gone.add(meta["uid"])
+            return
+        self._uids[meta["uid"]] = key
+        owners = tuple(owner["uid"] for owner in meta.get("ownerReferences") or ())
+        if owners:
+            self._owners[key] = owners
+        for uid in owners:
+            self._dependents[uid].add(key)
+        if meta.get("deletionTimestamp"):
+            self._going[key] = value
+
+    async def _further(self, key: Key, value: Object) -> None:
+        """Do the next thing that an object which is about to go waits for."""
+        meta = value["metadata"]
+        finalizers = meta.get("finalizers") or []
+        if _ORPHAN in finalizers:
+            for dependent in list(self._dependents.get(meta["uid"], ())):
+                await self._change(dependent, lambda found: _without_owner(found, meta["uid"]))
+            await self._change(key, lambda found: _without_finalizer(found, _ORPHAN))
+        elif _FOREGROUND in finalizers:
+            dependents = list(self._dependents.get(meta["uid"], ()))
+            await self._delete_all(dependents)
+            if not dependents:
+                await self._change(key, lambda found: _without_finalizer(found, _FOREGROUND))
+        if key.resource == NAMESPACES.id:
+            await self._empty(key)
+        due = parse_time(meta["deletionTimestamp"])
+        if key.resource == PODS.id and due and due <= self._registry.clock():
+            await self._registry.delete(PODS, key.namespace, key.name, options=_OPTIONS, grace=0)
+
+    async def _empty(self, key: Key) -> None:
+        """Delete what is in a namespace; when nothing is left, let it go."""
+        left = 0
+        for resource in RESOURCES:
+            if resource.namespaced:
+                inside = [r for r in self._registry.store.scan(resource.id) if r.key.namespace == key.name]
+                left += len(inside)
+                await self._delete_all(record.key for record in inside if not _is_going(record))
+        if not left:
+            body = decoded(self._registry.read(NAMESPACES, "", key.name))
+            body["spec"] = {"finalizers": []}
+            await self._registry.replace(NAMESPACES, "", key.name, body, _OPTIONS, subresource="finalize")
+
+    async def _expire(self, now: datetime) -> None:
+        for record in self._registry.store.scan(EVENTS.id):
+            value = decoded(record)
+            last = value.get("lastTimestamp") or value.get("eventTime") or value["metadata"]["creationTimestamp"]
+            seen = parse_time(last)
+            if seen and seen + EVENTS_LIVE < now:
+                await self._delete_all([record.key])
+
+    async def _delete_all(self, keys: Iterable[Key]) -> None:
+        """Delete objects, together: they share commits. What others have deleted already is done."""
+
+        async def delete(key: Key) -> None:
+            remaining = [uid for uid in self._owners.get(key, ()) if uid in self._uids]
+            if remaining and key in self._owners and not self._is_foreground(remaining):
+                return  # another owner is still there
+            with contextlib.suppress(ApiError):
+                await self._registry.delete(BY_ID[key.resource], key.namespace, key.name, options=_OPTIONS)
+
+        async with asyncio.TaskGroup() as tasks:
+            for key in list(keys):
+                tasks.create_task(delete(key))
+
+    def _is_foreground(self, uids: Iterable[str]) -> bool:
+        return all(self._uids[uid] in self._going for uid in uids)
+
+    async def _change(self, key: Key, edit: Any) -> None:
+        with contextlib.suppress(ApiError):
+            await self._registry.change(BY_ID[key.resource], key.namespace, key.name, edit, _OPTIONS)
+
+
+def _is_going(record: Record) -> bool:
+    meta = decoded(record)["metadata"]
+    return bool(meta.get("deletionTimestamp"))
+
+
+def _without_owner(value: Object, uid: str) -> Object:
+    kept = [owner for owner in value["metadata"].get("ownerReferences") or () if owner["uid"] != uid]
+    return value | {"metadata": value["metadata"] | {"ownerReferences": kept}}
+
+
+def _without_finalizer(value: Object, name: str) -> Object:
+    kept = [entry for entry in value["metadata"].get("finalizers") or () if entry != name]
+    return value | {"metadata": value["metadata"] | {"finalizers": kept}}

@@ -1,0 +1,88 @@
+"""The words of the store: keys, records, changes, writes, and what may go wrong.
+
+A revision numbers the changes of the whole store, from 1, without gaps; the number of an object's last change is what
+Kubernetes calls its resourceVersion. The store never looks into a value: since that number stands inside the object,
+a write brings a function that makes the bytes once the number is known.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from vipwire.errors import VipwireError
+
+
+class Key(NamedTuple):
+    """Where an object is. `resource` is a plural with its group, as in `endpointslices.discovery.k8s.io`."""
+
+    resource: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One state of one object: the change that made it, and its bytes."""
+
+    key: Key
+    revision: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A step from one state of an object to the next. `record` of a deletion is the object's last state.
+
+    `previous` is None for an object that is new.
+    """
+
+    record: Record
+    previous: Record | None
+    deleted: bool = False
+
+    @property
+    def revision(self) -> int:
+        """The number of the change."""
+        return self.record.revision
+
+
+Encode = Callable[[int], bytes]
+"""Makes an object's bytes for a revision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What shall become of one key, if it is still as `expected`: a revision, or 0 for a key that must not exist."""
+
+    key: Key
+    encode: Encode
+    expected: int
+    deletes: bool = False
+
+
+class StoreError(VipwireError):
+    """The store cannot do its work: its disk is full or fails, or its file is damaged. The text names the file."""
+
+
+class ConflictError(Exception):
+    """A key is not as a write expected it: `actual` is its revision, 0 if it does not exist."""
+
+    def __init__(self, key: Key, expected: int, actual: int) -> None:
+        super().__init__(f"{key}: expected revision {expected}, is at {actual}")
+        self.key, self.expected, self.actual = key, expected, actual
+
+
+class CompactedError(Exception):
+    """A revision is older than the history that is kept, which starts after `floor`."""
+
+    def __init__(self, revision: int, floor: int) -> None:
+        super().__init__(f"revision {revision} is gone, the oldest one is {floor}")
+        self.revision, self.floor = revision, floor
+
+
+class FutureRevisionError(Exception):
+    """A revision that the store has not reached: `current` is the newest one."""
+
+    def __init__(self, revision: int, current: int) -> None:
+        super().__init__(f"revision {revision} is ahead of the store, which is at {current}")
+        self.revision, self.current = revision, current

@@ -1,0 +1,116 @@
+"""`vipwire up`: the parts of a cluster on one machine, wired. Each part is named once, here.
+
+A part is something that runs until it is cancelled; `PARTS` are made with the registry, and held by one task group. If
+one fails, all end, and the error is the command's.
+"""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from aiohttp import web
+
+from vipwire.cluster.access import Access, load_tokens, write_kubeconfigs
+from vipwire.cluster.api.admission import Admission
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.node import NAMESPACES
+from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.server import ApiServer
+from vipwire.cluster.ca import Authority
+from vipwire.cluster.garbage import GarbageCollector
+from vipwire.cluster.store.database import Database
+from vipwire.cluster.store.store import Store
+from vipwire.errors import ConfigError
+
+Part: TypeAlias = Callable[[Registry], Awaitable[None]]
+"""Something that works on the objects until it is cancelled."""
+
+HOOKS: Final[tuple[Admission, ...]] = ()
+PARTS: Final[tuple[Part, ...]] = (lambda registry: GarbageCollector(registry).run(),)
+
+_NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
+_NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+_NAMES_BELOW: Final = ("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where the data is, and where the API server listens. `names` are further ones for its certificate."""
+
+    folder: Path
+    address: str = "127.0.0.1"
+    port: int = 6443
+    names: tuple[str, ...] = ()
+    store_limit: int = 0
+
+
+async def run(
+    setting: Setting,
+    ready: Callable[[str, Path], None],
+    *,
+    parts: Sequence[Part] = PARTS,
+    hooks: Sequence[Admission] = HOOKS,
+) -> None:
+    """Run a cluster until SIGTERM or SIGINT. `ready` is told the URL and the admin's kubeconfig."""
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    store = Store(Database(setting.folder, limit=setting.store_limit))
+    registry = Registry(store, now, hooks)
+    async with asyncio.TaskGroup() as tasks:
+        storing = tasks.create_task(store.run())
+        await _make_namespaces(registry)
+        working = [tasks.create_task(_forever(part(registry))) for part in parts]
+        runner, url = None, ""
+        try:
+            runner, url, kubeconfig = await _serve(setting, registry)
+            ready(url, kubeconfig)
+            await ending.wait()
+        finally:
+            if runner is not None:
+                await runner.cleanup()
+            for task in (*working, storing):
+                task.cancel()
+
+
+def now() -> datetime:
+    """Tell the time."""
+    return datetime.now(UTC)  # noqa: TID251  # this is the shell, which hands the clock to all others
+
+
+async def _forever(work: Awaitable[None]) -> None:
+    await work
+
+
+async def _serve(setting: Setting, registry: Registry) -> tuple[web.AppRunner, str, Path]:
+    authority = Authority(setting.folder / "pki", now())
+    names = (*_NAMES, *_NAMES_BELOW, setting.address, socket.gethostname().lower(), *setting.names)
+    pair = authority.server(name for name in names if name not in ("0.0.0.0", "::"))  # noqa: S104  # not bound here
+    server = ApiServer(registry, Access(load_tokens(setting.folder / "tokens.csv")).identify)
+    try:
+        runner, port = await server.listen(setting.address, setting.port, authority.server_context(pair))
+    except OSError as error:
+        raise ConfigError(
+            f"--bind-address {setting.address} --secure-port {setting.port}: {error.strerror}"
+        ) from error
+    url = _url(setting.address, port)
+    return runner, url, write_kubeconfigs(setting.folder, authority, url)
+
+
+def _url(address: str, port: int) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104  # where a client here finds it
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+async def _make_namespaces(registry: Registry) -> None:
+    for name in _NAMESPACES:
+        try:
+            registry.read(NAMESPACES, "", name)
+        except ApiError:
+            await registry.create(NAMESPACES, "", {"metadata": {"name": name}}, Options(manager="vipwire"))
