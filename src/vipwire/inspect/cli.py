@@ -18,6 +18,7 @@ from vipwire.app.config import Config
 from vipwire.errors import UnsupportedError
 from vipwire.inspect import decisions, difference, show
 from vipwire.inspect.check import check_document, check_view, judge
+from vipwire.inspect.counted import see
 from vipwire.inspect.document import Document, status_document
 from vipwire.inspect.explained import explain_view
 from vipwire.inspect.explanation import explain as explanation_of
@@ -70,7 +71,8 @@ def status(config: Config, service: str, output: str, interval: float, *, watch:
     """
 
     def document(situation: Situation) -> Document:
-        return status_document(situation, find_services(situation.store.services, service))
+        found = find_services(situation.store.services, service)
+        return status_document(situation, found, see(situation, (each.name for each in found)))
 
     def view(made: Document) -> RenderableType:
         return status_view(made, wide=output == "wide", details=bool(service))

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
+from vipwire.inspect.counted import Seen, count_document, open_document, refusal_documents
 from vipwire.inspect.situation import Side, Situation
 from vipwire.inspect.usage import endpoint_usages
-from vipwire.model.net import format_address
+from vipwire.model.names import ObjectName, ServicePortName
+from vipwire.model.net import format_address, parse_address
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target
+from vipwire.reconcile.counting import EndpointName, Refusal
 from vipwire.reconcile.delta import Delta
 
 Document = dict[str, Any]
@@ -62,8 +65,11 @@ def _counts(delta: Delta[Any, Any] | None) -> Document:
     return {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
 
 
-def service_document(situation: Situation, service: Service) -> Document:
-    """Describe one Service: its fields, its ports with their frontends and endpoints, the state of its objects."""
+def service_document(situation: Situation, service: Service, seen: Seen | None = None) -> Document:
+    """Describe one Service: its fields, its ports with their frontends and endpoints, the state of its objects.
+
+    `seen` is what was counted; without it nothing is said of that.
+    """
     document: Document = {
         "namespace": service.name.namespace,
         "name": service.name.name,
@@ -73,7 +79,7 @@ def service_document(situation: Situation, service: Service) -> Document:
         "sessionAffinitySeconds": service.affinity_seconds,
         "loadBalancerSourceRanges": [str(prefix) for prefix in service.source_ranges],
         "annotations": dict(service.annotations),
-        "ports": [_port_document(situation, service, port) for port in service.ports],
+        "ports": [_port_document(situation, service, port, seen) for port in service.ports],
         "kernel": [_kernel_document(side, service) for side in situation.sides if service.name in side.plans],
         "lost": [
             {"frontend": str(key), "to": str(winner)}
@@ -99,7 +105,8 @@ def _kernel_document(side: Side, service: Service) -> Document:
     return {"family": side.family.value, "state": state, **counts}
 
 
-def _port_document(situation: Situation, service: Service, port: ServicePort) -> Document:
+def _port_document(situation: Situation, service: Service, port: ServicePort, seen: Seen | None) -> Document:
+    name = service.port_name(port)
     return {
         "name": port.name,
         "protocol": port.protocol.label,
@@ -111,9 +118,18 @@ def _port_document(situation: Situation, service: Service, port: ServicePort) ->
             for frontend in _frontends(side, service, port)
         ],
         "endpoints": [
-            usage for side in situation.sides for usage in endpoint_usages(situation.store, side, service, port)
+            {**usage, **_endpoint_counts(seen, EndpointName(name, parse_address(usage["address"]), usage["port"]))}
+            for side in situation.sides
+            for usage in endpoint_usages(situation.store, side, service, port)
         ],
+        **({"counts": count_document(seen.port(name))} if seen is not None else {}),
     }
+
+
+def _endpoint_counts(seen: Seen | None, name: EndpointName) -> Document:
+    if seen is None:
+        return {}
+    return {"counts": count_document(seen.endpoint(name)), "open": open_document(seen.open(name))}
 
 
 def _frontends(side: Side, service: Service, port: ServicePort) -> Iterator[Frontend]:
@@ -167,8 +183,9 @@ def _forward_document(forward: Forward) -> Document:
     return document
 
 
-def status_document(situation: Situation, services: list[Service]) -> Document:
-    """Describe everything, or the Services that were asked for."""
+def status_document(situation: Situation, services: list[Service], seen: Seen | None = None) -> Document:
+    """Describe everything, or the Services that were asked for; `seen` is what was counted."""
+    seen = seen or Seen()
     wanted = {service.name for service in services}
     everything = len(wanted) == len(situation.store.services)
     return {
@@ -176,12 +193,24 @@ def status_document(situation: Situation, services: list[Service]) -> Document:
         "node": situation.node_name,
         "mode": situation.config.proxy_mode.value,
         "families": [family_document(side) for side in situation.sides],
-        "services": [service_document(situation, service) for service in services],
+        "services": [service_document(situation, service, seen) for service in services],
+        "refusals": refusal_documents(_refusals(seen, wanted, everything=everything)),
         "problems": [
             {"kind": item.kind, "object": str(item.object), "field": item.field, "message": item.message}
             for item in (*situation.store.problems, *_plan_problems(situation))
             if everything or item.object in wanted
         ],
+    }
+
+
+def _refusals(
+    seen: Seen, wanted: set[ObjectName], *, everything: bool
+) -> dict[tuple[Refusal, ServicePortName | None], int]:
+    """Choose the refusals of some Services; what belongs to none is shown with all."""
+    return {
+        (reason, name): number
+        for (reason, name), number in seen.refusals().items()
+        if everything or (name is not None and name.service in wanted)
     }
 
 

@@ -22,6 +22,10 @@ def status_view(document: Document, *, wide: bool, details: bool) -> RenderableT
         parts.append(Text("There are no Services with a ClusterIP."))
     if details:
         parts.extend(_details(document))
+    if document["refusals"] and (wide or details):
+        parts.extend((Text("\nRefused", style="bold"), _refused(document)))
+    elif document["refusals"]:
+        parts.append(Text(f"\nrefused: {_refused_words(document)}", style="yellow"))
     for problem in document["problems"]:
         text = f"{problem['kind']} {problem['object']}: {problem['field']}: {problem['message']}"
         parts.append(Text(f"problem: {text}", style="yellow"))
@@ -47,20 +51,21 @@ def _family_words(family: Document) -> str:
 
 
 def _services(document: Document, *, wide: bool, most: int | None) -> RenderableType:
-    columns = ["service", "type", "reached at", "endpoints", "share", "policy", "kernel"]
+    columns = ["service", "type", "reached at", "endpoints", "share", "connections", "policy", "kernel"]
     rows = []
     for service in document["services"]:
         if not service["ports"]:
             name = f"{service['namespace']}/{service['name']}"
             rows.append(
-                [name, service["type"], coloured("no usable port", "warning"), "-", "-", "-", _kernel(service)]
+                [name, service["type"], coloured("no usable port", "warning"), "-", "-", "-", "-", _kernel(service)]
             )
         for port in service["ports"]:
             rows.append(_row(service, port, most))
             if wide:
+                rows[-1].append(_traffic(port["counts"]))
                 rows[-1].append(shortened(sorted({each["node"] or "-" for each in port["endpoints"]}), None))
                 rows[-1].append(shortened([f"{k}={v}" for k, v in service["annotations"].items()], None))
-    return table([*columns, *(["nodes", "annotations"] if wide else [])], rows)
+    return table([*columns, *(["traffic", "nodes", "annotations"] if wide else [])], rows)
 
 
 def _row(service: Document, port: Document, most: int | None) -> list[str | Text]:
@@ -70,8 +75,9 @@ def _row(service: Document, port: Document, most: int | None) -> list[str | Text
         name,
         service["type"],
         shortened([_place(each) for each in port["frontends"]], most),
-        shortened([end for end, _ in ends], most),
-        shortened([share for _, share in ends], most if len(ends) != most else None),
+        shortened([end for end, _, _ in ends], most),
+        shortened([share for _, share, _ in ends], most if len(ends) != most else None),
+        _connections(port, [number for _, _, number in ends], most),
         shortened(list(policy_words(service)), None),
         _kernel(service),
     ]
@@ -89,17 +95,69 @@ def _family_mark(frontend: Document) -> str:
     return f" {frontend['family']}"
 
 
-def _endpoints(port: Document) -> list[tuple[str, str]]:
-    """Pair each endpoint with the share of the connections to the first frontend of its family."""
-    ends: list[tuple[str, str]] = []
+def _connections(port: Document, numbers: list[str], most: int | None) -> str:
+    """Write what each endpoint was given, or all together where the endpoints do not all stand there."""
+    counts = port["counts"]
+    if counts is None or counts["connections"] is None:
+        return "-"
+    if most is not None and len(numbers) > most:
+        return f"{counts['connections']} in all"
+    return "\n".join(numbers) or str(counts["connections"])
+
+
+def _traffic(counts: Document | None) -> str:
+    """Write what went both ways."""
+    if counts is None or counts["bytes"] is None:
+        return "-"
+    words = [f"in {size_text(counts['bytes'])}"]
+    if counts["replyBytes"] is not None:
+        words.append(f"out {size_text(counts['replyBytes'])}")
+    return "\n".join(words)
+
+
+def size_text(size: float) -> str:
+    """Write bytes for a person: `999 B`, `1.5 kB`, `20 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.4g} TB"
+
+
+def _refused_words(document: Document) -> str:
+    totals: dict[str, int] = {}
+    for each in document["refusals"]:
+        totals[each["reason"]] = totals.get(each["reason"], 0) + each["packets"]
+    return ", ".join(f"{number} packets by {reason}" for reason, number in totals.items())
+
+
+def _refused(document: Document) -> RenderableType:
+    rows = [
+        [
+            each["reason"],
+            coloured(each["action"]),
+            f"{each['service']}:{each['port']}" if each["port"] else each["service"] or "-",
+            str(each["packets"]),
+        ]
+        for each in document["refusals"]
+    ]
+    return table(["reason", "action", "service", "packets"], rows)
+
+
+def _endpoints(port: Document) -> list[tuple[str, str, str]]:
+    """Give each endpoint, its share of the connections to the first frontend of its family, and what it was given."""
+    counted = {endpoint_text(each): each["counts"] for each in port["endpoints"]}
+    ends: list[tuple[str, str, str]] = []
     for family in dict.fromkeys(each["family"] for each in port["frontends"]):
         first = next(each for each in port["frontends"] if each["family"] == family)
         if first["action"] != "forward":
-            ends.append((f"none: {first['action']}", first["reason"].partition(" ")[2]))
+            ends.append((f"none: {first['action']}", first["reason"].partition(" ")[2], ""))
             continue
         for target in first["endpoints"]:
             here = " (here)" if target["local"] else ""
-            ends.append((f"{endpoint_text(target)}{here}", share_text(target["share"])))
+            name = endpoint_text(target)
+            number = (counted.get(name) or {}).get("connections")
+            ends.append((f"{name}{here}", share_text(target["share"]), "-" if number is None else str(number)))
     return ends
 
 
@@ -147,11 +205,19 @@ def _details(document: Document) -> Iterator[RenderableType]:
             name = f"{service['namespace']}/{service['name']}:{port['name'] or port['port']}"
             yield Text(f"\nEndpoints of {name}", style="bold")
             if rows:
-                yield table(["endpoint", "node", "conditions", "used by policy", "why"], rows)
+                titles = ["endpoint", "node", "conditions", "used by policy", "connections", "traffic", "why"]
+                yield table(titles, rows)
             else:
                 yield Text("none: no EndpointSlice has an endpoint for this port")
         if check := service.get("healthCheckNodePort"):
             yield Text(f"\nhealth check on node port {check['port']}: {check['localEndpoints']} endpoints here")
+
+
+def _given(usage: dict[str, Any]) -> str:
+    """Write how many connections an endpoint was given, and how many it has, as far as the mode knows."""
+    counts, now = usage["counts"], usage["open"]
+    number = "-" if counts is None or counts["connections"] is None else str(counts["connections"])
+    return number if now is None else f"{number} ({now['active']} open)"
 
 
 def _usage(usage: dict[str, Any]) -> list[str | Text]:
@@ -162,5 +228,7 @@ def _usage(usage: dict[str, Any]) -> list[str | Text]:
         (usage["node"] or "-") + (" (here)" if usage["local"] else ""),
         ", ".join(conditions) or "not ready",
         coloured(used or "none", "ok" if used else "warning"),
+        _given(usage),
+        _traffic(usage["counts"]),
         usage["why"],
     ]
