@@ -52,8 +52,10 @@ class Mode:
     """A value of `--proxy-mode`. `cannot` maps sentences of docs/semantics.md to what the kernel lacks.
 
     `calm` is how often a proxy checks the kernel that no test interferes with: reading it all is dear in some modes.
+    `alarmed` says that changes of others elsewhere make it read its own rules, which the log tells.
     `flags` give the mode the defaults that the sentences speak of, and `prepare` makes each node ready before the first
-    proxy. `variant` tells two of one name apart; one that is `sampled` proves each sentence by one case of each test.
+    proxy. One that `relays` has a process that outlives the proxy until the cleanup, and endpoints see that: where a test
+    looks at source addresses among other things, only those of masqueraded clients count. `variant` tells two of one name apart; one that is `sampled` proves each sentence by one case of each test.
     """
 
     name: str
@@ -61,10 +63,12 @@ class Mode:
     cannot: Mapping[str, str] = field(default_factory=dict)
     others: Others = OTHER_TABLES
     calm: str = "1s"
+    alarmed: bool = True
     variant: str = ""
     flags: tuple[str, ...] = ()
     prepare: tuple[Command, ...] = ()
     sampled: bool = False
+    relays: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}-{self.variant}" if self.variant else self.name
