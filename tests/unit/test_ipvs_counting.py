@@ -23,9 +23,11 @@ def planned(**fields: Any) -> ServicePlan:
     return plan_service(node_plan(addresses=NODE), of, [slice_of("web", endpoint("10.0.0.1", "node-1"))])
 
 
-def marks_for(*keys: FrontendKey) -> dict[FrontendKey, int]:
+def marks_for(*keys: FrontendKey) -> Marks:
     marks = Marks(0x4000)
-    return {key: marks.mark(key) for key in keys}
+    for key in keys:
+        marks.mark(key)
+    return marks
 
 
 NAME = planned().frontends[0].port_name
@@ -33,7 +35,7 @@ EXTERNAL_KEY = FrontendKey(EXTERNAL, Protocol.TCP, 80)
 
 
 def test_every_virtual_server_of_a_service_port_counts_for_it() -> None:
-    named = origins([planned()], {})
+    named = origins([planned()], Marks(0x4000))
     assert {server: origin.port_name for server, origin in named.items()} == {
         VirtualServer(6, ip("10.96.0.1"), 80): NAME,
         VirtualServer(6, EXTERNAL, 80): NAME,
@@ -48,13 +50,14 @@ def test_every_virtual_server_of_a_service_port_counts_for_it() -> None:
 def test_the_second_pool_counts_too() -> None:
     marks = marks_for(EXTERNAL_KEY)
     named = origins([planned(external_policy=TrafficPolicy.LOCAL)], marks)
-    assert named[VirtualServer(0, Address(b""), 0, marks[EXTERNAL_KEY])] == (NAME, True)
+    for mark in (marks.mark(EXTERNAL_KEY), marks.mark(EXTERNAL_KEY) | 0x4000):
+        assert named[VirtualServer(0, Address(b""), 0, mark)] == (NAME, True)
 
 
 def test_what_returns_directly_is_not_known() -> None:
     marks = marks_for(EXTERNAL_KEY)
     named = origins([planned(annotations=(("vipwire.io/forwarding", "dsr"),))], marks)
-    marked = VirtualServer(0, Address(b""), 0, marks[EXTERNAL_KEY])
+    marked = VirtualServer(0, Address(b""), 0, marks.mark(EXTERNAL_KEY))
     assert named[marked] == (NAME, False)
     state = RealServerState(POD, 80, Forwarding(1, Method.ROUTE), 1, 0, Counters(2, 20, 0, 200, 0))
     counted = tally(named, {marked: Counters(2, 20, 0, 200, 0)}, {marked: [state]}, {})
@@ -63,7 +66,7 @@ def test_what_returns_directly_is_not_known() -> None:
 
 
 def test_an_endpoint_is_the_sum_of_its_real_servers() -> None:
-    named = origins([planned()], {})
+    named = origins([planned()], Marks(0x4000))
     state = RealServerState(POD, 8080, Forwarding(1), 2, 3, Counters(1, 2, 3, 4, 5))
     counted = tally(named, {}, {server: [state] for server in named}, {})
     name = EndpointName(NAME, POD, 8080)

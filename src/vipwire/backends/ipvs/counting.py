@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from vipwire.backends.ipvs.hints import parse_hints
+from vipwire.backends.ipvs.marks import Marks
 from vipwire.backends.ipvs.names import Set, set_name
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family
 from vipwire.netlink.ipvs import Counters, Method, RealServerState, VirtualServer
-from vipwire.plan.plan import FrontendKey, FrontendKind, ServicePlan
+from vipwire.plan.plan import FrontendKind, ServicePlan
 from vipwire.reconcile.counting import Count, Counts, EndpointName, Open, Refusal
 
 K = TypeVar("K")
@@ -36,20 +37,21 @@ class Origin(NamedTuple):
     both_ways: bool
 
 
-def origins(plans: Iterable[ServicePlan], marks: Mapping[FrontendKey, int]) -> dict[VirtualServer, Origin]:
-    """Name the virtual servers that plans may have; `marks` are those that frontends were given."""
+def origins(plans: Iterable[ServicePlan], marks: Marks) -> dict[VirtualServer, Origin]:
+    """Name the virtual servers that plans may have; a mark may have the masquerade bit as well."""
     return {server: origin for plan in plans for server, origin in _of_plan(plan, marks)}
 
 
-def _of_plan(plan: ServicePlan, marks: Mapping[FrontendKey, int]) -> Iterator[tuple[VirtualServer, Origin]]:
+def _of_plan(plan: ServicePlan, marks: Marks) -> Iterator[tuple[VirtualServer, Origin]]:
     direct = parse_hints(plan.hints, "").method is not Method.MASQUERADE
     for frontend in plan.frontends:
         key = frontend.key
         for address in plan.node_port_addresses if key.address is None else (key.address,):
             yield VirtualServer(key.protocol, address, key.port), Origin(frontend.port_name, both_ways=True)
-        if mark := marks.get(key):
+        if mark := marks.given.get(key):
             outside = frontend.kind in (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
-            yield VirtualServer(0, Address(b""), 0, mark), Origin(frontend.port_name, not (direct and outside))
+            for number in (mark, mark | marks.avoid):
+                yield VirtualServer(0, Address(b""), 0, number), Origin(frontend.port_name, not (direct and outside))
 
 
 def tally(

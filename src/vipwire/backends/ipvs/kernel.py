@@ -84,6 +84,7 @@ class IpvsBackend:
         self._direct = set_name(family, Set.DIRECT_RETURN)
         self._chains = frozenset(_chains(node_objects(NodePlan(family))))
         self._left: Objects | None = None
+        self._adopted = False
 
     def require(self) -> None:
         """Raise UnsupportedError if ipsets or iptables are missing."""
@@ -114,7 +115,7 @@ class IpvsBackend:
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Read what IPVS has counted for these plans' Services; see `reconcile.counting`."""
-        return self._tallies.read(plans, self._marks.given, endpoints=endpoints)
+        return self._tallies.read(plans, self._marks, endpoints=endpoints)
 
     def describe(self, key: ObjectKey) -> str:
         """Name an object for a person."""
@@ -125,8 +126,12 @@ class IpvsBackend:
         return self._left is None or self._read() != self._left
 
     def observe(self) -> Objects:
-        """Read all of ours. Nobody else's virtual servers, chains or sets are in it."""
-        self._left = self._read()
+        """Read all of ours. Nobody else's virtual servers, chains or sets are in it.
+
+        The first time, real servers without weight count as draining: an earlier process has begun that.
+        """
+        self._left = self._read(adopt=not self._adopted)
+        self._adopted = True
         return dict(self._left)
 
     def commit(self, delta: Delta[ObjectKey, Object]) -> int:
@@ -230,13 +235,15 @@ class IpvsBackend:
         with contextlib.suppress(CommitError, OSError):
             self._apply(inverse(delta), drain=False)
 
-    def _read(self) -> Objects:
+    def _read(self, *, adopt: bool = False) -> Objects:
         objects: Objects = self._sets.read()
         owned = self._owned(objects)
         services = self._servers.services()
         ours = {key for key in services if (key in self._known or owned(key)) and not self._is_excluded(key)}
         objects.update((key, services[key][0]) for key in ours)
         for row in self._servers.rows():
+            if adopt and row.real.server in ours and not row.forwarding.weight:
+                self._draining.begin(row.real, self._clock(), self._patience.get(row.real.server))
             if row.real.server in ours and row.real not in self._draining:
                 objects[row.real] = row.forwarding
         objects.update((Vip(address), None) for address in self._device.addresses())

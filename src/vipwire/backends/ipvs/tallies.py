@@ -1,14 +1,15 @@
 """Reads what IPVS and the rules of one family have counted, beside the backend and without getting in its way."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from vipwire.backends.ipvs.counting import origins, refusals, tally
+from vipwire.backends.ipvs.marks import Marks
 from vipwire.backends.ipvs.servers import Servers
 from vipwire.backends.ipvs.tool import Tool
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
-from vipwire.plan.plan import FrontendKey, ServicePlan
+from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counting import Counts, Refusal
 
 
@@ -25,9 +26,7 @@ class Tallies:
         with self._one_at_a_time:
             self._servers.close()
 
-    def read(
-        self, plans: Iterable[ServicePlan], marks: Mapping[FrontendKey, int], *, endpoints: bool = True
-    ) -> Counts:
+    def read(self, plans: Iterable[ServicePlan], marks: Marks, *, endpoints: bool = True) -> Counts:
         """Read the counters of these plans' Services.
 
         Real servers cost a request for each virtual server, so only those that have carried anything are asked.
