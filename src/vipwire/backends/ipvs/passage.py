@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from vipwire.backends.ipvs.describe import describe_element
 from vipwire.backends.ipvs.held import Held
 from vipwire.backends.ipvs.names import ChainName
-from vipwire.backends.ipvs.rule_text import Rule, Test, parse_rule
+from vipwire.backends.ipvs.rule_text import Condition, Rule, parse_rule
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import ObjectState, Step
@@ -131,7 +131,7 @@ class Tables:
         self.mark = self.node.held.elements[name][element] if element else self.mark
         return f"sets the mark {self.mark:#x}"
 
-    def test(self, test: Test) -> tuple[bool, list[Step]]:
+    def test(self, test: Condition) -> tuple[bool, list[Step]]:
         """Judge the packet by one condition; return the steps of sets that were looked into."""
         if test.option == "--match-set":
             found, steps = self.look_up(*test.words)

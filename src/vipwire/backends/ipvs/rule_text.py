@@ -25,7 +25,7 @@ _SAID = {"-m": 1, "--comment": 1}
 """Options that judge nothing: the module of others, and words for people."""
 
 
-class Test(NamedTuple):
+class Condition(NamedTuple):
     """One condition: an option of iptables with its words. `wanted` False: it must not hold."""
 
     option: str
@@ -36,7 +36,7 @@ class Test(NamedTuple):
 class Rule(NamedTuple):
     """What must hold, and what happens then: the target's name and its own options."""
 
-    tests: tuple[Test, ...]
+    tests: tuple[Condition, ...]
     target: str
     options: tuple[str, ...] = ()
 
@@ -52,7 +52,7 @@ class Rule(NamedTuple):
 def parse_rule(text: str) -> Rule:
     """Read a rule without its `-A CHAIN`; raise ValueError for what is not understood."""
     words = shlex.split(text)
-    tests: list[Test] = []
+    tests: list[Condition] = []
     wanted = True
     at = 0
     while at < len(words):
@@ -67,7 +67,7 @@ def parse_rule(text: str) -> Rule:
         if count is None or at + count >= len(words):
             raise ValueError(f"{word} in {text!r} is not understood")
         if word in OPTIONS:
-            tests.append(Test(word, tuple(words[at + 1 : at + 1 + count]), wanted))
+            tests.append(Condition(word, tuple(words[at + 1 : at + 1 + count]), wanted))
         wanted = True
         at += 1 + count
     raise ValueError(f"{text!r} does nothing")

@@ -1,0 +1,258 @@
+"""Explaining ipvs mode without a kernel: rules as data, shares by scheduler, templates, commands, a packet's way."""
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, service, slice_of
+
+from vipwire.backends.ipvs.commands import commands
+from vipwire.backends.ipvs.explain import IpvsExplainer
+from vipwire.backends.ipvs.marks import Marks
+from vipwire.backends.ipvs.names import (
+    ChainName,
+    Entry,
+    Object,
+    ObjectKey,
+    Receiver,
+    SetName,
+    Steer,
+    Vip,
+    set_name,
+    set_spec,
+)
+from vipwire.backends.ipvs.names import Set as Which
+from vipwire.backends.ipvs.render import Manner, render
+from vipwire.backends.ipvs.rule_text import Condition, Rule, parse_rule
+from vipwire.backends.ipvs.shares import connection_shares
+from vipwire.backends.ipvs.skeleton import node_objects
+from vipwire.backends.ipvs.templates import find_template
+from vipwire.model.net import Address, Family, Protocol
+from vipwire.netlink.ipset import Element
+from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.plan.frontends import plan_service
+from vipwire.plan.resolve import Packet
+from vipwire.reconcile.delta import Delta, diff
+from vipwire.reconcile.explainer import End, ObjectState, Walk
+
+WEB = VirtualServer(6, ip("10.96.0.1"), 80)
+MARKED = VirtualServer(0, Address(b""), 0, 7)
+CLIENT = ip("203.0.113.9")
+PODS = [RealServer(WEB, ip(f"10.0.0.{number}"), 8080) for number in (1, 2)]
+
+
+def objects(**fields: Any) -> dict[ObjectKey, Object]:
+    """Make all objects of a node with one Service of two endpoints."""
+    node = node_plan(service_cidrs=(cidr("10.96.0.0/16"),))
+    plan = plan_service(
+        node, service(**fields), [slice_of("web", endpoint("10.0.0.1", "node-1"), endpoint("10.0.0.2"))]
+    )
+    rendered = render(Manner(Family.IPV4, "rr"), Marks(node.masquerade_mark), plan)
+    return {**node_objects(node), **rendered.own, **rendered.shared}
+
+
+def walked(
+    held: dict[ObjectKey, Object], wanted: dict[ObjectKey, Object], address: str = "10.96.0.1", port: int = 80
+) -> Walk:
+    packet = Packet(CLIENT, ip(address), Protocol.TCP, port, "eth0")
+    return IpvsExplainer(Family.IPV4).walk(held, wanted, packet)
+
+
+def test_every_rule_of_ours_is_understood() -> None:
+    for family in Family:
+        for key, value in node_objects(node_plan(family)).items():
+            if isinstance(key, ChainName) and isinstance(value, tuple):
+                for text in value:
+                    assert isinstance(text, str)
+                    assert parse_rule(text).target, text
+
+
+def test_a_rule_as_data() -> None:
+    text = '-p tcp -m comment --comment "two words" -m set ! --match-set A dst,src -m mark --mark 0x1/0x3'
+    tests = (
+        Condition("-p", ("tcp",)),
+        Condition("--match-set", ("A", "dst,src"), wanted=False),
+        Condition("--mark", ("0x1/0x3",)),
+    )
+    assert parse_rule(f"{text} -j SET --map-set B dst") == Rule(tests, "SET", ("--map-set", "B", "dst"))
+    assert parse_rule("-j SET --map-set B dst").option("--map-set") == "B"
+
+
+@pytest.mark.parametrize("text", ["-m statistic --mode random -j RETURN", "-p tcp", "-p", "--ctstate"])
+def test_a_rule_that_is_not_understood(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not understood|does nothing"):
+        parse_rule(text)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "weights", "shares"),
+    [
+        ("rr", (1, 3), (Fraction(1, 2), Fraction(1, 2))),
+        ("wrr", (1, 3), (Fraction(1, 4), Fraction(3, 4))),
+        ("wlc", (0, 3), (None, Fraction(1))),
+        ("fo", (1, 3), (None, Fraction(1))),
+        ("mh", (1, 1), (Fraction(1, 2), Fraction(1, 2))),
+        ("wrr", (0, 0), (None, None)),
+    ],
+)
+def test_shares(scheduler: str, weights: tuple[int, int], shares: tuple[Fraction | None, ...]) -> None:
+    reals = {real: Forwarding(weight) for real, weight in zip(PODS, weights, strict=True)}
+    found = connection_shares(Scheduling(scheduler), reals, CLIENT)
+    assert tuple(found.get(real) for real in PODS) == shares
+
+
+def test_a_source_has_one_server_and_falls_back_from_one_that_drains() -> None:
+    both = dict.fromkeys(PODS, Forwarding(1))
+    hashed = Scheduling("sh", Flag.SCHEDULER_1)
+    clients = [ip(f"203.0.113.{number}") for number in range(1, 60)]
+    chosen = {client: tuple(connection_shares(hashed, both, client)) for client in clients}
+    assert set(chosen.values()) == {(PODS[0],), (PODS[1],)}
+    draining = {PODS[0]: Forwarding(0), PODS[1]: Forwarding(1)}
+    assert {tuple(connection_shares(hashed, draining, client)) for client in clients} == {(PODS[1],)}
+    without = {client: tuple(connection_shares(Scheduling("sh"), draining, client)) for client in clients}
+    assert all(found in ((PODS[1],), ()) for found in without.values())
+    assert () in without.values()
+
+
+def test_templates() -> None:
+    lines = [
+        "Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData",
+        "TCP CB007109 D431 0A600001 0050 0A000002 1F90 ESTABLISHED     899",
+        "TCP CB007109 0000 0A600001 0051 0A000001 1F90 NONE             10",
+        "TCP CB007109 0000 0A600001 0050 0A000002 1F90 NONE             97",
+        "IP  CB007109 0000 00000007 0000 0A000001 0000 NONE             55",
+    ]
+    taking = {real.address: real.port for real in PODS}
+    assert find_template(lines, WEB, CLIENT, taking) == (ip("10.0.0.2"), 8080, 97.0)
+    assert find_template(lines, MARKED, CLIENT, taking) == (ip("10.0.0.1"), 8080, 55.0)
+    assert find_template(lines, WEB, ip("203.0.113.8"), taking) is None
+    assert find_template(lines, WEB, CLIENT, {}) is None, "a server that drains binds nobody"
+
+
+def test_templates_of_ipv6() -> None:
+    line = (
+        "UDP 2001:0db8:0000:0000:0000:0000:0000:0009 0000 fd00:0096:0000:0000:0000:0000:0000:0001 0035 "
+        "fd00:0010:0000:0000:0000:0000:0000:0001 0035 NONE 12"
+    )
+    server = VirtualServer(17, ip("fd00:96::1"), 53)
+    found = find_template([line], server, ip("2001:db8::9"), {ip("fd00:10::1"): 53})
+    assert found == (ip("fd00:10::1"), 53, 12.0)
+
+
+def test_commands_of_every_kind_of_object() -> None:
+    place = Element(ip("10.96.0.1"), 6, 80)
+    marked = RealServer(MARKED, ip("10.0.0.1"), 80)
+    added: dict[ObjectKey, Object] = {
+        SetName("KUBE-CLUSTER-IP"): set_spec(Which.CLUSTER_IP),
+        SetName("KUBE-NODE-PORT-TCP"): set_spec(Which.NODE_PORT_TCP),
+        Entry("KUBE-CLUSTER-IP", place): 0,
+        Entry("KUBE-LOCAL-POOL", place): 7,
+        ChainName("nat", "PREROUTING"): ("-j KUBE-SERVICES",),
+        ChainName("nat", "KUBE-SERVICES"): ("-j RETURN",),
+        WEB: Scheduling("mh", Flag.PERSISTENT | Flag.SCHEDULER_1 | Flag.SCHEDULER_2, 300),
+        PODS[0]: Forwarding(3),
+        MARKED: Scheduling("rr"),
+        marked: Forwarding(1, Method.TUNNEL),
+        Vip(ip("10.96.0.1")): None,
+        Steer(7): None,
+        Receiver(ip("10.0.0.1"), ip("10.96.0.1")): Method.TUNNEL,
+    }
+    assert list(commands(Family.IPV4, Delta(added=added))) == [
+        "ipset create KUBE-CLUSTER-IP hash:ip,port family inet",
+        "ipset create KUBE-NODE-PORT-TCP bitmap:port range 0-65535",
+        "ipset add KUBE-CLUSTER-IP 10.96.0.1,tcp:80",
+        "ipset add KUBE-LOCAL-POOL 10.96.0.1,tcp:80 skbmark 0x7",
+        "iptables -t nat -N KUBE-SERVICES",
+        "iptables -t nat -I PREROUTING 1 -j KUBE-SERVICES",
+        "iptables -t nat -A KUBE-SERVICES -j RETURN",
+        "ipvsadm -A -t 10.96.0.1:80 -s mh -p 300 -b flag-1,flag-2",
+        "ipvsadm -A -f 7 -s rr",
+        "ipvsadm -a -t 10.96.0.1:80 -r 10.0.0.1:8080 -m -w 3",
+        "ipvsadm -a -f 7 -r 10.0.0.1:80 -i -w 1",
+        "# in the network namespace of the Pod 10.0.0.1: ip address add 10.96.0.1/32 dev vipwire-tunnel4",
+        "ip route replace local default dev lo table 78",
+        "ip rule add fwmark 0x7 lookup 78 priority 32764",
+        "ip link show kube-ipvs0 >/dev/null 2>&1 || ip link add kube-ipvs0 type dummy",
+        "ip address add 10.96.0.1/32 dev kube-ipvs0 scope link",
+    ]
+    gone = list(commands(Family.IPV4, Delta(removed=added)))
+    assert gone[0] == "ip address del 10.96.0.1/32 dev kube-ipvs0"
+    assert gone[-2:] == ["ipset destroy KUBE-CLUSTER-IP", "ipset destroy KUBE-NODE-PORT-TCP"]
+    assert not any(line.startswith("ipvsadm -d") for line in gone), "real servers go with their virtual servers"
+
+
+def test_commands_of_changes() -> None:
+    changed: dict[ObjectKey, tuple[Object, Object]] = {
+        WEB: (Scheduling("rr"), Scheduling("wrr")),
+        PODS[0]: (Forwarding(1), Forwarding(2)),
+        ChainName("nat", "PREROUTING"): (("-j OLD",), ("-j NEW",)),
+        Entry("KUBE-LOCAL-POOL", Element(ip("10.96.0.1"), 6, 80)): (7, 8),
+    }
+    assert list(commands(Family.IPV4, Delta(changed=changed))) == [
+        "ipset del KUBE-LOCAL-POOL 10.96.0.1,tcp:80",
+        "ipset add KUBE-LOCAL-POOL 10.96.0.1,tcp:80 skbmark 0x8",
+        "iptables -t nat -D PREROUTING -j OLD",
+        "iptables -t nat -I PREROUTING 1 -j NEW",
+        "ipvsadm -E -t 10.96.0.1:80 -s wrr",
+        "ipvsadm -e -t 10.96.0.1:80 -r 10.0.0.1:8080 -m -w 2",
+    ]
+
+
+def test_commands_of_ipv6() -> None:
+    server = VirtualServer(17, ip("fd00:96::1"), 53)
+    added: dict[ObjectKey, Object] = {server: Scheduling("rr"), MARKED: Scheduling("rr"), Vip(ip("fd00:96::1")): None}
+    lines = list(commands(Family.IPV6, Delta(added=added)))
+    assert lines[:2] == ["ipvsadm -A -u [fd00:96::1]:53 -s rr", "ipvsadm -A -f 7 -6 -s rr"]
+    assert lines[-1] == "ip -6 address add fd00:96::1/128 dev kube-ipvs0 nodad preferred_lft 0"
+
+
+def test_what_is_as_planned_is_answered_by_both() -> None:
+    held = objects()
+    walk = walked(held, held)
+    assert walk.end is End.ANSWERED
+    assert walk.shares == {(address, 8080): Fraction(1, 2) for address in ips("10.0.0.1", "10.0.0.2")}
+    assert {step.state for step in walk.steps} == {ObjectState.PLANNED}
+    assert not diff(held, held)
+
+
+@pytest.mark.parametrize(
+    ("missing", "end", "said"),
+    [
+        (WEB, End.UNTOUCHED, "TCP 10.96.0.1:80"),
+        (PODS[0], End.ANSWERED, "-> 10.0.0.1:8080"),
+        (Vip(ip("10.96.0.1")), End.UNTOUCHED, "kube-ipvs0"),
+        (
+            Entry(set_name(Family.IPV4, Which.CLUSTER_IP), Element(ip("10.96.0.1"), 6, 80)),
+            End.REJECTED,
+            "ipset KUBE-CLUSTER-IP",
+        ),
+        (ChainName("nat", "KUBE-SERVICES"), End.ANSWERED, "nat KUBE-SERVICES"),
+    ],
+)
+def test_what_is_missing_is_named(missing: ObjectKey, end: End, said: str) -> None:
+    wanted = objects()
+    held = {key: value for key, value in wanted.items() if key != missing}
+    walk = walked(held, wanted)
+    assert walk.end is end
+    assert said in {step.object for step in walk.steps if step.state is ObjectState.MISSING}
+
+
+def test_what_others_have_put_behind_a_service_is_named() -> None:
+    wanted = objects()
+    stranger = RealServer(WEB, ip("10.0.0.9"), 8080)
+    walk = walked({**wanted, stranger: Forwarding(1)}, wanted)
+    assert walk.shares is not None
+    assert (stranger.address, 8080) in walk.shares
+    assert [step.object for step in walk.steps if step.state is ObjectState.FOREIGN] == ["-> 10.0.0.9:8080"]
+
+
+def test_nothing_in_the_kernel() -> None:
+    walk = walked({}, objects())
+    assert (walk.end, walk.steps[0].state) == (End.UNTOUCHED, ObjectState.MISSING)
+
+
+def test_a_cluster_ip_that_nobody_has_is_dropped_and_another_port_rejected() -> None:
+    held = objects()
+    assert walked(held, held, "10.96.9.9").end is End.DROPPED
+    assert walked(held, held, "10.96.0.1", 81).end is End.REJECTED
+    assert walked(held, held, "203.0.113.1").end is End.UNTOUCHED
