@@ -18,6 +18,12 @@ def test_a_service_without_annotations_asks_for_nothing() -> None:
     assert wishes(asking()) is NOTHING
 
 
+def test_fewest_connections_are_the_modes_matter_and_the_proxy_protocol_has_two_versions() -> None:
+    assert wishes(asking(algorithm="least-connections")).algorithm is Algorithm.RANDOM
+    assert wishes(asking(algorithm="least-connections")).problems == ()
+    assert [wishes(asking(proxy_protocol=text)).proxy_protocol for text in ("v1", " v2")] == [1, 2]
+
+
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_every_algorithm_can_be_asked_for(algorithm: Algorithm) -> None:
     assert wishes(asking(algorithm=algorithm.value)).algorithm is algorithm
@@ -37,6 +43,7 @@ def test_node_port_sources_are_prefixes() -> None:
     ("annotation", "text", "said"),
     [
         ("algorithm", "fastest", "allowed: random, round-robin, source-hash, maglev"),
+        ("proxy-protocol", "3", "allowed: v1, v2"),
         ("weights", "3", "must be a JSON object"),
         ("weights", "{", "is not JSON"),
         ("weights", '{"10.0.1.5": 101}', "whole numbers from 0 to 100"),

@@ -1,6 +1,8 @@
 """What a Service's annotations ask for beyond its spec. A bad value is a Problem, and counts as absent.
 
-vipwire.io/algorithm               random (the default), round-robin, source-hash, maglev
+vipwire.io/algorithm               random (the default), round-robin, source-hash, maglev; least-connections where a
+                                   mode counts connections, which others take for random
+vipwire.io/proxy-protocol          v1, v2: tell endpoints who the client is; userspace mode only
 vipwire.io/weights                 '{"10.0.1.5": 3}': by endpoint address, 0 to 100, 1 where absent; 0 drains
 vipwire.io/affinity-scope          port (the default), service: one memory of a client for all ports of an address
 vipwire.io/slow-start              30s: over so long an endpoint that joins grows to its full weight; see `slow_start`
@@ -22,6 +24,8 @@ from vipwire.model.service import Service
 from vipwire.plan.spread import Algorithm
 
 PREFIX = "vipwire.io/"
+LEAST_CONNECTIONS = "least-connections"
+"""No algorithm of the plan: only modes that see connections end can do it. They find the word in the plan's hints."""
 HEAVIEST = 100
 SLOWEST_START = 3600
 _DURATION = re.compile(r"(?:(\d+)m)?(?:(\d+)s)?")
@@ -38,6 +42,7 @@ class Wishes:
     weights: Mapping[Address, int] = field(default_factory=lambda: MappingProxyType({}))
     shared_affinity: bool = False
     slow_start: int | None = None
+    proxy_protocol: int = 0
     node_port_sources: tuple[Prefix, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -72,10 +77,12 @@ def _read(name: ObjectName, annotations: tuple[tuple[str, str], ...]) -> Wishes:
 
 
 def _algorithm(text: str) -> Algorithm:
+    if text.strip() == LEAST_CONNECTIONS:
+        return Algorithm.RANDOM
     try:
         return Algorithm(text.strip())
     except ValueError:
-        allowed = ", ".join(algorithm.value for algorithm in Algorithm)
+        allowed = ", ".join([*(algorithm.value for algorithm in Algorithm), LEAST_CONNECTIONS])
         raise ValueError(f"{text!r} is no algorithm; allowed: {allowed}") from None
 
 
@@ -95,6 +102,12 @@ def _weight(address: str, weight: object) -> tuple[Address, int]:
     if not isinstance(weight, int) or isinstance(weight, bool) or not 0 <= weight <= HEAVIEST:
         raise ValueError(f"{address}: {weight!r} is no weight; allowed: whole numbers from 0 to {HEAVIEST}")
     return parse_address(address), weight
+
+
+def _proxy_protocol(text: str) -> int:
+    if text.strip() not in ("v1", "v2"):
+        raise ValueError(f"{text!r} is no version of the PROXY protocol; allowed: v1, v2")
+    return int(text.strip()[1])
 
 
 def _scope(text: str) -> bool:
@@ -125,6 +138,7 @@ _READERS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "algorithm": ("algorithm", _algorithm),
     "weights": ("weights", _weights),
     "affinity-scope": ("shared_affinity", _scope),
+    "proxy-protocol": ("proxy_protocol", _proxy_protocol),
     "slow-start": ("slow_start", _seconds),
     "nodeport-source-ranges": ("node_port_sources", _prefixes),
 }
