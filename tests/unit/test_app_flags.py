@@ -125,6 +125,7 @@ DEFAULTS = {
     "log-flush-frequency": "5s",
     "log-json-info-buffer-size": "0",
     "log-text-info-buffer-size": "0",
+    "state-dir": "/run/vipwire",
 }
 
 

@@ -18,7 +18,6 @@ from vipwire.inspect import show
 from vipwire.inspect.document import Document
 from vipwire.inspect.drain_view import drain_view, left_view, list_view, shown_time
 from vipwire.inspect.drained import (
-    Left,
     concerned,
     connections,
     in_kernel,
@@ -192,8 +191,9 @@ def _count(situation: Situation, wanted: Drain) -> dict[str, int] | None:
 
 
 def _emptied(config: Config, store: Store, wanted: Drain, until: float | None, output: str) -> bool:
-    """Follow the connections until none is left; False if that is interrupted, or the drain ends before."""
+    """Follow the connections until none is open; False if that is interrupted, or the drain ends before."""
     last: dict[str, int] | None = None
+    quiet = False
     with suppress(KeyboardInterrupt):
         while until is None or time.time() < until:
             left = _count(planned(config, store), wanted)
@@ -202,8 +202,9 @@ def _emptied(config: Config, store: Store, wanted: Drain, until: float | None, o
             if left != last:
                 last = left
                 _print({"kind": "DrainProgress", "endpoint": str(wanted), "connections": left}, output, left_view)
-            if left == Left()._asdict():
+            if left["open"] == 0 and quiet:
                 return True
+            quiet = left["open"] == 0  # a handshake may be under way: look once more
             time.sleep(_WAIT_SECONDS)
     return False
 
