@@ -1,6 +1,8 @@
 """The real tools, both variants and both families: what is written is what is read, and nobody else's is touched."""
 
+import contextlib
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,9 +22,10 @@ from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.tool import Tool, Variant
 from vipwire.errors import CommitError
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
-from vipwire.model.net import Address, Family, Protocol, parse_address
+from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.plan.frontends import plan_service
+from vipwire.reconcile.counting import Refusal
 from vipwire.reconcile.reconciler import Reconciler
 
 pytestmark = pytest.mark.kernel
@@ -289,6 +292,52 @@ def test_the_variant_is_the_one_that_kubelet_uses(family: Family, variant: Varia
     run(f"{Tool(family, variant).name} -t mangle -N KUBE-KUBELET-CANARY")
     choice = choose_variant([family])
     assert (choice.variant, choice.both) == (variant, False)
+
+
+def test_the_counters_of_rules_are_read_without_the_tools(tool: Tool) -> None:
+    reconciler, backend = started(tool, 8)
+    reconciler.sync()
+    plans = [plan_service(node_plan(tool.family), subject, slices) for subject, slices in services(tool.family, 8)]
+    before = backend.counts(plans)
+    assert not any(each.connections for each in (*before.ports.values(), *before.endpoints.values()))
+    assert not any(before.refusals.values())
+    swallow(tool.family)
+    for number in range(1, 9):
+        send(tool.family, address(tool.family, number), 53, times=5)
+        send(tool.family, address(tool.family, number), 99, times=1)
+    counts = backend.counts(plans)
+    for name, of_port in counts.ports.items():
+        number = int(name.service.name.removeprefix("s"))
+        answers = number % 4 and name.port == "udp"
+        assert of_port.connections == (5 if answers else 0), name
+        ends = [count.connections or 0 for end, count in counts.endpoints.items() if end.port_name == name]
+        assert of_port.connections == sum(ends)
+    refused = {(refusal, str(name or "")): packets for (refusal, name), packets in counts.refusals.items() if packets}
+    assert refused == {
+        (Refusal.UNDEFINED_PORT, ""): 8,
+        (Refusal.NO_ENDPOINTS, "default/s4:udp"): 5,
+        (Refusal.NO_ENDPOINTS, "default/s8:udp"): 5,
+    }
+    assert not backend.counts(plans, endpoints=False).endpoints
+    assert backend.counts(plans[:2]).ports.items() <= counts.ports.items(), "of a few only these chains are asked for"
+
+
+def swallow(family: Family) -> None:
+    """Have a default route, into a device that swallows what it is given."""
+    six = family is Family.IPV6
+    run("ip link add sink type veth peer name drain")
+    run("ip link set drain up")
+    run("ip link set sink up")
+    run(f"ip address add {'fd00:5::5/64' if six else '192.0.2.5/24'} dev sink{' nodad' if six else ''}")
+    run(f"ip {'-6' if six else '-4'} route add default dev sink")
+
+
+def send(family: Family, destination: Address, port: int, times: int) -> None:
+    """Send datagrams, each from a port of its own. What the filter table refuses is a PermissionError."""
+    kind = socket.AF_INET6 if family is Family.IPV6 else socket.AF_INET
+    for _ in range(times):
+        with socket.socket(kind, socket.SOCK_DGRAM) as opened, contextlib.suppress(PermissionError):
+            opened.sendto(b"x", (format_address(destination), port))
 
 
 def test_rules_of_both_kinds_are_reported() -> None:

@@ -5,10 +5,12 @@ entries. It is what the kernel was seen to hold or took from us, never what is m
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from vipwire.backends.iptables import names
+from vipwire.backends.iptables.counters import Counted, read_counters
+from vipwire.backends.iptables.counting import FEW, Ledger, count, endpoints_of
 from vipwire.backends.iptables.frontend_code import Zone, decode
 from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, ROOT, ROOTS, TABLES, Key, Rules
 from vipwire.backends.iptables.read import is_ours, read, read_table
@@ -23,6 +25,7 @@ from vipwire.model.net import Address, Family, format_address
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.counting import Counts
 from vipwire.reconcile.delta import Delta
 
 BATCH: Final = {Variant.NFT: 4000, Variant.LEGACY: 0}
@@ -46,6 +49,7 @@ class IptablesBackend:
         self._pinned: frozenset[tuple[str, str]] = frozenset()
         self._firewall_missing = True
         self._kubelet = False
+        self._ledger = Ledger()
 
     @property
     def rules(self) -> dict[str, int]:
@@ -130,6 +134,19 @@ class IptablesBackend:
     def _writer(self, tails: Mapping[tuple[str, str], Rules]) -> Writer:
         batch = BATCH[self._tool.variant]
         return Writer(tails, self._pinned, self._firewall_missing, kubelet=self._kubelet, batch=batch)
+
+    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read what the rules have counted: see reconcile/counting.py."""
+        ends = endpoints_of(plans)
+        chains = [chain for each in ends.values() for chain in each]
+        tables = {
+            names.NAT: self._counters(names.NAT, chains if len(chains) <= FEW else None),
+            names.FILTER: self._counters(names.FILTER),
+        }
+        return count(ends, tables, self._ledger, endpoints=endpoints)
+
+    def _counters(self, table: str, chains: Iterable[str] | None = None) -> list[Counted]:
+        return read_counters(self.family, self._tool.variant, table, chains)
 
     def delete(self) -> bool:
         """Remove every chain and rule of ours, and nothing else; tell whether there was anything."""

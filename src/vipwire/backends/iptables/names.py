@@ -78,6 +78,10 @@ INVALID_COUNTER: Final = "ct_state_invalid_dropped_pkts"
 """kube-proxy's nfacct objects."""
 
 
+UNALLOCATED: Final = "kubernetes cluster IPs that no service has"
+"""The comment of the rules that drop what goes to such."""
+
+
 class Key(NamedTuple):
     """Which object. `detail` is the frontend's code for an entry (see `tree`), the rule for a jump, else empty."""
 

@@ -120,7 +120,7 @@ def _to_cluster_ips(node: NodePlan) -> Iterator[str]:
 
 def _unallocated(node: NodePlan) -> Iterator[str]:
     """Drop what goes to an address of the ServiceCIDRs that no Service has: the Service may come at any time."""
-    note = comment("kubernetes cluster IPs that no service has")
+    note = comment(names.UNALLOCATED)
     for prefix in node.service_cidrs:
         yield rule(in_prefix(prefix), note, "-j DROP")
 
