@@ -16,7 +16,7 @@ from vipwire.model.net import Family
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(1500)]
 
 HERE = Path(__file__).parent
-SUITES = ("ipvs_packets", "ipvs_features")
+SUITES = ("ipvs_packets", "ipvs_features", "ipvs_explain")
 _PATIENCE = 600.0
 """Seconds until a guest counts as dead. It takes a minute and a half on two cores that do nothing else."""
 

@@ -93,7 +93,7 @@ class IpvsBackend:
 
     def close(self) -> None:
         """Close its sockets; what is programmed stays."""
-        for part in (self._servers, self._device, self._sets, self._steering, self._tallies):
+        for part in (self._servers, self._device, self._sets, self._steering):
             part.close()
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:

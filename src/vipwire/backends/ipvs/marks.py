@@ -15,6 +15,8 @@ from types import MappingProxyType
 
 from vipwire.plan.plan import FrontendKey
 
+_BITS = 0x7FFFFFFF  # ipvsadm lists greater numbers as negative ones
+
 
 @dataclass(slots=True)
 class Marks:
@@ -37,7 +39,7 @@ class Marks:
         if known is not None:
             del self._taken[known]
         number = zlib.crc32(key.port.to_bytes(2) + bytes((key.protocol,)) + (key.address or b""))
-        while (mark := number & ~self.avoid & 0xFFFFFFFF) == 0 or mark in self._taken:
+        while (mark := number & ~self.avoid & _BITS) == 0 or mark in self._taken:
             number += 1
         self._of[key] = mark
         self._taken[mark] = key

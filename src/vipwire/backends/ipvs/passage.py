@@ -82,7 +82,8 @@ class Tables:
                 holds, steps = self.test(each)
                 met += steps
                 if not holds:
-                    self.steps += [step for step in steps if step.state is ObjectState.MISSING]
+                    missing = (step for step in steps if step.state is ObjectState.MISSING)
+                    self.steps += [step for step in missing if step not in self.steps]
                     return ""
             at = len(self.steps)
             verdict, effect = self.target(table, rule)

@@ -1,6 +1,6 @@
 """Reads what IPVS and the rules of one family have counted, beside the backend and without getting in its way."""
 
-import threading
+import contextlib
 from collections.abc import Iterable
 
 from vipwire.backends.ipvs.counting import origins, refusals, tally
@@ -14,17 +14,10 @@ from vipwire.reconcile.counting import Counts, Refusal
 
 
 class Tallies:
-    """The counters of one family, in the network namespace in which this was made; for any thread."""
+    """The counters of one family, in the network namespace of the calling thread; for any thread, and many."""
 
     def __init__(self, family: Family, tool: Tool) -> None:
         self._family, self._tool = family, tool
-        self._servers = Servers(family)
-        self._one_at_a_time = threading.Lock()
-
-    def close(self) -> None:
-        """Close the socket."""
-        with self._one_at_a_time:
-            self._servers.close()
 
     def read(self, plans: Iterable[ServicePlan], marks: Marks, *, endpoints: bool = True) -> Counts:
         """Read the counters of these plans' Services.
@@ -32,11 +25,10 @@ class Tallies:
         Real servers cost a request for each virtual server, so only those that have carried anything are asked.
         """
         named = origins(plans, marks)
-        with self._one_at_a_time:
-            held = self._servers.services()
-            servers = {server: counters for server, (_, counters) in held.items() if server in named}
+        with contextlib.closing(Servers(self._family)) as kernel:
+            servers = {server: counters for server, (_, counters) in kernel.services().items() if server in named}
             busy = [server for server, counters in servers.items() if counters.connections] if endpoints else []
-            reals = {server: self._servers.reals(server) for server in busy}
+            reals = {server: kernel.reals(server) for server in busy}
         return tally(named, servers, reals, self._refusals() if servers else {})
 
     def _refusals(self) -> dict[Refusal, int]:
