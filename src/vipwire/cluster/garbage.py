@@ -10,6 +10,7 @@ Looks when the store has moved, and once a second while something waits for the 
 
 import asyncio
 import contextlib
+import functools
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -28,6 +29,7 @@ from vipwire.cluster.store.record import Change, CompactedError, Key, Record
 
 EVENTS_LIVE: Final = timedelta(hours=1)  # as with kube-apiserver's --event-ttl
 _OPTIONS: Final = Options(manager="vipwire-garbage-collector", validation="Ignore")
+_SERVED: Final = frozenset((resource.api_version, resource.kind) for resource in RESOURCES)
 _FOREGROUND, _ORPHAN = "foregroundDeletion", "orphan"
 
 
@@ -41,6 +43,7 @@ class GarbageCollector:
         self._dependents: defaultdict[str, set[Key]] = defaultdict(set)
         self._going: dict[Key, Object] = {}
         self._gone: set[str] = set()
+        self._named: set[str] = set()
         self._uids: dict[str, Key] = {}
 
     async def run(self) -> None:
@@ -51,7 +54,7 @@ class GarbageCollector:
                 await self.step()
             if self._seen < store.revision:
                 continue
-            waits = bool(self._going) or store.count(EVENTS.id) > 0
+            waits = bool(self._going or self._gone) or store.count(EVENTS.id) > 0
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0 if waits else None):
                     await store.until(self._seen + 1)
@@ -59,9 +62,11 @@ class GarbageCollector:
     async def step(self) -> None:
         """Take note of what has changed, then delete what is due."""
         self._follow()
-        gone, self._gone = self._gone, set()
-        for uid in gone:
+        self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never were, or are gone
+        self._named.clear()
+        for uid in list(self._gone):
             await self._delete_all(self._dependents.get(uid, ()))
+        self._gone = {uid for uid in self._gone if self._dependents.get(uid)}  # looked at again, until none is left
         for key, value in list(self._going.items()):
             with contextlib.suppress(ApiError):
                 await self._further(key, value)
@@ -93,11 +98,12 @@ class GarbageCollector:
             self._gone.add(meta["uid"])
             return
         self._uids[meta["uid"]] = key
-        owners = tuple(owner["uid"] for owner in meta.get("ownerReferences") or ())
+        owners = tuple(o["uid"] for o in meta.get("ownerReferences") or () if (o["apiVersion"], o["kind"]) in _SERVED)
         if owners:
             self._owners[key] = owners
         for uid in owners:
             self._dependents[uid].add(key)
+            self._named.add(uid)
         if meta.get("deletionTimestamp"):
             self._going[key] = value
 
@@ -107,13 +113,13 @@ class GarbageCollector:
         finalizers = meta.get("finalizers") or []
         if _ORPHAN in finalizers:
             for dependent in list(self._dependents.get(meta["uid"], ())):
-                await self._change(dependent, lambda found: _without_owner(found, meta["uid"]))
-            await self._change(key, lambda found: _without_finalizer(found, _ORPHAN))
+                await self._change(dependent, functools.partial(_without_owner, uid=meta["uid"]))
+            await self._change(key, functools.partial(_without_finalizer, name=_ORPHAN))
         elif _FOREGROUND in finalizers:
             dependents = list(self._dependents.get(meta["uid"], ()))
             await self._delete_all(dependents)
             if not dependents:
-                await self._change(key, lambda found: _without_finalizer(found, _FOREGROUND))
+                await self._change(key, functools.partial(_without_finalizer, name=_FOREGROUND))
         if key.resource == NAMESPACES.id:
             await self._empty(key)
         due = parse_time(meta["deletionTimestamp"])
@@ -146,8 +152,11 @@ class GarbageCollector:
 
         async def delete(key: Key) -> None:
             remaining = [uid for uid in self._owners.get(key, ()) if uid in self._uids]
-            if remaining and key in self._owners and not self._is_foreground(remaining):
-                return  # another owner is still there
+            if remaining and not self._is_foreground(remaining):  # another owner is still there
+                for uid in self._owners.get(key, ()):
+                    if uid not in self._uids:
+                        await self._change(key, functools.partial(_without_owner, uid=uid))
+                return
             with contextlib.suppress(ApiError):
                 await self._registry.delete(BY_ID[key.resource], key.namespace, key.name, options=_OPTIONS)
 

@@ -19,11 +19,13 @@ from vipwire.cluster.access import Access, load_tokens, write_kubeconfigs
 from vipwire.cluster.api.admission import Admission
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NAMESPACES
+from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Options, Registry
 from vipwire.cluster.api.server import ApiServer
 from vipwire.cluster.ca import Authority
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.cluster.store.database import Database
+from vipwire.cluster.store.record import StoreError
 from vipwire.cluster.store.store import Store
 from vipwire.errors import ConfigError
 
@@ -110,7 +112,8 @@ def _url(address: str, port: int) -> str:
 
 async def _make_namespaces(registry: Registry) -> None:
     for name in _NAMESPACES:
-        try:
-            registry.read(NAMESPACES, "", name)
-        except ApiError:
-            await registry.create(NAMESPACES, "", {"metadata": {"name": name}}, Options(manager="vipwire"))
+        if registry.store.read(key_of(NAMESPACES, "", name)) is None:
+            try:
+                await registry.create(NAMESPACES, "", {"metadata": {"name": name}}, Options())
+            except ApiError as error:
+                raise StoreError(error.message) from error

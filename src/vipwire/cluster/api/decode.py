@@ -56,6 +56,9 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str) -> Any
             findings.unknown.append(f"{prefix}{name}")
         elif part is not None and not (part == "" and (known.one_of or known.default)):
             result[name] = decode(part, known.type, findings, f"{prefix}{name}")
+            if not result[name] and known.type.element and not known.required:
+                del result[name]  # Go's omitempty: an empty list or map is none
+                continue
             if known.one_of or known.range or known.longest:
                 _check_field(result[name], known, findings, f"{prefix}{name}")
     for name, known in kind.fields.items():

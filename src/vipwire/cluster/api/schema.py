@@ -9,6 +9,7 @@ A line without indent begins a type; `kind NAME` one that has apiVersion, kind a
 name, its type, marks, and after a bar what it is for. Types are `string int32 int64 bool time microtime quantity intstr
 bytes any`, a type's name, and `[]T`, `{}T` (a map from strings) of those. Marks:
 
+    #7                  its number in protobuf (k8s.io/api, generated.proto); #2.7 inside a message that JSON leaves out
     required            must be there             key=a,b   a list that is a map by these fields of its elements
     default=V           what it is if not said    set       a list without duplicates
     one=A,B             allowed values            atomic    a list or object that is owned and replaced as one
@@ -56,6 +57,7 @@ class Field:
     name: str
     type: Type
     description: str = ""
+    number: str = ""
     required: bool = False
     default: Any = None
     one_of: tuple[str, ...] = ()
@@ -116,6 +118,7 @@ def _read_field(line: str, types: Mapping[str, Type]) -> Field:
         name,
         kind,
         description.strip(),
+        number=next((mark[1:] for mark in marks if mark.startswith("#")), ""),
         required="required" in values,
         default=_read_default(default, kind) if default is not None else None,
         one_of=tuple(values["one"].split(",")) if "one" in values else (),

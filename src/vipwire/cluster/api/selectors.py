@@ -119,16 +119,14 @@ def select(resource: Resource, namespace: str, labels: str, fields: str) -> Sele
         if key == "metadata.name" and not inverted and not name:
             name = wanted
             continue
-        conditions.append((_reader(resource, key, labels, fields), wanted, inverted))
+        conditions.append((_reader(resource, key), wanted, inverted))
     return Selector(namespace, name, parse_labels(labels), tuple(conditions))
 
 
-def _reader(resource: Resource, key: str, labels: str, fields: str) -> Callable[[Object], str]:
+def _reader(resource: Resource, key: str) -> Callable[[Object], str]:
     if key in ("metadata.name", "metadata.namespace"):
         part = key.partition(".")[2]
         return lambda value: str(value["metadata"].get(part) or "")
     if key in resource.fields:
         return resource.fields[key]
-    about = f"{resource.group}/{resource.version}" if resource.group else f"/{resource.version}"
-    what = f'"{about}, Resource={resource.plural}" that match label selector "{labels}", field selector "{fields}"'
-    raise bad_request(f"Unable to find {what}: field label not supported: {key}")
+    raise bad_request(f"field label not supported: {key}")  # kubectl itself adds of what

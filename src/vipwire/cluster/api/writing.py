@@ -7,7 +7,9 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from vipwire.cluster.api import protobuf
 from vipwire.cluster.api.errors import ApiError, bad_request, expired, not_valid, unsupported
+from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.listing import list_page, parse_number
 from vipwire.cluster.api.object import encode, parse
 from vipwire.cluster.api.patch import json_patch, merge_patch
@@ -77,9 +79,7 @@ async def _write(registry: Registry, request: Request, options: Options) -> Resu
     place = (route.resource, route.namespace, route.name)
     if route.verb == "patch":
         return await _patch(registry, request, options)
-    if request.content not in _TYPES:
-        raise _unsupported_media(request.content)
-    body = _read_yaml(request.body) if request.content == "application/yaml" else parse(request.body)
+    body = _read_body(request)
     if route.verb == "update":
         return await registry.replace(*place, body, options, subresource=route.subresource)
     if route.name or (route.resource.namespaced and not route.namespace):
@@ -186,7 +186,8 @@ def _dry_run(text: str) -> bool:
 def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
     query = request.query
     try:
-        given = msgspec.json.decode(request.body, type=_DeleteOptions) if request.body.strip() else _DeleteOptions()
+        body = _read_body(request) if request.body.strip() else {}
+        given = msgspec.convert(body, _DeleteOptions)
     except (msgspec.MsgspecError, ValueError) as error:
         raise bad_request(f"DeleteOptions cannot be read: {error}") from None
     if "gracePeriodSeconds" in query:
@@ -199,6 +200,15 @@ def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
         raise not_valid("DeleteOptions", "meta.k8s.io", "", (cause,))
     dry = _dry_run(query.get("dryRun", "")) or _dry_run("".join(given.dry_run))
     return Options(dry_run=dry), given
+
+
+def _read_body(request: Request) -> Any:
+    if request.content == protobuf.MEDIA_TYPE:
+        kind = request.route.resource
+        return protobuf.decode_body(request.body, {kind.kind: kind.type, "DeleteOptions": META["DeleteOptions"]})
+    if request.content not in _TYPES:
+        raise _unsupported_media(request.content)
+    return _read_yaml(request.body) if request.content == "application/yaml" else parse(request.body)
 
 
 def _read_yaml(body: bytes) -> Any:
@@ -222,6 +232,6 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def _unsupported_media(content: str) -> ApiError:
-    known = ", ".join(("application/json", *_PATCHES, APPLY))
+    known = ", ".join((*filter(None, _TYPES), protobuf.MEDIA_TYPE, *_PATCHES, APPLY))
     message = f"the body of the request was in an unknown format - accepted media types include: {known}"
     return ApiError(415, "UnsupportedMediaType", f"{message} (got {content!r})")

@@ -15,34 +15,34 @@ from vipwire.cluster.api.schema import Type, read_types
 
 _TABLE: Final = """
 kind EndpointSlice | Some of the endpoints of a Service.
-  addressType string required one=IPv4,IPv6,FQDN | What the addresses are. Cannot be changed.
-  endpoints []Endpoint atomic | The endpoints; 1000 at most.
-  ports []EndpointPort atomic | The ports that every endpoint has.
+  addressType string #4 required one=IPv4,IPv6,FQDN | What the addresses are. Cannot be changed.
+  endpoints []Endpoint #2 atomic | The endpoints; 1000 at most.
+  ports []EndpointPort #3 atomic | The ports that every endpoint has.
 Endpoint | One endpoint.
-  addresses []string required set | Its addresses; clients use the first.
-  conditions EndpointConditions | Whether it can be used.
-  deprecatedTopology {}string | Not used any more.
-  hints EndpointHints | Who should use it.
-  hostname string max=63 | Its name under the Service's.
-  nodeName string | The node that it is on.
-  targetRef ObjectReference | The Pod it belongs to.
-  zone string | The zone that it is in.
+  addresses []string #1 required set | Its addresses; clients use the first.
+  conditions EndpointConditions #2 | Whether it can be used.
+  deprecatedTopology {}string #5 | Not used any more.
+  hints EndpointHints #8 | Who should use it.
+  hostname string #3 max=63 | Its name under the Service's.
+  nodeName string #6 | The node that it is on.
+  targetRef ObjectReference #4 | The Pod it belongs to.
+  zone string #7 | The zone that it is in.
 EndpointConditions | Whether an endpoint can be used.
-  ready bool | Whether it takes connections.
-  serving bool | The same, also while it terminates.
-  terminating bool | Whether it is about to end.
+  ready bool #1 | Whether it takes connections.
+  serving bool #2 | The same, also while it terminates.
+  terminating bool #3 | Whether it is about to end.
 EndpointHints | Who should use an endpoint.
-  forNodes []ForNode atomic | Nodes.
-  forZones []ForZone atomic | Zones.
+  forNodes []ForNode #2 atomic | Nodes.
+  forZones []ForZone #1 atomic | Zones.
 ForNode | A node that should use an endpoint.
-  name string required | Its name.
+  name string #1 required | Its name.
 ForZone | A zone that should use an endpoint.
-  name string required | Its name.
+  name string #1 required | Its name.
 EndpointPort | A port of the endpoints.
-  appProtocol string | What is spoken, as a hint.
-  name string default= | Its name: that of the Service's port.
-  port int32 range=1..65535 | The number.
-  protocol string default=TCP one=TCP,UDP,SCTP | The protocol.
+  appProtocol string #4 | What is spoken, as a hint.
+  name string #1 default= | Its name: that of the Service's port.
+  port int32 #3 range=1..65535 | The number.
+  protocol string #2 default=TCP one=TCP,UDP,SCTP | The protocol.
 """
 _KNOWN: Final = META | {"ObjectReference": SERVICE_TYPES["ObjectReference"]}
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.discovery.v1", _KNOWN)

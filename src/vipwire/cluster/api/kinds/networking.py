@@ -15,79 +15,79 @@ from vipwire.cluster.api.schema import Type, read_types
 
 _LOCAL: Final = """
 TypedLocalObjectReference | Names an object of the same namespace.
-  apiGroup string | The group of its kind.
-  kind string required | Its kind.
-  name string required | Its name.
+  apiGroup string #1 | The group of its kind.
+  kind string #2 required | Its kind.
+  name string #3 required | Its name.
 """
 _TABLE: Final = """
 kind Ingress | How requests from outside reach Services, by host and path.
-  spec IngressSpec | What is wanted.
-  status IngressStatus default={} | What is the case.
+  spec IngressSpec #2 | What is wanted.
+  status IngressStatus #3 default={} | What is the case.
 IngressSpec | Which requests go where.
-  defaultBackend IngressBackend | Where requests go that no rule matches.
-  ingressClassName string | Which controller does it.
-  rules []IngressRule atomic | Which requests go where, by host.
-  tls []IngressTLS atomic | Certificates.
+  defaultBackend IngressBackend #1 | Where requests go that no rule matches.
+  ingressClassName string #4 | Which controller does it.
+  rules []IngressRule #3 atomic | Which requests go where, by host.
+  tls []IngressTLS #2 atomic | Certificates.
 IngressRule | Requests for one host.
-  host string | The host; all if not given.
-  http HTTPIngressRuleValue | Where they go, by path.
+  host string #1 | The host; all if not given.
+  http HTTPIngressRuleValue #2.1 | Where they go, by path.
 HTTPIngressRuleValue | Where requests go, by path.
-  paths []HTTPIngressPath required atomic | The paths.
+  paths []HTTPIngressPath #1 required atomic | The paths.
 HTTPIngressPath | Where requests for a path go.
-  backend IngressBackend required | Where they go.
-  path string | The path.
-  pathType string required one=Exact,ImplementationSpecific,Prefix | How paths are compared.
+  backend IngressBackend #2 required | Where they go.
+  path string #1 | The path.
+  pathType string #3 required one=Exact,ImplementationSpecific,Prefix | How paths are compared.
 IngressBackend | Where requests go.
-  resource TypedLocalObjectReference atomic | An object that is no Service.
-  service IngressServiceBackend | A Service.
+  resource TypedLocalObjectReference #3 atomic | An object that is no Service.
+  service IngressServiceBackend #4 | A Service.
 IngressServiceBackend | A Service as a backend.
-  name string required | Its name.
-  port ServiceBackendPort | Its port.
+  name string #1 required | Its name.
+  port ServiceBackendPort #2 | Its port.
 ServiceBackendPort | A port of a Service, by name or number.
-  name string | Its name.
-  number int32 range=0..65535 | Its number.
+  name string #1 | Its name.
+  number int32 #2 range=0..65535 | Its number.
 IngressTLS | A certificate for hosts.
-  hosts []string atomic | The hosts.
-  secretName string | The Secret with certificate and key.
+  hosts []string #1 atomic | The hosts.
+  secretName string #2 | The Secret with certificate and key.
 IngressStatus | What is the case about an Ingress.
-  loadBalancer IngressLoadBalancerStatus default={} | Where it can be reached.
+  loadBalancer IngressLoadBalancerStatus #1 default={} | Where it can be reached.
 IngressLoadBalancerStatus | Where an Ingress can be reached.
-  ingress []IngressLoadBalancerIngress atomic | The addresses.
+  ingress []IngressLoadBalancerIngress #1 atomic | The addresses.
 IngressLoadBalancerIngress | An address of an Ingress.
-  hostname string | A name.
-  ip string | An address.
-  ports []IngressPortStatus atomic | State of single ports.
+  hostname string #2 | A name.
+  ip string #1 | An address.
+  ports []IngressPortStatus #4 atomic | State of single ports.
 IngressPortStatus | State of one port.
-  error string | What is wrong with it.
-  port int32 required | The port.
-  protocol string required | Its protocol.
+  error string #3 | What is wrong with it.
+  port int32 #1 required | The port.
+  protocol string #2 required | Its protocol.
 kind IngressClass | Who serves Ingresses of this class.
-  spec IngressClassSpec | What is wanted.
+  spec IngressClassSpec #2 | What is wanted.
 IngressClassSpec | Who serves a class.
-  controller string max=250 | The controller.
-  parameters IngressClassParametersReference | An object with its parameters.
+  controller string #1 max=250 | The controller.
+  parameters IngressClassParametersReference #2 | An object with its parameters.
 IngressClassParametersReference | Names an object with parameters.
-  apiGroup string | The group of its kind.
-  kind string required | Its kind.
-  name string required | Its name.
-  namespace string | Its namespace.
-  scope string one=Cluster,Namespace | Whether it has one.
+  apiGroup string #1 | The group of its kind.
+  kind string #2 required | Its kind.
+  name string #3 required | Its name.
+  namespace string #5 | Its namespace.
+  scope string #4 one=Cluster,Namespace | Whether it has one.
 kind ServiceCIDR | Ranges that ClusterIPs are taken from.
-  spec ServiceCIDRSpec | What is wanted.
-  status ServiceCIDRStatus default={} | What is the case.
+  spec ServiceCIDRSpec #2 | What is wanted.
+  status ServiceCIDRStatus #3 default={} | What is the case.
 ServiceCIDRSpec | Ranges of addresses.
-  cidrs []string atomic | One range, or one of each family. Cannot be changed.
+  cidrs []string #1 atomic | One range, or one of each family. Cannot be changed.
 ServiceCIDRStatus | What is the case about ranges.
-  conditions []Condition key=type merge=type | Ready: whether addresses are taken from it.
+  conditions []Condition #1 key=type merge=type | Ready: whether addresses are taken from it.
 kind IPAddress | An address that is taken.
-  spec IPAddressSpec | By whom.
+  spec IPAddressSpec #2 | By whom.
 IPAddressSpec | Whose address it is.
-  parentRef ParentReference required | The object.
+  parentRef ParentReference #1 required | The object.
 ParentReference | Names the owner of an address.
-  group string | Its group.
-  name string required | Its name.
-  namespace string | Its namespace.
-  resource string required | Its plural.
+  group string #1 | Its group.
+  name string #4 required | Its name.
+  namespace string #3 | Its namespace.
+  resource string #2 required | Its plural.
 """
 _REFERENCES: Final = read_types(_LOCAL, CORE_PREFIX, META)
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.networking.v1", META | _REFERENCES)

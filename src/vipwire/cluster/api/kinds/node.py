@@ -14,72 +14,72 @@ from vipwire.cluster.api.schema import Type, read_types
 
 _TABLE: Final = """
 kind Node | A machine.
-  spec NodeSpec default={} | What is wanted.
-  status NodeStatus default={} | What is the case.
+  spec NodeSpec #2 default={} | What is wanted.
+  status NodeStatus #3 default={} | What is the case.
 NodeSpec | What is wanted of a node.
-  configSource any | Not used any more.
-  externalID string | Not used any more.
-  podCIDR string | The first of podCIDRs.
-  podCIDRs []string set merge=- | The ranges that Pods of this node have addresses of.
-  providerID string | What the cloud calls the machine.
-  taints []Taint atomic | What keeps Pods away.
-  unschedulable bool | Whether no new Pods are wanted.
+  configSource any #6 | Not used any more.
+  externalID string #2 | Not used any more.
+  podCIDR string #1 | The first of podCIDRs.
+  podCIDRs []string #7 set merge=- | The ranges that Pods of this node have addresses of.
+  providerID string #3 | What the cloud calls the machine.
+  taints []Taint #5 atomic | What keeps Pods away.
+  unschedulable bool #4 | Whether no new Pods are wanted.
 Taint | What keeps Pods away that do not tolerate it.
-  effect string required one=NoSchedule,PreferNoSchedule,NoExecute | What it does.
-  key string required | Its name.
-  timeAdded time | Since when.
-  value string | Its value.
+  effect string #3 required one=NoSchedule,PreferNoSchedule,NoExecute | What it does.
+  key string #1 required | Its name.
+  timeAdded time #4 | Since when.
+  value string #2 | Its value.
 NodeStatus | What is the case about a node.
-  addresses []NodeAddress key=type merge=type | Addresses and names of the machine.
-  allocatable {}quantity | Resources for Pods.
-  capacity {}quantity | Resources of the machine.
-  conditions []NodeCondition key=type merge=type | Ready and others.
-  config any | Not used any more.
-  daemonEndpoints any | Where the kubelet listens.
+  addresses []NodeAddress #5 key=type merge=type | Addresses and names of the machine.
+  allocatable {}quantity #2 | Resources for Pods.
+  capacity {}quantity #1 | Resources of the machine.
+  conditions []NodeCondition #4 key=type merge=type | Ready and others.
+  config any #11 | Not used any more.
+  daemonEndpoints any #6 | Where the kubelet listens.
   declaredFeatures []string atomic | What the node can do.
-  features any | What its runtime can do.
-  images []any | Images that are there.
-  nodeInfo NodeSystemInfo | Versions.
-  phase string | Not used any more.
-  runtimeHandlers []any | Container runtimes.
-  volumesAttached []any | Volumes that are attached.
-  volumesInUse []string atomic | Volumes that are in use.
+  features any #13 | What its runtime can do.
+  images []any #8 | Images that are there.
+  nodeInfo NodeSystemInfo #7 | Versions.
+  phase string #3 | Not used any more.
+  runtimeHandlers []any #12 | Container runtimes.
+  volumesAttached []any #10 | Volumes that are attached.
+  volumesInUse []string #9 atomic | Volumes that are in use.
 NodeAddress | An address or a name of a machine.
-  address string required | The address.
-  type string required | InternalIP, ExternalIP, Hostname and others.
+  address string #2 required | The address.
+  type string #1 required | InternalIP, ExternalIP, Hostname and others.
 NodeCondition | One aspect of a node's state.
-  lastHeartbeatTime time | When it was last heard of.
-  lastTransitionTime time | When it last changed.
-  message string | A sentence about why.
-  reason string | A word about why.
-  status string required | True, False or Unknown.
-  type string required | The aspect.
+  lastHeartbeatTime time #3 | When it was last heard of.
+  lastTransitionTime time #4 | When it last changed.
+  message string #6 | A sentence about why.
+  reason string #5 | A word about why.
+  status string #2 required | True, False or Unknown.
+  type string #1 required | The aspect.
 NodeSystemInfo | Versions of what runs on a node.
-  architecture string | Its processor.
-  bootID string | This boot.
-  containerRuntimeVersion string | The container runtime.
-  kernelVersion string | The kernel.
-  kubeProxyVersion string | The service proxy.
-  kubeletVersion string | The kubelet.
-  machineID string | The machine.
-  operatingSystem string | linux.
-  osImage string | The distribution.
-  swap any | Its swap space.
-  systemUUID string | The machine, by its firmware.
+  architecture string #10 | Its processor.
+  bootID string #3 | This boot.
+  containerRuntimeVersion string #6 | The container runtime.
+  kernelVersion string #4 | The kernel.
+  kubeProxyVersion string #8 | The service proxy.
+  kubeletVersion string #7 | The kubelet.
+  machineID string #1 | The machine.
+  operatingSystem string #9 | linux.
+  osImage string #5 | The distribution.
+  swap any #11 | Its swap space.
+  systemUUID string #2 | The machine, by its firmware.
 kind Namespace | A space for names of objects.
-  spec NamespaceSpec default={} | What is wanted.
-  status NamespaceStatus default={} | What is the case.
+  spec NamespaceSpec #2 default={} | What is wanted.
+  status NamespaceStatus #3 default={} | What is the case.
 NamespaceSpec | What is wanted of a namespace.
-  finalizers []string atomic | Who has to be done before it may go.
+  finalizers []string #1 atomic | Who has to be done before it may go.
 NamespaceStatus | What is the case about a namespace.
-  conditions []NamespaceCondition key=type merge=type | What hinders its end.
-  phase string one=Active,Terminating | The step of its life.
+  conditions []NamespaceCondition #2 key=type merge=type | What hinders its end.
+  phase string #1 one=Active,Terminating | The step of its life.
 NamespaceCondition | One aspect of a namespace's state.
-  lastTransitionTime time | When it last changed.
-  message string | A sentence about why.
-  reason string | A word about why.
-  status string required | True, False or Unknown.
-  type string required | The aspect.
+  lastTransitionTime time #4 | When it last changed.
+  message string #6 | A sentence about why.
+  reason string #5 | A word about why.
+  status string #2 required | True, False or Unknown.
+  type string #1 required | The aspect.
 """
 
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)

@@ -18,44 +18,44 @@ from vipwire.cluster.api.schema import Type, read_types
 
 _TABLE: Final = """
 kind ConfigMap | Texts for programs to read.
-  binaryData {}bytes | Bytes, in base64.
-  data {}string | Texts.
-  immutable bool | Whether nothing of it can be changed any more.
+  binaryData {}bytes #3 | Bytes, in base64.
+  data {}string #2 | Texts.
+  immutable bool #4 | Whether nothing of it can be changed any more.
 kind Secret | Bytes that not everybody should read.
-  data {}bytes | Bytes, in base64.
-  immutable bool | Whether nothing of it can be changed any more.
-  stringData {}string | Texts; the server puts them into data.
-  type string default=Opaque | What it is for.
+  data {}bytes #2 | Bytes, in base64.
+  immutable bool #5 | Whether nothing of it can be changed any more.
+  stringData {}string #4 | Texts; the server puts them into data.
+  type string #3 default=Opaque | What it is for.
 kind Event | Something that happened to an object.
-  action string | What was done.
-  count int32 | How often it happened.
-  eventTime microtime | When it was first seen.
-  firstTimestamp time | When it first happened.
-  involvedObject ObjectReference required | What it happened to.
-  lastTimestamp time | When it last happened.
-  message string | A sentence about it.
-  reason string | A word about it.
-  related ObjectReference | Another object that has to do with it.
-  reportingComponent string | Who says so.
-  reportingInstance string | Which of them.
-  series any | How often, for events that go on.
-  source EventSource | Who says so, in older events.
-  type string | Normal or Warning.
+  action string #12 | What was done.
+  count int32 #8 | How often it happened.
+  eventTime microtime #10 | When it was first seen.
+  firstTimestamp time #6 | When it first happened.
+  involvedObject ObjectReference #2 required | What it happened to.
+  lastTimestamp time #7 | When it last happened.
+  message string #4 | A sentence about it.
+  reason string #3 | A word about it.
+  related ObjectReference #13 | Another object that has to do with it.
+  reportingComponent string #14 | Who says so.
+  reportingInstance string #15 | Which of them.
+  series any #11 | How often, for events that go on.
+  source EventSource #5 | Who says so, in older events.
+  type string #9 | Normal or Warning.
 EventSource | Who reports an event.
-  component string | The program.
-  host string | The node.
+  component string #1 | The program.
+  host string #2 | The node.
 """
 _LEASES: Final = """
 kind Lease | Who leads, or is alive.
-  spec LeaseSpec | Its contents.
+  spec LeaseSpec #2 | Its contents.
 LeaseSpec | The contents of a lease.
-  acquireTime microtime | When the holder got it.
-  holderIdentity string | Who holds it.
-  leaseDurationSeconds int32 range=1..2147483647 | Seconds that it lasts.
-  leaseTransitions int32 | How often it changed hands.
-  preferredHolder string | Who should hold it.
-  renewTime microtime | When it was last renewed.
-  strategy string | How a holder is chosen.
+  acquireTime microtime #3 | When the holder got it.
+  holderIdentity string #1 | Who holds it.
+  leaseDurationSeconds int32 #2 range=1..2147483647 | Seconds that it lasts.
+  leaseTransitions int32 #5 | How often it changed hands.
+  preferredHolder string #7 | Who should hold it.
+  renewTime microtime #4 | When it was last renewed.
+  strategy string #6 | How a holder is chosen.
 """
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META | SERVICE_TYPES)
 _COORDINATION: Final = read_types(_LEASES, "io.k8s.api.coordination.v1", META)

@@ -18,79 +18,79 @@ from vipwire.cluster.api.schema import Type, read_types
 
 _TABLE: Final = """
 kind Service | A name and stable addresses for a changing set of endpoints.
-  spec ServiceSpec default={} | What is wanted.
-  status ServiceStatus default={} | What is the case.
+  spec ServiceSpec #2 default={} | What is wanted.
+  status ServiceStatus #3 default={} | What is the case.
 ServiceSpec | What clients reach, and how they are spread over endpoints.
-  allocateLoadBalancerNodePorts bool | Whether a LoadBalancer also gets node ports. True unless said otherwise.
-  clusterIP string | The first of clusterIPs. None for a headless Service.
-  clusterIPs []string atomic | Virtual addresses, at most one of each family; given, or chosen by the server.
-  externalIPs []string atomic | Further addresses that nodes accept connections for.
-  externalName string | The name that DNS answers with, for type ExternalName.
-  externalTrafficPolicy string one=Cluster,Local | Which endpoints connections from outside may be sent to.
-  healthCheckNodePort int32 range=0..65535 | Where load balancers ask a node whether it has local endpoints.
-  internalTrafficPolicy string one=Cluster,Local | Which endpoints connections from within may be sent to.
-  ipFamilies []string atomic | IPv4, IPv6 or both, in order.
-  ipFamilyPolicy string one=SingleStack,PreferDualStack,RequireDualStack | Whether both families are wanted.
-  loadBalancerClass string | Which load balancer is meant.
-  loadBalancerIP string | The address that a load balancer should have.
-  loadBalancerSourceRanges []string atomic | CIDRs that may use the load balancer's address.
-  ports []ServicePort key=port,protocol merge=port | The ports.
-  publishNotReadyAddresses bool | Whether DNS and clients are given endpoints that are not ready.
-  selector {}string atomic | Labels of the Pods behind the Service. Without it, endpoints are made by hand.
-  sessionAffinity string default=None one=ClientIP,None | Whether a client keeps its endpoint.
-  sessionAffinityConfig SessionAffinityConfig | For how long.
+  allocateLoadBalancerNodePorts bool #20 | Whether a LoadBalancer also gets node ports. True unless said otherwise.
+  clusterIP string #3 | The first of clusterIPs. None for a headless Service.
+  clusterIPs []string #18 atomic | Virtual addresses, at most one of each family; given, or chosen by the server.
+  externalIPs []string #5 atomic | Further addresses that nodes accept connections for.
+  externalName string #10 | The name that DNS answers with, for type ExternalName.
+  externalTrafficPolicy string #11 one=Cluster,Local | Which endpoints connections from outside may be sent to.
+  healthCheckNodePort int32 #12 range=0..65535 | Where load balancers ask a node whether it has local endpoints.
+  internalTrafficPolicy string #22 one=Cluster,Local | Which endpoints connections from within may be sent to.
+  ipFamilies []string #19 atomic | IPv4, IPv6 or both, in order.
+  ipFamilyPolicy string #17 one=SingleStack,PreferDualStack,RequireDualStack | Whether both families are wanted.
+  loadBalancerClass string #21 | Which load balancer is meant.
+  loadBalancerIP string #8 | The address that a load balancer should have.
+  loadBalancerSourceRanges []string #9 atomic | CIDRs that may use the load balancer's address.
+  ports []ServicePort #1 key=port,protocol merge=port | The ports.
+  publishNotReadyAddresses bool #13 | Whether DNS and clients are given endpoints that are not ready.
+  selector {}string #2 atomic | Labels of the Pods behind the Service. Without it, endpoints are made by hand.
+  sessionAffinity string #7 default=None one=ClientIP,None | Whether a client keeps its endpoint.
+  sessionAffinityConfig SessionAffinityConfig #14 | For how long.
   topologyKeys []string atomic | Not used any more.
-  trafficDistribution string one=PreferClose,PreferSameZone,PreferSameNode | Which endpoints are preferred.
-  type string default=ClusterIP one=ClusterIP,ExternalName,LoadBalancer,NodePort | How the Service is reached.
+  trafficDistribution string #23 one=PreferClose,PreferSameZone,PreferSameNode | Which endpoints are preferred.
+  type string #4 default=ClusterIP one=ClusterIP,ExternalName,LoadBalancer,NodePort | How the Service is reached.
 ServicePort | One port of a Service.
-  appProtocol string | What is spoken, as a hint.
-  name string | Its name; needed if there are several ports.
-  nodePort int32 range=0..65535 | The port of every node that leads here.
-  port int32 required range=1..65535 | Where clients connect to.
-  protocol string default=TCP one=TCP,UDP,SCTP | The protocol.
-  targetPort intstr | Number or name of the Pods' port; the same number if not given.
+  appProtocol string #6 | What is spoken, as a hint.
+  name string #1 | Its name; needed if there are several ports.
+  nodePort int32 #5 range=0..65535 | The port of every node that leads here.
+  port int32 #3 required range=1..65535 | Where clients connect to.
+  protocol string #2 default=TCP one=TCP,UDP,SCTP | The protocol.
+  targetPort intstr #4 | Number or name of the Pods' port; the same number if not given.
 SessionAffinityConfig | How long a client keeps its endpoint.
-  clientIP ClientIPConfig | By the client's address.
+  clientIP ClientIPConfig #1 | By the client's address.
 ClientIPConfig | Affinity by the client's address.
-  timeoutSeconds int32 | Seconds of rest after which it ends. 10800 unless said otherwise.
+  timeoutSeconds int32 #1 | Seconds of rest after which it ends. 10800 unless said otherwise.
 ServiceStatus | What is the case about a Service.
-  conditions []Condition key=type merge=type | Aspects of its state.
-  loadBalancer LoadBalancerStatus default={} | What a load balancer has given it.
+  conditions []Condition #2 key=type merge=type | Aspects of its state.
+  loadBalancer LoadBalancerStatus #1 default={} | What a load balancer has given it.
 LoadBalancerStatus | Addresses of a load balancer.
-  ingress []LoadBalancerIngress atomic | The addresses.
+  ingress []LoadBalancerIngress #1 atomic | The addresses.
 LoadBalancerIngress | An address of a load balancer.
-  hostname string | A name, where there is no address.
-  ip string | The address.
-  ipMode string one=VIP,Proxy | Whether nodes may answer the address themselves.
-  ports []PortStatus atomic | State of single ports.
+  hostname string #2 | A name, where there is no address.
+  ip string #1 | The address.
+  ipMode string #3 one=VIP,Proxy | Whether nodes may answer the address themselves.
+  ports []PortStatus #4 atomic | State of single ports.
 PortStatus | State of one port.
-  error string | What is wrong with it.
-  port int32 required | The port.
-  protocol string required | Its protocol.
+  error string #3 | What is wrong with it.
+  port int32 #1 required | The port.
+  protocol string #2 required | Its protocol.
 kind Endpoints | The addresses behind a Service. Superseded by EndpointSlice; made by hand ones are still mirrored.
-  subsets []EndpointSubset atomic | Groups of addresses with the same ports.
+  subsets []EndpointSubset #2 atomic | Groups of addresses with the same ports.
 EndpointSubset | Addresses with the same ports.
-  addresses []EndpointAddress atomic | Addresses that are ready.
-  notReadyAddresses []EndpointAddress atomic | Addresses that are not.
-  ports []EndpointPort atomic | The ports.
+  addresses []EndpointAddress #1 atomic | Addresses that are ready.
+  notReadyAddresses []EndpointAddress #2 atomic | Addresses that are not.
+  ports []EndpointPort #3 atomic | The ports.
 EndpointAddress | One address.
-  hostname string | Its name under the Service's.
-  ip string required | The address.
-  nodeName string | The node that it is on.
-  targetRef ObjectReference | The Pod it belongs to.
+  hostname string #3 | Its name under the Service's.
+  ip string #1 required | The address.
+  nodeName string #4 | The node that it is on.
+  targetRef ObjectReference #2 | The Pod it belongs to.
 EndpointPort | A port of endpoints.
-  appProtocol string | What is spoken, as a hint.
-  name string | Its name: that of the Service's port.
-  port int32 required range=1..65535 | The number.
-  protocol string default=TCP one=TCP,UDP,SCTP | The protocol.
+  appProtocol string #4 | What is spoken, as a hint.
+  name string #1 | Its name: that of the Service's port.
+  port int32 #2 required range=1..65535 | The number.
+  protocol string #3 default=TCP one=TCP,UDP,SCTP | The protocol.
 ObjectReference | Names an object.
-  apiVersion string | Its API version.
-  fieldPath string | A part of it.
-  kind string | Its kind.
-  name string | Its name.
-  namespace string | Its namespace.
-  resourceVersion string | The change that is meant.
-  uid string | Its UID.
+  apiVersion string #5 | Its API version.
+  fieldPath string #7 | A part of it.
+  kind string #1 | Its kind.
+  name string #3 | Its name.
+  namespace string #2 | Its namespace.
+  resourceVersion string #6 | The change that is meant.
+  uid string #4 | Its UID.
 """
 
 SERVICE_TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)
@@ -99,8 +99,12 @@ SERVICE_TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)
 def _prepare(new: Object, old: Object | None) -> None:
     spec = new["spec"]
     for port in spec.get("ports") or ():
+        if port.get("nodePort") == 0:
+            del port["nodePort"]
         if port.get("targetPort") in (None, "", 0):
             port["targetPort"] = port.get("port")
+    if spec.get("healthCheckNodePort") == 0:
+        del spec["healthCheckNodePort"]
     kind = spec.get("type")
     if kind != "ExternalName":
         spec.setdefault("internalTrafficPolicy", "Cluster")
