@@ -1,5 +1,6 @@
 """Dashboard and alerts ask for metrics and labels that there are; kube-proxy's dashboards find theirs."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -11,7 +12,11 @@ import yaml
 from prometheus_client.metrics import MetricWrapperBase
 from tests.unit.deployed import DEPLOY, OVERLAYS, one, recorded
 
+from vipwire.model.names import ObjectName, ServicePortName
+from vipwire.model.net import Protocol, parse_address
+from vipwire.reconcile.counting import Count, Counts, EndpointName, Open, Refusal
 from vipwire.serve.metrics import Metrics
+from vipwire.serve.service_metrics import Series
 
 DASHBOARD = json.loads((DEPLOY / "monitoring/dashboard.json").read_text(encoding="utf-8"))
 RULES = yaml.safe_load((DEPLOY / "monitoring/alerts.yaml").read_text(encoding="utf-8"))
@@ -46,12 +51,27 @@ KUBE_PROXYS = (
 )
 
 
+def fill(metrics: Metrics) -> None:
+    """Have everything counted once, so that every series is there."""
+    name = ServicePortName(ObjectName("default", "web"), "http", Protocol.TCP)
+    endpoint = EndpointName(name, parse_address("10.0.0.1"), 80)
+    count, now = Count(1, 1, 1, 1, 1), Open(1, 1)
+    counts = Counts({name: count}, {endpoint: count}, {(Refusal.NO_ENDPOINTS, name): 1}, {endpoint: now})
+
+    async def read() -> list[Counts]:
+        return [counts]
+
+    metrics.counted.series, metrics.counted.limit, metrics.counted.read = Series.ENDPOINTS, 10, read
+    asyncio.run(metrics.counted.refresh())
+
+
 @cache
 def exposed(*modes: str) -> dict[str, frozenset[str]]:
     """Name every series of these modes, with its labels, as Prometheus stores them."""
     found: dict[str, frozenset[str]] = {}
     for mode in modes:
         metrics = Metrics(mode)
+        fill(metrics)
         labels = {
             next(iter(metric.describe())).name: frozenset(metric._labelnames)
             for metric in vars(metrics).values()

@@ -18,7 +18,7 @@ from vipwire.app.config import Config
 from vipwire.errors import UnsupportedError
 from vipwire.inspect import decisions, difference, show
 from vipwire.inspect.check import check_document, check_view, judge
-from vipwire.inspect.counted import see
+from vipwire.inspect.counted import counted_now, see
 from vipwire.inspect.document import Document, status_document
 from vipwire.inspect.explained import explain_view
 from vipwire.inspect.explanation import explain as explanation_of
@@ -253,15 +253,23 @@ def _print_event(document: Document, output: str, view: Callable[[Document], Ren
 def top(config: Config, interval: float, window: float, count: int | None, output: str) -> None:
     """Show live rates of every Service and endpoint: new, ended and unanswered connections, and those tracked now.
 
-    Counted from the events of connection tracking, which work in every mode that translates addresses in the kernel.
+    Connections come from the events of connection tracking. Bytes (in/s and out/s) and what is refused are what the
+    mode has counted, as far as it does: bytes, in nftables mode, with --count-traffic.
     """
     interval = max(interval, 0.1)
-    with FlowEvents() as events, Live(console=show.console(), auto_refresh=False, screen=False) as live:
-        rates = Rates(Frontends.of(_plain(config)), max(window, interval), time.time())
+    with (
+        FlowEvents() as events,
+        opened(config) as kernel,
+        Live(console=show.console(), auto_refresh=False, screen=False) as live,
+    ):
+        situation = _plain(config)
+        rates = Rates(Frontends.of(situation), max(window, interval), time.time())
+        rates.count(time.time(), counted_now(situation, kernel))
         with suppress(KeyboardInterrupt):
             for _ in itertools.count() if count is None else range(count):
                 for heard in events.until(time.monotonic() + interval):
                     rates.take(heard)
+                rates.count(time.time(), counted_now(situation, kernel))
                 document = rates.document(time.time(), tracked())
                 if output in ("json", "yaml"):
                     _print_event(document, output, lambda _: Text())

@@ -10,7 +10,7 @@ from typing import Any
 
 from vipwire.app.engine import Mode
 from vipwire.errors import VipwireError
-from vipwire.inspect.situation import Situation
+from vipwire.inspect.situation import Kernel, Situation
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family
 from vipwire.plan.plan import ServicePlan
@@ -75,6 +75,17 @@ def see(situation: Situation, names: Iterable[ObjectName] | None = None) -> Seen
         if counts is not None:
             found[side.family] = counts
     return Seen(tuple(found.values()), frozenset(found))
+
+
+def counted_now(situation: Situation, kernel: Kernel) -> tuple[Counts, ...]:
+    """Read what the opened modes have counted for what is planned."""
+    series = situation.config.counters.series
+    found = (
+        read(mode, side.plans.values(), series)
+        for side in situation.sides
+        if (mode := kernel.modes.get(side.family)) is not None
+    )
+    return tuple(counts for counts in found if counts is not None)
 
 
 def read(mode: Mode, plans: Iterable[ServicePlan], series: str) -> Counts | None:

@@ -67,3 +67,12 @@ def shortened(items: Sequence[str], most: int | None) -> str:
     if most is None or len(items) <= most:
         return "\n".join(items) or "-"
     return "\n".join([*items[: most - 1], f"… {len(items) - most + 1} more"])
+
+
+def size_text(size: float) -> str:
+    """Write bytes for a person: `999 B`, `1.5 kB`, `20 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.4g} TB"

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from vipwire.inspect.document import Document, share_text, state_words
-from vipwire.inspect.show import coloured, shortened, table
+from vipwire.inspect.show import coloured, shortened, size_text, table
 
 _MOST = 4
 """Lines of one cell where not everything was asked for."""
@@ -113,15 +113,6 @@ def _traffic(counts: Document | None) -> str:
     if counts["replyBytes"] is not None:
         words.append(f"out {size_text(counts['replyBytes'])}")
     return "\n".join(words)
-
-
-def size_text(size: float) -> str:
-    """Write bytes for a person: `999 B`, `1.5 kB`, `20 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.4g} TB"
 
 
 def _refused_words(document: Document) -> str:

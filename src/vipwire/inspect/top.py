@@ -1,23 +1,35 @@
 """`vipwire top`: live rates of every Service port and endpoint. Pure: events and tables of flows in, rates out.
 
-What a mode counts itself is not read here: rates come from the events of connection tracking, which every mode that
-translates in the kernel has, and the connections that are open from its table. A mode that ends connections itself
-(userspace) is not seen by it.
+Connections come from the events of connection tracking, which every mode that translates in the kernel has, and those
+that are open from its table. What a mode counts itself is added: bytes, and what was refused. A mode that ends
+connections itself (userspace) is seen by its own counts only.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from vipwire.inspect.document import Document
 from vipwire.inspect.flows import Frontends, Heard
-from vipwire.inspect.show import table
+from vipwire.inspect.show import size_text, table
 from vipwire.inspect.trace import endpoint_of
+from vipwire.model.net import format_endpoint
 from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Change, Flow
+from vipwire.reconcile.counting import Count, Counts
 
 _Row = tuple[str, str]
+_NONE = Count()
+
+
+class _Totals(NamedTuple):
+    """What the modes had counted at a time."""
+
+    when: float
+    rows: Mapping[_Row, Count]
+    refused: Mapping[str, int]
 
 
 class Rates:
@@ -26,7 +38,23 @@ class Rates:
     def __init__(self, frontends: Frontends, window: float, began: float) -> None:
         self._frontends, self._window, self._began = frontends, window, began
         self._heard: deque[tuple[float, _Row, str]] = deque()
+        self._counted: deque[_Totals] = deque()
         self.lost = False
+
+    def count(self, now: float, parts: Iterable[Counts]) -> None:
+        """Take what the modes have counted up to now."""
+        rows: dict[_Row, Count] = {}
+        refused: Counter[str] = Counter()
+        for counts in parts:
+            rows.update(
+                ((str(key.port_name), format_endpoint(key.address, key.port)), count)
+                for key, count in counts.endpoints.items()
+            )
+            for (reason, _), number in counts.refusals.items():
+                refused[reason.value] += number
+        self._counted.append(_Totals(now, rows, refused))
+        while len(self._counted) > 2 and self._counted[1].when <= now - self._window:
+            self._counted.popleft()
 
     def take(self, heard: Heard) -> None:
         """Count one event."""
@@ -53,7 +81,10 @@ class Rates:
         seconds = max(min(self._window, now - self._began), 0.001)
         counts = Counter((row, what) for _, row, what in self._heard)
         tracked = Counter(row for flow in flows if (row := self._row(flow)) is not None)
-        rows = {row for row, _ in counts} | set(tracked)
+        grown, refused = self._growth()
+        rows = (
+            {row for row, _ in counts} | set(tracked) | {row for row, rates in grown.items() if any(rates.values())}
+        )
         ordered = sorted(rows, key=lambda row: (-counts[row, "new"], -tracked[row], row))
         return {
             "kind": "Top",
@@ -68,10 +99,46 @@ class Rates:
                     "endedPerSecond": round((counts[row, "ended"] + counts[row, "unanswered"]) / seconds, 2),
                     "unansweredPerSecond": round(counts[row, "unanswered"] / seconds, 2),
                     "tracked": tracked[row],
+                    **grown.get(row, dict.fromkeys(_COUNTED)),
                 }
                 for row in ordered
             ],
+            "refusedPerSecond": refused,
         }
+
+    def _growth(self) -> tuple[dict[_Row, dict[str, float | None]], dict[str, float]]:
+        """Tell how fast the modes' counts have grown over the window; what began anew meanwhile has not."""
+        if len(self._counted) < 2:
+            return {}, {}
+        old, new = self._counted[0], self._counted[-1]
+        seconds = max(new.when - old.when, 0.001)
+
+        def rate(before: int | None, after: int | None) -> float | None:
+            return None if after is None else round(max(after - (before or 0), 0) / seconds, 2)
+
+        rows = {
+            row: {
+                name: rate(getattr(old.rows.get(row, _NONE), what), getattr(count, what))
+                for name, what in _COUNTED.items()
+            }
+            for row, count in new.rows.items()
+        }
+        refused = {
+            reason: round((number - old.refused.get(reason, 0)) / seconds, 2)
+            for reason, number in new.refused.items()
+            if number > old.refused.get(reason, 0)
+        }
+        return rows, refused
+
+
+_COUNTED = {
+    "countedPerSecond": "connections",
+    "packetsPerSecond": "packets",
+    "bytesPerSecond": "bytes",
+    "replyPacketsPerSecond": "reply_packets",
+    "replyBytesPerSecond": "reply_bytes",
+}
+"""Rates of what the modes count, by the field of `Count`."""
 
 
 def top_view(document: Document, most: int) -> RenderableType:
@@ -87,21 +154,31 @@ def top_view(document: Document, most: int) -> RenderableType:
     parts: list[RenderableType] = [Text(head, style="dim")]
     if document["lostEvents"]:
         parts.append(Text("more happened than could be read: rates are too low", style="yellow"))
-    parts.append(table(["service / endpoint", "new/s", "ended/s", "unanswered/s", "tracked"], rows[:most]))
+    titles = ["service / endpoint", "new/s", "ended/s", "unanswered/s", "tracked", "in/s", "out/s"]
+    parts.append(table(titles, rows[:most]))
     if not rows:
         parts.append(Text("no connection to a VIP yet"))
     elif len(rows) > most:
         parts.append(Text(f"… {len(rows) - most} more lines", style="dim"))
+    if document["refusedPerSecond"]:
+        words = ", ".join(f"{rate:g} by {reason}" for reason, rate in document["refusedPerSecond"].items())
+        parts.append(Text(f"packets refused a second: {words}", style="yellow"))
     return Group(*parts)
 
 
 _FIELDS = ("newPerSecond", "endedPerSecond", "unansweredPerSecond", "tracked")
+_SIZES = ("bytesPerSecond", "replyBytesPerSecond")
 
 
 def _sum(rows: Iterable[Document]) -> Document:
     rows = tuple(rows)
-    return {field: sum(row[field] for row in rows) for field in _FIELDS}
+    sizes = {field: [row[field] for row in rows if row[field] is not None] for field in _SIZES}
+    return {
+        **{field: sum(row[field] for row in rows) for field in _FIELDS},
+        **{field: sum(found) if found else None for field, found in sizes.items()},
+    }
 
 
 def _numbers(row: Document) -> list[str]:
-    return [f"{row[field]:g}" for field in _FIELDS]
+    sizes = ("-" if row[field] is None else size_text(row[field]) for field in _SIZES)
+    return [*(f"{row[field]:g}" for field in _FIELDS), *sizes]

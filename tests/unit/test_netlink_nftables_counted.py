@@ -1,0 +1,65 @@
+"""Counters of elements: as the kernel lists them, in both ways of reading."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vipwire.errors import DecodeError
+from vipwire.netlink.attributes import attribute, string
+from vipwire.netlink.nftables import wire
+from vipwire.netlink.nftables.counted import Counted, decode_counted
+
+KEYS = st.integers(1, 11).flatmap(lambda words: st.lists(st.binary(min_size=4 * words, max_size=4 * words)))
+NUMBERS = st.integers(0, (1 << 64) - 1)
+
+
+def group(kind: int, *parts: bytes) -> bytes:
+    """Nest attributes as the kernel lists them: without the flag."""
+    return attribute(kind, b"".join(parts))
+
+
+def listed(counted: Counted, *more: bytes) -> bytes:
+    numbers = group(
+        2, attribute(1, struct.pack(">Q", counted.bytes)), attribute(2, struct.pack(">Q", counted.packets))
+    )
+    expression = group(wire.ELEMENT_EXPRESSION, string(1, "counter"), numbers)
+    key = group(wire.ELEMENT_KEY, attribute(wire.DATA_VALUE, counted.key))
+    return group(wire.LIST_ELEMENT, key, expression, *more)
+
+
+def message(*elements: bytes) -> memoryview:
+    return memoryview(wire.header(2) + group(wire.ELEMENTS_LIST, *elements))
+
+
+def expiring(milliseconds: int) -> bytes:
+    return attribute(wire.ELEMENT_EXPIRATION, struct.pack(">Q", milliseconds))
+
+
+@given(KEYS, st.data())
+def test_what_the_kernel_lists_is_read(keys: list[bytes], data: st.DataObject) -> None:
+    wanted = [Counted(key, data.draw(NUMBERS), data.draw(NUMBERS)) for key in keys]
+    assert list(decode_counted(message(*map(listed, wanted)))) == wanted
+    timed = [listed(each, expiring(data.draw(NUMBERS))) for each in wanted]
+    assert list(decode_counted(message(*timed))) == wanted
+
+
+def test_elements_that_do_not_look_alike_are_read_all_the_same() -> None:
+    plain, timed, long = Counted(b"abcd", 1, 60), Counted(b"efgh", 2, 120), Counted(b"abcdefgh", 3, 180)
+    found = decode_counted(message(listed(plain), listed(timed, expiring(5)), listed(long)))
+    assert list(found) == [plain, timed, long]
+
+
+def test_what_has_no_counter_has_counted_nothing() -> None:
+    key = group(wire.ELEMENT_KEY, attribute(wire.DATA_VALUE, b"abcd"))
+    quota = group(wire.ELEMENT_EXPRESSION, string(1, "quota"), group(2, attribute(1, bytes(8))))
+    elements = group(wire.LIST_ELEMENT, key), group(wire.LIST_ELEMENT, key, quota)
+    assert list(decode_counted(message(*elements))) == [Counted(b"abcd", 0, 0)] * 2
+
+
+def test_an_empty_message_holds_nothing_and_one_without_keys_is_refused() -> None:
+    assert list(decode_counted(memoryview(wire.header(2)))) == []
+    assert list(decode_counted(message())) == []
+    with pytest.raises(DecodeError, match="no key"):
+        list(decode_counted(message(group(wire.LIST_ELEMENT, attribute(3, bytes(4))))))
