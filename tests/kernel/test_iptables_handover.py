@@ -1,0 +1,221 @@
+"""From kube-proxy's rules to ours and back, while connections are made all the time and others stay open.
+
+kube-proxy's rules are written as it writes them: its order of words, its flat chains, its jumps put before all others.
+"""
+
+import contextlib
+import hashlib
+from base64 import b32encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conformance.mode import Mode
+from tests.conformance.mode_iptables import IPTABLES
+from tests.conformance.proxy import Proxy
+from tests.conformance.services import LabService
+
+from vipwire.backends.iptables.names import INVALID_COUNTER
+from vipwire.backends.iptables.nfacct import ensure_counters
+from vipwire.lab import manifests
+from vipwire.lab.cluster import Lab
+from vipwire.lab.continuous import Continuous
+from vipwire.lab.manifests import Port
+from vipwire.lab.outcome import Target
+from vipwire.lab.topology import DEFAULT
+from vipwire.model.net import Family, format_endpoint, parse_address
+from vipwire.plan.plan import FrontendKind
+
+pytestmark = pytest.mark.kernel
+
+NODE = "node-1"
+PODS = [pod for pod in DEFAULT.pods if pod.name in ("pod-1a", "pod-2a")]
+WEB = LabService(DEFAULT, "web", 1, (Port(80, node_port=30080),))
+PROGRAM = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
+CLUSTER_CIDR = {Family.IPV4: "10.244.0.0/16", Family.IPV6: "fd00:10:244::/48"}
+ENOUGH = 25
+"""Connections of each kind on each side of a change of hands."""
+
+JUMPS = (
+    ("filter", "INPUT", "KUBE-EXTERNAL-SERVICES", "-m conntrack --ctstate NEW", "externally-visible service portals"),
+    (
+        "filter",
+        "FORWARD",
+        "KUBE-EXTERNAL-SERVICES",
+        "-m conntrack --ctstate NEW",
+        "externally-visible service portals",
+    ),
+    ("filter", "INPUT", "KUBE-NODEPORTS", "", "health check service ports"),
+    ("filter", "FORWARD", "KUBE-SERVICES", "-m conntrack --ctstate NEW", "service portals"),
+    ("filter", "OUTPUT", "KUBE-SERVICES", "-m conntrack --ctstate NEW", "service portals"),
+    ("filter", "FORWARD", "KUBE-FORWARD", "", "forwarding rules"),
+    ("filter", "INPUT", "KUBE-PROXY-FIREWALL", "-m conntrack --ctstate NEW", "load balancer firewall"),
+    ("filter", "OUTPUT", "KUBE-PROXY-FIREWALL", "-m conntrack --ctstate NEW", "load balancer firewall"),
+    ("filter", "FORWARD", "KUBE-PROXY-FIREWALL", "-m conntrack --ctstate NEW", "load balancer firewall"),
+    ("nat", "OUTPUT", "KUBE-SERVICES", "", "service portals"),
+    ("nat", "PREROUTING", "KUBE-SERVICES", "", "service portals"),
+    ("nat", "POSTROUTING", "KUBE-POSTROUTING", "", "postrouting rules"),
+)
+CHAINS = {
+    "mangle": ("KUBE-PROXY-CANARY",),
+    "filter": (
+        *("KUBE-PROXY-CANARY", "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD", "KUBE-NODEPORTS"),
+        "KUBE-PROXY-FIREWALL",
+    ),
+    "nat": ("KUBE-PROXY-CANARY", "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ"),
+}
+
+
+def chain(kind: str, *more: str) -> str:
+    digest = hashlib.sha256("".join(("default/web", "tcp", *more)).encode()).digest()
+    return f"KUBE-{kind}-{b32encode(digest).decode()[:16]}"
+
+
+def restore_text(family: Family) -> str:
+    """Write what one kube-proxy gives to iptables-restore for the one Service."""
+    served = {kind: WEB.at(kind, family) for kind in FrontendKind}
+    svc, ext = chain("SVC"), chain("EXT")
+    ends = [format_endpoint(parse_address(DEFAULT_ADDRESS[family][pod.name]), 80) for pod in PODS]
+    seps = [chain("SEP", end) for end in ends]
+    tcp = "-m tcp -p tcp"
+    rules = [
+        f'-A KUBE-SERVICES -m comment --comment "default/web cluster IP" {_at(served[FrontendKind.CLUSTER_IP])} -j {svc}',
+        f'-A {svc} -m comment --comment "default/web cluster IP" {_at(served[FrontendKind.CLUSTER_IP])} '
+        f"! -s {CLUSTER_CIDR[family]} -j KUBE-MARK-MASQ",
+        f'-A KUBE-SERVICES -m comment --comment "default/web external IP" {_at(served[FrontendKind.EXTERNAL_IP])} -j {ext}',
+        '-A KUBE-SERVICES -m comment --comment "default/web loadbalancer IP" '
+        f"{_at(served[FrontendKind.LOAD_BALANCER])} -j {ext}",
+        f"-A KUBE-NODEPORTS -m comment --comment default/web {tcp} --dport {WEB.node_port()} -j {ext}",
+        f'-A {ext} -m comment --comment "masquerade traffic for default/web external destinations" -j KUBE-MARK-MASQ',
+        f"-A {ext} -j {svc}",
+        f'-A {svc} -m comment --comment "default/web -> {ends[0]}" '
+        f"-m statistic --mode random --probability 0.5000000000 -j {seps[0]}",
+        f'-A {svc} -m comment --comment "default/web -> {ends[1]}" -j {seps[1]}',
+        *(
+            line
+            for end, sep in zip(ends, seps, strict=True)
+            for line in (
+                f"-A {sep} -m comment --comment default/web -s {end.rpartition(':')[0].strip('[]')} -j KUBE-MARK-MASQ",
+                f"-A {sep} -m comment --comment default/web {tcp} -j DNAT --to-destination {end}",
+            )
+        ),
+        '-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in '
+        f'this chain" -d {served[FrontendKind.NODE_PORT].address} -j KUBE-NODEPORTS',
+        "-A KUBE-POSTROUTING -m mark ! --mark 0x00004000/0x00004000 -j RETURN",
+        "-A KUBE-POSTROUTING -j MARK --xor-mark 0x00004000",
+        '-A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" '
+        "-j MASQUERADE --random-fully",
+        "-A KUBE-MARK-MASQ -j MARK --or-mark 0x00004000",
+    ]
+    forward = [
+        "-A KUBE-FORWARD -m conntrack --ctstate INVALID -m nfacct --nfacct-name ct_state_invalid_dropped_pkts -j DROP",
+        '-A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" '
+        "-m mark --mark 0x00004000/0x00004000 -j ACCEPT",
+        '-A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" '
+        "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    ]
+    filter_part = ["*filter", *(f":{each} - [0:0]" for each in CHAINS["filter"][1:]), *forward, "COMMIT"]
+    declared = (*CHAINS["nat"][1:], svc, ext, *seps)
+    nat_part = ["*nat", *(f":{each} - [0:0]" for each in declared), *rules, "COMMIT"]
+    return "\n".join([*filter_part, *nat_part, ""])
+
+
+DEFAULT_ADDRESS = {
+    family: {
+        pod.name: next(each for each in pod.addresses if (":" in each) is (family is Family.IPV6)) for pod in PODS
+    }
+    for family in Family
+}
+
+
+def _at(target: Target) -> str:
+    return f"-m tcp -p tcp -d {target.address} --dport {target.port}"
+
+
+def kube_proxy(lab: Lab, variant: str) -> None:
+    """Do what kube-proxy does at its first sync, whatever is there: its chains, its jumps, its rules."""
+    with lab.inside(NODE):
+        assert not ensure_counters([INVALID_COUNTER])
+    for family, program in PROGRAM.items():
+        tool = f"{program}-{variant}"
+        for table, chains in CHAINS.items():
+            for each in chains:
+                lab.run(NODE, [tool, "-w", "-t", table, "-N", each], check=False)
+        for table, source, target, match, note in JUMPS:
+            rule = [*match.split(), "-m", "comment", "--comment", f"kubernetes {note}", "-j", target]
+            if lab.run(NODE, [tool, "-w", "-t", table, "-C", source, *rule], check=False).returncode:
+                lab.run(NODE, [tool, "-w", "-t", table, "-I", source, *rule])
+        restore = [f"{tool}-restore", "-w", "5", "--noflush", "--counters"]
+        lab.run(NODE, restore, input=restore_text(family))
+
+
+def translated(lab: Lab, variant: str) -> dict[str, int]:
+    """Tell how many connections each endpoint's chain has translated."""
+    found: dict[str, int] = {}
+    for program in PROGRAM.values():
+        for line in lab.run(NODE, [f"{program}-{variant}-save", "-c", "-t", "nat"]).stdout.splitlines():
+            if " -j DNAT " in line:
+                count, _, name, *_ = line.split(" ")
+                found[name] = int(count[1:].partition(":")[0])
+    return found
+
+
+@contextlib.contextmanager
+def traffic(lab: Lab) -> Iterator[list[Continuous]]:
+    """Make connections all the time: a Pod to the ClusterIP, the outside to the node port, the node to another IP."""
+    kinds = (
+        ("pod-1c", FrontendKind.CLUSTER_IP),
+        ("client", FrontendKind.NODE_PORT),
+        (NODE, FrontendKind.EXTERNAL_IP),
+    )
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(lab.continuous(host, target.address, target.port, interval=0.02))
+            for family in Family
+            for host, kind in kinds
+            for target in [WEB.at(kind, family)]
+        ]
+
+
+@pytest.mark.parametrize("mode", IPTABLES, ids=str)
+def test_no_connection_is_lost_from_kube_proxy_to_us_and_back(mode: Mode, tmp_path: Path) -> None:
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    objects = [*(manifests.node(node) for node in DEFAULT.nodes), *WEB.objects(PODS)]
+    (folder / "all.yaml").write_text(manifests.as_yaml(objects))
+    with Lab(DEFAULT) as lab, contextlib.ExitStack() as stack:
+        for command in mode.prepare:
+            lab.run(NODE, command)
+        kube_proxy(lab, mode.variant)
+        flags = [f"--manifests={folder}", f"--cluster-cidr={','.join(CLUSTER_CIDR.values())}"]
+        proxy = Proxy(mode, lab, NODE, tmp_path, flags)
+        open_ones = [
+            stack.enter_context(lab.connect(host, WEB.vip(family).address, 80))
+            for family in Family
+            for host in ("pod-1c", "client", NODE)
+        ]
+        streams = stack.enter_context(traffic(lab))
+        pass_some(streams)
+        before = translated(lab, mode.variant)
+        assert len(before) == 4
+        proxy.start()
+        stack.callback(proxy.end)
+        pass_some(streams)
+        after = translated(lab, mode.variant)
+        assert all(after[name] > count > 0 for name, count in before.items()), "these chains were left as they were"
+        assert proxy.stop() == 0
+        pass_some(streams)
+        kube_proxy(lab, mode.variant)
+        pass_some(streams)
+        for each in open_ones:
+            assert each.exchange(b"still here") == b"still here"
+        for stream in streams:
+            assert not stream.report.failures, stream.report
+            assert set(stream.report.pods) == {pod.name for pod in PODS}
+        listing = lab.run(NODE, [f"iptables-{mode.variant}-save"]).stdout
+        assert "KUBE-SVCS-" not in listing, "few Services need no tree"
+
+
+def pass_some(streams: list[Continuous]) -> None:
+    for stream in streams:
+        stream.wait_for(ENOUGH)
