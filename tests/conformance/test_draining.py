@@ -33,7 +33,8 @@ class Drained:
         return self.cluster.lab.address(pod, family)
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        flags = [f"--proxy-mode={self.cluster.mode}", f"--hostname-override={self.cluster.node_name}"]
+        mode = self.cluster.mode
+        flags = [f"--proxy-mode={mode.name}", f"--hostname-override={self.cluster.node_name}", *mode.flags]
         command = [sys.executable, "-m", "vipwire.cli", "drain", *arguments, *flags, *self.cluster.proxy._options]
         return self.cluster.lab.run(self.cluster.node_name, command, check=False)
 
