@@ -56,6 +56,7 @@ class Proxy:
 
     def launch(self) -> None:
         """Start the proxy and do not wait. Checks of the kernel come so often, whatever the mode is called."""
+        given = {option.partition("=")[0] for option in self._options}
         flags = [
             f"--proxy-mode={self.mode.name}",
             f"--hostname-override={self.node_name}",
@@ -63,7 +64,7 @@ class Proxy:
             f"--iptables-sync-period={self._checks}",
             "--iptables-min-sync-period=0s",
             f"--ipvs-sync-period={self._checks}",
-            *self.mode.flags,
+            *(flag for flag in self.mode.flags if flag.partition("=")[0] not in given),
         ]
         with self._log.open("ab") as log:
             command = [sys.executable, "-m", "vipwire.cli", "proxy", *flags, *self._options]
