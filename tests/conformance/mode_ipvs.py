@@ -23,10 +23,10 @@ _SERVERS = {Family.IPV4: "/-[tu] [0-9]|-f [0-9]+ +-[^6]*$|--sctp-service [0-9]/"
 
 def _listing(then: str) -> dict[Family, Command]:
     """List everything of ours; the port 7777 is that of other virtual servers, see below."""
-    text = (
-        "{ ipvsadm -Sn | awk '!/:7777/ && %s'; ip %s -o address show dev kube-ipvs0 scope global | awk '{print $4}'"
+    text = "{ ipvsadm -Sn | awk '!/:7777/ && %s'; ip %s -o address show dev kube-ipvs0 | awk '!/fe80/ {print $4}'"
+    text += (
+        "; {ip}-save | grep KUBE- | sed 's/ \\[.*//'; ipset save | grep -E '^(create|add) %s'; } 2>/dev/null " + then
     )
-    text += "; {ip}-save | grep KUBE- | sed 's/ \\[.*//'; ipset save | grep -E '^(create|add) %s'; } 2>&1 " + then
     four = text % (_SERVERS[Family.IPV4], "-4", "KUBE-[^6]")
     six = text % (_SERVERS[Family.IPV6], "-6", "KUBE-6")
     return {Family.IPV4: _both(four)[Family.IPV4], Family.IPV6: _both(six)[Family.IPV6]}
@@ -45,8 +45,6 @@ _IPVS = Harm(
     wipes={
         "the device is removed": _both("ip link delete kube-ipvs0"),
         "the virtual servers are cleared": _both("ipvsadm -C"),
-        "the sets are flushed": _both("ipset flush"),
-        "the nat table is flushed": _both("{ip} -t nat -F"),
         "everything is flushed": _both(f"{_FLUSH}; ipvsadm -C; ipset flush; ip link delete kube-ipvs0"),
     },
     pieces={
@@ -96,4 +94,21 @@ _OTHERS = Others(
     remove=tuple(("sh", "-c", text) for text in (_NO_SERVERS, _NO_CHAIN)),
 )
 
-IPVS = (Mode("ipvs", _IPVS, {}, _OTHERS, calm="60s"),)
+_CANNOT = {
+    "S8": "IPVS has no random choice: rr, its scheduler by default, deals in turn",
+    "S57": "packets to external addresses come to IPVS because they are this node's own: it cannot pass them on",
+    "S75": "the kernel remembers a client until its last connection has left TIME_WAIT, two minutes after it ended",
+    "S101": "with a virtual server the kernel forgets its connections",
+}
+
+IPVS = (
+    Mode(
+        "ipvs",
+        _IPVS,
+        _CANNOT,
+        _OTHERS,
+        calm="60s",
+        alarmed=False,
+        flags=("--nodeport-addresses=primary",),  # by default it serves all, as kube-proxy's ipvs mode
+    ),
+)

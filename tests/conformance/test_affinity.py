@@ -59,25 +59,37 @@ def test_a_local_policy_keeps_each_client_where_it_may_go(cluster: Cluster, fami
         cluster.sticks(POD, service.at(kind, family))
 
 
+# Where endpoints are dealt in turn, whoever comes first to a port gets the first one. So the callers, or another one
+# before them, come in another order at each port.
+
+
 @sentence("S73")
 def test_clients_and_ports_are_kept_apart(cluster: Cluster, family: Family) -> None:
     service = sticky(cluster, "sticky-ports", ports=MANY)
-    where = {
-        caller: tuple(cluster.sticks(caller, service.vip(family, index), 4) for index in range(len(MANY)))
-        for caller in (OUTSIDE, BLOCKED, POD, OTHER_POD)
-    }
+    where: dict[Caller, list[str]] = {caller: [] for caller in (OUTSIDE, BLOCKED, POD, OTHER_POD)}
+    for index in range(len(MANY)):
+        for caller in rotated(tuple(where), index):
+            where[caller].append(cluster.sticks(caller, service.vip(family, index), 4))
     assert all(len(set(pods)) > 1 for pods in where.values()), "one endpoint for all ports"
-    assert len(set(where.values())) == len(where), "one endpoint for two clients, at every port"
+    assert len(set(map(tuple, where.values()))) == len(where), "one endpoint for two clients, at every port"
+
+
+def rotated(callers: tuple[Caller, ...], by: int) -> tuple[Caller, ...]:
+    by %= len(callers)
+    return callers[by:] + callers[:by]
 
 
 @sentence("S73")
 def test_frontends_are_kept_apart(cluster: Cluster, family: Family) -> None:
-    service = sticky(cluster, "sticky-ports", ports=MANY)
-    where = {
-        kind: tuple(cluster.sticks(OUTSIDE, service.at(kind, family, index), 2) for index in range(len(MANY)))
-        for kind in FrontendKind
-    }
-    assert len(set(where.values())) == len(where)
+    service = sticky(cluster, f"sticky-frontends-{family.value}".lower(), ports=MANY)
+    where: dict[FrontendKind, list[str]] = {kind: [] for kind in FrontendKind}
+    for index in range(len(MANY)):
+        for number, kind in enumerate(FrontendKind):
+            target = service.at(kind, family, index)
+            if index >> number & 1:
+                cluster.probe(OTHER_POD, target)
+            where[kind].append(cluster.sticks(OUTSIDE, target, 2))
+    assert len(set(map(tuple, where.values()))) == len(where)
 
 
 @sentence("S75")

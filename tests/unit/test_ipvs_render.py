@@ -113,7 +113,40 @@ def test_an_address_of_the_node_is_not_bound_again() -> None:
     objects = rendered(service("web", external_ips=NODE[:1]), endpoint("10.0.0.2"))
     assert Vip(NODE[0]) not in objects.shared
     assert Element(NODE[0]) not in entries(objects, Set.IPVS_IPS)
-    assert VirtualServer(6, NODE[0], 80) in objects.own
+
+
+def test_at_an_address_of_the_node_a_mark_comes_before_a_node_port() -> None:
+    objects = rendered(service("web", external_ips=NODE[:1]), endpoint("10.0.0.2"))
+    place = Element(NODE[0], 6, 80)
+    mark = objects.own[Entry("KUBE-DIRECT-RETURN", place)]
+    assert mark & 0x4000, "the bit that masquerades is in it from the first packet on"
+    assert RealServer(VirtualServer(0, Address(b""), 0, mark), ip("10.0.0.2"), 8080) in objects.own
+    assert VirtualServer(6, NODE[0], 80) not in objects.own
+    assert place in entries(objects, Set.EXTERNAL_IP)
+
+
+def test_where_nobody_answers_an_address_of_the_node_is_left_to_its_node_ports() -> None:
+    objects = rendered(service("web", external_ips=NODE[:1]))
+    assert not any(isinstance(key, VirtualServer) and key.address == NODE[0] for key in objects.own)
+    assert Element(NODE[0], 6, 80) not in entries(objects, Set.NO_ENDPOINTS)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(8080, "rr"), (80, "mh")])
+def test_affinity_in_the_pool_of_a_mark(number: int, expected: str) -> None:
+    """The kernel keeps the port of a persistent connection that goes by a mark: where ports differ, a hash binds."""
+    of = service(
+        "web",
+        "10.96.0.1",
+        port(number),
+        external_ips=ips("198.51.100.1"),
+        external_policy=TrafficPolicy.LOCAL,
+        affinity_seconds=300,
+    )
+    objects = rendered(of, endpoint("10.0.0.1", "node-1"), endpoint("10.0.0.2"))
+    mark = objects.own[Entry("KUBE-LOCAL-POOL", Element(ip("198.51.100.1"), 6, number))]
+    scheduling = objects.own[VirtualServer(0, Address(b""), 0, mark)]
+    assert scheduling.scheduler == expected
+    assert bool(scheduling.flags & Flag.PERSISTENT) == (expected == "rr")
 
 
 def test_affinity_is_persistence() -> None:

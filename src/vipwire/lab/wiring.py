@@ -80,6 +80,9 @@ def sysctls(*, router: bool) -> dict[str, str]:
         "ipv4/icmp_ratelimit": "0",
         "ipv6/icmp/ratelimit": "0",
         "ipv4/ping_group_range": "0 2147483647",
+        # SCTP hears of a refusal when it repeats its INIT: the first error finds the socket busy with sending it.
+        "sctp/rto_min": "100",
+        "sctp/rto_initial": "100",
     }
     for which in ("all", "default"):
         settings |= {

@@ -19,6 +19,7 @@ from vipwire.backends.ipvs.describe import describe_object
 from vipwire.backends.ipvs.device import Device
 from vipwire.backends.ipvs.drain import Draining
 from vipwire.backends.ipvs.hints import parse_hints
+from vipwire.backends.ipvs.leaving import Leaving
 from vipwire.backends.ipvs.marks import Marks
 from vipwire.backends.ipvs.names import (
     MARKING,
@@ -44,7 +45,7 @@ from vipwire.backends.ipvs.steer import Steering
 from vipwire.backends.ipvs.tallies import Tallies
 from vipwire.backends.ipvs.tool import Tool
 from vipwire.errors import CommitError
-from vipwire.model.net import Address, Family, Prefix, Protocol
+from vipwire.model.net import Address, Family, Prefix
 from vipwire.netlink.ipset import SetSpec
 from vipwire.netlink.ipvs import Command, Forwarding, Method, RealServer, VirtualServer
 from vipwire.plan.node import NodePlan
@@ -79,7 +80,7 @@ class IpvsBackend:
         self._steering, self._pods = Steering(family), Pods(family)
         self._tallies = Tallies(family, self._tool)
         self._draining = Draining()
-        self._patience: dict[VirtualServer, int] = {}
+        self._leaving = Leaving()
         self._known: set[VirtualServer] = set()
         self._direct = set_name(family, Set.DIRECT_RETURN)
         self._chains = frozenset(_chains(node_objects(NodePlan(family))))
@@ -106,11 +107,8 @@ class IpvsBackend:
         rendered = rendering.render(self._manner, self._marks, plan)
         if self._settings.exclude:
             rendered = replace(rendered, own={k: v for k, v in rendered.own.items() if not self._is_excluded(k)})
-        servers = [key for key in rendered.own if isinstance(key, VirtualServer)]
-        self._known.update(servers)
-        seconds = parse_hints(plan.hints, self._settings.scheduler).drain_seconds
-        if seconds is not None:
-            self._patience.update(dict.fromkeys(servers, seconds))
+        self._known.update(key for key in rendered.own if isinstance(key, VirtualServer))
+        self._leaving.note(plan, rendered.own, parse_hints(plan.hints, self._settings.scheduler).drain_seconds)
         return rendered
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
@@ -162,7 +160,9 @@ class IpvsBackend:
             gone += (
                 Change(Command.DEL_DEST, real, Forwarding(0))
                 for real in reals
-                if (real.address, real.port) not in busy or self._draining.expired(real, now)
+                if (real.address, real.port) not in busy
+                or self._draining.expired(real, now)
+                or not self._leaving.may_finish(real)
             )
         self._servers.apply(gone)
         for change in gone:
@@ -221,8 +221,8 @@ class IpvsBackend:
         for real, forwarding in parts.reals.removed.items():
             if real.server in servers:
                 continue  # it goes with its virtual server
-            if drain and real.server.protocol not in (Protocol.UDP, Protocol.SCTP):
-                self._draining.begin(real, now, self._patience.get(real.server))
+            if drain and self._leaving.may_finish(real):
+                self._draining.begin(real, now, self._leaving.seconds(real))
                 if forwarding.weight:
                     yield Change(Command.SET_DEST, real, forwarding._replace(weight=0))
             else:
@@ -242,8 +242,8 @@ class IpvsBackend:
         ours = {key for key in services if (key in self._known or owned(key)) and not self._is_excluded(key)}
         objects.update((key, services[key][0]) for key in ours)
         for row in self._servers.rows():
-            if adopt and row.real.server in ours and not row.forwarding.weight:
-                self._draining.begin(row.real, self._clock(), self._patience.get(row.real.server))
+            if adopt and row.real.server in ours and not row.forwarding.weight and self._leaving.may_finish(row.real):
+                self._draining.begin(row.real, self._clock(), self._leaving.seconds(row.real))
             if row.real.server in ours and row.real not in self._draining:
                 objects[row.real] = row.forwarding
         objects.update((Vip(address), None) for address in self._device.addresses())

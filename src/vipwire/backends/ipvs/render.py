@@ -79,6 +79,9 @@ class _Writer:
         """Write one frontend: on its address, or on each that serves node ports."""
         key = frontend.key
         addresses = self._plan.node_port_addresses if key.address is None else (key.address,)
+        if key.address in self._plan.own_addresses and frontend.short_circuit is None:
+            self._at_the_node(frontend)
+            return
         method = self._method(frontend)
         if method is not Method.MASQUERADE:
             self._direct(frontend, method)
@@ -107,6 +110,25 @@ class _Writer:
                 self.shared[Receiver(target.address, key.address)] = method
         self._filter(frontend, place)
 
+    def _at_the_node(self, frontend: Frontend) -> None:
+        """Write a frontend at an address that this node has as well: a node port may be at the same place.
+
+        IPVS looks for the virtual server of a mark first, so this frontend gets one. The mark has the bit that asks
+        for masquerading, which the rules would set in a connection's first packet only. Where nobody answers, the
+        packet is left to the node port.
+        """
+        key, action = frontend.key, frontend.action
+        if key.address is None or isinstance(action, Reject):
+            return
+        place = Element(key.address, key.protocol, key.port)
+        self._filter(frontend, place)
+        if isinstance(action, Forward):
+            mark = self._marks.mark(key) | self._marks.avoid
+            self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend)
+            self._entry(Set.DIRECT_RETURN, place, mark)
+            for which, element in _registers(frontend, (key.address,)):
+                self._entry(which, element)
+
     def _servers(self, frontend: Frontend, place: Element) -> None:
         action, key = frontend.action, frontend.key
         virtual = VirtualServer(place.protocol, place.address, place.port)
@@ -129,15 +151,25 @@ class _Writer:
             if virtual.protocol == Protocol.TCP:
                 self.own[virtual] = self._scheduling
             return
-        chosen = self._scheduling
-        if seconds := action.affinity_seconds:
-            chosen = chosen._replace(flags=chosen.flags | Flag.PERSISTENT, persistence=seconds)
-        self.own[virtual] = chosen
+        self.own[virtual] = self._sticky(virtual, action, frontend.key)
         weights = action.spread.weights or (1,) * len(action.pool)
         for target, weight in zip(action.pool, weights, strict=True):
             real = RealServer(virtual, target.address, target.port)
             self.own[real] = Forwarding(weight, method)
         self._hairpins(action.pool, frontend.key)
+
+    def _sticky(self, virtual: VirtualServer, action: Forward, key: FrontendKey) -> Scheduling:
+        """Choose the scheduling, with affinity if it is asked for.
+
+        A persistent virtual server of a mark leaves the destination port as it is (ip_vs_sched_persist, which knows
+        no port of the service then). Where an endpoint has another, a hash of the client's address binds it.
+        """
+        seconds, chosen = action.affinity_seconds, self._scheduling
+        if not seconds:
+            return chosen
+        if virtual.mark and any(target.port != key.port for target in action.pool):
+            return Scheduling("mh", Flag.SCHEDULER_1)
+        return chosen._replace(flags=chosen.flags | Flag.PERSISTENT, persistence=seconds)
 
     def _method(self, frontend: Frontend) -> Method:
         """Choose how packets get there. Where an endpoint does not go by the VIP's port they need translation."""

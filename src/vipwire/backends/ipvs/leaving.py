@@ -1,0 +1,49 @@
+"""Which real servers may finish what they carry when they leave their pool, and for how long.
+
+One of TCP may: its connections go on. One of UDP may as long as its endpoint serves, for instance while it
+terminates; a flow to one that does not is better taken elsewhere at once. SCTP's go at once, as kube-proxy has it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vipwire.backends.ipvs.names import Entry, Object, ObjectKey
+from vipwire.model.net import Address, Protocol
+from vipwire.netlink.ipvs import RealServer, VirtualServer
+from vipwire.plan.plan import ServicePlan
+
+_DATAGRAMS = frozenset({Protocol.UDP, Protocol.SCTP})
+
+
+@dataclass(slots=True)
+class Leaving:
+    """What the Services say about it that have been rendered."""
+
+    _seconds: dict[VirtualServer, int] = field(default_factory=dict)
+    _serving: dict[VirtualServer, frozenset[tuple[Address, int]]] = field(default_factory=dict)
+
+    def note(self, plan: ServicePlan, own: Mapping[ObjectKey, Object], seconds: int | None) -> None:
+        """Take note of a Service and its objects. `seconds` is how long its connections may go on at most."""
+        servers = [key for key in own if isinstance(key, VirtualServer)]
+        if seconds is not None:
+            self._seconds.update(dict.fromkeys(servers, seconds))
+        marks = {
+            mark
+            for key, mark in own.items()
+            if isinstance(key, Entry) and mark and key.element.protocol in _DATAGRAMS
+        }
+        serving: frozenset[tuple[Address, int]] = frozenset().union(*(each.serving for each in plan.frontends))
+        for server in servers:
+            if server.mark in marks if server.mark else server.protocol in _DATAGRAMS:
+                self._serving[server] = serving
+
+    def may_finish(self, real: RealServer) -> bool:
+        """Tell whether a real server that leaves may finish what it carries."""
+        serving = self._serving.get(real.server)
+        if serving is not None:
+            return (real.address, real.port) in serving
+        return real.server.protocol not in _DATAGRAMS
+
+    def seconds(self, real: RealServer) -> int | None:
+        """Tell how long at most; None if until the last connection has ended."""
+        return self._seconds.get(real.server)

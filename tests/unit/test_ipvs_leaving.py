@@ -1,0 +1,51 @@
+"""Who may finish what it carries when it leaves its pool."""
+
+import pytest
+from tests.fakes.values import endpoint, ip, ips, node_plan, port, service, slice_of
+
+from vipwire.backends.ipvs.leaving import Leaving
+from vipwire.backends.ipvs.marks import Marks
+from vipwire.backends.ipvs.render import Manner, render
+from vipwire.model.endpoint import EndpointPort
+from vipwire.model.net import Address, Family, Protocol
+from vipwire.model.service import TrafficPolicy
+from vipwire.netlink.ipvs import RealServer, VirtualServer
+from vipwire.plan.frontends import plan_service
+
+NODE = ips("192.168.0.2")
+GOING, GONE = ip("10.0.0.1"), ip("10.0.0.9")
+
+
+def noted(protocol: Protocol, seconds: int | None = None) -> tuple[Leaving, list[VirtualServer]]:
+    """A Service of that protocol, with an endpoint that serves while it terminates, and a pool of each kind."""
+    going = endpoint("10.0.0.1", "node-1", ready=False, serving=True, terminating=True)
+    slices = slice_of("web", going, endpoint("10.0.0.2"), ports=[EndpointPort("", protocol, 8080)])
+    of = service(
+        "web",
+        "10.96.0.1",
+        port(80, protocol=protocol),
+        external_ips=ips("198.51.100.1"),
+        external_policy=TrafficPolicy.LOCAL,
+    )
+    plan = plan_service(node_plan(addresses=NODE), of, [slices])
+    own = render(Manner(Family.IPV4, "rr"), Marks(0x4000), plan).own
+    leaving = Leaving()
+    leaving.note(plan, own, seconds)
+    return leaving, [key for key in own if isinstance(key, VirtualServer)]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "expected"),
+    [(Protocol.TCP, {GOING, GONE}), (Protocol.UDP, {GOING}), (Protocol.SCTP, set())],
+)
+def test_who_may_finish(protocol: Protocol, expected: set[Address]) -> None:
+    leaving, servers = noted(protocol)
+    assert any(server.mark for server in servers), "one is a mark's, which does not say its protocol"
+    for server in servers:
+        assert {each for each in (GOING, GONE) if leaving.may_finish(RealServer(server, each, 8080))} == expected
+
+
+def test_for_how_long() -> None:
+    for seconds in (None, 30):
+        leaving, (server, *_) = noted(Protocol.TCP, seconds)
+        assert leaving.seconds(RealServer(server, GONE, 8080)) == seconds
