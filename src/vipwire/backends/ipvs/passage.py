@@ -35,7 +35,7 @@ class Node:
 
 @dataclass(slots=True)
 class Tables:
-    """A packet among the tables. A process that chose no source sends to a VIP from the VIP itself."""
+    """A packet among the tables."""
 
     node: Node
     packet: Packet

@@ -37,10 +37,12 @@ class Way:
 
 
 def follow(node: Node, packet: Packet) -> Way:
-    """Follow the first packet of a connection. A process that chose no source sends to a VIP from the VIP itself."""
-    to_vip = packet.from_node and packet.destination in node.held.vips
-    source = packet.destination if to_vip else packet.source
-    walker = _Walker(node, packet, Tables(node, packet, source, packet.destination, packet.port))
+    """Follow the first packet of a connection.
+
+    A process that chose no source sends to a VIP from the VIP itself; the rules do the same to it as to the node's
+    own address, which is what a packet says that starts here.
+    """
+    walker = _Walker(node, packet, Tables(node, packet, packet.source, packet.destination, packet.port))
     walker.go()
     walker.way.uncertain = walker.tables.uncertain
     return walker.way
