@@ -1,7 +1,7 @@
 """Who comes with which credentials: client certificates of our authority, and bearer tokens from a file.
 
-The file of tokens has Kubernetes' form (--token-auth-file): `token,user,uid,"group1,group2"`, a line each. It is written
-once, with a token for each role; whoever changes it restarts the server.
+The file of tokens has Kubernetes' form (--token-auth-file): `token,user,uid,"group1,group2"`, a line each. It is
+written once, with a token for each role; whoever changes it restarts the server.
 """
 
 import base64

@@ -1,7 +1,7 @@
 """`vipwire up`: the parts of a cluster on one machine, wired. Each part is named once, here.
 
-A part is something that runs until it is cancelled; `PARTS` are made with the registry, and held by one task group. If
-one fails, all end, and the error is the command's.
+A part is something that runs until it is cancelled; `PARTS` are made with the registry, and held by one task group.
+If one fails, all end, and the error is the command's.
 """
 
 import asyncio

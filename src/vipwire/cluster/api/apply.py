@@ -1,8 +1,8 @@
 """Server-side apply: what a manager wants, merged into what is, with conflicts and ownership (KEP-555). Pure.
 
-An apply says all that its manager wants. What it named before and does not name now goes, unless somebody else owns it.
-What it names and somebody else owns with another value is a conflict, unless forced. All other writes own what they
-change.
+An apply says all that its manager wants. What it named before and does not name now goes, unless somebody else owns
+it. What it names and somebody else owns with another value is a conflict, unless forced. All other writes own what
+they change.
 """
 
 from collections.abc import Iterable, Mapping

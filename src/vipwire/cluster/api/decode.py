@@ -1,4 +1,4 @@
-"""A body as JSON has it, held against a type: what is unknown, what has the wrong type, what is missing; with defaults.
+"""A body as JSON has it, held against a type: what is unknown, wrong or missing; and defaults.
 
 Three outcomes, as in Kubernetes: a value of a wrong type makes the body unreadable (400), unknown fields are dropped
 and reported to the caller's taste (`fieldValidation`), and what is missing or out of range is a cause of a 422. null
@@ -62,14 +62,16 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str) -> Any
             if known.one_of or known.range or known.longest:
                 _check_field(result[name], known, findings, f"{prefix}{name}")
     for name, known in kind.fields.items():
-        if name in result:
-            continue
-        if known.default is not None:
-            default = known.default
-            result[name] = decode({}, known.type, findings, f"{prefix}{name}") if default == {} else default
-        elif known.required:
-            findings.causes.append(required(f"{prefix}{name}"))
+        if name not in result:
+            _fill(result, known, findings, f"{prefix}{name}")
     return result
+
+
+def _fill(result: dict[str, Any], known: Field, findings: Findings, path: str) -> None:
+    if known.default is not None:
+        result[known.name] = decode({}, known.type, findings, path) if known.default == {} else known.default
+    elif known.required:
+        findings.causes.append(required(path))
 
 
 def _check_field(value: Any, known: Field, findings: Findings, path: str) -> None:

@@ -1,4 +1,4 @@
-"""What is served, told to clients: groups, versions, resources, in the old form of many documents and the new of one."""
+"""What is served, told to clients: groups and resources, in the old form of many documents and the new one."""
 
 from collections.abc import Iterable
 from itertools import groupby

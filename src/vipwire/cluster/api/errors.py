@@ -33,7 +33,7 @@ class ApiError(Exception):
         self.details = details or {}
 
     def status(self) -> dict[str, Any]:
-        """The answer's body."""
+        """Write the answer's body."""
         status = {
             "kind": "Status",
             "apiVersion": "v1",

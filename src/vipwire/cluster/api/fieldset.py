@@ -1,8 +1,8 @@
 """Which fields an object has, as a set of paths: the currency of server-side apply. Pure.
 
-A path is a tuple of elements as `fieldsV1` writes them: `f:NAME` a field or a key of a map, `k:{...}` an element of a list
-by its keys, `v:...` a value of a set. Lists and objects that are atomic, and empty ones, are members themselves. An
-element of a list is a member besides its fields, since it can be there without them.
+A path is a tuple of elements as `fieldsV1` writes them: `f:NAME` a field or a key of a map, `k:{...}` an element of
+a list by its keys, `v:...` a value of a set. Lists and objects that are atomic, and empty ones, are members
+themselves. An element of a list is a member besides its fields, since it can be there without them.
 """
 
 import json

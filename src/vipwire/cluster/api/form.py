@@ -1,4 +1,4 @@
-"""In what form an answer is given: the object, a table for people, or metadata only. Chosen by the Accept header. Pure.
+"""In what form an answer is given: the object, a table for people, or metadata; by the Accept header. Pure.
 
 kubectl asks for `application/json;as=Table;v=v1;g=meta.k8s.io`, with plain JSON as a second choice. Protobuf is not
 spoken; clients that offer it always take JSON as well.

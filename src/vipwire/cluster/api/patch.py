@@ -26,7 +26,7 @@ def merge_patch(value: Any, patch: Any) -> Any:
 
 
 def json_patch(value: Any, operations: Any) -> Any:
-    """Apply a list of operations, all or none. Raise ApiError: 400 for what is no patch, 422 for what does not fit."""
+    """Apply operations, all or none. Raise ApiError: 400 for what is no patch, 422 for what does not fit."""
     if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
         raise bad_request("a JSON patch is a list of operations")
     if len(operations) > _MOST_OPERATIONS:

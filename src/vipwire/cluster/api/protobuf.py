@@ -1,10 +1,10 @@
 """Bodies in Kubernetes' protobuf, which current Go clients send for kinds that they know: into the same form as JSON.
 
-    "k8s\\0" Unknown{ typeMeta{apiVersion, kind}, raw: the object }          (apimachinery/pkg/runtime/generated.proto)
+    "k8s" 0x00 Unknown{ typeMeta{apiVersion, kind}, raw: the object }   (apimachinery/pkg/runtime/generated.proto)
 
-The numbers of fields stand in the tables of types; `2.5` is field 5 of the message in field 2, which JSON does not show.
-proto2 as Go writes it says zero for much that is not set: zeros are left out, unless the field is required or one of
-those that Go keeps behind a pointer. Answers are JSON: every client that sends protobuf takes it.
+The numbers of fields stand in the tables of types; `2.5` is field 5 of the message in field 2, which JSON does not
+show. proto2 as Go writes it says zero for much that is not set: zeros are left out, unless the field is required or
+one of those that Go keeps behind a pointer. Answers are JSON: every client that sends protobuf takes it.
 """
 
 import base64
@@ -38,16 +38,20 @@ class _BrokenError(Exception):
 def decode_body(body: bytes, types: Mapping[str, Type]) -> Any:
     """Read a body: an object of one of the types, by their kinds. Raise ApiError 400."""
     try:
-        if not body.startswith(_MAGIC):
-            raise _BrokenError("does not begin with k8s\\0")
-        outer = dict(_fields(body[len(_MAGIC) :]))
-        meta = {number: _bytes(part).decode() for number, part in _fields(_bytes(outer.get(1, b"")))}
-        kind = meta.get(2, "")
-        if kind not in types:
-            raise _BrokenError(f"kind {kind!r} is not served here")
-        return {"apiVersion": meta.get(1, ""), "kind": kind} | _message(_bytes(outer.get(2, b"")), types[kind], 0)
+        return _open(body, types)
     except (_BrokenError, UnicodeDecodeError, IndexError, OverflowError) as error:
         raise bad_request(f"the body of the request cannot be read as protobuf: {error}") from None
+
+
+def _open(body: bytes, types: Mapping[str, Type]) -> dict[str, Any]:
+    if not body.startswith(_MAGIC):
+        raise _BrokenError("does not begin with k8s and a zero")
+    outer = dict(_fields(body[len(_MAGIC) :]))
+    meta = {number: _bytes(part).decode() for number, part in _fields(_bytes(outer.get(1, b"")))}
+    kind = meta.get(2, "")
+    if kind not in types:
+        raise _BrokenError(f"kind {kind!r} is not served here")
+    return {"apiVersion": meta.get(1, ""), "kind": kind} | _message(_bytes(outer.get(2, b"")), types[kind], 0)
 
 
 @cache
@@ -95,7 +99,7 @@ def _take(result: dict[str, Any], field: Field, part: int | bytes, depth: int) -
             result[field.name] = value
 
 
-def _value(part: int | bytes, kind: Type, name: str, depth: int) -> Any:
+def _value(part: int | bytes, kind: Type, name: str, depth: int) -> Any:  # noqa: PLR0911  # one for each form
     if kind.shape is Shape.OBJECT:
         return _message(_bytes(part), kind, depth + 1)
     if kind.shape is Shape.ANY:

@@ -2,8 +2,8 @@
 
     body ─▶ identity ─▶ types, defaults ─▶ prepare ─▶ admission ─▶ checks ─▶ ownership ─▶ store
 
-Everything up to the store's acceptance happens without waiting, on the newest state, including what is still on its way
-to the disk: a change that names no resourceVersion cannot lose another's.
+Everything up to the store's acceptance happens without waiting, on the newest state, including what is still on its
+way to the disk: a change that names no resourceVersion cannot lose another's.
 
 In-process use, by controllers:
 
@@ -219,9 +219,7 @@ class Registry:
         resource.prepare(new, old)
         admitted = self._hooks.admit(attempt)
         try:
-            causes = (*check_metadata(resource, new), *resource.check(new, old))
-            if causes:
-                raise not_valid(resource.kind, resource.group, attempt.name, causes)
+            self._check(resource, new, old)
             if resource.counts_generations and old is not None and content(new) != content(old):
                 new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
             if writer is not None:
@@ -241,6 +239,11 @@ class Registry:
                 admitted.undo()
             raise
         return Result(stored, created=old is None)
+
+    def _check(self, resource: Resource, new: Object, old: Object | None) -> None:
+        causes = (*check_metadata(resource, new), *resource.check(new, old))
+        if causes:
+            raise not_valid(resource.kind, resource.group, new["metadata"]["name"], causes)
 
     async def _remove(
         self,
@@ -279,7 +282,7 @@ class Registry:
         return result
 
     def _note(self, resource: Resource, new: Object, old: Object, writer: ssa.Writer) -> None:
-        """Keep managedFields. A writer that sends other ones than there are has its way; an empty list resets them."""
+        """Keep managedFields. Who sends other ones than there are has its way; an empty list resets them."""
         entries = old.get("metadata", {}).get("managedFields") or []
         sent = new["metadata"].get("managedFields")
         if old and sent is not None and sent != entries:

@@ -6,18 +6,18 @@
       targetPort intstr | ...
 
 A line without indent begins a type; `kind NAME` one that has apiVersion, kind and metadata. A field's line holds its
-name, its type, marks, and after a bar what it is for. Types are `string int32 int64 bool time microtime quantity intstr
-bytes any`, a type's name, and `[]T`, `{}T` (a map from strings) of those. Marks:
+name, its type, marks, and after a bar what it is for. Types are `string int32 int64 bool time microtime quantity
+intstr bytes any`, a type's name, and `[]T`, `{}T` (a map from strings) of those. Marks:
 
-    #7                  its number in protobuf (k8s.io/api, generated.proto); #2.7 inside a message that JSON leaves out
+    #7                  its number in protobuf (k8s.io/api); #2.7 inside a message that JSON leaves out
     required            must be there             key=a,b   a list that is a map by these fields of its elements
     default=V           what it is if not said    set       a list without duplicates
     one=A,B             allowed values            atomic    a list or object that is owned and replaced as one
-    range=1..65535      allowed numbers           merge=f   strategic merge patch joins elements by field f (`-`: values)
+    range=1..65535      allowed numbers           merge=f   strategic merge joins elements by field f (`-`: values)
     max=N               allowed length of text    retain    strategic merge patch knows $retainKeys here
 
-OpenAPI documents, checks of bodies, defaults, strategic merge and server-side apply are all driven by these types. The
-marks mean what Kubernetes' x-kubernetes-* extensions say (its "API conventions" and KEP-555).
+OpenAPI documents, checks of bodies, defaults, strategic merge and server-side apply are all driven by these types.
+The marks mean what Kubernetes' x-kubernetes-* extensions say (its "API conventions" and KEP-555).
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The API server: requests in, through authentication and authorization, to lists, watches and the registry.
 
-Two bounds keep one client from harming the others: bodies are at most 3 MiB, as in Kubernetes, and a watcher that does
-not read for half a minute is cut off.
+Two bounds keep one client from harming the others: bodies are at most 3 MiB, as in Kubernetes, and a watcher that
+does not read for half a minute is cut off.
 """
 
 import asyncio
@@ -155,7 +155,7 @@ async def _answer_errors(request: web.Request, handler: Callable[[web.Request], 
         return _status(ApiError(413, "RequestEntityTooLarge", message))
     except (web.HTTPException, ConnectionError):
         raise
-    except Exception:
+    except Exception:  # noqa: BLE001  # a request that fails must not take its connection with it; it is logged
         _LOG.exception("request failed: %s %s", request.method, request.path)
         return _status(internal("the server failed; its log says why"))
     return response

@@ -1,6 +1,7 @@
 """Strategic merge patch: a merge patch that knows which lists are maps in truth. Pure.
 
-A list whose type has a merge key is joined element by element; the others are replaced. Directives stand in the patch:
+A list whose type has a merge key is joined element by element; the others are replaced. Directives stand in the
+patch:
 
     $patch: replace | delete | merge       on a map, or on an element of a list
     $deleteFromPrimitiveList/NAME: [...]   values to take out of a list of values

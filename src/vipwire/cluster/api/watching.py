@@ -67,8 +67,6 @@ async def follow(
     store: Store, request: WatchRequest, clock: Callable[[], datetime], bookmark_every: float = BOOKMARK_SECONDS
 ) -> AsyncIterator[bytes]:
     """Give the events' lines, several at once where they come together, until the watch's time is over."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + request.seconds
     write = shower(request.resource, request.form, clock())
     since = request.since
     try:
@@ -80,25 +78,34 @@ async def follow(
                 yield chunk
             if request.initial_end:
                 yield _line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=True))
-        while (now := loop.time()) < end:
-            changes = store.changes(request.resource.id, since)
-            if changes:
-                since = changes[-1].revision
-                for chunk in _joined(line for change in changes if (line := event(change, request.selector, write))):
-                    yield chunk
-                continue
-            since = max(since, store.revision)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(bookmark_every, end - now)):
-                    await store.moved(request.resource.id)
-                continue
-            if request.bookmarks:
-                since = max(since, store.revision) if not store.changes(request.resource.id, since) else since
-                yield _line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=False))
+        async for chunk in _onwards(store, request, write, since, min(bookmark_every, request.seconds)):
+            yield chunk
     except CompactedError as error:
         yield error_line(expired(f"too old resource version: {error.revision} ({error.floor})"))
     except ApiError as error:
         yield error_line(error)
+
+
+async def _onwards(
+    store: Store, request: WatchRequest, write: Callable[[Record], bytes], since: int, bookmark_every: float
+) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + request.seconds
+    while (now := loop.time()) < end:
+        changes = store.changes(request.resource.id, since)
+        if changes:
+            since = changes[-1].revision
+            for chunk in _joined(line for change in changes if (line := event(change, request.selector, write))):
+                yield chunk
+            continue
+        since = max(since, store.revision)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(bookmark_every, end - now)):
+                await store.moved(request.resource.id)
+            continue
+        if request.bookmarks and not store.changes(request.resource.id, since):
+            since = max(since, store.revision)
+            yield _line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=False))
 
 
 def event(change: Change, selector: Selector, write: Callable[[Record], bytes]) -> bytes:

@@ -24,7 +24,7 @@ def backup(folder: Path, target: Path) -> int:
 
 
 def restore(folder: Path, source: Path) -> int:
-    """Put a backup's contents into a data directory; tell their revision. What was there is kept as `store.db.old`."""
+    """Put a backup's contents into a data directory; tell their revision. What was there becomes `store.db.old`."""
     if not source.exists():
         raise StoreError(f"{source}: no such backup")
     target = folder / FILE_NAME

@@ -27,7 +27,7 @@ ObjectMeta | What every object has besides its own content.
   generateName string #2 | Beginning of a name that the server makes unique, where name is not given.
   namespace string #3 | The namespace that the object is in. Cannot be changed.
   uid string #5 | Unique in space and time; set by the server.
-  resourceVersion string #6 | Number of the object's last change. An update that carries it fails if it is not the last.
+  resourceVersion string #6 | Number of the object's last change. An update with an older one fails.
   generation int64 #7 | Counts changes of what is wanted; set by the server.
   creationTimestamp time #8 | When the object was created; set by the server.
   deletionTimestamp time #9 | When the object will be or was to be gone; set by the server at deletion.

@@ -1,7 +1,7 @@
 """The types of Pods. Complete enough that a Deployment's Pod is taken as it is.
 
-Nothing here runs Pods: what only a kubelet reads (volumes' sources, security, scheduling) is kept and shown, not looked
-into, and therefore of type `any`.
+Nothing here runs Pods: what only a kubelet reads (volumes' sources, security, scheduling) is kept and shown, not
+looked into, and therefore of type `any`.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ PodSpec | What a Pod consists of.
   automountServiceAccountToken bool #21 | Whether a token is mounted.
   containers []Container #2 required key=name merge=name | The containers; at least one.
   dnsConfig PodDNSConfig #26 | How names are resolved, beside dnsPolicy.
-  dnsPolicy string #6 default=ClusterFirst one=ClusterFirst,ClusterFirstWithHostNet,Default,None | How names are resolved.
+  dnsPolicy string #6 default=ClusterFirst one=ClusterFirst,ClusterFirstWithHostNet,Default,None | How it resolves.
   enableServiceLinks bool #30 default=true | Whether Services are told to containers by environment variables.
   ephemeralContainers []any #34 | Containers added for debugging.
   hostAliases []HostAlias #23 key=ip merge=ip | Lines of /etc/hosts.

@@ -176,6 +176,10 @@ def _check_type(spec: Object) -> Iterator[Cause]:
         yield invalid("spec.clusterIPs[0]", "None", "may not be set to 'None' for LoadBalancer services")
     if kind == "NodePort" and spec.get("clusterIP") == "None":
         yield invalid("spec.clusterIPs[0]", "None", "may not be set to 'None' for NodePort services")
+    yield from _check_outside(spec, kind, outside=bool(outside))
+
+
+def _check_outside(spec: Object, kind: Any, *, outside: bool) -> Iterator[Cause]:
     if spec.get("externalTrafficPolicy") and not outside:
         policy, why = spec["externalTrafficPolicy"], "may only be set for externally-accessible services"
         yield invalid("spec.externalTrafficPolicy", policy, why)
@@ -238,10 +242,13 @@ def _check_addresses(spec: Object) -> Iterator[Cause]:
             yield invalid(f"spec.clusterIPs[{index}]", address, "must be a valid IP address")
     if len(families) > 2 or len(set(families)) < len(families):
         yield invalid("spec.clusterIPs", addresses, "may only hold up to 2 values, one of each family")
-    for name in ("externalIPs",):
-        for index, address in enumerate(spec.get(name) or ()):
-            if not _version(address):
-                yield invalid(f"spec.{name}[{index}]", address, "must be a valid IP address")
+    yield from _check_ranges(spec)
+
+
+def _check_ranges(spec: Object) -> Iterator[Cause]:
+    for index, address in enumerate(spec.get("externalIPs") or ()):
+        if not _version(address):
+            yield invalid(f"spec.externalIPs[{index}]", address, "must be a valid IP address")
     for index, cidr in enumerate(spec.get("loadBalancerSourceRanges") or ()):
         if not _is_network(cidr):
             why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
