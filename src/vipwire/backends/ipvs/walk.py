@@ -109,6 +109,11 @@ class _Walker:
         self.way.shares = connection_shares(self.node.held.servers[found], reals, self.tables.source)
         self.way.end = End.ANSWERED if self.way.shares else End.REJECTED
         self.way.steps += self.real_steps(found, reals)
+        if not self.way.shares:
+            nobody = not any(how.weight for how in self.node.wanted.reals.get(found, {}).values())
+            self.tables.note(
+                describe_server(found), "", "has nobody for it, so the client is refused", planned(nobody)
+            )
         self.leave(reals)
         return True
 
