@@ -19,7 +19,7 @@ from vipwire.backends.iptables.kernel import IptablesBackend, dispatches
 from vipwire.backends.iptables.names import ENTRY, NAT, SERVICES, Key, Rules
 from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.tool import Tool, Variant
+from vipwire.backends.iptables.tool import WAIT_SECONDS, Tool, Variant
 from vipwire.backends.iptables.tree import Branch, Dispatch
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family
@@ -48,10 +48,10 @@ class TimedTool(Tool):
         finally:
             self.seconds += time.perf_counter() - began
 
-    def restore(self, text: str) -> None:
+    def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
         """Write tables, and look at the clock."""
         began = time.perf_counter()
-        super().restore(text)
+        super().restore(text, wait)
         self.seconds += time.perf_counter() - began
 
 

@@ -96,8 +96,9 @@ class FakeTool:
         """Print one table."""
         return self.tables.save(table)
 
-    def restore(self, text: str) -> None:
+    def restore(self, text: str, wait: int = 5) -> None:
         """Write tables."""
+        del wait
         self.tables.restore(text)
 
 

@@ -1,6 +1,6 @@
 """From kube-proxy's rules to ours and back, while connections are made all the time and others stay open.
 
-kube-proxy's rules are written as it writes them: its order of words, its flat chains, its jumps put before all others.
+kube-proxy's rules are written as it writes them: its order of words, its flat chains, its jumps before all others.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ from vipwire.lab import manifests
 from vipwire.lab.cluster import Lab
 from vipwire.lab.continuous import Continuous
 from vipwire.lab.manifests import Port
-from vipwire.lab.outcome import Target
 from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family, format_endpoint, parse_address
 from vipwire.plan.plan import FrontendKind
@@ -33,25 +32,20 @@ PODS = [pod for pod in DEFAULT.pods if pod.name in ("pod-1a", "pod-2a")]
 WEB = LabService(DEFAULT, "web", 1, (Port(80, node_port=30080),))
 PROGRAM = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
 CLUSTER_CIDR = {Family.IPV4: "10.244.0.0/16", Family.IPV6: "fd00:10:244::/48"}
-ENOUGH = 25
+ENOUGH = 15
 """Connections of each kind on each side of a change of hands."""
 
+_NEW = "-m conntrack --ctstate NEW"
 JUMPS = (
-    ("filter", "INPUT", "KUBE-EXTERNAL-SERVICES", "-m conntrack --ctstate NEW", "externally-visible service portals"),
-    (
-        "filter",
-        "FORWARD",
-        "KUBE-EXTERNAL-SERVICES",
-        "-m conntrack --ctstate NEW",
-        "externally-visible service portals",
-    ),
+    ("filter", "INPUT", "KUBE-EXTERNAL-SERVICES", _NEW, "externally-visible service portals"),
+    ("filter", "FORWARD", "KUBE-EXTERNAL-SERVICES", _NEW, "externally-visible service portals"),
     ("filter", "INPUT", "KUBE-NODEPORTS", "", "health check service ports"),
-    ("filter", "FORWARD", "KUBE-SERVICES", "-m conntrack --ctstate NEW", "service portals"),
-    ("filter", "OUTPUT", "KUBE-SERVICES", "-m conntrack --ctstate NEW", "service portals"),
+    ("filter", "FORWARD", "KUBE-SERVICES", _NEW, "service portals"),
+    ("filter", "OUTPUT", "KUBE-SERVICES", _NEW, "service portals"),
     ("filter", "FORWARD", "KUBE-FORWARD", "", "forwarding rules"),
-    ("filter", "INPUT", "KUBE-PROXY-FIREWALL", "-m conntrack --ctstate NEW", "load balancer firewall"),
-    ("filter", "OUTPUT", "KUBE-PROXY-FIREWALL", "-m conntrack --ctstate NEW", "load balancer firewall"),
-    ("filter", "FORWARD", "KUBE-PROXY-FIREWALL", "-m conntrack --ctstate NEW", "load balancer firewall"),
+    ("filter", "INPUT", "KUBE-PROXY-FIREWALL", _NEW, "load balancer firewall"),
+    ("filter", "OUTPUT", "KUBE-PROXY-FIREWALL", _NEW, "load balancer firewall"),
+    ("filter", "FORWARD", "KUBE-PROXY-FIREWALL", _NEW, "load balancer firewall"),
     ("nat", "OUTPUT", "KUBE-SERVICES", "", "service portals"),
     ("nat", "PREROUTING", "KUBE-SERVICES", "", "service portals"),
     ("nat", "POSTROUTING", "KUBE-POSTROUTING", "", "postrouting rules"),
@@ -72,64 +66,26 @@ def chain(kind: str, *more: str) -> str:
 
 
 def restore_text(family: Family) -> str:
-    """Write what one kube-proxy gives to iptables-restore for the one Service."""
-    served = {kind: WEB.at(kind, family) for kind in FrontendKind}
-    svc, ext = chain("SVC"), chain("EXT")
-    ends = [format_endpoint(parse_address(DEFAULT_ADDRESS[family][pod.name]), 80) for pod in PODS]
-    seps = [chain("SEP", end) for end in ends]
-    tcp = "-m tcp -p tcp"
-    rules = [
-        f'-A KUBE-SERVICES -m comment --comment "default/web cluster IP" {_at(served[FrontendKind.CLUSTER_IP])} -j {svc}',
-        f'-A {svc} -m comment --comment "default/web cluster IP" {_at(served[FrontendKind.CLUSTER_IP])} '
-        f"! -s {CLUSTER_CIDR[family]} -j KUBE-MARK-MASQ",
-        f'-A KUBE-SERVICES -m comment --comment "default/web external IP" {_at(served[FrontendKind.EXTERNAL_IP])} -j {ext}',
-        '-A KUBE-SERVICES -m comment --comment "default/web loadbalancer IP" '
-        f"{_at(served[FrontendKind.LOAD_BALANCER])} -j {ext}",
-        f"-A KUBE-NODEPORTS -m comment --comment default/web {tcp} --dport {WEB.node_port()} -j {ext}",
-        f'-A {ext} -m comment --comment "masquerade traffic for default/web external destinations" -j KUBE-MARK-MASQ',
-        f"-A {ext} -j {svc}",
-        f'-A {svc} -m comment --comment "default/web -> {ends[0]}" '
-        f"-m statistic --mode random --probability 0.5000000000 -j {seps[0]}",
-        f'-A {svc} -m comment --comment "default/web -> {ends[1]}" -j {seps[1]}',
-        *(
-            line
-            for end, sep in zip(ends, seps, strict=True)
-            for line in (
-                f"-A {sep} -m comment --comment default/web -s {end.rpartition(':')[0].strip('[]')} -j KUBE-MARK-MASQ",
-                f"-A {sep} -m comment --comment default/web {tcp} -j DNAT --to-destination {end}",
-            )
-        ),
-        '-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in '
-        f'this chain" -d {served[FrontendKind.NODE_PORT].address} -j KUBE-NODEPORTS',
-        "-A KUBE-POSTROUTING -m mark ! --mark 0x00004000/0x00004000 -j RETURN",
-        "-A KUBE-POSTROUTING -j MARK --xor-mark 0x00004000",
-        '-A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" '
-        "-j MASQUERADE --random-fully",
-        "-A KUBE-MARK-MASQ -j MARK --or-mark 0x00004000",
-    ]
-    forward = [
-        "-A KUBE-FORWARD -m conntrack --ctstate INVALID -m nfacct --nfacct-name ct_state_invalid_dropped_pkts -j DROP",
-        '-A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" '
-        "-m mark --mark 0x00004000/0x00004000 -j ACCEPT",
-        '-A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" '
-        "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
-    ]
-    filter_part = ["*filter", *(f":{each} - [0:0]" for each in CHAINS["filter"][1:]), *forward, "COMMIT"]
-    declared = (*CHAINS["nat"][1:], svc, ext, *seps)
-    nat_part = ["*nat", *(f":{each} - [0:0]" for each in declared), *rules, "COMMIT"]
-    return "\n".join([*filter_part, *nat_part, ""])
-
-
-DEFAULT_ADDRESS = {
-    family: {
-        pod.name: next(each for each in pod.addresses if (":" in each) is (family is Family.IPV6)) for pod in PODS
-    }
-    for family in Family
-}
-
-
-def _at(target: Target) -> str:
-    return f"-m tcp -p tcp -d {target.address} --dport {target.port}"
+    """Write what a kube-proxy gives to iptables-restore for the one Service."""
+    pods = [next(each for each in pod.addresses if (":" in each) is (family is Family.IPV6)) for pod in PODS]
+    ends = [format_endpoint(parse_address(each), 80) for each in pods]
+    words = {f"pod{at}": each for at, each in enumerate(pods)}
+    words |= {f"end{at}": each for at, each in enumerate(ends)}
+    words |= {f"sep{at}": chain("SEP", each) for at, each in enumerate(ends)}
+    return (
+        (Path(__file__).parent / "kube_proxy_sync.txt")
+        .read_text(encoding="utf-8")
+        .format(
+            svc=chain("SVC"),
+            ext=chain("EXT"),
+            pods=CLUSTER_CIDR[family],
+            cluster=WEB.at(FrontendKind.CLUSTER_IP, family).address,
+            external=WEB.at(FrontendKind.EXTERNAL_IP, family).address,
+            balancer=WEB.at(FrontendKind.LOAD_BALANCER, family).address,
+            node=WEB.at(FrontendKind.NODE_PORT, family).address,
+            **words,
+        )
+    )
 
 
 def kube_proxy(lab: Lab, variant: str) -> None:

@@ -18,7 +18,7 @@ from vipwire.backends.iptables.render import render
 from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.skeleton import guards, jump_keys, node_objects
-from vipwire.backends.iptables.tool import RuleTool, Variant
+from vipwire.backends.iptables.tool import WAIT_SECONDS, LockedError, RuleTool, Variant
 from vipwire.backends.iptables.tree import DEEPEST, Dispatch, Shape
 from vipwire.backends.iptables.witness import Sight, Witness, witnesses
 from vipwire.model.net import Address, Family, format_address
@@ -50,6 +50,7 @@ class IptablesBackend:
         self._firewall_missing = True
         self._kubelet = False
         self._ledger = Ledger()
+        self._patience = WAIT_SECONDS
 
     @property
     def rules(self) -> dict[str, int]:
@@ -112,7 +113,7 @@ class IptablesBackend:
         self._sight = None
         self.written = {}
         for run in writer.runs(delta, drafted):
-            self._tool.restore(run.text)
+            self._restore(run.text)
             size += len(run.text)
             commits += run.tables
             for table, rules in run.rules.items():
@@ -125,6 +126,15 @@ class IptablesBackend:
         after = self._witness.after(before, commits)
         self._sight = after if known else None
         return size
+
+    def _restore(self, text: str) -> None:
+        """Give a run to the tool. Who has waited for the lock in vain waits less until he has it."""
+        try:
+            self._tool.restore(text, self._patience)
+        except LockedError:
+            self._patience = 1
+            raise
+        self._patience = WAIT_SECONDS
 
     def script(self, delta: Delta[Key, Rules]) -> Iterator[str]:
         """Write what `commit` would give to iptables-restore for a difference from what was observed last."""

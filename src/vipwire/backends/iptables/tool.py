@@ -44,7 +44,7 @@ class RuleTool(Protocol):
     def save(self, table: str) -> str:
         """Print one table as iptables-save does; raise CommitError if it cannot be read."""
 
-    def restore(self, text: str) -> None:
+    def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
         """Write tables without flushing what the text does not name; raise CommitError if that is refused."""
 
 
