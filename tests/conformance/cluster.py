@@ -47,6 +47,7 @@ class Cluster(Packets):
         calm: bool = True,
     ) -> None:
         super().__init__(lab or Lab(DEFAULT), node)
+        self.relayed = mode.relays
         self.mode, self._options, self._borrowed = mode, tuple(options), lab is not None
         self._folder = tempfile.TemporaryDirectory(prefix="vipwire-conformance-")
         folder = Path(self._folder.name)
@@ -84,6 +85,8 @@ class Cluster(Packets):
             status = self.proxy.end()
         finally:
             log = self.proxy.log
+            if self.mode.relays:
+                self.proxy.vipwire("cleanup")
             if not self._borrowed:
                 self.lab.down()
             self._folder.cleanup()

@@ -4,6 +4,8 @@ from tests.conformance.mode import Command, Harm, Mode
 
 from vipwire.model.net import Family
 
+FLAGS = ("--nodeport-addresses=primary", "--iptables-localhost-nodeports=false")
+"""By default this mode serves node ports at all addresses, and on loopback."""
 TOOLS = {Family.IPV4: "iptables-nft", Family.IPV6: "ip6tables-nft"}
 
 
@@ -36,4 +38,4 @@ _HARM = Harm(
     obstacle=(("nft", "-i"), "add table ip nat { flags owner; }\n"),
 )
 
-USERSPACE = (Mode("userspace", _HARM),)
+USERSPACE = (Mode("userspace", _HARM, flags=FLAGS, relays=True),)

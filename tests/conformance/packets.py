@@ -31,10 +31,14 @@ OUTSIDE, BLOCKED = Caller("client"), Caller("client", 1)
 
 
 class Packets:
-    """The hosts of a lab as those who connect. `node_name` is the node that does what is looked at."""
+    """The hosts of a lab as those who connect. `node_name` is the node that does what is looked at.
+
+    `relayed`: endpoints see that node whoever connects.
+    """
 
     def __init__(self, lab: Lab, node_name: str) -> None:
         self.lab, self.node_name = lab, node_name
+        self.relayed = False
 
     def name_no_vip(self) -> None:
         """Have the network between the nodes refuse VIPs without delay."""
@@ -86,7 +90,7 @@ class Packets:
 
     def _check_source(self, caller: Caller, target: Target, result: ProbeResult, *, masqueraded: bool | None) -> None:
         family = family_of(target)
-        if masqueraded is None:
+        if masqueraded is None or (self.relayed and not masqueraded):
             return
         if masqueraded or (result.pod == caller.host and caller.host != self.node_name):
             expected = self.lab.address(self.node_name, family)

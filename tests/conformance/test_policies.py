@@ -66,7 +66,7 @@ def check(cluster: Cluster, family: Family, cell: Cell) -> None:
     for policy, spec in POLICIES.items():
         cluster.service(policy, cluster.pods(*BOTH), **spec)
     target = cluster.named(cell.policy).at(cell.kind, family)
-    if cell.caller is OUTSIDE and REMOTE in cell.pods and not cell.masqueraded:
+    if cell.caller is OUTSIDE and REMOTE in cell.pods and not cell.masqueraded and not cluster.relayed:
         # The other node answers the client directly, from an address that the client has not asked.
         results = cluster.probe(cell.caller, target, 24, timeout=0.3)
         assert set(pods_of(results)) == {LOCAL, "(timed out)"}
@@ -161,12 +161,14 @@ def test_each_node_has_its_own_local_endpoints(cluster: Cluster, family: Family)
 def counts_as_pod(cluster: Cluster, family: Family, caller: Caller, *, at: FrontendKind = CLUSTER_IP) -> bool:
     """Tell by the ClusterIP whom the endpoint saw; or by an external frontend how far the caller gets."""
     service = cluster.service(EXTERNAL_LOCAL, cluster.pods(*BOTH), externalTrafficPolicy="Local")
+    at = NODE_PORT if cluster.relayed else at
     target: Target = service.at(at, family)
     results = cluster.probe(caller, target, 24, timeout=0.5)
     if at is CLUSTER_IP:
         return {result.saw for result in results if result.answer} == {cluster.address(caller, family)}
     # A Pod of node 2 that is dealt to another one there is answered from an address that it has not asked.
-    return set(pods_of(results)) == {LOCAL, "(timed out)" if caller is REMOTE_POD else REMOTE}
+    unheard = caller is REMOTE_POD and not cluster.relayed
+    return set(pods_of(results)) == {LOCAL, "(timed out)" if unheard else REMOTE}
 
 
 @sentence("S46")

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from vipwire.errors import CommitError
 from vipwire.model.names import ObjectName
-from vipwire.model.net import Family
+from vipwire.model.net import Address, Family
 from vipwire.model.node import Node
 from vipwire.model.problem import Problem
 from vipwire.plan.node import NodePlan
@@ -51,6 +51,14 @@ class Housekeeper(Protocol):
 
     def housekeep(self) -> None:
         """Do it."""
+
+
+@runtime_checkable
+class Relaying(Protocol):
+    """A mode whose flows end on this node: connection tracking sees a relay answer, not an endpoint."""
+
+    def relayed(self) -> frozenset[tuple[Address, int]]:
+        """Tell the addresses and ports at which UDP flows are answered."""
 
 
 @runtime_checkable

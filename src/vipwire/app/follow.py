@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from vipwire.app import log
-from vipwire.app.engine import Engine, Line, Outcome
+from vipwire.app.engine import Engine, Line, Outcome, Relaying
 from vipwire.app.modes import VIP_DEVICES
 from vipwire.conntrack.changes import suspect_frontends, udp_frontends
 from vipwire.conntrack.flows import FlowTable
@@ -45,6 +45,9 @@ class FlowKeeper:
             frontends, ranges = suspect_frontends(outcome.changes.values()), ()
         if not frontends and not ranges:
             return
+        if isinstance(line.backend, Relaying):
+            relayed = line.backend.relayed()
+            frontends = {frontend: serving | relayed for frontend, serving in frontends.items()}
         # A node port has no address of its own: flows to the other family's addresses are the other line's to judge.
         ours = reachable(self._addresses.addresses, VIP_DEVICES)
         ours = frozenset(address for address in ours if family_of(address) is line.family)

@@ -164,44 +164,30 @@ class Pool:
         self.memory.forget(now, self._affinity)
 
     def _fresh(self, client: str, port: int, now: float, tried: Sequence[Target]) -> Target:
+        size = len(self._order)
         match self._choice:
             case Choice.ROUND_ROBIN:
-                candidates: Iterable[Target] = self._turn()
-            case Choice.RANDOM:
-                candidates = self._from(int(self._chance() * len(self._order)))
+                begin = self._next
+                passed, target = _first(self._from(begin), now, tried)
+                self._next = (begin + passed + 1) % size
+                return target
             case Choice.LEAST_CONNECTIONS:
-                at, self._next = self._next, (self._next + 1) % len(self._order)
-                candidates = sorted(self._from(at), key=lambda target: target.open / target.weight)
+                begin, self._next = self._next, (self._next + 1) % size
+                candidates = sorted(self._from(begin), key=lambda target: target.open / target.weight)
+                return _first(candidates, now, tried)[1]
+            case Choice.RANDOM:
+                begin = int(self._chance() * size)
             case Choice.SOURCE_HASH | Choice.MAGLEV:
                 key = f"{client} {port}" if self._choice is Choice.MAGLEV else client
                 digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
-                candidates = self._from(int.from_bytes(digest) % len(self._order))
-        return self._first(candidates, now, tried)
+                begin = int.from_bytes(digest) % size
+        return _first(self._from(begin), now, tried)[1]
 
-    def _first(self, candidates: Iterable[Target], now: float, tried: Sequence[Target]) -> Target:
-        """Take the first that neither was tried nor rests; else the first that was not tried; else the first."""
-        first = untried = None
-        for target in candidates:
-            first = first or target
-            if target not in tried:
-                if target.rests_until <= now:
-                    return target
-                untried = untried or target
-        chosen = untried or first
-        assert chosen is not None  # noqa: S101 - there is at least one endpoint, and every one is a candidate
-        return chosen
-
-    def _turn(self) -> Iterator[Target]:
-        """Go round once. Whoever takes one has moved the turn on."""
-        size = len(self._order)
-        for _ in range(size):
-            at = self._next
-            self._next = at + 1 if at + 1 < size else 0
-            yield self._order[at]
-
-    def _from(self, at: int) -> Iterator[Target]:
-        yield from self._order[at:]
-        yield from self._order[:at]
+    def _from(self, begin: int) -> Iterator[Target]:
+        """Go round once."""
+        order, size = self._order, len(self._order)
+        for at in range(begin, begin + size):
+            yield order[at if at < size else at - size]
 
     def _ordered(self) -> list[Target]:
         targets = list(self.targets.values())
@@ -220,6 +206,24 @@ class Pool:
         for last in range(len(targets) - 1, 0, -1):
             other = int(self._chance() * (last + 1))
             targets[last], targets[other] = targets[other], targets[last]
+
+
+def _first(candidates: Iterable[Target], now: float, tried: Sequence[Target]) -> tuple[int, Target]:
+    """Find the first that neither was tried nor rests; else the first that was not tried; else the first.
+
+    Tell how many come before it.
+    """
+    first: tuple[int, Target] | None = None
+    untried: tuple[int, Target] | None = None
+    for passed, target in enumerate(candidates):
+        if target not in tried:
+            if target.rests_until <= now:
+                return passed, target
+            untried = untried or (passed, target)
+        first = first or (passed, target)
+    chosen = untried or first
+    assert chosen is not None  # noqa: S101 - there is at least one endpoint, and every one is a candidate
+    return chosen
 
 
 _HASHES: Final[Mapping[Choice, Algorithm]] = {

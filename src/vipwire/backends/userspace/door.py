@@ -4,14 +4,14 @@ import _socket
 import errno
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
 from vipwire.backends.userspace.balance import Pool
 from vipwire.backends.userspace.limits import Room
 from vipwire.backends.userspace.loop import Lane, Loop
-from vipwire.backends.userspace.messages import Listener
+from vipwire.backends.userspace.messages import Listener, Place
 from vipwire.backends.userspace.tcp import LADDER, make_reset
 from vipwire.model.net import Address, Prefix, parse_address
 
@@ -90,6 +90,11 @@ class Door:
         self._sources: tuple[Prefix, ...] | None = None
         self._admitted: dict[str, bool] = {}
 
+    def places(self) -> Iterator[tuple[tuple[int, Place], _socket.socket]]:
+        """Yield the sockets, each with its protocol and the place that was asked for."""
+        for place, sock in zip(self.listener.binds, self.sockets.values(), strict=True):
+            yield (self.listener.protocol, place), sock
+
     def settle(self, listener: Listener) -> None:
         """Take a listener's description, all but its sockets."""
         self.listener = listener
@@ -117,5 +122,5 @@ class Door:
     def close(self) -> None:
         """Listen no more."""
         for fd, sock in self.sockets.items():
-            self.loop.forget(fd, sock)
+            self.loop.leave(fd, sock)
         self.sockets = {}

@@ -2,7 +2,7 @@
 
 A commit goes in steps, so that rules never lead to nobody:
 
-    fronts that come or change ▸ rules, in one run of iptables-restore ▸ fronts that go
+    fronts that come or change, node ports that go ▸ rules, in one run of iptables-restore ▸ fronts that go
 
 If a step is refused the ones before it are undone, and the error is raised. The relay is started when it is first
 needed, and outlives this process; should it end, `changed` and `housekeep` notice, and a new one is told everything.
@@ -25,7 +25,7 @@ from vipwire.backends.userspace.tally import tally
 from vipwire.backends.userspace.tool import Tool, Variant, installed
 from vipwire.backends.userspace.witness import Generations
 from vipwire.errors import CommitError
-from vipwire.model.net import Family
+from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -104,14 +104,16 @@ class UserspaceBackend:
         coming, before, going = _fronts(delta)
         ports = dict(self._remote.ports)
         left, self._left = self._left, None
-        self._remote.put(coming, before)
+        instead = [key for key, listener in going.items() if any(place.port for place in listener.binds)]
+        before |= {key: going[key] for key in instead}
+        self._remote.put(coming, before, instead)
         try:
             text = script(delta, _first(ports), _first(self._remote.ports))
             self._write(text)
         except CommitError:
-            self._remote.undo(coming, before)
+            self._remote.undo([*coming, *instead], before)
             raise
-        self._remote.remove(going)
+        self._remote.remove(going.keys() - set(instead))
         if self._choices.bind is Bind.NONE:
             self._tell_ports(coming)
         if left is not None:
@@ -121,6 +123,16 @@ class UserspaceBackend:
             left.update((key, new) for key, (_, new) in delta.changed.items())
         self._left = left
         return len(text)
+
+    def relayed(self) -> frozenset[tuple[Address, int]]:
+        """Tell at which of this node's addresses and ports flows to frontends are answered: the relay's."""
+        left = self._left or {}
+        return frozenset(
+            (Address(place.address), port)
+            for key, listener in left.items()
+            if isinstance(key, Front) and isinstance(listener, Listener) and listener.protocol == Protocol.UDP
+            for place, port in zip(listener.binds, self._remote.ports.get(key.front, ()), strict=False)
+        )
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until the relay is to be asked for news; None where none is run."""
@@ -169,14 +181,18 @@ class UserspaceBackend:
             _LOG.info("listening", extra={"fields": fields})
 
 
-def _fronts(delta: Delta[Key, Value]) -> tuple[dict[str, Listener], dict[str, Listener], list[str]]:
+def _fronts(delta: Delta[Key, Value]) -> tuple[dict[str, Listener], dict[str, Listener], dict[str, Listener]]:
     """Choose the fronts of a difference: those that come or change, what these were before, and those that go."""
     changed = {key: pair for key, pair in delta.changed.items() if isinstance(key, Front)}
     coming: dict[Key, Value] = {**delta.added, **{key: new for key, (_, new) in changed.items()}}
     return (
         {key.front: value for key, value in coming.items() if isinstance(key, Front) and isinstance(value, Listener)},
         {key.front: old for key, (old, _) in changed.items() if isinstance(old, Listener)},
-        [key.front for key in delta.removed if isinstance(key, Front)],
+        {
+            key.front: value
+            for key, value in delta.removed.items()
+            if isinstance(key, Front) and isinstance(value, Listener)
+        },
     )
 
 

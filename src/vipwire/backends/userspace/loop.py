@@ -1,6 +1,6 @@
 """The relay's event loop: one epoll, timers of fixed delays, and nothing else.
 
-There is no asyncio: it costs a relayed connection three times the processor time (docs/modes/userspace.md has figures).
+There is no asyncio: a relayed connection takes three times the processor time with it (docs/modes/userspace.md).
 Sockets are registered once, edge-triggered; a handler works until the kernel says EAGAIN, or until its turn is over:
 then it is called again after all others.
 
@@ -66,6 +66,11 @@ class Loop:
         """
         self._handlers.pop(fd, None)
         self._closing.append(socket)
+
+    def leave(self, fd: int, socket: Closable) -> None:
+        """Forget a descriptor whose socket may have another one: epoll would go on to tell of it."""
+        self._epoll.unregister(fd)
+        self.forget(fd, socket)
 
     def lane(self, seconds: float, due: Callable[[Any], None]) -> Lane:
         """Make a lane."""

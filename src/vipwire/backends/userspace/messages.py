@@ -71,9 +71,13 @@ class Observe(msgspec.Struct, tag=True):
 
 
 class Put(msgspec.Struct, tag=True):
-    """Have these listeners, in place of those with the same key: all of them, or nothing is changed."""
+    """Have these listeners, in place of those with the same key: all of them, or nothing is changed.
+
+    Those in `instead` end with it; their sockets are handed on where another wants to listen at the same place.
+    """
 
     listeners: dict[str, Listener]
+    instead: list[str] = []
 
 
 class Remove(msgspec.Struct, tag=True):

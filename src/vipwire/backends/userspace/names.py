@@ -14,7 +14,8 @@ from vipwire.backends.userspace.messages import Listener
 
 NAT: Final = "nat"
 FILTER: Final = "filter"
-TABLES: Final = (NAT, FILTER)
+TABLES: Final = (FILTER, NAT)
+"""In the order in which they are written: what is served is so from the moment that all else is in force."""
 
 PORTALS_CONTAINER: Final = "KUBE-PORTALS-CONTAINER"
 PORTALS_HOST: Final = "KUBE-PORTALS-HOST"

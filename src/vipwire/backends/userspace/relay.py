@@ -6,7 +6,7 @@ changes. Established connections know nothing of listeners and outlive them.
 
 import _socket
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from vipwire.backends.userspace.balance import Memory
@@ -29,6 +29,7 @@ from vipwire.backends.userspace.messages import (
     Observe,
     Observed,
     Opened,
+    Place,
     Put,
     Refused,
     Remove,
@@ -72,8 +73,8 @@ class Relay:
                     {key: door.listener for key, door in self._doors.items()},
                     {key: door.ports for key, door in self._doors.items()},
                 )
-            case Put(listeners):
-                return self._put(listeners)
+            case Put(listeners, instead):
+                return self._put(listeners, instead)
             case Remove(keys):
                 for key in keys:
                     self._close(key)
@@ -87,30 +88,53 @@ class Relay:
                 self._retire()
         return Done()
 
-    def _put(self, listeners: Mapping[str, Listener]) -> Answer:
-        first, last = self._settings.ports
-        ports = range(first, last + 1) if last else range(0)
+    def _put(self, listeners: Mapping[str, Listener], instead: Iterable[str]) -> Answer:
+        ending = [key for key in instead if key in self._doors and key not in listeners]
+        moving = [key for key, each in listeners.items() if key in self._doors and not self._stays(key, each)]
+        inherited = {place: sock for key in (*ending, *moving) for place, sock in self._doors[key].places()}
         opened: dict[str, list[_socket.socket]] = {}
         for key, listener in listeners.items():
-            known = self._doors.get(key)
-            if known is not None and _same_sockets(known.listener, listener):
+            if key in self._doors and self._stays(key, listener):
                 continue
-            sockets = opened.setdefault(key, [])
             try:
-                for place in listener.binds:
-                    sockets.append(open_door(listener.protocol, place, ports, self.shared.chance))
+                opened[key] = self._sockets(listener, inherited)
             except DoorError as error:
-                for each in opened.values():
-                    for sock in each:
-                        sock.close()
+                for sock in (sock for each in opened.values() for sock in each):
+                    sock.close()
                 return Refused(key, error.errno or 0, f"{listener.name}: {error.strerror}")
+        for key in (*ending, *moving):
+            self._close(key)
         for key, listener in listeners.items():
             if key in opened:
-                self._close(key)
                 self._open(key, listener, opened[key])
             else:
                 self._settle(self._doors[key], listener)
         return Opened({key: self._doors[key].ports for key in listeners})
+
+    def _stays(self, key: str, listener: Listener) -> bool:
+        """Tell whether a listener keeps its sockets."""
+        known = self._doors[key].listener
+        return known.protocol == listener.protocol and known.binds == listener.binds
+
+    def _sockets(
+        self, listener: Listener, inherited: Mapping[tuple[int, Place], _socket.socket]
+    ) -> list[_socket.socket]:
+        """Open a listener's sockets, or copy those that others leave: their queues go on."""
+        first, last = self._settings.ports
+        ports = range(first, last + 1) if last else range(0)
+        sockets: list[_socket.socket] = []
+        try:
+            for place in listener.binds:
+                old = inherited.get((listener.protocol, place)) if place.port else None
+                if old is not None:
+                    sockets.append(_socket.socket(old.family, old.type, old.proto, _socket.dup(old.fileno())))
+                else:
+                    sockets.append(open_door(listener.protocol, place, ports, self.shared.chance))
+        except OSError as error:
+            for sock in sockets:
+                sock.close()
+            raise error if isinstance(error, DoorError) else DoorError(error.errno, str(error)) from error
+        return sockets
 
     def _open(self, key: str, listener: Listener, sockets: list[_socket.socket]) -> None:
         make = StreamDoor if listener.protocol == Protocol.TCP else DatagramDoor
@@ -168,7 +192,3 @@ class Relay:
     def _end_if_idle(self) -> None:
         if self._retired and not self.room.links:
             self._loop.stopped = True
-
-
-def _same_sockets(one: Listener, other: Listener) -> bool:
-    return one.protocol == other.protocol and one.binds == other.binds

@@ -68,18 +68,27 @@ class Remote:
             if not place.port
         }
 
-    def put(self, wanted: Mapping[str, Listener], before: Mapping[str, Listener]) -> None:
-        """Have listeners; `before` are those that some of them replace. Raise CommitError if one cannot be.
+    def put(
+        self, wanted: Mapping[str, Listener], before: Mapping[str, Listener], instead: Iterable[str] = ()
+    ) -> None:
+        """Have listeners, and those in `instead` no longer; `before` are the old values of all that are there now.
 
-        Then everything is as it was.
+        Raise CommitError if one cannot be: then everything is as it was.
         """
-        rest = iter(wanted.items())
+        ending = list(instead)
+        rest = iter(sorted(wanted.items(), key=lambda item: not _is_fixed(item[1])))
         done: list[str] = []
-        while batch := dict(islice(rest, _BATCH)):
-            answer = self._tell(Put(batch))
+        # Those that may take the place of another come with it, first.
+        most = max(_BATCH, sum(map(_is_fixed, wanted.values())) if ending else 0)
+        batch = dict(islice(rest, most))
+        while batch or ending:
+            answer = self._tell(Put(batch, ending))
             if isinstance(answer, Opened):
                 self.ports.update(answer.ports)
-                done += batch
+                done += [*batch, *ending]
+                for key in ending:
+                    self.ports.pop(key, None)
+                ending, batch = [], dict(islice(rest, _BATCH))
                 continue
             self.undo(done, before)
             if isinstance(answer, Refused):
@@ -146,6 +155,11 @@ class Remote:
         except (OSError, DecodeError) as error:
             self.close()
             raise OSError(f"the relay does not answer: {error}") from error
+
+
+def _is_fixed(listener: Listener) -> bool:
+    """Tell whether a listener wants certain ports."""
+    return any(place.port for place in listener.binds)
 
 
 def ask_counts(family: Family) -> Counted | None:
