@@ -11,6 +11,7 @@ needed, and outlives this process; should it end, `changed` and `housekeep` noti
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from vipwire.backends.userspace.describe import describe
@@ -21,7 +22,7 @@ from vipwire.backends.userspace.render import render
 from vipwire.backends.userspace.script import Ports, read, removal, script
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import node_objects
-from vipwire.backends.userspace.tally import tally
+from vipwire.backends.userspace.tally import refusals, tally
 from vipwire.backends.userspace.tool import Tool, Variant, installed
 from vipwire.backends.userspace.witness import Generations
 from vipwire.errors import CommitError
@@ -80,8 +81,11 @@ class UserspaceBackend:
         return describe(self.family, key)
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the relay's counters of these plans' Services, over a connection of their own."""
-        return tally(plans, ask_counts(self.family), endpoints=endpoints)
+        """Read the relay's counters of these plans' Services, over a connection of their own, and those of rules."""
+        plans = tuple(plans)
+        saved = self._tool.save_counted() if self._tool is not None else ""
+        counted = tally(plans, ask_counts(self.family), endpoints=endpoints)
+        return replace(counted, refusals=refusals(plans, saved))
 
     def changed(self) -> bool:
         """Tell whether others may have changed the rules since our last commit or observation, or the relay ended."""

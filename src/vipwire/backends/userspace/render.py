@@ -21,7 +21,16 @@ from vipwire.backends.userspace.messages import Listener, Place, Share
 from vipwire.backends.userspace.names import FILTER, NAT, Front, Key, Rule, Value
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import serves_loopback
-from vipwire.backends.userspace.words import NEW, comment, destination, packet, sources, translate
+from vipwire.backends.userspace.words import (
+    NEW,
+    NO_SUCH_PORT,
+    OTHER_SOURCES,
+    comment,
+    destination,
+    packet,
+    sources,
+    translate,
+)
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Drop, Forward, Frontend, Reject, ServicePlan
@@ -48,7 +57,7 @@ def render(node: NodePlan, choices: Choices, plan: ServicePlan) -> Rendered[Key,
         writer.frontend(frontend)
     if choices.bind is Bind.RULES:
         for address in plan.cluster_ips:
-            note = comment(f"{plan.name} cluster IP has no such port")
+            note = comment(f"{plan.name} {NO_SUCH_PORT}")
             writer.rule(FILTER, names.PORTALS_REJECT, f"{destination(address)} {note} -j {names.REFUSE}")
     return Rendered(writer.objects)
 
@@ -129,7 +138,7 @@ class _Writer:
             case Drop(reason):
                 self._turn_down(frontend, dropping, reason.value, "-j DROP")
             case Forward() if frontend.allowed_sources is not None:
-                self._turn_down(frontend, dropping, "from other sources", "-j DROP")
+                self._turn_down(frontend, dropping, f"{OTHER_SOURCES} to the {frontend.kind.value}", "-j DROP")
 
     def _refuse(self, frontend: Frontend, why: str, chain: str = "") -> None:
         default = names.NODEPORT_FILTER if frontend.key.address is None else names.PORTALS_REJECT

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from vipwire.backends.userspace import names
 from vipwire.backends.userspace.names import CHAINS, FILTER, NAT, Chain, Key, Rule, Rules, Value
 from vipwire.backends.userspace.settings import Bind, Choices
-from vipwire.backends.userspace.words import LOCAL, LOOPBACK, NEW, comment, from_pods, inside, join
+from vipwire.backends.userspace.words import LOCAL, LOOPBACK, NEW, NO_SUCH_SERVICE, comment, from_pods, inside, join
 from vipwire.model.net import Family, Prefix
 from vipwire.plan.node import NodePlan
 
@@ -69,7 +69,7 @@ def _refuse(family: Family) -> Rules:
 
 
 def _portals_filter(node: NodePlan) -> Rules:
-    rest = (f"{inside(prefix)} {comment('no Service has this ClusterIP')} -j DROP" for prefix in node.service_cidrs)
+    rest = (f"{inside(prefix)} {comment(NO_SUCH_SERVICE)} -j DROP" for prefix in node.service_cidrs)
     return (f"-j {names.PORTALS_DROP}", f"-j {names.PORTALS_REJECT}", *rest)
 
 

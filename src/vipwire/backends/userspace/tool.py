@@ -54,6 +54,10 @@ class Tool:
         """Print the tables that ours are in. Raise CommitError if they cannot be read."""
         return "".join(self._run("save", "-t", table) for table in ("nat", "filter"))
 
+    def save_counted(self) -> str:
+        """Print what refuses and drops, each rule behind its `[packets:bytes]`."""
+        return self._run("save", "-c", "-t", "filter")
+
     def restore(self, text: str) -> None:
         """Write rules, and leave alone what the text does not name. Raise CommitError if that is refused."""
         self._run("restore", "--noflush", "--counters", "-w", _WAIT, stdin=text)

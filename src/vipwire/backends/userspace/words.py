@@ -11,6 +11,11 @@ NEW = "-m conntrack --ctstate NEW"
 LOOPBACK = {Family.IPV4: Prefix.parse("127.0.0.0/8"), Family.IPV6: Prefix.parse("::1/128")}
 
 
+NO_SUCH_PORT = "cluster IP has no such port"
+NO_SUCH_SERVICE = "no Service has this ClusterIP"
+OTHER_SOURCES = "from other sources"
+
+
 def join(*words: str) -> str:
     """Join the words that are there."""
     return " ".join(word for word in words if word)
