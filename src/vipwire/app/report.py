@@ -10,6 +10,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.plan.plan import Drop, FrontendKind, ServicePlan
+from vipwire.reconcile.backend import Selective
 from vipwire.serve.metrics import Metrics
 from vipwire.state.event import Kind
 
@@ -71,7 +72,7 @@ class Reporter:
             return
         self._errors.pop(line.family, None)
         self._count(line, outcome)
-        self._annotations(outcome)
+        self._annotations(line, outcome)
         self._conflicts(line, outcome)
         self._isolations(line)
         report = outcome.report
@@ -183,11 +184,10 @@ class Reporter:
             self._lost[line.family] += lost - (len(change.old.lost) if change.old else 0)
         self._metrics.frontend_conflicts.set(sum(self._lost.values()))
 
-    def _annotations(self, outcome: Outcome) -> None:
+    def _annotations(self, line: Line, outcome: Outcome) -> None:
         """Report what annotations ask for in vain: once, although both families' plans say it."""
         for change in outcome.changes.values():
-            before = set(change.old.problems) if change.old else set()
-            now = set(change.new.problems) if change.new else set()
+            before, now = _in_vain(line, change.old), _in_vain(line, change.new)
             self._told -= before - now
             self.problems(now - self._told)
             self._told |= now
@@ -221,6 +221,14 @@ class Reporter:
         service = self._engine.store.services.get(name) if kind == Kind.SERVICE.value else None
         subject = Subject(kind, name.name, name.namespace, service.uid if service else "", version)
         self._recorder.record(subject, reason, message, EventType.WARNING)
+
+
+def _in_vain(line: Line, plan: ServicePlan | None) -> set[Problem]:
+    """Collect what a Service asks for that is wrong, or that the mode does not have."""
+    if plan is None:
+        return set()
+    lacking = line.backend.shortcomings(plan) if isinstance(line.backend, Selective) else ()
+    return {*plan.problems, *lacking}
 
 
 def _without_local(plan: ServicePlan) -> set[str]:

@@ -7,8 +7,9 @@ and which exist as long as one does.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
+from vipwire.model.problem import Problem
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.delta import Delta
@@ -46,4 +47,13 @@ class Backend(Protocol[K, V]):
 
     def commit(self, delta: Delta[K, V]) -> int:
         """Apply a difference, all or nothing, and return its size in bytes. Raise CommitError if it is refused."""
+        ...
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """A mode that cannot do all that a plan may ask for. Optional: what a mode does not say it lacks, it does."""
+
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """Say what a Service asks for in vain in this mode, and what is done instead. Pure."""
         ...

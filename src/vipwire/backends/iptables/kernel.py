@@ -12,6 +12,7 @@ from vipwire.backends.iptables import names
 from vipwire.backends.iptables.counters import Counted, read_counters
 from vipwire.backends.iptables.counting import FEW, Ledger, count, endpoints_of
 from vipwire.backends.iptables.frontend_code import Zone, decode
+from vipwire.backends.iptables.limits import shortcomings
 from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, ROOT, ROOTS, TABLES, Key, Rules
 from vipwire.backends.iptables.read import is_ours, read, read_table
 from vipwire.backends.iptables.render import render
@@ -22,6 +23,7 @@ from vipwire.backends.iptables.tool import WAIT_SECONDS, LockedError, RuleTool, 
 from vipwire.backends.iptables.tree import DEEPEST, Dispatch, Shape
 from vipwire.backends.iptables.witness import Sight, Witness, witnesses
 from vipwire.model.net import Address, Family, format_address
+from vipwire.model.problem import Problem
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -72,6 +74,10 @@ class IptablesBackend:
     def render(self, plan: ServicePlan) -> Rendered[Key, Rules]:
         """Render one Service."""
         return render(self._node, self.settings, plan)
+
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """Say what a Service asks for in vain."""
+        return tuple(shortcomings(self.settings, plan))
 
     def describe(self, key: Key) -> str:
         """Name an object for a person."""
