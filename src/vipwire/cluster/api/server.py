@@ -5,6 +5,7 @@ does not read for half a minute is cut off.
 """
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from vipwire.cluster.api.writing import Answer, Request, perform
 
 MOST_BYTES: Final = 3 << 20
 _LONGEST_LINE: Final = 64 << 10  # selectors stand in the request line
-_STALL_SECONDS: Final = 30.0
+STALL_SECONDS: Final = 30.0
 _LOG: Final = logging.getLogger("vipwire.api")
 
 Identify = Callable[[web.Request], guard.User]
@@ -36,10 +37,18 @@ Identify = Callable[[web.Request], guard.User]
 class ApiServer:
     """An aiohttp application around a registry."""
 
-    def __init__(self, registry: Registry, identify: Identify, *, bookmark_every: float = BOOKMARK_SECONDS) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        identify: Identify,
+        *,
+        bookmark_every: float = BOOKMARK_SECONDS,
+        stall: float = STALL_SECONDS,
+    ) -> None:
         self._registry = registry
         self._identify = identify
         self._bookmark_every = bookmark_every
+        self._stall = stall
         self.app = web.Application(client_max_size=MOST_BYTES, middlewares=[_answer_errors])
         self.app.router.add_route("*", "/{path:.*}", self._handle)
 
@@ -112,9 +121,11 @@ class ApiServer:
         response.enable_chunked_encoding()
         await response.prepare(request)
         try:
-            async for lines in follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every):
-                async with asyncio.timeout(_STALL_SECONDS):
-                    await response.write(lines)
+            events = follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
+            async with contextlib.aclosing(events):
+                async for lines in events:
+                    async with asyncio.timeout(self._stall):
+                        await response.write(lines)
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()

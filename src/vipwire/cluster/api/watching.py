@@ -7,7 +7,7 @@ falls behind what the store remembers ends with an ERROR that says 410: list aga
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -65,7 +65,7 @@ def read_watch(resource: Resource, selector: Selector, form: Form, query: Mappin
 
 async def follow(
     store: Store, request: WatchRequest, clock: Callable[[], datetime], bookmark_every: float = BOOKMARK_SECONDS
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Give the events' lines, several at once where they come together, until the watch's time is over."""
     write = shower(request.resource, request.form, clock())
     since = request.since
@@ -88,7 +88,7 @@ async def follow(
 
 async def _onwards(
     store: Store, request: WatchRequest, write: Callable[[Record], bytes], since: int, bookmark_every: float
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
     end = loop.time() + request.seconds
     while (now := loop.time()) < end:

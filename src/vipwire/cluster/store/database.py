@@ -175,9 +175,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         identity = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {FORMAT};"
         connection.executescript(f"BEGIN; {_SCHEMA} {identity} COMMIT;")
+    check(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    check(connection, path)
 
 
 def _row(change: Change) -> tuple[int, str, str, str, bool, int, bytes]:

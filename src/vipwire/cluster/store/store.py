@@ -11,6 +11,7 @@ head becomes what is visible again.
 """
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -216,7 +217,8 @@ class Store:
 
     async def _compact(self, disk: ThreadPoolExecutor) -> None:
         if floor := self._history.excess():
-            await self.compact(floor, disk)
+            with contextlib.suppress(StoreError):  # a full disk: rows that are left over go with the next compaction
+                await self.compact(floor, disk)
 
     async def compact(self, floor: int, disk: ThreadPoolExecutor | None = None) -> None:
         """Forget history up to a revision: who still needs it is told so by CompactedError."""

@@ -113,8 +113,8 @@ def _prepare(new: Object, old: Object | None) -> None:
     if kind == "LoadBalancer":
         spec.setdefault("allocateLoadBalancerNodePorts", True)
     if spec.get("sessionAffinity") == "ClientIP":
-        client = (spec.setdefault("sessionAffinityConfig", {}) or {}).setdefault("clientIP", {}) or {}
-        client.setdefault("timeoutSeconds", 10800)
+        affinity = spec.setdefault("sessionAffinityConfig", {})
+        affinity.setdefault("clientIP", {}).setdefault("timeoutSeconds", 10800)
     else:
         spec.pop("sessionAffinityConfig", None)
     _join_addresses(spec)

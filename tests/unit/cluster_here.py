@@ -1,0 +1,158 @@
+"""A cluster's API in this process, for tests: a real store, a real registry, a real server on loopback, without TLS.
+
+    async with cluster(folder) as here:
+        code, body = await here.send("POST", "/api/v1/namespaces", {...})
+
+The user of a request is whoever the header X-User says: admin unless told otherwise.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from vipwire.cluster.api.admission import Admission
+from vipwire.cluster.api.guard import Role, User
+from vipwire.cluster.api.kinds.node import NAMESPACES
+from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.server import ApiServer
+from vipwire.cluster.store.database import Database
+from vipwire.cluster.store.store import Store
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SERVICES = "/api/v1/namespaces/default/services"
+USERS = {role.name.lower(): User(role.name.lower(), (role.value,)) for role in Role} | {"nobody": User("nobody")}
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def move(self, **by: float) -> None:
+        self.now += timedelta(**by)
+
+
+@dataclass
+class Here:
+    """What a test has to do with."""
+
+    store: Store
+    registry: Registry
+    clock: Clock
+    session: aiohttp.ClientSession
+    url: str
+    warnings: Sequence[str] = ()
+
+    async def send(
+        self, method: str, path: str, body: Any = None, *, patch: str = "", user: str = "admin", **headers: str
+    ) -> tuple[int, Any]:
+        """Send a request, `patch` is the kind of a patch; give the code and the body."""
+        sent = {"X-User": user} | {name.replace("_", "-"): value for name, value in headers.items()}
+        if patch:
+            sent["Content-Type"] = f"application/{patch}"
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        if data is not None:
+            sent.setdefault("Content-Type", "application/json")
+        async with self.session.request(method, self.url + path, data=data, headers=sent) as response:
+            text = await response.text()
+            self.warnings = response.headers.getall("Warning", [])
+            kind = response.headers.get("Content-Type", "")
+            return response.status, json.loads(text) if kind.startswith("application/json") else text
+
+    async def post(self, path: str, body: Any) -> Any:
+        """Create something that has to be created."""
+        code, answer = await self.send("POST", path, body)
+        assert code == 201, answer
+        return answer
+
+    @contextlib.asynccontextmanager
+    async def watch(self, path: str, **headers: str) -> AsyncIterator["Events"]:
+        """Open a watch."""
+        sent = {"X-User": "admin"} | headers
+        async with self.session.get(self.url + path, headers=sent) as response:
+            assert response.status == 200, await response.text()
+            yield Events(response)
+
+
+class Events:
+    """The events of a watch, one at a time."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def next(self) -> tuple[str, Any]:
+        async with asyncio.timeout(20):
+            line = await self._response.content.readline()
+        if not line:
+            raise EOFError("the watch has ended")
+        event = json.loads(line)
+        return event["type"], event["object"]
+
+    async def names(self, count: int) -> list[tuple[str, str]]:
+        """Read events as their types with the names of their objects."""
+        found = [await self.next() for _ in range(count)]
+        return [(kind, value["metadata"].get("name", "")) for kind, value in found]
+
+
+def identify(request: web.Request) -> User:
+    return USERS[request.headers.get("X-User", "nobody")]
+
+
+@contextlib.asynccontextmanager
+async def cluster(
+    folder: Path,
+    *,
+    hooks: Sequence[Admission] = (),
+    bookmark_every: float = 60.0,
+    stall: float = 30.0,
+    keep: int = 10_000,
+    limit: int = 0,
+) -> AsyncIterator[Here]:
+    """Run one, with the namespace `default`."""
+    async with running(Store(Database(folder, limit=limit), keep=keep)) as store:
+        clock = Clock()
+        registry = Registry(store, clock, hooks)
+        if not store.count(NAMESPACES.id):
+            await registry.create(NAMESPACES, "", {"metadata": {"name": "default"}}, Options())
+        server = ApiServer(registry, identify, bookmark_every=bookmark_every, stall=stall)
+        runner, port = await server.listen("127.0.0.1", 0, None)
+        try:
+            async with aiohttp.ClientSession() as session:
+                yield Here(store, registry, clock, session, f"http://127.0.0.1:{port}")
+        finally:
+            await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def running(store: Store) -> AsyncIterator[Store]:
+    """Run a store, and close it."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(store.run())
+        await asyncio.sleep(0)  # a task that never began closes nothing
+        try:
+            yield store
+        finally:
+            task.cancel()
+
+
+_NUMBERS = itertools.count()
+
+
+def service(name: str = "", **spec: Any) -> dict[str, Any]:
+    """Write a Service."""
+    ports = [{"port": 80, "targetPort": 8080}]
+    meta = {"name": name or f"service-{next(_NUMBERS)}"}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"ports": ports} | spec}
