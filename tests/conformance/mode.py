@@ -52,10 +52,12 @@ class Mode:
     """A value of `--proxy-mode`. `cannot` maps sentences of docs/semantics.md to what the kernel lacks.
 
     `calm` is how often a proxy checks the kernel that no test interferes with: reading it all is dear in some modes.
-    `alarmed` says that changes of others elsewhere make it read its own rules, which the log tells.
-    `flags` give the mode the defaults that the sentences speak of, and `prepare` makes each node ready before the first
-    proxy. One that `relays` has a process that outlives the proxy until the cleanup, and endpoints see that: where a test
-    looks at source addresses among other things, only those of masqueraded clients count. `variant` tells two of one name apart; one that is `sampled` proves each sentence by one case of each test.
+    `alarmed` says that changes of others elsewhere make it read its own rules, which the log tells. In a `tardy` mode
+    the kernel adds up what it counts only now and then. `flags` give the mode the defaults that the sentences speak
+    of, and `prepare` makes each node ready before the first proxy. One that `relays` has a process that outlives the
+    proxy until the cleanup, and endpoints see that: where a test looks at source addresses among other things, only
+    those of masqueraded clients count. `variant` tells two of one name apart; one that is `sampled` proves each
+    sentence by one case of each test.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Mode:
     others: Others = OTHER_TABLES
     calm: str = "1s"
     alarmed: bool = True
+    tardy: bool = False
     variant: str = ""
     flags: tuple[str, ...] = ()
     prepare: tuple[Command, ...] = ()

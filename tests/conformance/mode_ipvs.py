@@ -109,6 +109,7 @@ IPVS = (
         _OTHERS,
         calm="60s",
         alarmed=False,
+        tardy=True,
         flags=("--nodeport-addresses=primary",),  # by default it serves all, as kube-proxy's ipvs mode
     ),
 )
