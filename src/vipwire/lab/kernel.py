@@ -8,24 +8,26 @@ directories that are named as writable. Its output is streamed, its input is emp
 How it works: the guest's first process is a shell script on the machine's own files (hostfs). It lays a writable copy
 in memory over them (overlayfs), moves in, loads the modules, and runs the command with its output on two serial
 lines, which are pipes of ours. The whole guest lives in a PID namespace, so that none of UML's many processes can
-outlive it, and it dies with us.
+outlive it, and it dies with us. One that says nothing for too long is asked for the state of its tasks, which its
+console then shows, and ended.
 """
 
 import contextlib
-import ctypes
 import os
 import re
 import shlex
 import shutil
-import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import click
 
@@ -36,10 +38,11 @@ MARK: Final = "VIPWIRE_LAB_KERNEL"
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _KERNEL = "linux.uml"
 _MODULES = Path("/usr/lib/uml/modules")
-_PACKAGES = {_KERNEL: "user-mode-linux", "insmod": "kmod", "ip": "iproute2", "unshare": "util-linux"}
+_PACKAGES = {_KERNEL: "user-mode-linux", "insmod": "kmod", "ip": "iproute2", "setpriv": "util-linux"}
 _LOADED = ("ipv6", "ip_vs", "nf_conntrack", "nf_conntrack_netlink", "dummy", "veth", "ipip", "sctp")
-_PR_SET_PDEATHSIG = 1
-_LOG_SHOWN = 4000
+_LOG_SHOWN = 12000
+_LOOK, _CONFESSION = 0.5, 3.0
+_MAGIC, _VERSION, _REQUEST = 0xCAFEBABE, 2, struct.Struct("=III512s")  # of mconsole: arch/um/drivers/mconsole.h
 _MEMORY, _TIMEOUT = "768M", 600.0
 
 _INIT = r"""#!/bin/sh
@@ -72,10 +75,12 @@ mkdir -p /run/netns
 echo vipwire-lab >/proc/sys/kernel/hostname
 for module in {loaded}; do modprobe "$module"; done
 ip link set lo up
+readers=
 for line in 0 1; do
     stty -F /dev/ttyS$line raw -echo
     mkfifo /run/fd$line
     cat /run/fd$line >/dev/ttyS$line &
+    readers="$readers $!"
 done
 status=0
 (
@@ -83,6 +88,10 @@ status=0
     cd {directory}
     exec setsid {command}
 ) </dev/null >/run/fd0 2>/run/fd1 || status=$?
+for each in /proc/[0-9]*; do    # what the command has left would keep the lines open for ever
+    pid=${{each#/proc/}}
+    case "$readers 1 " in *" $pid "*) ;; *) kill -KILL $pid 2>/dev/null || true ;; esac
+done
 wait
 for line in 0 1; do stty -F /dev/ttyS$line raw; done   # returns once all is written
 echo $status >{home}/status
@@ -91,12 +100,17 @@ echo $status >{home}/status
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """What the guest has: memory as UML writes it (taken as it is used), directories that it may really change."""
+    """What the guest has: memory as UML writes it (taken as it is used), directories that it may really change.
+
+    It is ended after `timeout` seconds, after `silence` seconds without a word, and when it is `given_up`.
+    """
 
     memory: str = _MEMORY
     timeout: float = _TIMEOUT
     writable: tuple[Path, ...] = ()
     modules: tuple[str, ...] = _LOADED
+    silence: float = float("inf")
+    given_up: threading.Event = field(default_factory=threading.Event)
 
 
 def inside() -> bool:
@@ -132,14 +146,13 @@ def run(
         init.write_text(_script(home, command, guest), encoding="utf-8")
         init.chmod(0o700)
         with (home / "boot.log").open("w+b") as log:
-            ended = _boot(home, guest, log, (stdout or sys.stdout.buffer, stderr or sys.stderr.buffer))
+            why = _boot(home, guest, log, (stdout or sys.stdout.buffer, stderr or sys.stderr.buffer))
             try:
                 return int((home / "status").read_text(encoding="ascii"))
             except (OSError, ValueError) as error:
                 log.seek(0)
                 tail = log.read()[-_LOG_SHOWN:].decode(errors="replace")
-                what = "died before the command had ended" if ended else f"was ended after {guest.timeout:g} s"
-                raise LabError(f"the guest {what}; its console said:\n{tail}") from error
+                raise LabError(f"the guest {why}; its console said:\n{tail}") from error
 
 
 def _script(home: Path, command: Sequence[str], guest: Guest) -> str:
@@ -159,70 +172,90 @@ def _script(home: Path, command: Sequence[str], guest: Guest) -> str:
     )
 
 
-def _boot(home: Path, guest: Guest, log: BinaryIO, sinks: tuple[BinaryIO, BinaryIO]) -> bool:
-    """Start the guest and wait until it has ended by itself; False if its time was up."""
+def _boot(home: Path, guest: Guest, log: BinaryIO, sinks: tuple[BinaryIO, BinaryIO]) -> str:
+    """Start the guest and wait until it has ended; say how."""
     pipes = [os.pipe() for _ in sinks]
     lines = [f"ssl{number}=null,fd:{write}" for number, (_, write) in enumerate(pipes)]
     process = subprocess.Popen(  # noqa: S603 - a program of this machine, and no shell
         [
+            *(_found("setpriv"), "--pdeathsig", "KILL"),  # it dies with us, even if we are killed
             *(_found("unshare"), "--pid", "--fork", "--kill-child", "--mount-proc", _found(_KERNEL)),
             *(f"mem={guest.memory}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw"),
-            *(f"init={home / 'init'}", f"uml_dir={home}", "con=null", "con0=null,fd:1", "ssl=null", *lines),
+            *(f"init={home / 'init'}", f"uml_dir={home}", "umid=guest"),
+            *("con=null", "con0=null,fd:1", "ssl=null", *lines),
         ],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
         start_new_session=True,
         pass_fds=[write for _, write in pipes],
-        preexec_fn=_dies_with(os.getpid()),  # noqa: PLW1509 - one call of libc, made ready before
     )
-    threads = [
-        threading.Thread(target=_pump, args=(read, sink), daemon=True)
-        for (read, _), sink in zip(pipes, sinks, strict=True)
-    ]
-    for (_, write), thread in zip(pipes, threads, strict=True):
+    pumps = [_Pump(read, sink) for (read, _), sink in zip(pipes, sinks, strict=True)]
+    for (_, write), pump in zip(pipes, pumps, strict=True):
         os.close(write)
-        thread.start()
+        pump.start()
     try:
-        process.wait(guest.timeout)
-    except subprocess.TimeoutExpired:
-        return False
-    else:
-        return True
+        return _watch(process, guest, home, pumps)
     finally:
         process.kill()
         process.wait()
-        for thread in threads:
-            thread.join()
+        for pump in pumps:
+            pump.join()
 
 
 def _found(program: str) -> str:
     return shutil.which(program, path=PATH) or program
 
 
-def _dies_with(parent: int) -> Callable[[], Any]:
-    """Have the kernel end the guest when we are killed, and can do nothing any more."""
-    libc = ctypes.CDLL(None)
+def _watch(process: subprocess.Popen[bytes], guest: Guest, home: Path, pumps: Sequence["_Pump"]) -> str:
+    began = time.monotonic()
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK)
+            return "died before the command had ended"
+        now = time.monotonic()
+        if guest.given_up.is_set():
+            return "was given up"
+        if now - began > guest.timeout:
+            return _ended(home, process, f"{guest.timeout:g} s")
+        if now - max(began, *(pump.heard for pump in pumps)) > guest.silence:
+            return _ended(home, process, f"{guest.silence:g} s without a word")
 
-    def tie() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
 
-    return tie
+def _ended(home: Path, process: subprocess.Popen[bytes], after: str) -> str:
+    """Have the guest's kernel say what its tasks wait for, if it still can; tell why it is ended."""
+    with (
+        contextlib.suppress(OSError, subprocess.TimeoutExpired),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking,
+    ):
+        asking.settimeout(_CONFESSION)
+        asking.bind(str(home / "asking"))  # it answers to this name
+        asking.sendto(_REQUEST.pack(_MAGIC, _VERSION, len(b"sysrq t"), b"sysrq t"), str(home / "guest" / "mconsole"))
+        asking.recv(4096)
+        process.wait(_CONFESSION)
+    return f"was ended after {after}"
 
 
-def _pump(source: int, sink: BinaryIO) -> None:
-    reads = True
-    with os.fdopen(source, "rb", buffering=0) as stream:
-        while chunk := stream.read(1 << 16):
-            if not reads:
-                continue  # nobody reads any more: go on, lest the guest block
-            try:
-                sink.write(chunk)
-                sink.flush()
-            except (OSError, ValueError):
-                reads = False
+class _Pump(threading.Thread):
+    """Passes on what the guest says on one line. `heard` is when it did so last, by the monotonic clock."""
+
+    def __init__(self, source: int, sink: BinaryIO) -> None:
+        super().__init__(daemon=True)
+        self._source, self._sink = source, sink
+        self.heard = 0.0
+
+    def run(self) -> None:
+        reads = True
+        with os.fdopen(self._source, "rb", buffering=0) as stream:
+            while chunk := stream.read(1 << 16):
+                self.heard = time.monotonic()
+                if not reads:
+                    continue  # nobody reads any more: go on, lest the guest block
+                try:
+                    self._sink.write(chunk)
+                    self._sink.flush()
+                except (OSError, ValueError):
+                    reads = False
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -1,0 +1,46 @@
+"""Starts the guests of ipvs mode when the session begins, and has their verdicts asked for last."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.kernel.guests import SUITES, Guests, Suite
+
+from vipwire.lab import kernel
+
+_GUESTS = pytest.StashKey[Guests]()
+
+
+def _suite_of(item: pytest.Item) -> Suite | None:
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    found = params.get("suite")
+    return found if isinstance(found, Suite) else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _suite_of(item) is not None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    asked = {_suite_of(item) for item in session.items}
+    part_of_another = hasattr(session.config, "workerinput")
+    if any(asked - {None}) and not (part_of_another or session.config.option.collectonly or kernel.obstacle()):
+        session.config.stash[_GUESTS] = Guests([suite for suite in SUITES if suite in asked])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _GUESTS in session.config.stash:
+        session.config.stash[_GUESTS].close()
+
+
+@pytest.fixture(scope="session")
+def guests(pytestconfig: pytest.Config) -> Iterator[Guests]:
+    """The guests that started with the session; or, where it is part of another, now."""
+    if why := kernel.obstacle():
+        pytest.skip(f"ipvs mode is not tested: no kernel of its own can be booted: {why}")
+    if _GUESTS in pytestconfig.stash:
+        yield pytestconfig.stash[_GUESTS]
+        return
+    started = Guests(SUITES)
+    yield started
+    started.close()
