@@ -118,7 +118,8 @@ class Proxy:
 
     def vipwire(self, *arguments: str) -> str:
         """Run another command of vipwire on the node; return what it says."""
-        done = self.lab.run(self.node_name, [sys.executable, "-m", "vipwire.cli", *arguments])
+        command = [sys.executable, "-m", "vipwire.cli", *arguments]
+        done = self.lab.run(self.node_name, command, timeout=2 * _PATIENCE)
         return str(done.stdout + done.stderr)
 
     def rules(self, family: Family, *, handles: bool = False) -> list[str]:
