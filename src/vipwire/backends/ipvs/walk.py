@@ -37,11 +37,7 @@ class Way:
 
 
 def follow(node: Node, packet: Packet) -> Way:
-    """Follow the first packet of a connection.
-
-    A process that chose no source sends to a VIP from the VIP itself; the rules do the same to it as to the node's
-    own address, which is what a packet says that starts here.
-    """
+    """Follow the first packet of a connection."""
     walker = _Walker(node, packet, Tables(node, packet, packet.source, packet.destination, packet.port))
     walker.go()
     walker.way.uncertain = walker.tables.uncertain
@@ -106,7 +102,7 @@ class _Walker:
         self.note_server(found)
         reals = self.node.held.reals.get(found, {})
         self.way.server = found
-        self.way.shares = connection_shares(self.node.held.servers[found], reals, self.tables.source)
+        self.way.shares = self.shares(found, reals)
         self.way.end = End.ANSWERED if self.way.shares else End.REJECTED
         self.way.steps += self.real_steps(found, reals)
         if not self.way.shares:
@@ -116,6 +112,21 @@ class _Walker:
             )
         self.leave(reals)
         return True
+
+    def shares(self, server: VirtualServer, reals: Mapping[RealServer, Forwarding]) -> dict[RealServer, Fraction]:
+        """Tell the shares of real servers.
+
+        A process here that chose no source sends to a VIP from the VIP itself. The rules do the same to it as to this
+        node's address, which is the packet's source then, but a hash does not: either may be meant.
+        """
+        how, sources = self.node.held.servers[server], {self.packet.source}
+        if self.packet.from_node and self.packet.destination in self.node.held.vips:
+            sources.add(self.packet.destination)
+        found: dict[RealServer, Fraction] = {}
+        for source in sources:
+            for real, share in connection_shares(how, reals, source).items():
+                found[real] = found.get(real, Fraction(0)) + share / len(sources)
+        return found
 
     def note_server(self, server: VirtualServer) -> None:
         """Note the virtual server that takes the packet."""
