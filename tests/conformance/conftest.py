@@ -8,6 +8,7 @@ import contextlib
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from tests.conformance.cluster import POD_CIDRS, Cluster
@@ -22,6 +23,12 @@ ClusterWith = Callable[..., Cluster]
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sentence(number, ...): proves these sentences of docs/semantics.md")
+    # The lock of iptables-legacy is the machine's, although each network namespace has tables of its own.
+    os.environ["XTABLES_LOCKFILE"] = f"/run/xtables-{os.getpid()}.lock"
+
+
+def pytest_unconfigure() -> None:
+    Path(os.environ.pop("XTABLES_LOCKFILE")).unlink(missing_ok=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

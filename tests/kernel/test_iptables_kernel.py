@@ -274,7 +274,8 @@ def test_a_service_that_the_kernel_refuses_is_named_and_left_alone(
 def test_the_holder_of_the_lock_is_named() -> None:
     tool = Tool(Family.IPV4, Variant.LEGACY)
     holder = (
-        "import fcntl, sys; f = open('/run/xtables.lock', 'w'); fcntl.flock(f, fcntl.LOCK_EX);"
+        "import fcntl, os, sys; f = open(os.environ.get('XTABLES_LOCKFILE', '/run/xtables.lock'), 'w');"
+        "fcntl.flock(f, fcntl.LOCK_EX);"
         "print(1, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 from vipwire.backends.iptables.tool import Variant
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
-from vipwire.netlink.attributes import string, walk
-from vipwire.netlink.nftables.wire import NFPROTO, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, Kind
+from vipwire.netlink.attributes import TYPE_MASK, string
+from vipwire.netlink.nftables.wire import NFPROTO, RULE_CHAIN, RULE_TABLE, Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 
@@ -43,10 +43,15 @@ def read_counters(family: Family, variant: Variant, table: str, chains: Iterable
     return found
 
 
-# nf_tables: an expression is a name and data; EXPR_NAME, EXPR_DATA = 1, 2.
-_NAME, _DATA = 1, 2
-_COUNTER_PACKETS: Final = 2
-_MATCH_NAME, _MATCH_INFO = 1, 3
+# nf_tables. Tables have hundreds of thousands of rules, so that attributes are found by how they begin, and not decoded
+# one by one: a name is an attribute of type 1, and what follows it are the data.
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_PACKETS_ATTRIBUTE: Final = struct.Struct(">Q")
+_COUNTER: Final = _ATTRIBUTE.pack(12, 1) + b"counter\0"
+_COUNTER_PACKETS: Final = _ATTRIBUTE.pack(12, 2)
+_COMMENT: Final = _ATTRIBUTE.pack(12, 1) + b"comment\0"
+_MATCH_INFO: Final = 3
+_HEADER: Final = 4
 
 
 def _dump(netlink: NetlinkSocket, family: Family, table: str, chain: str) -> Iterator[memoryview]:
@@ -55,33 +60,37 @@ def _dump(netlink: NetlinkSocket, family: Family, table: str, chain: str) -> Ite
 
 
 def _rules(payloads: Iterable[memoryview]) -> Iterator[Counted]:
-    current, place = b"", 0
-    name = ""
+    current, name, place = b"", "", 0
     for payload in payloads:
-        chain, expressions = b"", memoryview(b"")
-        for kind, value in walk(payload, 4):
-            if kind == RULE_CHAIN:
-                chain = bytes(value)
-            elif kind == RULE_EXPRESSIONS:
-                expressions = value
+        message = bytes(payload)
+        length, _ = _ATTRIBUTE.unpack_from(message, _HEADER)  # the table's name
+        at = _HEADER + (length + 3 & ~3)
+        length, kind = _ATTRIBUTE.unpack_from(message, at)
+        if kind != RULE_CHAIN:
+            raise DecodeError("a rule of nf_tables does not say its chain")
+        chain = message[at + _HEADER : at + length]
         if chain != current:
-            current, place, name = chain, 0, _text(chain)
-        yield Counted(name, place, *_seen(expressions))
+            current, name, place = chain, _text(chain), 0
+        yield Counted(name, place, _note(message), _count(message))
         place += 1
 
 
-def _seen(expressions: memoryview) -> tuple[str, int]:
-    comment, packets = "", 0
-    for _, expression in walk(expressions):
-        (_, name), *rest = walk(expression)
-        what = bytes(name)
-        if what == b"counter\0" and rest:
-            packets = next((int.from_bytes(value) for kind, value in walk(rest[0][1]) if kind == _COUNTER_PACKETS), 0)
-        elif what == b"match\0" and rest:
-            parts = dict(walk(rest[0][1]))
-            if bytes(parts.get(_MATCH_NAME, b"")) == b"comment\0":
-                comment = _text(bytes(parts.get(_MATCH_INFO, b"")))
-    return comment, packets
+def _count(message: bytes) -> int:
+    """Find the packets of a rule's counter, which is the last of its names."""
+    at = message.rfind(_COUNTER)
+    at = message.find(_COUNTER_PACKETS, at) if at >= 0 else -1
+    return 0 if at < 0 else int(_PACKETS_ATTRIBUTE.unpack_from(message, at + _HEADER)[0])
+
+
+def _note(message: bytes) -> str:
+    """Find the text of the match `comment`: name, revision, information."""
+    at = message.find(_COMMENT)
+    while at >= 0:
+        length, kind = _ATTRIBUTE.unpack_from(message, at)
+        if kind & TYPE_MASK == _MATCH_INFO:
+            return _text(message[at + _HEADER : at + length])
+        at = at + (length + 3 & ~3) if length >= _HEADER and at + length + _HEADER < len(message) else -1
+    return ""
 
 
 # The legacy engine.

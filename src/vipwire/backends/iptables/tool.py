@@ -17,7 +17,8 @@ from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
 
 WAIT_SECONDS: Final = 5
-_LOCK: Final = Path("/run/xtables.lock")
+_LOCK: Final = Path(os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock"))
+"""iptables-legacy takes it from the environment too."""
 _LINE: Final = re.compile(r"line:? (\d+)")
 _SERVICE: Final = re.compile(r"([a-z0-9.-]+/[a-z0-9.-]+(?::[a-z0-9-]+)?)(?=[ \"]|$)")
 _PROGRAM: Final = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
