@@ -27,6 +27,7 @@ from vipwire.app.servers import Servers
 from vipwire.app.stop import Stop
 from vipwire.errors import VipwireError
 from vipwire.host.addresses import AddressWatch
+from vipwire.host.rights import require_net_admin
 from vipwire.kube.access import load_access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.connection import Answered
@@ -50,6 +51,7 @@ def run_proxy(config: Config, reread: Reread) -> int:
     if config.init_only:
         prepare_machine(config, _families())
         return 0
+    require_net_admin("vipwire proxy")
     collector.look_rarely()
     with contextlib.ExitStack() as stack:
         # First the mode: where it cannot work, nothing of the machine is changed.
@@ -67,6 +69,7 @@ def run_proxy(config: Config, reread: Reread) -> int:
 def run_cleanup(config: Config) -> int:
     """Remove everything of ours, of every mode and family, and nothing else."""
     del config
+    require_net_admin("vipwire cleanup")
     for name, family, mode in every_mode(_families()):
         with contextlib.closing(mode):
             if mode.delete():

@@ -14,6 +14,7 @@ from vipwire.inspect.show import coloured, table
 
 _OURS: Final = frozenset({"ip vipwire", "ip6 vipwire"})
 _KUBELETS: Final = frozenset({"KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"})
+_RIGHTS: Final = "run as root, or give it the capability CAP_NET_ADMIN (in a container: NET_ADMIN)"
 _FULL, _NEARLY_FULL = 0.95, 0.75
 
 
@@ -50,9 +51,7 @@ def _kernel(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
         yield _ok("kernel", "rights", "CAP_NET_ADMIN is there")
     else:
         said = "without CAP_NET_ADMIN only plans can be shown, and nothing can be programmed"
-        yield Finding(
-            "kernel", "rights", Level.BAD, said, "run as root, or add the capability NET_ADMIN to the container"
-        )
+        yield Finding("kernel", "rights", Level.BAD, said, _RIGHTS)
     if not facts.ipv6:
         remedy = "start it without ipv6.disable=1, if Services of IPv6 are wanted"
         yield Finding("kernel", "IPv6", Level.WARNING, "this machine has none: only IPv4 is proxied", remedy)
@@ -161,7 +160,7 @@ def _losses(facts: Facts) -> Iterator[Finding]:
 
 def _others(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
     if facts.tables is None:
-        yield Finding("others", "nftables", Level.WARNING, "who has rules there cannot be read", "run as root")
+        yield Finding("others", "nftables", Level.WARNING, "who has rules there cannot be read", _RIGHTS)
     tables = facts.tables or ()
     yield from _kube_proxies_tables(tables, mode)
     legacy = _kube_chains(facts.legacy)

@@ -16,6 +16,7 @@ from vipwire.app.modes import build_modes
 from vipwire.conntrack.flows import FlowTable
 from vipwire.errors import DecodeError, VipwireError
 from vipwire.host.kernel import KernelRelease
+from vipwire.host.rights import capabilities
 from vipwire.host.sysctl import read_sysctl
 from vipwire.inspect.situation import families
 from vipwire.model.net import Family
@@ -36,7 +37,6 @@ SYSCTLS = (
     "net/ipv4/ip_local_reserved_ports",
 )
 TOOLS = ("nft", "iptables", "ip6tables", "iptables-restore", "iptables-legacy", "ipvsadm", "conntrack", "ip")
-_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21, "CAP_SYS_RESOURCE": 24}
 _FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 _SAVE_SECONDS = 10
 
@@ -77,7 +77,7 @@ def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
     """Read all facts. Nothing is changed, and no module is loaded on purpose."""
     return Facts(
         release=_release(),
-        capabilities=_capabilities(proc),
+        capabilities=capabilities(proc),
         sysctls=dict(_sysctls(proc)),
         tools={name: said for name in TOOLS if (said := _tool(name))},
         modes={mode: _lacks(config, mode) for mode in ProxyMode},
@@ -103,15 +103,6 @@ def _release() -> KernelRelease | None:
     with contextlib.suppress(ValueError):
         return KernelRelease.running()
     return None
-
-
-def _capabilities(proc: Path) -> frozenset[str]:
-    for line in _text(proc / "self/status").splitlines():
-        name, _, value = line.partition(":")
-        if name == "CapEff":
-            bits = int(value, 16)
-            return frozenset(name for name, bit in _CAPABILITIES.items() if bits >> bit & 1)
-    return frozenset()
 
 
 def _sysctls(proc: Path) -> Iterable[tuple[str, int]]:

@@ -76,7 +76,8 @@ class FlowEvents:
             self._socket.join(GROUP_DESTROY)
         except PermissionError as error:
             raise UnsupportedError(
-                "the kernel tells of connections only as root or with the capability CAP_NET_ADMIN"
+                "the kernel tells of connections only as root or with the capability CAP_NET_ADMIN; "
+                "`vipwire status`, `plan`, `explain` and `check` work without it"
             ) from error
         except OSError as error:
             raise UnsupportedError(

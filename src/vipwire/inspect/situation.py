@@ -4,6 +4,7 @@ Whatever cannot be had (no rights, no kernel support, a mode that is not there) 
 everything that does not need it still works.
 """
 
+import errno
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -208,5 +209,7 @@ def observed(side: Side, mode: Mode | None, explainer: Explainer[Any, Any] | Non
         seen = mode.observe()
         remains = explainer.remains() if explainer is not None and not seen else ""
     except (VipwireError, OSError) as error:
-        return replace(side, obstacle=f"the kernel cannot be read: {error}")
+        refused = isinstance(error, OSError) and error.errno in (errno.EPERM, errno.EACCES)
+        reason = "run as root, or with the capability CAP_NET_ADMIN" if refused else error
+        return replace(side, obstacle=f"the kernel cannot be read: {reason}")
     return replace(side, observed=seen, remains=remains)

@@ -1,0 +1,36 @@
+"""The capabilities of this process (capabilities(7)), and the one without which no rule can be touched."""
+
+from pathlib import Path
+from typing import Final
+
+from vipwire.errors import UnsupportedError
+
+BITS: Final = {
+    12: "CAP_NET_ADMIN",
+    13: "CAP_NET_RAW",
+    16: "CAP_SYS_MODULE",
+    21: "CAP_SYS_ADMIN",
+    24: "CAP_SYS_RESOURCE",
+}
+"""Those that a service proxy may need, by their number in linux/capability.h."""
+
+
+def capabilities(proc: Path = Path("/proc")) -> frozenset[str]:
+    """Name which of these are in force; none where that cannot be read."""
+    try:
+        text = (proc / "self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return frozenset()
+    lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    mask = int(lines.get("CapEff", "0").strip() or "0", 16)
+    return frozenset(name for bit, name in BITS.items() if mask >> bit & 1)
+
+
+def require_net_admin(what: str, proc: Path = Path("/proc")) -> None:
+    """Raise UnsupportedError, with the remedy and what works without, if the kernel would refuse `what`."""
+    if "CAP_NET_ADMIN" not in capabilities(proc):
+        raise UnsupportedError(
+            f"{what} needs the capability CAP_NET_ADMIN: run it as root, or add NET_ADMIN to the container's "
+            "capabilities; `vipwire status`, `plan`, `explain` and `check` work without it, and say what they cannot "
+            "see"
+        )
