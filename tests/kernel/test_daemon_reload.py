@@ -295,3 +295,25 @@ def test_without_a_file_hanging_up_is_answered_and_ends_nothing(tmp_path: Path) 
 
     with stage():
         asyncio.run(scenario())
+
+
+def test_more_is_said_from_each_level_on(tmp_path: Path) -> None:
+    """One line a sync at -v=0; Services from 2, frontends from 4, objects from 5 on."""
+
+    async def story(it: Reloading) -> None:
+        assert not it.daemon.said("Service added")
+        it.write(f"{CALM}\n")
+        for level, texts in (
+            ("2", {"Service changed"}),
+            ("5", {"Service changed", "frontend", "object added or changed"}),
+        ):
+            verbose = HEADER.replace("format: json", f"format: json, verbosity: {level}") + CALM
+            await it.daemon.again(partial(write, it.file, verbose), COUNTS, fields="logging.verbosity")
+            before = len(it.daemon.records)
+            await it.put("endpointslices", slice_for("web", f"10.244.0.{level}"))
+            said = {record["msg"] for record in it.daemon.records[before:]}
+            assert said - {"synced"} == texts
+        (frontend,) = (each for each in it.daemon.said("frontend", at=f"{WEB}:80/tcp"))
+        assert (frontend["v"], frontend["does"], frontend["endpoints"]) == (4, "forward", "10.244.0.5:8080")
+
+    play(tmp_path, CALM, story)

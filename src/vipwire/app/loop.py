@@ -18,7 +18,7 @@ from vipwire.host.addresses import AddressWatch
 from vipwire.kube.contact import Health
 from vipwire.serve.health import ProxyHealth
 from vipwire.serve.metrics import Metrics
-from vipwire.state.event import Deleted, Event, Kind, Listed
+from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
 
 _LOOK_SECONDS = 1.0
 """How often the sources' health and the missing health-check ports are looked at."""
@@ -65,6 +65,8 @@ class Loop:
             parts.reporter.problems(problems)
         kind = event.kind if isinstance(event, (Listed, Deleted)) else Kind(type(event.object).__name__)
         self._seen[kind] += 1
+        if log.enabled(5):
+            _tell(event, kind)
         if isinstance(event, Listed):
             parts.health.listed(kind.value)
         if kind is Kind.NODE and (parts.in_cluster or parts.engine.node is not None):
@@ -158,3 +160,14 @@ class Loop:
         else:
             parts.health.source_recovered(resource)
             log.info("the source of objects answers again", resource=resource)
+
+
+def _tell(event: Event, kind: Kind) -> None:
+    """Say at -v=5 what a source has said."""
+    match event:
+        case Listed(objects=objects):
+            log.detail(5, "objects listed", kind=kind.value, count=len(objects))
+        case Deleted(name=name):
+            log.detail(5, "object deleted", kind=kind.value, object=name)
+        case Upserted(object=changed):
+            log.detail(5, "object added or changed", kind=kind.value, object=changed.name)

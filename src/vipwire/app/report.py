@@ -75,6 +75,8 @@ class Reporter:
         self._annotations(line, outcome)
         self._conflicts(line, outcome)
         self._isolations(line)
+        if log.enabled(2):
+            _tell_changes(line.family, outcome)
         report = outcome.report
         if report.repaired:
             examples = ", ".join(line.backend.describe(key) for key in report.repaired[:_EXAMPLES])
@@ -229,6 +231,17 @@ def _in_vain(line: Line, plan: ServicePlan | None) -> set[Problem]:
         return set()
     lacking = line.backend.shortcomings(plan) if isinstance(line.backend, Selective) else ()
     return {*plan.problems, *lacking}
+
+
+def _tell_changes(family: Family, outcome: Outcome) -> None:
+    """Say at -v=2 which Services a sync was about, and at -v=4 what became of each of their frontends."""
+    for name, change in outcome.changes.items():
+        what = "Service added" if change.old is None else "Service changed"
+        log.detail(2, what if change.new else "Service removed", service=name, ip_family=family.value)
+        for frontend in change.new.frontends if change.new and log.enabled(4) else ():
+            targets = ",".join(map(str, getattr(frontend.action, "pool", ())))
+            does = type(frontend.action).__name__.lower()
+            log.detail(4, "frontend", service=frontend.port_name, at=frontend.key, does=does, endpoints=targets)
 
 
 def _without_local(plan: ServicePlan) -> set[str]:
