@@ -11,9 +11,12 @@ from tests.kernel.ipvs_proxy import BALANCER, EXTERNAL, NODE, VIP, IpvsProxy, Li
 
 from vipwire.backends.ipvs.kernel import Settings
 from vipwire.backends.ipvs.servers import Servers
+from vipwire.backends.ipvs.start import ipvs_sysctls
 from vipwire.errors import CommitError, UnsupportedError
+from vipwire.host.sysctl import apply_sysctls
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import Outcome, ProbeResult, pods_of
+from vipwire.lab.topology import UNDERLAY
 from vipwire.model.net import Family, Prefix, Protocol
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.netlink.ipvs import Counters, Timeouts
@@ -230,6 +233,27 @@ def test_a_removed_endpoint_finishes_its_connections(lab: Lab, proxy: IpvsProxy,
     assert any(gone in each for each in proxy.saved()), "it is kept while its connections linger in TIME_WAIT"
     proxy.put(web(), *slices(lab, "web", TWO))
     assert answered_by(lab.probe("client", VIP[family], 80, count=8)) == set(TWO), "it may come back meanwhile"
+
+
+@FAMILIES
+def test_a_new_process_lets_go_on_what_an_earlier_one_has_begun_to_drain(
+    lab: Lab, proxy: IpvsProxy, family: Family
+) -> None:
+    proxy.put(web(), *slices(lab, "web", ("pod-2a",)))
+    gone = lab.address("pod-2a", family)
+    with lab.connect("client", VIP[family], 80) as connection:
+        proxy.put(web(), *slices(lab, "web", ("pod-1a",)))
+        other = proxy.restarted()
+        try:
+            assert {report.added + report.changed + report.removed for report in other.sync().values()} == {0}
+            other.housekeep()
+            assert connection.exchange(b"still here\n") == b"still here\n"
+            assert any(gone in each and each.endswith("-w 0") for each in other.saved())
+            other.lines[family].backend.housekeep()
+            assert other.lines[family].backend.housekeeping_due() is not None, "it looks at it until it is idle"
+        finally:
+            other.close()
+    assert answered_by(lab.probe("client", VIP[family], 80, count=4)) == {"pod-1a"}
 
 
 @FAMILIES
@@ -530,6 +554,42 @@ def test_timeouts_are_set_and_zero_leaves_what_there_is(lab: Lab, shared: IpvsPr
     servers.set_timeouts(before)
     assert servers.timeouts() == before
     servers.close()
+
+
+@FAMILIES
+def test_a_flow_is_forgotten_when_its_time_is_up(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    port = ServicePort("", Protocol.UDP, 80)
+    proxy.put(web(ports=(port,)), *slices(lab, "web", TWO, 80, Protocol.UDP))
+    with lab.inside(NODE):
+        servers = Servers(family)
+    before = servers.timeouts()
+    servers.set_timeouts(Timeouts(0, 0, 1))
+    try:
+        assert answered_by(lab.probe("client", VIP[family], 80, Protocol.UDP, count=4)) == set(TWO)
+        for _ in range(400):
+            if "UDP" not in proxy.ipvsadm("-Lnc"):
+                return
+            threading.Event().wait(0.05)
+        pytest.fail("it is remembered as long as by default, five minutes")
+    finally:
+        servers.set_timeouts(before)
+        servers.close()
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
+def test_strict_arp_says_of_no_vip_that_it_is_here(lab: Lab, proxy: IpvsProxy, strict: bool) -> None:  # noqa: FBT001
+    """The network between the nodes asks on node 1's link who has the VIP, instead of sending it to the node."""
+    proxy.put(web(external_ips=addresses(EXTERNAL)), *slices(lab, "web", TWO))
+    route = [EXTERNAL[Family.IPV4], "dev", NODE]
+    with lab.inside(NODE):
+        assert not apply_sysctls(ipvs_sysctls((6, 1), strict_arp=strict)).obstacles
+    lab.run(UNDERLAY, ["ip", "route", "add", *route])
+    try:
+        (result,) = lab.probe("client", EXTERNAL[Family.IPV4], 80, timeout=5.0)
+        assert result.outcome is (Outcome.UNREACHABLE if strict else Outcome.ANSWERED)
+    finally:
+        lab.run(UNDERLAY, ["ip", "route", "delete", *route])
+        lab.run(NODE, ["sysctl", "-q", "net.ipv4.conf.all.arp_ignore=0", "net.ipv4.conf.all.arp_announce=0"])
 
 
 def test_an_external_ip_that_the_node_has_itself_stays_where_it_is(lab: Lab, proxy: IpvsProxy) -> None:
