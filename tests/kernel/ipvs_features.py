@@ -200,17 +200,16 @@ def test_refusals_are_counted_by_reason(lab: Lab, proxy: IpvsProxy, family: Fami
     of = web(external_policy=TrafficPolicy.LOCAL, external_ips=addresses(EXTERNAL))
     proxy.put(of, *slices(lab, "web", (NEW,)))
 
-    def look() -> dict[Refusal, int]:
+    def look() -> Counter[Refusal]:
         with lab.inside(NODE):
             found = proxy.lines[family].backend.counts(plans(proxy, family)).refusals
-        return {reason: count for (reason, port), count in found.items() if port is None}
+        return Counter({reason: count for (reason, port), count in found.items() if port is None})
 
     before = look()
     (dropped,) = lab.probe("client", EXTERNAL[family], 80, timeout=0.3)
     (refused,) = lab.probe("client", VIP[family], 81)
     assert (dropped.outcome, refused.outcome) == (Outcome.TIMED_OUT, Outcome.REFUSED)
-    after = look()
-    grown = {reason: after[reason] - before[reason] for reason in after}
+    grown = look() - before
     assert grown[Refusal.NO_LOCAL_ENDPOINTS] >= 1
     assert grown[Refusal.UNDEFINED_PORT] == 1
     assert grown[Refusal.NO_ENDPOINTS] == 0

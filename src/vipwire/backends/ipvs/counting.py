@@ -74,7 +74,10 @@ def tally(
             _add(endpoints, name, _count(state.counters, both_ways=both_ways))
             before = opened.get(name, Open(0, 0))
             opened[name] = Open(before.active + state.active, before.inactive + state.inactive)
-    return Counts(ports, endpoints, {(reason, None): packets for reason, packets in refused.items()}, opened)
+    seen: dict[tuple[Refusal, ServicePortName | None], int] = {
+        (reason, None): packets for reason, packets in refused.items() if packets
+    }
+    return Counts(ports, endpoints, seen, opened)
 
 
 def _add(counted: dict[K, Count], name: K, count: Count) -> None:
