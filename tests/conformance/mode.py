@@ -75,3 +75,10 @@ class Mode:
 
     def __str__(self) -> str:
         return f"{self.name}-{self.variant}" if self.variant else self.name
+
+
+WITHOUT_PORT_RANGES = dict.fromkeys(
+    ("S146", "S147", "S148", "S149", "S150", "S152"),
+    "the annotation port-range is not translated for this mode yet: it is reported, and the port itself is served",
+)
+"""For `cannot` of modes that `NodePlan.port_ranges` is false for."""

@@ -1,6 +1,6 @@
 """ipvs mode, as the suite sees it: virtual servers, the device of VIPs, ipsets and iptables' legacy tables."""
 
-from tests.conformance.mode import Command, Harm, Mode, Others
+from tests.conformance.mode import WITHOUT_PORT_RANGES, Command, Harm, Mode, Others
 
 from vipwire.model.net import Family
 
@@ -99,6 +99,7 @@ _CANNOT = {
     "S57": "packets to external addresses come to IPVS because they are this node's own: it cannot pass them on",
     "S75": "the kernel remembers a client until its last connection has left TIME_WAIT, two minutes after it ended",
     "S101": "with a virtual server the kernel forgets its connections",
+    **WITHOUT_PORT_RANGES,
 }
 
 IPVS = (

@@ -1,6 +1,6 @@
 """userspace mode, as the suite sees it."""
 
-from tests.conformance.mode import Command, Harm, Mode
+from tests.conformance.mode import WITHOUT_PORT_RANGES, Command, Harm, Mode
 
 from vipwire.model.net import Family
 
@@ -38,4 +38,4 @@ _HARM = Harm(
     obstacle=(("nft", "-i"), "add table ip nat { flags owner; }\n"),
 )
 
-USERSPACE = (Mode("userspace", _HARM, flags=FLAGS, relays=True),)
+USERSPACE = (Mode("userspace", _HARM, WITHOUT_PORT_RANGES, flags=FLAGS, relays=True),)

@@ -18,6 +18,10 @@ _EVERYWHERE = {
 }
 
 
+_WITH_PORT_RANGES = frozenset({ProxyMode.NFTABLES})
+"""The modes that serve the annotation port-range."""
+
+
 def node_plan(
     config: Config,
     family: Family,
@@ -42,6 +46,7 @@ def node_plan(
         service_cidrs=tuple(sorted({p for cidr in cidrs for p in cidr.prefixes if p.family is family})),
         external_ips=config.gates["AllowServiceExternalIPs"],
         addresses=_named_addresses(config, family, machine),
+        port_ranges=config.proxy_mode in _WITH_PORT_RANGES,
         drained=frozenset(drain for drain in drained if family_of(drain.address) is family),
     )
 

@@ -3,12 +3,13 @@
 Where serving endpoints only came, every flow stays valid; unless there had been none: then flows were not translated.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from vipwire.conntrack.stale import UdpEndpoint, UdpFrontend
 from vipwire.model.net import Protocol
-from vipwire.plan.plan import ServicePlan
+from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.plan.planner import PlanChange
+from vipwire.plan.resolve import at_port
 
 
 def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
@@ -17,9 +18,17 @@ def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, froz
         (frontend.key.address, frontend.key.port): frontend.serving
         for plan in plans
         if plan is not None
-        for frontend in plan.frontends
+        for frontend in (*_of_ranges(plan), *plan.frontends)
         if frontend.key.protocol is Protocol.UDP
     }
+
+
+def _of_ranges(plan: ServicePlan) -> Iterator[Frontend]:
+    """Yield a frontend for each port of a range: a flow goes to one of them."""
+    for wide in plan.ranges:
+        if wide.key.protocol is Protocol.UDP:
+            for port in range(wide.key.first, wide.key.last + 1):
+                yield at_port(wide, port)
 
 
 def suspect_frontends(changes: Iterable[PlanChange]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:

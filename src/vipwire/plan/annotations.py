@@ -7,6 +7,7 @@ vipwire.io/weights                 '{"10.0.1.5": 3}': by endpoint address, 0 to 
 vipwire.io/affinity-scope          port (the default), service: one memory of a client for all ports of an address
 vipwire.io/slow-start              30s: over so long an endpoint that joins grows to its full weight; see `slow_start`
 vipwire.io/nodeport-source-ranges  CIDRs, separated by commas, that may use the node ports
+vipwire.io/port-range              10000-20000, or NAME=10000-20000,…: ports served as one; see `ranges`
 """
 
 import json
@@ -27,6 +28,7 @@ PREFIX = "vipwire.io/"
 LEAST_CONNECTIONS = "least-connections"
 """No algorithm of the plan: only modes that see connections end can do it. They find the word in the plan's hints."""
 HEAVIEST = 100
+MOST_PORT = 65535
 SLOWEST_START = 3600
 _DURATION = re.compile(r"(?:(\d+)m)?(?:(\d+)s)?")
 
@@ -35,7 +37,7 @@ _DURATION = re.compile(r"(?:(\d+)m)?(?:(\d+)s)?")
 class Wishes:
     """The valid annotations of a Service. `weights` is empty when no endpoint has one.
 
-    `slow_start` is in seconds, None without.
+    `slow_start` is in seconds, None without. `port_ranges` are (name of the port or "", (first, last)).
     """
 
     algorithm: Algorithm = Algorithm.RANDOM
@@ -44,6 +46,7 @@ class Wishes:
     slow_start: int | None = None
     proxy_protocol: int = 0
     node_port_sources: tuple[Prefix, ...] = ()
+    port_ranges: tuple[tuple[str, tuple[int, int]], ...] = ()
     problems: tuple[Problem, ...] = ()
 
 
@@ -134,11 +137,28 @@ def _parts(text: str) -> Iterator[Prefix]:
         yield Prefix.parse(part.strip())
 
 
+_RANGE = re.compile(r"(?:([a-z0-9-]+)=)?(\d{1,5})-(\d{1,5})", re.ASCII)
+
+
+def _port_ranges(text: str) -> tuple[tuple[str, tuple[int, int]], ...]:
+    found: dict[str, tuple[int, int]] = {}
+    for part in text.split(","):
+        words = _RANGE.fullmatch(part.strip())
+        first, last = (int(words[2]), int(words[3])) if words else (0, 0)
+        if words is None or not 1 <= first <= last <= MOST_PORT:
+            raise ValueError(f"{part.strip()!r} is no range of ports; allowed: 10000-20000, or NAME=10000-20000,…")
+        if (words[1] or "") in found:
+            raise ValueError(f"port {words[1] or '(unnamed)'} has two ranges")
+        found[words[1] or ""] = first, last
+    return tuple(found.items())
+
+
 _READERS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "algorithm": ("algorithm", _algorithm),
     "weights": ("weights", _weights),
     "affinity-scope": ("shared_affinity", _scope),
     "proxy-protocol": ("proxy_protocol", _proxy_protocol),
     "slow-start": ("slow_start", _seconds),
+    "port-range": ("port_ranges", _port_ranges),
     "nodeport-source-ranges": ("node_port_sources", _prefixes),
 }

@@ -2,14 +2,18 @@
 
 A ClusterIP belongs to its Service wholly: another Service's external or load balancer IP never takes a port of it,
 however old, so that nobody can put himself in a ClusterIP's way (CVE-2020-8554).
+
+A range of ports contends with every port and every range that it overlaps, and is held as a whole or not at all. The
+age decides here, too; what has lost to an older one still keeps younger ones out.
 """
 
-from collections.abc import Iterable
+import bisect
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from vipwire.model.names import ObjectName
-from vipwire.model.net import Address
-from vipwire.plan.plan import FrontendKey
+from vipwire.model.net import Address, Protocol
+from vipwire.plan.plan import FrontendKey, RangeKey
 
 
 class Claimant(NamedTuple):
@@ -26,6 +30,10 @@ class _Claim(NamedTuple):
     keys: tuple[FrontendKey, ...]
     owned: tuple[Address, ...]
     borrowed: tuple[Address, ...]
+    ranges: tuple[RangeKey, ...] = ()
+
+
+_Place = tuple[Address, Protocol]
 
 
 class Claims:
@@ -36,26 +44,32 @@ class Claims:
         self._claimants: dict[FrontendKey, tuple[Claimant, ...]] = {}
         self._owners: dict[Address, tuple[Claimant, ...]] = {}
         self._borrowers: dict[Address, tuple[Claimant, ...]] = {}
+        # Only of addresses that are no ClusterIP of the claimant: those nobody else can have.
+        self._ports: dict[_Place, list[int]] = {}
+        self._ranges: dict[_Place, tuple[tuple[Claimant, RangeKey], ...]] = {}
 
     def replace(
-        self, claimant: Claimant, keys: Iterable[FrontendKey], cluster_ips: Iterable[Address]
+        self, claimant: Claimant, keys: Iterable[FrontendKey | RangeKey], cluster_ips: Iterable[Address]
     ) -> set[ObjectName]:
         """Replace a Service's claims; return the other Services whose frontends this may concern."""
-        keys, owned = tuple(dict.fromkeys(keys)), tuple(dict.fromkeys(cluster_ips))
-        borrowed = {key.address: None for key in keys if key.address is not None and key.address not in owned}
-        claim = _Claim(claimant, keys, owned, tuple(borrowed))
+        asked, owned = tuple(dict.fromkeys(keys)), tuple(dict.fromkeys(cluster_ips))
+        single = tuple([key for key in asked if isinstance(key, FrontendKey)])
+        wide = tuple([key for key in asked if isinstance(key, RangeKey)]) if len(single) < len(asked) else ()
+        borrowed = {key.address: None for key in single if key.address is not None and key.address not in owned}
+        claim = _Claim(claimant, single, owned, tuple(borrowed), wide)
         if self._of.get(claimant.name) == claim:
             return set()
         concerned = self.remove(claimant.name)
-        if keys or owned:
+        if single or owned:
             self._of[claimant.name] = claim
         concerned |= self._rivals(claim)
-        for key in keys:
+        for key in single:
             _join(self._claimants, key, claimant)
         for address in owned:
             _join(self._owners, address, claimant)
         for address in borrowed:
             _join(self._borrowers, address, claimant)
+        self._spread(claim)
         return concerned
 
     def remove(self, name: ObjectName) -> set[ObjectName]:
@@ -69,12 +83,56 @@ class Claims:
             _leave(self._owners, address, claim.claimant)
         for address in claim.borrowed:
             _leave(self._borrowers, address, claim.claimant)
+        self._fold(claim)
         return self._rivals(claim)
 
-    def holder(self, name: ObjectName, key: FrontendKey) -> ObjectName | None:
+    def _spread(self, claim: _Claim) -> None:
+        """Note the ports and ranges of addresses that others may claim as well."""
+        for place, port in _open_ports(claim):
+            bisect.insort(self._ports.setdefault(place, []), port)
+        for key in claim.ranges:
+            place = key.address, key.protocol
+            self._ranges[place] = (*self._ranges.get(place, ()), (claim.claimant, key))
+
+    def _fold(self, claim: _Claim) -> None:
+        for place, port in _open_ports(claim):
+            ports = self._ports[place]
+            ports.pop(bisect.bisect_left(ports, port))
+            if not ports:
+                del self._ports[place]
+        for key in claim.ranges:
+            place = key.address, key.protocol
+            left = tuple(each for each in self._ranges[place] if each != (claim.claimant, key))
+            if left:
+                self._ranges[place] = left
+            else:
+                del self._ranges[place]
+
+    def _overlapping(self, address: Address, protocol: Protocol, first: int, last: int) -> Iterator[Claimant]:
+        """Find who claims a range that has a port from `first` to `last`."""
+        for claimant, key in self._ranges.get((address, protocol), ()):
+            if key.first <= last and first <= key.last:
+                yield claimant
+
+    def _within(self, key: RangeKey) -> Iterator[Claimant]:
+        """Find who claims something of a range."""
+        yield from self._overlapping(*key)
+        ports = self._ports.get((key.address, key.protocol), [])
+        for port in ports[bisect.bisect_left(ports, key.first) : bisect.bisect_right(ports, key.last)]:
+            yield from self._claimants.get(FrontendKey(key.address, key.protocol, port), ())
+
+    def holder(self, name: ObjectName, key: FrontendKey | RangeKey) -> ObjectName | None:
         """Tell which other Service holds a key that `name` claims; None when `name` holds it itself."""
         owners = self._owners.get(key.address) if key.address is not None else None
-        first = (owners or self._claimants[key])[0].name
+        if owners:
+            first = owners[0].name
+        elif isinstance(key, RangeKey):
+            first = min(self._within(key)).name
+        else:
+            first = self._claimants[key][0].name
+            if self._ranges and key.address is not None:
+                others = self._overlapping(key.address, key.protocol, key.port, key.port)
+                first = min((self._claimants[key][0], *others)).name
         return None if first == name else first
 
     def owns(self, name: ObjectName, address: Address) -> bool:
@@ -91,8 +149,20 @@ class Claims:
             found.update(rival.name for rival in self._borrowers.get(address, ()))
         for address in claim.borrowed:
             found.update(rival.name for rival in self._owners.get(address, ()))
+        for key in claim.keys if self._ranges else ():
+            if key.address is not None:
+                found.update(each.name for each in self._overlapping(key.address, key.protocol, key.port, key.port))
+        for wide in claim.ranges:
+            found.update(each.name for each in self._within(wide))
+            found.update(rival.name for rival in self._owners.get(wide.address, ()))
         found.discard(claim.claimant.name)
         return found
+
+
+def _open_ports(claim: _Claim) -> Iterator[tuple[_Place, int]]:
+    for key in claim.keys if claim.borrowed else ():
+        if key.address is not None and key.address not in claim.owned:
+            yield (key.address, key.protocol), key.port
 
 
 _Key = TypeVar("_Key")

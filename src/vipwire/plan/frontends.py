@@ -32,14 +32,17 @@ from vipwire.plan.plan import (
     HealthCheck,
     Masquerade,
     Pool,
+    RangeFrontend,
+    RangeKey,
     Reason,
     Reject,
     ServicePlan,
 )
+from vipwire.plan.ranges import PortRange, ranges
 from vipwire.plan.spread import EVENLY, Spread
 from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
 
-Holder = Callable[[FrontendKey], ObjectName | None]
+Holder = Callable[[FrontendKey | RangeKey], ObjectName | None]
 """Tells which other Service holds a key, None if the asking Service itself does."""
 
 
@@ -54,9 +57,11 @@ def plan_service(
 ) -> ServicePlan:
     """Plan one Service for one family. `holder` names the Service that keeps a frontend from this one."""
     frontends: dict[FrontendKey, Frontend] = {}
-    lost: dict[FrontendKey, ObjectName] = {}
+    lost: dict[FrontendKey | RangeKey, ObjectName] = {}
+    ranged: list[RangeFrontend] = []
     ready_local: set[Address] = set()
     asked = wishes(service)
+    wide = ranges(service, asked, served=node.port_ranges)
     for port in service.ports:
         name = service.port_name(port)
         found = candidates(name, node.family, slices, node.name)
@@ -65,9 +70,6 @@ def plan_service(
         policies = _policies(node, service, endpoints, asked)
         serving = _serving(found) if port.protocol is Protocol.UDP else frozenset()
         for kind, key in _keys(node, service, port):
-            if (winner := holder(key)) is not None:
-                lost[key] = winner
-                continue
             internal = kind is FrontendKind.CLUSTER_IP
             frontend = Frontend(
                 name,
@@ -78,7 +80,14 @@ def plan_service(
                 _allowed(node, service, key.address, kind, asked),
                 serving,
             )
-            if key not in frontends or _stricter(frontend, frontends[key]):
+            if (range_key := _range_key(key, wide.of.get(port))) is not None:
+                if (winner := holder(range_key)) is not None:
+                    lost[range_key] = winner
+                else:
+                    ranged.append(RangeFrontend(range_key, frontend))
+            if (winner := holder(key)) is not None:
+                lost[key] = winner
+            elif key not in frontends or _stricter(frontend, frontends[key]):
                 frontends[key] = frontend
     return ServicePlan(
         service.name,
@@ -89,8 +98,25 @@ def plan_service(
         _serving_node_ports(node, frontends),
         tuple(address for address in node.addresses if any(key.address == address for key in frontends)),
         service.annotations,
-        asked.problems,
+        asked.problems + wide.problems,
+        _strict_ranges(ranged),
     )
+
+
+def _strict_ranges(ranged: Iterable[RangeFrontend]) -> tuple[RangeFrontend, ...]:
+    """Leave one of an address that stands twice in a Service, as for single ports."""
+    found: dict[RangeKey, RangeFrontend] = {}
+    for each in ranged:
+        if each.key not in found or _stricter(each.frontend, found[each.key].frontend):
+            found[each.key] = each
+    return tuple(found.values())
+
+
+def _range_key(key: FrontendKey, ports: PortRange | None) -> RangeKey | None:
+    """Widen a frontend to a range, if its port has one; node ports stay single."""
+    if ports is None or key.address is None:
+        return None
+    return RangeKey(key.address, key.protocol, *ports)
 
 
 def _serving_node_ports(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
@@ -108,11 +134,14 @@ def _stricter(frontend: Frontend, other: Frontend) -> bool:
     return frontend.allowed_sources is not None and other.kind is not FrontendKind.CLUSTER_IP
 
 
-def claims(node: NodePlan, service: Service) -> Iterator[FrontendKey]:
+def claims(node: NodePlan, service: Service) -> Iterator[FrontendKey | RangeKey]:
     """Yield every frontend that a Service asks for, whoever gets it."""
+    wide = ranges(service, wishes(service), served=node.port_ranges)
     for port in service.ports:
         for _, key in _keys(node, service, port):
             yield key
+            if (range_key := _range_key(key, wide.of.get(port))) is not None:
+                yield range_key
 
 
 def _keys(node: NodePlan, service: Service, port: ServicePort) -> Iterator[tuple[FrontendKind, FrontendKey]]:

@@ -44,7 +44,7 @@ class NodePlan:
     prefixes in which an address of this node must lie to serve node ports. `service_cidrs` are the ranges that
     ClusterIPs come from, empty if unknown. `external_ips` is the feature gate AllowServiceExternalIPs (KEP-5707).
     `addresses` are the machine's own, without loopback and VIPs, for modes that need each one named; else empty.
-    `drained` are endpoints that get no new connections from this node.
+    `drained` are endpoints that get no new connections from this node. `port_ranges`: the mode serves port ranges.
     """
 
     family: Family
@@ -58,6 +58,7 @@ class NodePlan:
     service_cidrs: tuple[Prefix, ...] = ()
     external_ips: bool = True
     addresses: tuple[Address, ...] = ()
+    port_ranges: bool = False
     drained: frozenset[Drain] = frozenset()
 
     @property

@@ -120,6 +120,34 @@ class Frontend:
     serving: frozenset[tuple[Address, int]] = frozenset()
 
 
+class RangeKey(NamedTuple):
+    """What is matched in a packet to a range of ports, `last` in it."""
+
+    address: Address
+    protocol: Protocol
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{format_endpoint(self.address, self.first)}-{self.last}/{self.protocol.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFrontend:
+    """A range of ports at which a Service port is reached as well; see `ranges`.
+
+    What happens is what happens at the port itself, as `frontend` says, but for the port of an endpoint that is the
+    Service port's own: there the packet's port is kept.
+    """
+
+    key: RangeKey
+    frontend: Frontend
+
+    def keeps_port(self, target: Target) -> bool:
+        """Tell whether packets arrive at this target with the port that they were sent to."""
+        return target.port == self.frontend.key.port
+
+
 class HealthCheck(NamedTuple):
     """`healthCheckNodePort` of a load balancer Service with `externalTrafficPolicy: Local` (KEP-1669)."""
 
@@ -135,15 +163,16 @@ class ServicePlan:
     `lost` are frontends that an older Service holds, with that Service's name. `node_port_addresses` are those of
     this node's addresses that serve its node ports, and `own_addresses` those that a frontend has as well: filled
     only for modes that need each address named (`NodePlan.addresses`). `hints` are the annotations that say how to
-    balance, and `problems` what is wrong with them.
+    balance, and `problems` what is wrong with them. `ranges` are frontends of many ports.
     """
 
     name: ObjectName
     frontends: tuple[Frontend, ...] = ()
     cluster_ips: tuple[Address, ...] = ()
     health_check: HealthCheck | None = None
-    lost: tuple[tuple[FrontendKey, ObjectName], ...] = ()
+    lost: tuple[tuple[FrontendKey | RangeKey, ObjectName], ...] = ()
     node_port_addresses: tuple[Address, ...] = ()
     own_addresses: tuple[Address, ...] = ()
     hints: tuple[tuple[str, str], ...] = ()
     problems: tuple[Problem, ...] = ()
+    ranges: tuple[RangeFrontend, ...] = ()

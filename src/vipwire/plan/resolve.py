@@ -4,7 +4,7 @@ Every mode is tested against this, and `vipwire explain` prints it. It is writte
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from vipwire.model.net import Address, Protocol
@@ -17,6 +17,7 @@ from vipwire.plan.plan import (
     FrontendKey,
     Masquerade,
     Pool,
+    RangeFrontend,
     Reason,
     ServicePlan,
 )
@@ -73,12 +74,15 @@ class Plan:
     node: NodePlan
     services: Mapping[object, ServicePlan]
     frontends: dict[FrontendKey, Frontend] = field(init=False, default_factory=dict)
+    ranges: dict[tuple[Address, Protocol], list[RangeFrontend]] = field(init=False, default_factory=dict)
     cluster_ips: set[Address] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         for service in self.services.values():
             self.frontends.update((frontend.key, frontend) for frontend in service.frontends)
             self.cluster_ips.update(service.cluster_ips)
+            for wide in service.ranges:
+                self.ranges.setdefault((wide.key.address, wide.key.protocol), []).append(wide)
 
 
 def resolve(plan: Plan, packet: Packet) -> Outcome:
@@ -106,11 +110,42 @@ def _frontend(plan: Plan, packet: Packet) -> Frontend | None:
     counts; but the Service that nobody answers for leaves the packet to the other.
     """
     found = plan.frontends.get(FrontendKey(packet.destination, packet.protocol, packet.port))
+    if found is None:
+        found = _ranged(plan, packet)
     if (found is None or _nobody(found)) and packet.to_node and serves_node_ports(plan.node, packet.destination):
         node_port = plan.frontends.get(FrontendKey(None, packet.protocol, packet.port))
         if node_port is not None and (found is None or not _nobody(node_port)):
             return node_port
     return found
+
+
+def _ranged(plan: Plan, packet: Packet) -> Frontend | None:
+    """Find the range that a packet's port lies in, as a frontend of that port."""
+    for wide in plan.ranges.get((packet.destination, packet.protocol), ()):
+        if wide.key.first <= packet.port <= wide.key.last:
+            return at_port(wide, packet.port)
+    return None
+
+
+def at_port(wide: RangeFrontend, port: int) -> Frontend:
+    """Narrow a range to one of its ports: what happens to packets that are sent there."""
+
+    def narrowed(action: Action) -> Action:
+        if not isinstance(action, Forward):
+            return action
+        pool = tuple(each._replace(port=port) if wide.keeps_port(each) else each for each in action.pool)
+        return replace(action, pool=pool)
+
+    frontend = wide.frontend
+    short = frontend.short_circuit
+    made = narrowed(short) if short is not None else None
+    return replace(
+        frontend,
+        key=frontend.key._replace(port=port),
+        action=narrowed(frontend.action),
+        short_circuit=made if isinstance(made, Forward) else None,
+        serving=frozenset((a, port if p == frontend.key.port else p) for a, p in frontend.serving),
+    )
 
 
 def _nobody(frontend: Frontend) -> bool:

@@ -23,7 +23,7 @@ from vipwire.backends.nftables.names import Chain, Hook, frontend_bytes
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.netlink.nftables.counted import Counted
-from vipwire.plan.plan import ServicePlan
+from vipwire.plan.plan import FrontendKey, RangeFrontend, ServicePlan
 from vipwire.reconcile.counting import Count, Counts, EndpointName, Refusal
 
 
@@ -179,14 +179,30 @@ class _Names:
     def __init__(self, family: Family, plans: Iterable[ServicePlan]) -> None:
         self._width = family.bits // 8
         self._names: dict[bytes, ServicePortName] = {}
-        self._services: dict[bytes, ServicePortName] = {}
+        self._ranges: dict[bytes, list[RangeFrontend]] = {}
         for plan in plans:
             for frontend in plan.frontends:
                 self._names[frontend_bytes(frontend.key)] = frontend.port_name
+            for wide in plan.ranges:
+                place = frontend_bytes(FrontendKey(wide.key.address, wide.key.protocol, 0))[: self._width + 4]
+                self._ranges.setdefault(place, []).append(wide)
 
     def name(self, key: bytes) -> ServicePortName | None:
         """Name the Service port of a frontend's key, whose address may be the node's."""
-        return self._names.get(key) or self._names.get(key[self._width :])
+        found = self._names.get(key) or self._names.get(key[self._width :])
+        wide = self._range(key) if found is None and self._ranges else None
+        return found if wide is None else wide.frontend.port_name
+
+    def _range(self, key: bytes) -> RangeFrontend | None:
+        """Find the range that a frontend's key lies in."""
+        port = int.from_bytes(key[self._width + 4 : self._width + 6])
+        found = self._ranges.get(key[: self._width + 4], ())
+        return next((wide for wide in found if wide.key.first <= port <= wide.key.last), None)
+
+    def _port(self, key: bytes, port: int) -> int:
+        """Tell the endpoint's port as the plan has it: of an endpoint that keeps the packet's port, the Service's."""
+        wide = self._range(key) if self._ranges and key not in self._names else None
+        return wide.frontend.key.port if wide is not None and key[self._width + 4 :][:2] == port.to_bytes(2) else port
 
     def seen(self, counted: Iterable[Counted]) -> Iterator[Seen]:
         """Take keys of pairs apart; leave out what belongs to none of these Services."""
@@ -196,7 +212,9 @@ class _Names:
             key = each.key
             found = names.get(key[:middle]) or name(key[:middle])
             if found is not None:
-                yield Seen(found, Address(key[middle:last]), int.from_bytes(key[last : last + 2]), each)
+                port = int.from_bytes(key[last : last + 2])
+                port = self._port(key[:middle], port) if self._ranges else port
+                yield Seen(found, Address(key[middle:last]), port, each)
 
     def refusals(self, tables: Mapping[str, Iterable[Counted]]) -> dict[tuple[Refusal, ServicePortName | None], int]:
         """Sum refusals by reason and Service port; a reason that has happened to nobody is absent."""

@@ -257,11 +257,12 @@ def _hook(chain: decode.Chain) -> Hook | None:
 
 
 def _value(element: Element) -> Object:
+    code, chain = element.verdict or (Code.GOTO, "")
+    chain = chain if code == Code.GOTO else f"# verdict {code} {chain}"
     if element.key_end is not None:
-        return Until(element.key_end, element.comment)
+        return Until(element.key_end, element.comment, element.data or b"", chain)
     if element.verdict is not None:
-        code, chain = element.verdict
-        return Verdict(chain if code == Code.GOTO else f"# verdict {code} {chain}")
+        return Verdict(chain)
     if not element.comment:
         return element.data or b""
     return Noted(element.data or b"", element.comment)

@@ -35,6 +35,9 @@ LARGEST_POOL = 65534
 """So many slots at most: a size has 16 bits in a class handle, and so has a slot's number, which counts from 1."""
 
 
+ordered_bytes = struct.Struct(">I").pack
+"""Lays out a slot in the key of an interval set, where values sort as bytes."""
+
 handle_bytes = struct.Struct("=I").pack
 """Lays out what travels in `meta priority`, a class, a slot or an identity: host byte order."""
 
@@ -52,10 +55,15 @@ def noted(data: bytes, text: object) -> Noted:
 
 
 class Until(NamedTuple):
-    """An element of an interval set: its key is the first of a range, `last` the last."""
+    """An element of an interval set or map: its key is the first of a range, part by part, `last` the last.
+
+    In a map it has `data`, or `chain` to go to.
+    """
 
     last: bytes
     comment: str
+    data: bytes = b""
+    chain: str = ""
 
 
 class Verdict(NamedTuple):
@@ -89,10 +97,14 @@ Object: TypeAlias = bytes | Noted | Until | Verdict | Chain | SetSpec
 
 
 class Space(enum.Enum):
-    """How frontends are recognised: by address and port, or, for node ports, by port on an address of the node."""
+    """How frontends are recognised: by address and port, for node ports by port on an address of the node.
+
+    RANGE is by address and a range of ports.
+    """
 
     SERVICE = "service"
     NODE_PORT = "nodeport"
+    RANGE = "range"
 
 
 class Memory(enum.IntEnum):
@@ -129,7 +141,7 @@ class Class(NamedTuple):
     def handle(self) -> bytes:
         """The class handle in a register."""
         kind = 1 + (self.space is Space.NODE_PORT) + 2 * self.local + 4 * self.memory
-        major = kind + 12 * list(Algorithm).index(self.algorithm)
+        major = kind + 12 * list(Algorithm).index(self.algorithm) + 48 * (self.space is Space.RANGE)
         return handle_bytes(major << 16 | (1 if self.algorithm is Algorithm.ROUND_ROBIN else self.size))
 
     @property

@@ -24,8 +24,10 @@ from vipwire.backends.nftables.names import (
     handle_bytes,
     identities,
     noted,
+    ordered_bytes,
     target_bytes,
 )
+from vipwire.backends.nftables.ranges import HOOKED, RANGE_ADDRESSES, RANGE_ALLOWED
 from vipwire.backends.nftables.skeleton import (
     NODE_PORT_RANGES,
     RANGES,
@@ -34,7 +36,18 @@ from vipwire.backends.nftables.skeleton import (
     turn_chain,
 )
 from vipwire.model.net import Family
-from vipwire.plan.plan import Drop, Forward, Frontend, FrontendKind, Pool, Reject, ServicePlan, Target
+from vipwire.plan.plan import (
+    Drop,
+    Forward,
+    Frontend,
+    FrontendKey,
+    FrontendKind,
+    Pool,
+    RangeFrontend,
+    Reject,
+    ServicePlan,
+    Target,
+)
 from vipwire.plan.spread import EVENLY, Algorithm
 from vipwire.plan.spread import slots as spread_slots
 from vipwire.reconcile.backend import Rendered
@@ -50,7 +63,12 @@ def render(family: Family, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
         own["cluster-ips", address] = noted(b"", plan.name)
     for frontend in plan.frontends:
         _Writer(family, frontend, own, shared).write()
+    for wide in plan.ranges:
+        _RangeWriter(family, wide, own, shared).write()
     return Rendered(own, shared)
+
+
+_ALLOWED = {Space.SERVICE: RANGES, Space.NODE_PORT: NODE_PORT_RANGES, Space.RANGE: RANGE_ALLOWED}
 
 
 class _Writer:
@@ -62,7 +80,7 @@ class _Writer:
         self._space = Space.NODE_PORT if node_port else Space.SERVICE
         self._ips = "nodeports" if node_port else "ips"
         self._checks = "nodeports" if node_port else "services"
-        self._key = frontend_bytes(frontend.key)
+        self._key = self._last = frontend_bytes(frontend.key)
         self._note = noted(b"", frontend.port_name)
 
     def write(self) -> None:
@@ -80,11 +98,10 @@ class _Writer:
             case Drop():
                 own[f"no-local-endpoint-{self._checks}", key] = self._note
         if frontend.allowed_sources is not None:
-            checked = "firewall-ips" if self._space is Space.SERVICE else "firewall-nodeports"
-            own[checked, key] = self._note
-            ranges = RANGES if self._space is Space.SERVICE else NODE_PORT_RANGES
+            own[f"firewall-{self._ips}", key] = self._note
+            ranges = _ALLOWED[self._space]
             for prefix in frontend.allowed_sources:
-                own[ranges, key + prefix.network] = Until(key + prefix.last, "")
+                own[ranges, key + prefix.network] = Until(self._last + prefix.last, "")
 
     def _forward(self, action: Forward, classes: str, *, local: bool) -> None:
         targets = action.pool
@@ -96,10 +113,17 @@ class _Writer:
         self._shared.update(_class_objects(self._family, kind))
         if kind.algorithm is Algorithm.ROUND_ROBIN:
             self._take_turns(kind)
+        self._note_hairpins(action.pool)
+        self._deal(kind, targets, action)
+
+    def _note_hairpins(self, pool: Pool) -> None:
         protocol = self._frontend.key.protocol
-        for target in action.pool:
+        for target in pool:
             if target.local:
                 self._shared["hairpin-connections", connection_bytes(target.address, target, protocol)] = b""
+
+    def _deal(self, kind: Class, targets: Pool, action: Forward) -> None:
+        """Write who is in which slot."""
         slots = range(kind.first_slot, kind.first_slot + len(targets))
         if action.affinity_seconds is None:
             key, own, endpoints = self._key, self._own, f"{self._space.value}-endpoints"
@@ -135,6 +159,50 @@ class _Writer:
 
 
 _remember_chain = lru_cache(maxsize=1024)(remember_chain)
+
+
+class _RangeWriter(_Writer):
+    """Writes a range of ports: the same objects, in sets of intervals. It has no affinity; see `plan.ranges`."""
+
+    def __init__(self, family: Family, wide: RangeFrontend, own: Objects, shared: Objects) -> None:
+        super().__init__(family, wide.frontend, {}, shared)
+        self._wide, self._widened = wide, own
+        self._space, self._ips, self._checks = Space.RANGE, "ranges", "ranges"
+        first = FrontendKey(wide.key.address, wide.key.protocol, wide.key.first)
+        self._key, self._last = frontend_bytes(first), frontend_bytes(first._replace(port=wide.key.last))
+
+    def write(self) -> None:
+        """Write the range."""
+        super().write()
+        self._shared.update(HOOKED)
+        for (name, key), value in self._own.items():
+            self._widened[name, key] = self._until(key, value)
+
+    def _until(self, key: bytes, value: Object) -> Object:
+        last = self._last + key[len(self._key) :]
+        match value:
+            case Noted(data, comment):
+                return Until(last, comment, data)
+            case Verdict(chain):
+                return Until(last, "", b"", chain)
+            case bytes(data):
+                return Until(last, "", data)
+        return value
+
+    def _deal(self, kind: Class, targets: Pool, action: Forward) -> None:
+        del action
+        for slot, target in enumerate(targets, kind.first_slot):
+            key = self._key + ordered_bytes(slot)
+            if self._wide.keeps_port(target):
+                self._own[RANGE_ADDRESSES, key] = target.address
+            else:
+                self._own["range-endpoints", key] = target_bytes(target)
+
+    def _note_hairpins(self, pool: Pool) -> None:
+        protocol = bytes((self._frontend.key.protocol, 0, 0, 0))
+        for target in pool:
+            if target.local:
+                self._shared["hairpin-pods", target.address * 2 + protocol] = b""
 
 
 @lru_cache(maxsize=4096)

@@ -126,8 +126,9 @@ def _element(key: bytes, value: Object) -> bytes:
             return element(key, value)
         case Noted(data, comment):
             return element(key, data, comment=comment)
-        case Until(last, comment):
-            return element(key, key_end=last, comment=comment)
+        case Until(last, comment, data, chain):
+            verdict = (Code.GOTO, chain) if chain else None
+            return element(key, data or None, verdict=verdict, key_end=last, comment=comment)
         case names.Verdict(chain):
             return element(key, verdict=(Code.GOTO, chain))
     raise TypeError(f"{type(value).__name__} is no element")

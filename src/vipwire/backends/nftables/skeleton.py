@@ -28,6 +28,7 @@ from vipwire.backends.nftables.counters import (
 )
 from vipwire.backends.nftables.language import CompiledRule, SetSpec, compile_rule
 from vipwire.backends.nftables.names import CHAIN, SET, Chain, Class, Hook, Memory, Object, ObjectKey, Space
+from vipwire.backends.nftables.ranges import RANGE_ADDRESSES, RANGE_ALLOWED, RANGE_SETS, range_sets
 from vipwire.model.net import Family
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.plan.spread import Algorithm
@@ -50,6 +51,7 @@ class Words:
         self.frontend = {
             Space.SERVICE: (*self.destination, *_PROTO_PORT),
             Space.NODE_PORT: _PROTO_PORT,
+            Space.RANGE: (*self.destination, *_PROTO_PORT),
         }
         self.client = (f"{self.ip} saddr", *self.frontend[Space.SERVICE])
         self.target = (*self.destination, "th dport")
@@ -83,7 +85,7 @@ def sets(family: Family) -> Iterator[SetSpec]:
         yield SetSpec(f"local-{ips}", key, handle)
         yield SetSpec(f"no-endpoint-{endpoints}", key)
         yield SetSpec(f"no-local-endpoint-{endpoints}", key)
-    for space in Space:
+    for space in (Space.SERVICE, Space.NODE_PORT):
         key = words.frontend[space]
         yield SetSpec(f"{space.value}-endpoints", (*key, *handle), words.target)
         yield SetSpec(f"{space.value}-affinity-slots", (*key, *handle), handle)
@@ -99,6 +101,7 @@ def sets(family: Family) -> Iterator[SetSpec]:
     yield SetSpec(NODE_PORT_RANGES, (*node_port, f"{words.ip} saddr"), flags=frozenset({"interval"}))
     yield SetSpec(RANGES, (*service, f"{words.ip} saddr"), flags=frozenset({"interval"}))
     yield SetSpec("hairpin-connections", words.client)
+    yield from range_sets(words.frontend[Space.RANGE], words.target, f"{words.ip} saddr")
     yield from counting_sets(family)
 
 
@@ -151,8 +154,9 @@ def _chains(node: NodePlan, counters: Counters) -> Iterator[tuple[str, Chain]]:
     )
     for name, space, ips in (("ip", Space.SERVICE, "ips"), ("nodeport", Space.NODE_PORT, "nodeports")):
         yield f"local-policy-{name}", Chain(_local_policy(node, words, space, ips))
-    for space in Space:
+    for space in (Space.SERVICE, Space.NODE_PORT):
         yield from _targets(words, space)
+    yield from _ranges(node, words)
 
 
 def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
@@ -288,9 +292,30 @@ def _targets(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
     yield f"{name}-remember", Chain((f"{key} vmap @{name}-affinity-timeouts",))
 
 
+def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
+    """Serve ranges of ports; see `ranges`. Nothing leads here while no Service has one."""
+    key, mark = words.key(Space.RANGE), _mark(node)
+    yield "ranges", Chain((f"meta priority set {key} map @service-ranges goto range-ip",))
+    to_local = f"{key} @local-policy-ranges goto local-policy-range"
+    cluster_ip = f"{words.ip} daddr @cluster-ips goto cluster-ip"
+    yield "range-ip", Chain((cluster_ip, to_local, mark, "meta priority vmap @spread"))
+    yield "local-policy-range", Chain(_local_policy(node, words, Space.RANGE, "ranges"))
+    dnat = f"dnat {words.ip} to {key} . meta priority map"
+    yield "range-dnat", Chain((f"{dnat} @range-endpoints", f"{dnat} @{RANGE_ADDRESSES}"))
+    yield "ranges-check", Chain(("ct status dnat return", *_refuse(key, "ranges")))
+    denied = f"{key} @firewall-ranges {key} . {words.ip} saddr != @{RANGE_ALLOWED}"
+    yield "ranges-firewall", Chain((f"{denied} counter goto {refused(Refusal.SOURCE_RANGE)}",))
+    to_itself = f"ct status dnat {words.ip} saddr . {words.ip} daddr . meta l4proto @hairpin-pods"
+    yield "ranges-hairpin", Chain((f"{to_itself} masquerade fully-random",))
+
+
 def compiled(rule: str, family: Family) -> CompiledRule:
     """Compile a rule of ours."""
-    return compile_rule(rule, family, frozenset({RANGES, NODE_PORT_RANGES}))
+    return compile_rule(rule, family, _INTERVALS, _ADDRESSES)
+
+
+_INTERVALS = frozenset({RANGES, NODE_PORT_RANGES}) | RANGE_SETS
+_ADDRESSES = frozenset({RANGE_ADDRESSES})
 
 
 def remember_chain(family: Family, space: Space, seconds: int, memory: Memory) -> Chain:

@@ -95,8 +95,10 @@ def element_text(family: Family, key: ObjectKey, value: Object) -> str:
     text = _key_text(family, name, rest)
     spec = _specs(family).get(name)
     match value:
-        case Until(last, comment):
-            return f"{_range_text(family, name, rest, last)}{_comment(comment)}"
+        case Until(last, comment, data, chain):
+            text = f"{_range_text(family, name, rest, last)}{_comment(comment)}"
+            if chain:
+                return f"{text} : goto {chain}"
         case Verdict(chain):
             return f"{text} : goto {chain}"
         case Noted(data, comment):
@@ -121,12 +123,20 @@ def _specs(family: Family) -> dict[str, SetSpec]:
 
 def _key_text(family: Family, name: str, key: bytes) -> str:
     spec = _specs(family).get(name)
-    return " . ".join(_parts(spec.key, key)) if spec else key.hex()
+    return " . ".join(_parts(spec.key, key, ordered=_ordered(spec))) if spec else key.hex()
+
+
+def _ordered(spec: SetSpec) -> bool:
+    """Tell whether the keys of a set are all in network order: those of intervals are."""
+    return "interval" in spec.flags
 
 
 def _range_text(family: Family, name: str, first: bytes, last: bytes) -> str:
     spec = _specs(family)[name]
-    low, high = list(_parts(spec.key, first)), list(_parts(spec.key, last))
+    low, high = (list(_parts(spec.key, key, ordered=True)) for key in (first, last))
+    for at, (from_, to) in enumerate(zip(low, high, strict=True)):
+        if from_ != to:
+            low[at] = f"{from_}-{to}"
     if spec.key[-1].endswith("addr") and low[-1] != high[-1]:
         length = 4 if family is Family.IPV4 else 16
         bits = int.from_bytes(first[-length:]) ^ int.from_bytes(last[-length:])
@@ -134,7 +144,7 @@ def _range_text(family: Family, name: str, first: bytes, last: bytes) -> str:
     return " . ".join(low)
 
 
-def _parts(expressions: tuple[str, ...], data: bytes) -> Iterator[str]:
+def _parts(expressions: tuple[str, ...], data: bytes, *, ordered: bool = False) -> Iterator[str]:
     at = 0
     for expression in expressions:
         if expression.endswith("addr"):
@@ -148,6 +158,6 @@ def _parts(expressions: tuple[str, ...], data: bytes) -> Iterator[str]:
             yield str(int.from_bytes(data[at : at + 2]))
         else:
             length = 4
-            (number,) = struct.unpack_from("=I", data, at)
+            (number,) = struct.unpack_from(">I" if ordered else "=I", data, at)
             yield f"{number >> 16:x}:{number & 0xFFFF:x}"
         at += length

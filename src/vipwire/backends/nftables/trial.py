@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vipwire.backends.nftables.counters import COUNTING
 from vipwire.backends.nftables.language.scan import Scanner
-from vipwire.backends.nftables.names import Noted, Verdict
+from vipwire.backends.nftables.names import Noted, Object, Until, Verdict
 from vipwire.model import jhash
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.reconcile.explainer import ObjectState
@@ -22,6 +22,13 @@ _HOST = struct.Struct("=I")
 
 Going = tuple[bool, str | None]
 """Whether the rule goes on to its next part, and what its chain returns if the rule has ended the chain."""
+
+
+def _data(found: Object | None) -> bytes:
+    """Take the data of an element; nothing where there is none."""
+    if isinstance(found, Noted | Until):
+        return found.data
+    return found if isinstance(found, bytes) else b""
 
 
 class Trial:
@@ -188,9 +195,8 @@ class Trial:
         if not words.skip("map"):
             walker.priority = key
             return True
-        found = walker.look_up(words.reference(), key)
-        data = found.data if isinstance(found, Noted) else found
-        if not isinstance(data, bytes) or not data:
+        data = _data(walker.look_up(words.reference(), key))
+        if not data:
             return False
         walker.priority = data
         return True
@@ -211,7 +217,7 @@ class Trial:
 
     def _verdict_map(self, name: str, key: bytes) -> Going:
         found = self._walker.look_up(name, key)
-        if not isinstance(found, Verdict):
+        if not isinstance(found, Verdict | Until) or not found.chain:
             return False, None
         self._done(f"goes to {found.chain}")
         return True, self._walker.chain(found.chain)
@@ -261,14 +267,14 @@ class Trial:
         words.expect("to")
         key, _ = self._key()
         words.expect("map")
-        found = walker.look_up(words.reference(), key)
-        data = found.data if isinstance(found, Noted) else found
+        data = _data(walker.look_up(words.reference(), key))
         length = 4 if walker.table.family is Family.IPV4 else 16
-        if not isinstance(data, bytes) or len(data) < length + 2:
+        if len(data) < length:
             return False, None
         self._done("sends it to this endpoint")
         walker.destination = Address(data[:length])
-        walker.port = int.from_bytes(data[length : length + 2])
+        if len(data) > length:  # otherwise the packet's port is kept
+            walker.port = int.from_bytes(data[length : length + 2])
         walker.run.target = walker.destination, walker.port
         return True, "accept"
 

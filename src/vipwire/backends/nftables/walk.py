@@ -7,14 +7,15 @@ A rule that somebody changed is no text of ours: it is noted, passed over, and w
 """
 
 import itertools
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
 from vipwire.backends.nftables import text as texts
-from vipwire.backends.nftables.language import RuleSyntaxError
-from vipwire.backends.nftables.names import CHAIN, Chain, Hook, Object, ObjectKey, Until
+from vipwire.backends.nftables.language import RuleSyntaxError, SetSpec
+from vipwire.backends.nftables.names import CHAIN, SET, Chain, Hook, Object, ObjectKey, Until
 from vipwire.backends.nftables.trial import Trial
 from vipwire.model.net import Address, Family
 from vipwire.plan.resolve import Packet
@@ -63,6 +64,11 @@ class Table:
         """Name the sets of ranges."""
         both = itertools.chain(self.observed.items(), self.wanted.items())
         return frozenset(name for (name, _), value in both if isinstance(value, Until))
+
+    def spec(self, name: str) -> SetSpec | None:
+        """Find how a set is declared."""
+        found = self.wanted.get((SET, name.encode()))
+        return found if isinstance(found, SetSpec) else None
 
     def remembering(self, memory: Memory) -> Self:
         """Make the same table with what is remembered of clients."""
@@ -211,7 +217,27 @@ class Walker:
             return name, key
         if name not in self.table.ranges:
             return None
+        key = self._ordered(name, key)
         for (owner, first), value in objects.items():
-            if owner == name and isinstance(value, Until) and first <= key <= value.last:
+            if owner == name and isinstance(value, Until) and self._within(first, key, value.last):
                 return owner, first
         return None
+
+    def _ordered(self, name: str, key: bytes) -> bytes:
+        """Turn a slot at the end of a key of intervals into network order, as the rule does."""
+        spec = self.table.spec(name)
+        if spec is None or spec.key[-1] != "meta priority":
+            return key
+        return key[:-4] + int.from_bytes(key[-4:], sys.byteorder).to_bytes(4)
+
+    def _within(self, first: bytes, key: bytes, last: bytes) -> bool:
+        """Compare part by part: addresses as a whole, everything else word by word."""
+        width, at = self.table.family.bits // 8, 0
+        if not len(first) == len(key) == len(last):
+            return False
+        while at < len(key):
+            end = at + (width if at == 0 or len(key) - at == width else 4)
+            if not first[at:end] <= key[at:end] <= last[at:end]:
+                return False
+            at = end
+        return True

@@ -25,6 +25,7 @@ class Draft:
     words: Scanner
     family: Family
     intervals: Collection[str]
+    addresses: Collection[str] = ()
     protocol: int = 0
     """What an earlier match has made sure `meta l4proto` is; 0 if nothing."""
     finished: bool = False

@@ -23,13 +23,16 @@ class CompiledRule:
     comment: str = ""
 
 
-def compile_rule(text: str, family: Family, intervals: Collection[str] = ()) -> CompiledRule:
+def compile_rule(
+    text: str, family: Family, intervals: Collection[str] = (), addresses: Collection[str] = ()
+) -> CompiledRule:
     """Compile one rule; raise RuleSyntaxError on anything outside of the subset.
 
     `intervals` names the sets with the flag `interval` that it may look into: their keys are loaded in network order.
+    `addresses` names the maps to addresses without a port, which `dnat` may use: the port is kept then.
     """
     words = Scanner(text)
-    draft = Draft(words, family, intervals)
+    draft = Draft(words, family, intervals, addresses)
     if not words:
         words.fail("a rule cannot be empty")
     comment = ""

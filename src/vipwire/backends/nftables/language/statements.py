@@ -80,7 +80,7 @@ def dnat(draft: Draft) -> None:
     words.expect("map")
     name = words.reference()
     draft.load_key(fields, name)
-    draft.add(kernel.lookup(0, name, 0), kernel.dnat(family, 0, size))
+    draft.add(kernel.lookup(0, name, 0), kernel.dnat(family, 0, None if name in draft.addresses else size))
 
 
 def _constant_target(draft: Draft) -> bool:
