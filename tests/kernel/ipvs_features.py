@@ -124,11 +124,15 @@ def test_algorithms_by_annotation(
 
 
 @FAMILIES
-@pytest.mark.parametrize("scheduler", ["rr", "wlc", "sed", "nq"])
-def test_weights_are_shares(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) -> None:
+@pytest.mark.parametrize(
+    "chosen",
+    [{"scheduler": "rr"}, {"scheduler": "sed"}, {"scheduler": "nq"}, {"algorithm": "least-connections"}],
+    ids=str,
+)
+def test_weights_are_shares(lab: Lab, proxy: IpvsProxy, family: Family, chosen: dict[str, str]) -> None:
     """Connections that stay open: by turns, and by their number, three of four go where the weight is three."""
     weights = f'{{"{lab.address(OLD, family)}": 3}}'
-    proxy.put(web(annotations=annotated(scheduler=scheduler, weights=weights)), *slices(lab, "web", TWO))
+    proxy.put(web(annotations=annotated(**chosen, weights=weights)), *slices(lab, "web", TWO))
     held = [lab.connect("client", VIP[family], 80) for _ in range(12)]
     try:
         with lab.inside(NODE):

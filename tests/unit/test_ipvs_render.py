@@ -163,6 +163,8 @@ def test_affinity_is_persistence() -> None:
         ((("vipwire.io/weights", '{"10.0.0.2": 3}'),), Scheduling("wrr")),
         ((("vipwire.io/scheduler", "lc"), ("vipwire.io/algorithm", "maglev")), Scheduling("lc")),
         ((("vipwire.io/algorithm", "random"),), Scheduling("rr")),
+        ((("vipwire.io/algorithm", "least-connections"),), Scheduling("lc")),
+        ((("vipwire.io/algorithm", "least-connections"), ("vipwire.io/weights", "{}")), Scheduling("wlc")),
         ((("vipwire.io/slow-start", "30s"),), Scheduling("wrr")),
         ((("vipwire.io/scheduler", "lc"), ("vipwire.io/slow-start", "30s")), Scheduling("wlc")),
         ((("vipwire.io/scheduler", "sed"), ("vipwire.io/weights", "{}")), Scheduling("sed")),

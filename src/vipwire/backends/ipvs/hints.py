@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Final
 
 from vipwire.netlink.ipvs import Flag, Method
+from vipwire.plan.annotations import LEAST_CONNECTIONS
 from vipwire.plan.spread import Algorithm
 
 SCHEDULERS: Final = ("rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf", "twos")
@@ -45,6 +46,7 @@ _ALGORITHMS: Final = {
     Algorithm.ROUND_ROBIN.value: "rr",
     Algorithm.SOURCE_HASH.value: "sh",
     Algorithm.MAGLEV.value: "mh",
+    LEAST_CONNECTIONS: "lc",
 }
 _WITH_WEIGHTS: Final = {"rr": "wrr", "lc": "wlc"}
 _METHODS: Final = {"nat": Method.MASQUERADE, "dsr": Method.ROUTE, "tunnel": Method.TUNNEL}
