@@ -242,7 +242,7 @@ class IpvsBackend:
         ours = {key for key in services if (key in self._known or owned(key)) and not self._is_excluded(key)}
         objects.update((key, services[key][0]) for key in ours)
         for row in self._servers.rows():
-            if adopt and row.real.server in ours and not row.forwarding.weight and self._leaving.may_finish(row.real):
+            if adopt and row.real.server in ours and not row.forwarding.weight:
                 self._draining.begin(row.real, self._clock(), self._leaving.seconds(row.real))
             if row.real.server in ours and row.real not in self._draining:
                 objects[row.real] = row.forwarding
