@@ -8,10 +8,21 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from vipwire.backends.ipvs.describe import describe_element
 from vipwire.backends.ipvs.iptables import BUILT_IN
-from vipwire.backends.ipvs.names import DEVICE, ChainName, Entry, Object, ObjectKey, Receiver, Rules, SetName, Vip
+from vipwire.backends.ipvs.names import (
+    DEVICE,
+    STEER_PRIORITY,
+    STEER_TABLE,
+    TUNNELS,
+    ChainName,
+    Entry,
+    Object,
+    ObjectKey,
+    Receiver,
+    Rules,
+    SetName,
+    Vip,
+)
 from vipwire.backends.ipvs.parts import partition
-from vipwire.backends.ipvs.receive import TUNNELS
-from vipwire.backends.ipvs.steer import PRIORITY, TABLE
 from vipwire.model.net import Family, Protocol, format_address, format_endpoint
 from vipwire.netlink.ipset import SetSpec, SetType
 from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
@@ -129,8 +140,11 @@ class _Writer:
         """Add or delete rules that lead marks to IPVS."""
         numbers = list(marks)
         if numbers and verb == "add":
-            yield f"{self._ip} route replace local default dev lo table {TABLE}"
-        yield from (f"{self._ip} rule {verb} fwmark {mark:#x} lookup {TABLE} priority {PRIORITY}" for mark in numbers)
+            yield f"{self._ip} route replace local default dev lo table {STEER_TABLE}"
+        yield from (
+            f"{self._ip} rule {verb} fwmark {mark:#x} lookup {STEER_TABLE} priority {STEER_PRIORITY}"
+            for mark in numbers
+        )
 
     def receiver(self, verb: str, key: Receiver, how: Method) -> str:
         """Remark what a Pod needs."""

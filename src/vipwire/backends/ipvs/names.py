@@ -21,6 +21,11 @@ from vipwire.netlink.ipset import Element, SetSpec, SetType
 from vipwire.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
 
 DEVICE: Final = "kube-ipvs0"
+TUNNELS: Final = {Family.IPV4: "vipwire-tunnel4", Family.IPV6: "vipwire-tunnel6"}
+"""The devices in Pods that take packets out of tunnels: one for each family, for a kind of tunnel carries one."""
+STEER_TABLE: Final = 78
+"""The table of routes to which marks lead; the number is kube-router's."""
+STEER_PRIORITY: Final = 32764
 
 
 class Vip(NamedTuple):

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from vipwire.backends.ipvs.links import create_link, delete_link, link_addresses, link_index, link_names, vip_on
+from vipwire.backends.ipvs.names import TUNNELS
 from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, format_address
 from vipwire.netlink.attributes import attribute
@@ -23,8 +24,6 @@ from vipwire.netlink.message import NLM_F_CREATE, NLM_F_EXCL
 from vipwire.netlink.route import DELETE_ADDRESS, NEW_ADDRESS
 from vipwire.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
 
-TUNNELS = {Family.IPV4: "vipwire-tunnel4", Family.IPV6: "vipwire-tunnel6"}
-"""The devices in the Pods: one for each family, for a kind of tunnel carries one."""
 DIRECTORIES = (Path("/run/netns"), Path("/run/docker/netns"))
 
 _CLONE_NEWNET = 0x40000000

@@ -2,7 +2,7 @@
 
 Where endpoints answer clients directly, their packets come from the VIP. If the VIP were an address of the node the
 kernel would take those for forged. So it is none: a rule sends what carries the frontend's mark into a table that
-says "local". The table's number is kube-router's. Layouts: include/uapi/linux/{fib_rules,rtnetlink}.h.
+says "local". Layouts: include/uapi/linux/{fib_rules,rtnetlink}.h.
 """
 
 import errno
@@ -11,6 +11,8 @@ import struct
 from collections.abc import Sequence
 
 from vipwire.backends.ipvs.links import NUMBERS
+from vipwire.backends.ipvs.names import STEER_PRIORITY as PRIORITY
+from vipwire.backends.ipvs.names import STEER_TABLE as TABLE
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
 from vipwire.netlink.attributes import attribute, attributes
@@ -18,7 +20,6 @@ from vipwire.netlink.batch import Request, send_batch
 from vipwire.netlink.message import NLM_F_CREATE, NLM_F_EXCL
 from vipwire.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
 
-TABLE, PRIORITY = 78, 32764
 _NEW_ROUTE, _NEW_RULE, _DELETE_RULE, _GET_RULE = 24, 32, 33, 34
 _HEAD = struct.Struct("=BBBBBBBBI")  # rtmsg, fib_rule_hdr: family, lengths, tos, table, …, …, kind, flags
 _U32 = struct.Struct("=I")
