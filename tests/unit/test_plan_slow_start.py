@@ -24,7 +24,7 @@ class World:
         marked = tuple(sorted((f"vipwire.io/{key}", value) for key, value in pairs.items() if value))
         self.service: Service | None = service("web", "10.96.0.1", port(80), annotations=marked)
         self.name = self.service.name
-        self.planner = Planner(node_plan())
+        self.planner = Planner(node_plan(port_ranges=True))
         self.move(0.0, *present)
 
     def view(self, _: ObjectName) -> tuple[Service | None, list[EndpointSlice]]:
@@ -85,6 +85,14 @@ def test_weights_of_the_annotation_grow_too() -> None:
     world.move(100.0, OLD, NEW)
     assert world.weights() == (10, 3)
     assert world.steps()[-1] == (130.0, (1, 3))
+
+
+def test_a_range_of_ports_has_the_weights_of_its_port() -> None:
+    world = World(OLD, port_range="100-200")
+    world.move(100.0, OLD, NEW)
+    (wide,) = world.plan.ranges
+    assert wide.frontend.action == world.plan.frontends[0].action
+    assert world.weights() == (10, 1)
 
 
 def test_one_that_leaves_and_comes_back_is_new_again() -> None:

@@ -60,7 +60,11 @@ class SlowStart:
             self._steps.pop(plan.name, None)
             return plan
         self._steps[plan.name] = min(since[each] + (share + 1) * seconds / STEPS for each, share in shares.items())
-        return replace(plan, frontends=tuple(_seasoned(frontend, shares) for frontend in plan.frontends))
+        return replace(
+            plan,
+            frontends=tuple(_seasoned(frontend, shares) for frontend in plan.frontends),
+            ranges=tuple(replace(each, frontend=_seasoned(each.frontend, shares)) for each in plan.ranges),
+        )
 
 
 def _share(steps: float) -> int:
@@ -69,7 +73,7 @@ def _share(steps: float) -> int:
 
 
 def _forwards(plan: ServicePlan) -> Iterator[Forward]:
-    for frontend in plan.frontends:
+    for frontend in (*plan.frontends, *(each.frontend for each in plan.ranges)):
         for action in (frontend.action, frontend.short_circuit):
             if isinstance(action, Forward):
                 yield action
