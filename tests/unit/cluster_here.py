@@ -8,9 +8,10 @@ The user of a request is whoever the header X-User says: admin unless told other
 
 import asyncio
 import contextlib
+import io
 import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,6 +55,7 @@ class Here:
     clock: Clock
     session: aiohttp.ClientSession
     url: str
+    runner: web.AppRunner
     warnings: Sequence[str] = ()
 
     async def send(
@@ -66,11 +68,18 @@ class Here:
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         if data is not None:
             sent.setdefault("Content-Type", "application/json")
-        async with self.session.request(method, self.url + path, data=data, headers=sent) as response:
+        content = None if data is None else io.BytesIO(data)
+        async with self.session.request(method, self.url + path, data=content, headers=sent) as response:
             text = await response.text()
             self.warnings = response.headers.getall("Warning", [])
             kind = response.headers.get("Content-Type", "")
             return response.status, json.loads(text) if kind.startswith("application/json") else text
+
+    def connections(self) -> int:
+        """Count the connections that the server has open."""
+        server = self.runner.server
+        assert server is not None
+        return len(server.connections)
 
     async def post(self, path: str, body: Any) -> Any:
         """Create something that has to be created."""
@@ -130,8 +139,8 @@ async def cluster(
         server = ApiServer(registry, identify, bookmark_every=bookmark_every, stall=stall)
         runner, port = await server.listen("127.0.0.1", 0, None)
         try:
-            async with aiohttp.ClientSession() as session:
-                yield Here(store, registry, clock, session, f"http://127.0.0.1:{port}")
+            async with aiohttp.ClientSession(read_bufsize=4 << 20) as session:
+                yield Here(store, registry, clock, session, f"http://127.0.0.1:{port}", runner)
         finally:
             await runner.cleanup()
 
@@ -156,3 +165,13 @@ def service(name: str = "", **spec: Any) -> dict[str, Any]:
     ports = [{"port": 80, "targetPort": 8080}]
     meta = {"name": name or f"service-{next(_NUMBERS)}"}
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"ports": ports} | spec}
+
+
+def play(folder: Path, scenario: Callable[[Here], Awaitable[None]], **settings: Any) -> None:
+    """Run a cluster for a scenario."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60), cluster(folder, **settings) as here:
+            await scenario(here)
+
+    asyncio.run(run())

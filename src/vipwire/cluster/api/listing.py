@@ -59,7 +59,7 @@ async def list_page(store: Store, resource: Resource, selector: Selector, query:
     if not selector.everything:
         records = [record for record in records if selector.matches(record)]
     shown = store.revision if revision is None else revision
-    return _page(list(records), shown, limit, exact=selector.everything)
+    return _page(list(records), shown, limit, exact=not (selector.labels or selector.fields))
 
 
 def parse_number(query: Mapping[str, str], name: str, default: int = 0) -> int:
