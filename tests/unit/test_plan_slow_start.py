@@ -88,7 +88,7 @@ def test_weights_of_the_annotation_grow_too() -> None:
 
 
 def test_a_range_of_ports_has_the_weights_of_its_port() -> None:
-    world = World(OLD, port_range="100-200")
+    world = World(OLD, port_range="80-90")
     world.move(100.0, OLD, NEW)
     (wide,) = world.plan.ranges
     assert wide.frontend.action == world.plan.frontends[0].action
