@@ -49,6 +49,10 @@ class Shared:
         self._spare = socket.socket()
         self._idle = loop.lane(udp_timeout, self._look)
 
+    def close(self) -> None:
+        """Give up the socket that is kept for the limit."""
+        self._spare.close()
+
     def watch_idle(self, session: Idle) -> None:
         """End a UDP client's session when it has been silent for so long."""
         self.loop.later(self._idle, session)

@@ -129,20 +129,21 @@ class Loop:
 
     def _take_turns(self) -> None:
         for _ in range(len(self._again)):
-            self._guarded(self._again.popleft())
+            call = self._again.popleft()
+            try:
+                call()
+            except Exception:  # noqa: BLE001 - as above
+                self.note(f"fault in the relay: {traceback.format_exc()}")
 
     def _ring(self) -> None:
         for lane in self._lanes:
             items = lane.items
             while items and items[0][0] <= self.now:
                 _, item = items.popleft()
-                self._guarded(lambda due=lane.due, item=item: due(item))  # type: ignore[misc]
-
-    def _guarded(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Exception:  # noqa: BLE001 - a fault in one connection must not end all others
-            self.note(f"fault in the relay: {traceback.format_exc()}")
+                try:
+                    lane.due(item)
+                except Exception:  # noqa: BLE001 - as above
+                    self.note(f"fault in the relay: {traceback.format_exc()}")
 
     def _broken(self, fd: int) -> None:
         self.note(f"fault in the relay: {traceback.format_exc()}")

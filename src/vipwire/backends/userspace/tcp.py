@@ -151,7 +151,10 @@ class Half:
                 sent = sink.send(_VIEW[:size], _WRITE_NOW)
             except BlockingIOError:
                 sent = 0
-            self._count(sent)
+            if self.up:
+                self.link.target.sent += sent
+            else:
+                self.link.target.received += sent
             if sent < size:
                 self.left, self.waiting = bytes(_VIEW[sent:size]), True
                 return
@@ -200,6 +203,14 @@ class Half:
                 self.waiting = True
                 return
         self.link.owner.loop.again(self._turn)
+
+    def end(self) -> None:
+        """Give back what it has; the sink is told of an abort if there was no end."""
+        if self.pipe is not None:
+            self.pipe.give_back()
+            self.pipe = None
+        if not self.ended:
+            make_reset(self.sink)
 
     def _count(self, size: int) -> None:
         if self.up:
@@ -265,7 +276,8 @@ class Link:
         """Take the events of either side."""
         if self.step >= 0:
             self._answered(mask)
-        elif fd == self.client.fileno():
+            return
+        if fd == self.client.fileno():
             if mask & _WRITE and self.down.waiting:
                 self.down.flush()
             if mask & _READ and not self.closed:
@@ -289,16 +301,15 @@ class Link:
             return
         self.closed = True
         loop = self.owner.loop
-        for half in (self.up, self.down):
-            if half.pipe is not None:
-                half.pipe.give_back()
-                half.pipe = None
-            if not half.ended:
-                make_reset(half.sink)
+        if self.step < 0:
+            for half in (self.up, self.down):
+                half.end()
+            del self.up, self.down
+        else:
+            make_reset(self.client)
         loop.forget(self.client.fileno(), self.client)
         loop.forget(self.server.fileno(), self.server)
         self.target.open -= 1
-        del self.up, self.down
         self.owner.link_ended(self)
 
     def _answered(self, mask: int) -> None:

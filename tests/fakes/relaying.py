@@ -1,0 +1,140 @@
+"""A relay in this process, on loopback, whose loop runs while a test waits for a fact; and its neighbours."""
+
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from vipwire.backends.userspace.loop import Loop
+from vipwire.backends.userspace.messages import AskCounts, Count, Counted, Listener, Opened, Place, Put, Share
+from vipwire.backends.userspace.relay import Relay
+
+HERE = b"\x7f\0\0\1"
+PATIENCE = 20.0
+
+
+class Relaying:
+    """A relay and its loop. Chance is such that endpoints are taken in the order in which they are given."""
+
+    def __init__(self, limit: int = 4096) -> None:
+        self.loop = Loop()
+        self.relay = Relay(self.loop, limit, 1, lambda: 0.999)
+
+    def listen(self, key: str, *places: Place, protocol: int = 6, **fields: Any) -> int:
+        """Have a listener on loopback; return its port."""
+        shares = tuple(Share(place) for place in places)
+        described = Listener(key, protocol, (Place(HERE, 0),), shares, **fields)
+        answer = self.relay.answer(Put({key: described}))
+        assert isinstance(answer, Opened), answer
+        return answer.ports[key][0]
+
+    def until(self, fact: Callable[[], Any]) -> Any:
+        """Let the relay work until something is so; return it."""
+        deadline = time.monotonic() + PATIENCE
+        while not (found := fact()):
+            assert time.monotonic() < deadline, "the relay does not get there"
+            self.loop.round(0.01)
+        return found
+
+    def counted(self) -> Counted:
+        """Read the counters."""
+        answer = self.relay.answer(AskCounts())
+        assert isinstance(answer, Counted)
+        return answer
+
+    def count(self, key: str, place: Place) -> Count:
+        """Read the counters of one endpoint."""
+        return next(each for each in self.counted().listeners[key] if each.place == place)
+
+    def said(self) -> str:
+        """Everything that an operator would be told, once."""
+        return "\n".join(self.loop.notes)
+
+
+@contextmanager
+def relaying(limit: int = 4096) -> Iterator[Relaying]:
+    """Have a relay; all that it has open is closed at the end."""
+    made = Relaying(limit)
+    try:
+        yield made
+    finally:
+        for key in list(made.counted().listeners):
+            made.relay._close(key)
+        made.loop.round(0)
+        for handler in {id(each): each for each in made.loop._handlers.values()}.values():
+            getattr(handler, "close", lambda: None)()
+        made.loop.round(0)
+        made.relay.shared.close()
+        made.loop.close()
+
+
+class Peer:
+    """A server on loopback that does as a test says: it accepts, reads and writes only when it is told."""
+
+    def __init__(self, *, backlog: int = 64, kind: int = socket.SOCK_STREAM) -> None:
+        self.listening = socket.socket(socket.AF_INET, kind)
+        self.listening.bind(("127.0.0.1", 0))
+        if kind == socket.SOCK_STREAM:
+            self.listening.listen(backlog)
+        self.listening.settimeout(0)
+        self.place = Place(HERE, self.listening.getsockname()[1])
+        self.accepted: list[socket.socket] = []
+
+    def accept(self) -> socket.socket | None:
+        """Accept a connection if one waits."""
+        try:
+            sock, _ = self.listening.accept()
+        except BlockingIOError:
+            return None
+        sock.settimeout(0)
+        self.accepted.append(sock)
+        return sock
+
+    def close(self) -> None:
+        """Close everything."""
+        for sock in (*self.accepted, self.listening):
+            sock.close()
+
+
+@contextmanager
+def peers(count: int, **fields: Any) -> Iterator[list[Peer]]:
+    """Have several servers."""
+    made = [Peer(**fields) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for peer in made:
+            peer.close()
+
+
+@contextmanager
+def client(port: int) -> Iterator[socket.socket]:
+    """Connect to a port on loopback; the socket does not block."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock:
+        sock.settimeout(0)
+        yield sock
+
+
+def heard(sock: socket.socket, size: int = 65536) -> bytes | None:
+    """Read what is there: None if nothing is, b"" at the end. Raise ConnectionResetError for a reset."""
+    try:
+        return sock.recv(size)
+    except BlockingIOError:
+        return None
+
+
+def was_reset(sock: socket.socket) -> bool:
+    """Tell whether the other side has sent a reset."""
+    try:
+        return sock.recv(1) is None
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def readable(sock: socket.socket) -> bool:
+    """Tell whether there is anything to read, the end included."""
+    return bool(select.select([sock], [], [], 0)[0])

@@ -1,0 +1,490 @@
+"""A relay at work, with real sockets on loopback: what is carried, what is tried, what is refused."""
+
+import os
+import socket
+import threading
+
+import pytest
+from tests.fakes.relaying import HERE, Peer, Relaying, client, heard, peers, readable, relaying, was_reset
+
+from vipwire.backends.userspace.balance import EJECT_AFTER
+from vipwire.backends.userspace.limits import RESERVE
+from vipwire.backends.userspace.messages import (
+    AskNotes,
+    Done,
+    Hello,
+    Listener,
+    Notes,
+    Observe,
+    Observed,
+    Opened,
+    Place,
+    Put,
+    Refused,
+    Remove,
+    Retire,
+    Settings,
+    Share,
+    Welcome,
+)
+from vipwire.backends.userspace.tcp import LADDER
+
+
+def settled(at: Relaying, sock: socket.socket, peer: Peer) -> socket.socket:
+    """Wait until the client's connection has come to the endpoint; return the endpoint's side."""
+    del sock
+    found: socket.socket = at.until(peer.accept)
+    return found
+
+
+def test_what_either_side_says_the_other_hears() -> None:
+    with relaying() as at, peers(1) as (peer,), client(at.listen("web", peer.place)) as sock:
+        served = settled(at, sock, peer)
+        sock.send(b"question")
+        assert at.until(lambda: heard(served)) == b"question"
+        served.send(b"answer")
+        assert at.until(lambda: heard(sock)) == b"answer"
+        found = at.count("web", peer.place)
+        assert (found.connections, found.open, found.sent, found.received) == (1, 1, 8, 6)
+
+
+def test_a_server_that_speaks_first_is_heard() -> None:
+    with relaying() as at, peers(1) as (peer,), client(at.listen("smtp", peer.place)) as sock:
+        settled(at, sock, peer).send(b"220 ready")
+        assert at.until(lambda: heard(sock)) == b"220 ready"
+
+
+def test_what_a_client_sends_before_an_endpoint_answers_is_not_lost() -> None:
+    with relaying() as at, peers(1) as (peer,), client(at.listen("web", peer.place)) as sock:
+        sock.send(b"early")
+        sock.shutdown(socket.SHUT_WR)
+        served = settled(at, sock, peer)
+        assert at.until(lambda: heard(served)) == b"early"
+        at.until(lambda: heard(served) == b"")
+        served.send(b"late")
+        assert at.until(lambda: heard(sock)) == b"late"
+
+
+@pytest.mark.parametrize("first", ["client", "endpoint"])
+def test_one_direction_may_end_before_the_other(first: str) -> None:
+    with relaying() as at, peers(1) as (peer,), client(at.listen("web", peer.place)) as sock:
+        served = settled(at, sock, peer)
+        one, other = (sock, served) if first == "client" else (served, sock)
+        one.send(b"done")
+        one.shutdown(socket.SHUT_WR)
+        assert at.until(lambda: heard(other)) == b"done"
+        at.until(lambda: heard(other) == b"")
+        other.send(b"still here")
+        assert at.until(lambda: heard(one)) == b"still here"
+        other.shutdown(socket.SHUT_WR)
+        at.until(lambda: heard(one) == b"")
+        at.until(lambda: at.counted().links == 0)
+
+
+@pytest.mark.parametrize("who", ["client", "endpoint"])
+def test_an_abort_is_passed_on_as_an_abort(who: str) -> None:
+    with relaying() as at, peers(1) as (peer,), client(at.listen("web", peer.place)) as sock:
+        served = settled(at, sock, peer)
+        sock.send(b"begin")
+        at.until(lambda: heard(served))
+        one, other = (sock, served) if who == "client" else (served, sock)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        one.close()
+        at.until(lambda: was_reset(other))
+        assert at.counted().links == 0
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["up", "down"])
+def test_much_is_carried_through_a_pipe_and_arrives_whole(ahead: bool) -> None:  # noqa: FBT001
+    """So much that neither side's buffers hold it: the half has to wait for its sink again and again."""
+    data = os.urandom(1 << 20) * 24
+    with relaying() as at, peers(1) as (peer,), client(at.listen("web", peer.place)) as sock:
+        served = settled(at, sock, peer)
+        source, sink = (served, sock) if ahead else (sock, served)
+        source.settimeout(None)
+        sender = threading.Thread(target=lambda: (source.sendall(data), source.shutdown(socket.SHUT_WR)))
+        sender.start()
+        got = bytearray()
+
+        def complete() -> bool:
+            piece = heard(sink, 300_000)
+            got.extend(piece or b"")
+            return piece == b""
+
+        at.until(complete)
+        sender.join()
+        assert got == data
+        found = at.count("web", peer.place)
+        assert (found.received if ahead else found.sent) == len(data)
+
+
+def test_a_client_that_reads_nothing_holds_up_nobody_else() -> None:
+    with relaying() as at, peers(2) as (slow, quick):
+        slow_port, quick_port = at.listen("slow", slow.place), at.listen("quick", quick.place)
+        with client(slow_port) as deaf, client(quick_port) as sock:
+            served = settled(at, deaf, slow)
+            sent = 0
+
+            def stuck() -> bool:
+                nonlocal sent
+                try:
+                    sent += served.send(bytes(1 << 16))
+                except BlockingIOError:
+                    at.loop.round(0.02)
+                    return not _writable(served)
+                return False
+
+            at.until(stuck)
+            answering = settled(at, sock, quick)
+            answering.send(b"prompt")
+            assert at.until(lambda: heard(sock)) == b"prompt"
+            assert sent > 1 << 16
+
+
+def _writable(sock: socket.socket) -> bool:
+    try:
+        sock.send(b"x")
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_a_refused_dial_goes_to_the_next_endpoint_at_once() -> None:
+    with relaying() as at, peers(2) as (gone, there):
+        place = gone.place
+        gone.close()
+        port = at.listen("web", place, there.place)
+        for _ in range(2):
+            with client(port) as sock:
+                settled(at, sock, there)
+        at.until(lambda: at.count("web", there.place).connections == 2)
+        assert at.count("web", place).failed == 2
+
+
+def test_an_endpoint_that_does_not_answer_is_given_up_after_a_while() -> None:
+    """Its queue is full: it neither refuses nor answers, as one whose host is gone."""
+    with relaying() as at, peers(1, backlog=0) as (hanging,), peers(1) as (there,), _filled(hanging):
+        port = at.listen("web", hanging.place, there.place)
+        found = 0
+        for _ in range(2):
+            with client(port) as sock:
+                settled(at, sock, there)
+                found += 1
+        assert found == 2
+        assert at.count("web", hanging.place).failed == 1
+        assert at.count("web", hanging.place).open == 0
+
+
+class _filled:  # noqa: N801 - reads as what it does
+    """Fill a server's queue of connections."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer, self._socks = peer, list[socket.socket]()
+
+    def __enter__(self) -> None:
+        for _ in range(4):
+            sock = socket.socket()
+            sock.settimeout(0)
+            sock.connect_ex(("127.0.0.1", self._peer.place.port))
+            self._socks.append(sock)
+
+    def __exit__(self, *error: object) -> None:
+        for sock in self._socks:
+            sock.close()
+
+
+def test_when_nobody_answers_the_client_is_told_by_a_reset() -> None:
+    with relaying() as at, peers(3) as gone:
+        places = [peer.place for peer in gone]
+        for peer in gone:
+            peer.close()
+        with client(at.listen("web", *places)) as sock:
+            at.until(lambda: was_reset(sock))
+        assert sum(at.count("web", place).failed for place in places) == len(LADDER)
+        assert at.counted().refused == {"no endpoint answers": 1}
+        assert at.counted().links == 0
+        assert "web: clients are refused: no endpoint answers" in at.said()
+
+
+def test_an_endpoint_that_fails_again_and_again_rests_and_the_operator_is_told() -> None:
+    with relaying() as at, peers(2) as (gone, there):
+        place = gone.place
+        gone.close()
+        port = at.listen("web", place, there.place)
+        for _ in range(3 * EJECT_AFTER):
+            with client(port) as sock:
+                settled(at, sock, there)
+        assert at.count("web", place).failed == EJECT_AFTER
+        assert at.count("web", place).resting
+        assert f"endpoint 127.0.0.1:{place.port} rests" in at.said()
+
+
+def test_an_endpoint_that_accepts_and_resets_is_the_clients_affair_alone() -> None:
+    with relaying() as at, peers(2) as (rude, kind):
+        rude_port, kind_port = at.listen("rude", rude.place), at.listen("kind", kind.place)
+        with client(rude_port) as one, client(kind_port) as other:
+            served = settled(at, one, rude)
+            at.until(lambda: at.count("rude", rude.place).connections == 1)
+            served.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            served.close()
+            at.until(lambda: was_reset(one))
+            settled(at, other, kind).send(b"here")
+            assert at.until(lambda: heard(other)) == b"here"
+
+
+def test_established_connections_outlive_their_listener() -> None:
+    with relaying() as at, peers(1) as (peer,), client(at.listen("web", peer.place)) as sock:
+        served = settled(at, sock, peer)
+        assert isinstance(at.relay.answer(Remove(["web"])), Done)
+        at.loop.round(0)
+        sock.send(b"still there?")
+        assert at.until(lambda: heard(served)) == b"still there?"
+        assert at.counted().listeners == {}
+
+
+def test_a_change_of_endpoints_keeps_connections_sockets_and_counters() -> None:
+    with relaying() as at, peers(2) as (old, new):
+        port = at.listen("web", old.place)
+        with client(port) as sock:
+            served = settled(at, sock, old)
+            assert at.listen("web", old.place, new.place) == port
+            sock.send(b"on")
+            assert at.until(lambda: heard(served)) == b"on"
+            assert at.count("web", old.place).connections == 1
+            assert at.listen("web", new.place) == port
+            with client(port) as other:
+                settled(at, other, new)
+
+
+def test_clients_from_elsewhere_are_sent_away() -> None:
+    with relaying() as at, peers(1) as (peer,):
+        shut = at.listen("shut", peer.place, sources=((bytes((10, 0, 0, 0)), 8),))
+        open_ = at.listen("open", peer.place, sources=((bytes((127, 0, 0, 0)), 8),))
+        with client(shut) as refused, client(open_) as admitted:
+            at.until(lambda: was_reset(refused))
+            settled(at, admitted, peer)
+        assert at.counted().refused == {"the source is not allowed": 1}
+
+
+@pytest.mark.parametrize(
+    ("version", "begins"), [(1, b"PROXY TCP4 127.0.0.1 127.0.0.1 "), (2, b"\r\n\r\n\0\r\nQUIT\n")]
+)
+def test_an_endpoint_is_told_of_the_client_first(version: int, begins: bytes) -> None:
+    with relaying() as at, peers(1) as (peer,), client(_told(at, peer, version)) as sock:
+        sock.send(b"GET /")
+        served = settled(at, sock, peer)
+        got = bytearray()
+
+        def complete() -> bool:
+            got.extend(heard(served) or b"")
+            return got.endswith(b"GET /")
+
+        at.until(complete)
+        assert got.startswith(begins)
+        if version == 1:
+            assert f" {sock.getsockname()[1]} ".encode() in got
+
+
+def _told(at: Relaying, peer: Peer, version: int) -> int:
+    return at.listen("web", peer.place, proxy_protocol=version)
+
+
+def test_at_the_limit_new_clients_are_refused_and_the_others_go_on() -> None:
+    room = 8
+    with relaying(RESERVE + 2 * room + 2) as at, peers(1) as (peer,), peers(1) as (neighbour,):
+        port, other = at.listen("web", peer.place), at.listen("neighbour", neighbour.place)
+        most = at.relay.room.most_each
+        socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(most + 3)]
+        try:
+            at.until(lambda: at.counted().refused.get("the limit of open files is reached") == 3)
+            for sock in socks[most:]:
+                sock.settimeout(0)
+                at.until(lambda sock=sock: was_reset(sock))
+            assert at.counted().links == most < at.relay.room.most
+            with client(other) as sock:
+                settled(at, sock, neighbour).send(b"room")
+                assert at.until(lambda: heard(sock)) == b"room", "what one listener is flooded with leaves some room"
+            assert "web: clients are refused: the limit of open files is reached" in at.said()
+        finally:
+            for sock in socks:
+                sock.close()
+        while peer.accept():
+            pass
+        for sock in peer.accepted:
+            sock.close()
+        at.until(lambda: at.counted().links <= 1)
+        with client(port) as sock:
+            settled(at, sock, peer)
+            at.until(lambda: at.count("web", peer.place).open == 1)
+
+
+def test_clients_that_send_nothing_cost_only_their_place() -> None:
+    with relaying() as at, peers(1) as (peer,):
+        port = at.listen("web", peer.place)
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+        try:
+            at.until(lambda: at.counted().links == 50)
+            with client(port) as sock:
+                sock.send(b"quick")
+                at.until(lambda: at.count("web", peer.place).sent == 5)
+        finally:
+            for each in silent:
+                each.close()
+
+
+def datagrams(at: Relaying, key: str, *places: Place, **fields: object) -> int:
+    return at.listen(key, *places, protocol=17, **fields)
+
+
+def test_datagrams_go_both_ways_and_a_client_stays_with_its_endpoint() -> None:
+    with relaying() as at, peers(2, kind=socket.SOCK_DGRAM) as servers:
+        port = datagrams(at, "dns", *(peer.place for peer in servers))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect(("127.0.0.1", port))
+            sock.settimeout(0)
+            seen = set()
+            for number in range(4):
+                sock.send(b"q%d" % number)
+                peer = at.until(lambda: next((each for each in servers if readable(each.listening)), None))
+                data, source = peer.listening.recvfrom(100)
+                assert data == b"q%d" % number
+                peer.listening.sendto(b"a" + data, source)
+                assert at.until(lambda: heard(sock)) == b"a" + data
+                seen.add(peer.place)
+            assert len(seen) == 1
+
+
+def test_an_idle_client_loses_its_socket_and_finds_its_endpoint_again() -> None:
+    with relaying() as at, peers(3, kind=socket.SOCK_DGRAM) as servers:
+        at.relay.answer(Settings(udp_timeout=0.01))
+        port = datagrams(at, "dns", *(peer.place for peer in servers))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect(("127.0.0.1", port))
+            found = []
+            for _ in range(3):
+                sock.send(b"q")
+                peer = at.until(lambda: next((each for each in servers if readable(each.listening)), None))
+                peer.listening.recvfrom(100)
+                found.append(peer.place)
+                at.until(lambda peer=peer: at.count("dns", peer.place).open == 0)
+            assert len(set(found)) == 1
+            assert at.count("dns", found[0]).connections == 3
+
+
+def test_a_datagram_client_leaves_an_endpoint_that_goes_and_keeps_one_that_serves_on() -> None:
+    with relaying() as at, peers(2, kind=socket.SOCK_DGRAM) as (old, new):
+        port = datagrams(at, "dns", old.place)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect(("127.0.0.1", port))
+            for places, serving, expected in (
+                ((old.place,), (), old),
+                ((new.place,), (old.place, new.place), old),
+                ((new.place,), (new.place,), new),
+            ):
+                assert datagrams(at, "dns", *places, serving=serving) == port
+                sock.send(b"q")
+                at.until(lambda expected=expected: readable(expected.listening))
+                expected.listening.recvfrom(100)
+
+
+def test_an_endpoint_without_a_server_is_left_for_another() -> None:
+    with relaying() as at, peers(2, kind=socket.SOCK_DGRAM) as (gone, there):
+        place = gone.place
+        gone.close()
+        port = datagrams(at, "dns", place, there.place)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect(("127.0.0.1", port))
+
+            def arrives() -> bool:
+                sock.send(b"q")
+                at.loop.round(0.02)
+                return readable(there.listening)
+
+            at.until(arrives)
+            assert at.count("dns", place).failed == 1
+
+
+def test_a_taken_port_is_refused_as_a_whole_with_its_reason() -> None:
+    with relaying() as at, peers(1) as (peer,):
+        taken = Listener("default/web node port", 6, (peer.place,), (Share(peer.place),))
+        good = Listener("good", 6, (Place(HERE, 0),), (Share(peer.place),))
+        answer = at.relay.answer(Put({"good": good, "bad": taken}))
+        assert isinstance(answer, Refused)
+        assert answer.key == "bad"
+        assert f"127.0.0.1:{peer.place.port}/tcp is taken by another process" in answer.why
+        assert at.counted().listeners == {}
+
+
+def test_a_range_that_is_too_small_says_so() -> None:
+    with relaying() as at, peers(2) as (one, other):
+        at.relay.answer(Settings(ports=(one.place.port, one.place.port)))
+        answer = at.relay.answer(Put({"web": Listener("web", 6, (Place(HERE, 0),), (Share(other.place),))}))
+        assert isinstance(answer, Refused)
+        assert f"every port of {one.place.port}-{one.place.port} is taken: widen --proxy-port-range" in answer.why
+
+
+def test_ports_come_from_the_range() -> None:
+    with relaying() as at, peers(1) as (peer,):
+        first = next(port for port in range(35000, 60000, 10) if all(_free(port + each) for each in range(4)))
+        at.relay.answer(Settings(ports=(first, first + 3)))
+        assert {at.listen(f"web-{number}", peer.place) for number in range(4)} == set(range(first, first + 4))
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as sock:
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def test_one_listener_may_take_the_place_of_another_with_those_who_wait_there() -> None:
+    with relaying() as at, peers(2) as (old, new):
+        port = at.listen("probe", old.place)
+        at.relay.answer(Remove(["probe"]))
+        at.loop.round(0)
+        place = Place(HERE, port)
+        at.relay.answer(Put({"one": Listener("one", 6, (place,), (Share(old.place),))}))
+        with client(port) as waiting:
+            answer = at.relay.answer(Put({"two": Listener("two", 6, (place,), (Share(new.place),))}, ["one"]))
+            assert isinstance(answer, Opened)
+            settled(at, waiting, new)
+        assert list(at.counted().listeners) == ["two"]
+
+
+def test_it_knows_who_it_is_and_what_it_listens_for() -> None:
+    with relaying() as at, peers(1) as (peer,):
+        at.relay.answer(Settings((0, 0), 7.0))
+        port = at.listen("web", peer.place)
+        welcome, observed = at.relay.answer(Hello()), at.relay.answer(Observe())
+        assert isinstance(welcome, Welcome)
+        assert welcome.settings.udp_timeout == 7.0
+        assert isinstance(observed, Observed)
+        assert observed.ports == {"web": [port]}
+        assert observed.listeners["web"].shares == (Share(peer.place),)
+
+
+def test_notes_are_told_once_with_how_often() -> None:
+    with relaying() as at:
+        for _ in range(3):
+            at.loop.note("something")
+        assert at.relay.answer(AskNotes()) == Notes([("something", 3)])
+        assert at.relay.answer(AskNotes()) == Notes([])
+
+
+def test_a_relay_that_retires_ends_with_its_last_connection() -> None:
+    with relaying() as at, peers(1) as (peer,):
+        port = at.listen("web", peer.place)
+        with client(port) as sock:
+            served = settled(at, sock, peer)
+            at.relay.answer(Retire())
+            at.loop.round(0)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+            sock.send(b"last")
+            assert at.until(lambda: heard(served)) == b"last"
+            assert not at.loop.stopped
+            sock.close()
+            served.close()
+            at.until(lambda: at.loop.stopped)
