@@ -4,11 +4,12 @@ This machine's kernel runs HERE. One that has IPVS is booted for GUEST: see test
 """
 
 from tests.conformance.mode import Mode
+from tests.conformance.mode_iptables import IPTABLES
 from tests.conformance.mode_ipvs import IPVS
 from tests.conformance.mode_nftables import NFTABLES
 
 from vipwire.lab import kernel
 
-HERE: tuple[Mode, ...] = (*NFTABLES,)
+HERE: tuple[Mode, ...] = (*NFTABLES, *IPTABLES)
 GUEST: tuple[Mode, ...] = (*IPVS,)
 MODES = GUEST if kernel.inside() else HERE

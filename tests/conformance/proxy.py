@@ -104,7 +104,7 @@ class Proxy:
 
     def page(self, path: str, port: int = 10256, address: str = "127.0.0.1", host: str = "") -> Answer:
         """Ask for a page by HTTP; status 0 if nobody serves it."""
-        connection = http.client.HTTPConnection(address, port, timeout=5)
+        connection = http.client.HTTPConnection(address, port, timeout=_PATIENCE)
         try:
             with self.lab.inside(host or self.node_name):
                 connection.connect()

@@ -7,9 +7,9 @@ from typing import Final
 from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.names import INVALID_COUNTER
 from vipwire.backends.iptables.nfacct import read_counter
-from vipwire.backends.iptables.probe import Note, affinity_note, choose_variant, legacy_tables, probe
+from vipwire.backends.iptables.probe import UNTRIED, Note, affinity_note, choose_variant, legacy_tables, probe
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.tool import Tool, Variant, versions
+from vipwire.backends.iptables.tool import Patience, Tool, Variant, versions
 from vipwire.backends.iptables.witness import witnesses
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
@@ -39,12 +39,13 @@ def build(
             )
         )
     built: dict[Family, IptablesBackend] = {}
-    sights = witnesses(families, choice.variant)
+    sights, patience = witnesses(families, choice.variant), Patience()
     for family in families:
         tool = Tool(family, choice.variant)
-        able, missing = probe(tool, settings) if prepare else (_as_found(settings), [])
+        locked = any(note.what == UNTRIED for note in notes)  # then it is for all families
+        able, missing = probe(tool, settings) if prepare and not locked else (_as_found(settings), [])
         notes += (note for note in missing if note not in notes)
-        built[family] = IptablesBackend(tool, able, sights[family])
+        built[family] = IptablesBackend(tool, able, sights[family], patience)
     if note := affinity_note():
         notes.append(note)
     return built, notes

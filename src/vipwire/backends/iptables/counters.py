@@ -43,8 +43,8 @@ def read_counters(family: Family, variant: Variant, table: str, chains: Iterable
     return found
 
 
-# nf_tables. Tables have hundreds of thousands of rules, so that attributes are found by how they begin, and not decoded
-# one by one: a name is an attribute of type 1, and what follows it are the data.
+# nf_tables. Tables have hundreds of thousands of rules, so that attributes are found by how they begin, and not
+# decoded one by one: a name is an attribute of type 1, and what follows it are the data.
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _PACKETS_ATTRIBUTE: Final = struct.Struct(">Q")
 _COUNTER: Final = _ATTRIBUTE.pack(12, 1) + b"counter\0"

@@ -19,7 +19,7 @@ from vipwire.backends.iptables.render import render
 from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.skeleton import guards, jump_keys, node_objects
-from vipwire.backends.iptables.tool import WAIT_SECONDS, LockedError, RuleTool, Variant
+from vipwire.backends.iptables.tool import LockedError, Patience, RuleTool, Variant
 from vipwire.backends.iptables.tree import DEEPEST, Dispatch, Shape
 from vipwire.backends.iptables.witness import Sight, Witness, witnesses
 from vipwire.model.net import Address, Family, format_address
@@ -37,7 +37,9 @@ BATCH: Final = {Variant.NFT: 4000, Variant.LEGACY: 0}
 class IptablesBackend:
     """The rules of one family, in the network namespace of the calling thread."""
 
-    def __init__(self, tool: RuleTool, settings: Settings, sight: Witness | None = None) -> None:
+    def __init__(
+        self, tool: RuleTool, settings: Settings, sight: Witness | None = None, patience: Patience | None = None
+    ) -> None:
         self.family = tool.family
         self.settings = settings
         self.written: dict[str, int] = {}
@@ -52,7 +54,8 @@ class IptablesBackend:
         self._firewall_missing = True
         self._kubelet = False
         self._ledger = Ledger()
-        self._patience = WAIT_SECONDS
+        self._patience = patience or Patience()
+        self._locked: LockedError | None = None
 
     @property
     def rules(self) -> dict[str, int]:
@@ -89,6 +92,7 @@ class IptablesBackend:
 
     def observe(self) -> dict[Key, Rules]:
         """Read all of ours."""
+        self._locked = None
         sight = self._witness.look()
         tables = {table: read_table(self._tool.save(table)) for table in TABLES}
         for where in ROOTS:
@@ -109,8 +113,10 @@ class IptablesBackend:
         """Write a difference; return its size in bytes.
 
         The tables are committed one after the other. If a later one is refused, `changed` says so, and the next sync
-        observes.
+        observes. Who has not got the lock does not try again before that.
         """
+        if self._locked is not None:
+            raise self._locked
         drafted = drafts(delta, self._dispatches)
         tails = {**self._tails, **_tails(delta)}
         writer = self._writer(tails)
@@ -134,13 +140,11 @@ class IptablesBackend:
         return size
 
     def _restore(self, text: str) -> None:
-        """Give a run to the tool. Who has waited for the lock in vain waits less until he has it."""
         try:
-            self._tool.restore(text, self._patience)
-        except LockedError:
-            self._patience = 1
+            self._patience.restore(self._tool, text)
+        except LockedError as error:
+            self._locked = error
             raise
-        self._patience = WAIT_SECONDS
 
     def script(self, delta: Delta[Key, Rules]) -> Iterator[str]:
         """Write what `commit` would give to iptables-restore for a difference from what was observed last."""

@@ -23,7 +23,7 @@ PROBE: Final = "KUBE-PROXY-PROBE"
 _HINTS: Final = tuple(f":{chain} " for chain in KUBELETS)
 _LEGACY_TABLES: Final = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
 _WAIT_SECONDS: Final = 2
-_UNTRIED: Final = "what is missing will show when rules are refused; restart vipwire to try again"
+UNTRIED: Final = "the matches and targets of this kernel were not tried"
 _RECENT: Final = Path("/sys/module/xt_recent/parameters/ip_list_tot")
 
 
@@ -168,8 +168,7 @@ def probe(tool: Tool, settings: Settings) -> tuple[Settings, list[Note]]:
         refused = {} if not _refused(tool, needs) else {need: _refused(tool, [need]) for need in needs}
         _clean(tool)
     except LockedError as error:
-        notes.append(Note("the matches and targets of this kernel were not tried", str(error), _UNTRIED))
-        return settings, notes
+        return settings, [Note(UNTRIED, str(error), "what is missing will show when rules are refused")]
     for need, reason in refused.items():
         if not reason:
             continue

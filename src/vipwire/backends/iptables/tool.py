@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -29,6 +30,22 @@ class Variant(enum.Enum):
 
     NFT = "nft"
     LEGACY = "legacy"
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long the lock is waited for. Nothing else is done meanwhile: after a wait in vain one waits little."""
+
+    seconds: int = WAIT_SECONDS
+
+    def restore(self, tool: "RuleTool", text: str) -> None:
+        """Give a text to a tool."""
+        try:
+            tool.restore(text, self.seconds)
+        except LockedError:
+            self.seconds = 1
+            raise
+        self.seconds = WAIT_SECONDS
 
 
 class LockedError(CommitError):
