@@ -133,13 +133,13 @@ class Cluster(Packets):
 
     def write(self) -> None:
         """Write the Nodes and what else is of the cluster, and wait until all that was written counts."""
-        port = self._beacon.ports[0].port + 1
+        port, since = self._beacon.ports[0].port + 1, len(self.proxy.log)
         self._beacon = LabService(self.topology, "beacon", 0, (Port(port, 80),), self.node_name)
         pod = next(pod for pod in self.topology.pods if pod.node == self.node_name)
         beacon = self._beacon.objects([pod], type="ClusterIP", externalIPs=None)
         self._replace(self._first / "cluster.json", [*self.nodes.values(), *self._cidrs, *beacon])
         if self.proxy.running:
-            self._settle()
+            self._settle(since)
 
     def _replace(self, path: Path, objects: Sequence[Manifest]) -> None:
         if not objects:
@@ -148,10 +148,12 @@ class Cluster(Packets):
         self._draft.write_text("\n".join(map(json.dumps, objects)))
         os.replace(self._draft, path)  # noqa: PTH105 - says what it is
 
-    def _settle(self) -> None:
+    def _settle(self, since: int) -> None:
         caller, beacons = Caller(self.node_name), [self._beacon.vip(family) for family in Family]
 
         def lit() -> bool:
             return self.proxy.alive() and all(self.probe(caller, each, timeout=0.5)[0].answer for each in beacons)
 
         until(lit, f"a change is in the kernel; the log ends\n{self.proxy.log[-3000:]}")
+        for family in Family:  # where a mode takes several steps, the beacon may be lit before the last of them
+            self.proxy.said(since, "msg=synced", f"ip_family={family.value}")
