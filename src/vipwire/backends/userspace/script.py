@@ -14,7 +14,7 @@ from vipwire.reconcile.delta import Delta
 
 BUILT_IN: Final = frozenset({"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"})
 _LEADS: Final = re.compile(
-    r"(?P<head>.* -p (?P<protocol>tcp|udp) .*(?:--to-destination \S+:|--to-ports ))(?P<port>\d+)$"
+    r"(?P<head>(?:.* )?-p (?P<protocol>tcp|udp) .*(?:--to-destination \S+:|--to-ports ))(?P<port>\d+)$"
 )
 Ports = Callable[[str], int]
 """Tells the port of a front."""

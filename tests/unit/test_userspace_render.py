@@ -1,0 +1,316 @@
+"""From plans to fronts and rules, and from rules to text and back."""
+
+from typing import Any
+
+import pytest
+from tests.fakes.values import cidr, endpoint, ip, node_plan, port, service, slice_of
+
+from vipwire.backends.userspace import names
+from vipwire.backends.userspace.describe import describe
+from vipwire.backends.userspace.messages import Listener, Place, Share
+from vipwire.backends.userspace.names import FILTER, NAT, Chain, Front, Key, Rule, Value
+from vipwire.backends.userspace.render import render
+from vipwire.backends.userspace.script import FIXED, read, removal, script
+from vipwire.backends.userspace.settings import Bind, Choices
+from vipwire.backends.userspace.skeleton import node_objects
+from vipwire.model.endpoint import EndpointPort
+from vipwire.model.net import Family, Protocol
+from vipwire.model.service import Service, TrafficPolicy
+from vipwire.plan.frontends import plan_service
+from vipwire.plan.node import NodePlan, PodBridge
+from vipwire.reconcile.delta import Delta, diff
+
+LOCAL, REMOTE = endpoint("10.1.0.1", "node-1"), endpoint("10.1.0.2")
+RULES = Choices()
+
+
+def rendered(subject: Service, *endpoints: Any, choices: Choices = RULES, **fields: Any) -> dict[Key, Value]:
+    node = node_plan(**fields)
+    wired = [EndpointPort(each.name, each.protocol, 8080) for each in subject.ports]
+    plan = plan_service(node, subject, [slice_of("web", *endpoints, ports=wired)])
+    return dict(render(node, choices, plan).own)
+
+
+def fronts(objects: dict[Key, Value]) -> dict[str, Listener]:
+    pairs = ((key, value) for key, value in objects.items() if isinstance(value, Listener))
+    return {key.front: value for key, value in pairs if isinstance(key, Front)}
+
+
+def rules(objects: dict[Key, Value], chain: str) -> list[str]:
+    return [key.words for key in objects if isinstance(key, Rule) and key.chain == chain]
+
+
+def addresses(listener: Listener) -> list[str]:
+    return [".".join(map(str, share.place.address)) for share in listener.shares]
+
+
+def test_a_cluster_ip_is_a_front_that_pods_and_the_node_are_led_to() -> None:
+    objects = rendered(service(), LOCAL, REMOTE)
+    ((name, listener),) = fronts(objects).items()
+    assert listener.binds == (Place(ip("192.168.0.2"), 0),)
+    assert listener.shares == (Share(Place(ip("10.1.0.1"), 8080)), Share(Place(ip("10.1.0.2"), 8080)))
+    words = (
+        '-d 10.96.0.1/32 -p tcp -m comment --comment "default/web" -m tcp --dport 80 '
+        "-j DNAT --to-destination 192.168.0.2:{port}"
+    )
+    assert rules(objects, names.PORTALS_CONTAINER) == rules(objects, names.PORTALS_HOST) == [words]
+    assert {key.front for key in objects if isinstance(key, Rule) and key.table == NAT} == {name}
+    assert rules(objects, names.PORTALS_REJECT) == [
+        '-d 10.96.0.1/32 -m comment --comment "default/web cluster IP has no such port" -j KUBE-PORTALS-REFUSE'
+    ]
+
+
+def test_where_the_node_has_no_address_packets_are_redirected() -> None:
+    objects = rendered(service(), LOCAL, address=None)
+    ((_, listener),) = fronts(objects).items()
+    assert listener.binds == (Place(bytes(4), 0),)
+    assert rules(objects, names.PORTALS_CONTAINER)[0].endswith("-j REDIRECT --to-ports {port}")
+
+
+def test_with_a_local_policy_the_outside_has_a_front_of_its_own() -> None:
+    subject = service(external_ips=(ip("198.18.0.1"),), external_policy=TrafficPolicy.LOCAL)
+    objects = rendered(subject, LOCAL, REMOTE)
+    found = fronts(objects)
+    name = "default/web external IP 198.18.0.1:80/tcp"
+    outside, here = found[name], found[f"{name} (from this node)"]
+    assert (addresses(outside), addresses(here)) == (["10.1.0.1"], ["10.1.0.1", "10.1.0.2"])
+    led = {key.chain: key.front for key in objects if isinstance(key, Rule) and "198.18.0.1" in key.words}
+    assert led[names.PORTALS_CONTAINER].endswith("/tcp")
+    assert led[names.PORTALS_POD] == led[names.PORTALS_HOST] == here.name
+
+
+def test_without_a_local_endpoint_the_outside_is_dropped_and_pods_are_not() -> None:
+    subject = service(external_ips=(ip("198.18.0.1"),), external_policy=TrafficPolicy.LOCAL)
+    objects = rendered(subject, REMOTE)
+    assert [words for words in rules(objects, names.PORTALS_CONTAINER) if "198.18.0.1" in words] == []
+    assert len(rules(objects, names.PORTALS_POD)) == 1
+    assert rules(objects, names.PORTALS_DROP) == [
+        '-d 198.18.0.1/32 -p tcp -m comment --comment "default/web has no local endpoints" -m tcp --dport 80 -j DROP'
+    ]
+
+
+def test_without_endpoints_there_is_no_front_and_everybody_is_refused() -> None:
+    objects = rendered(service(external_ips=(ip("198.18.0.1"),)))
+    assert fronts(objects) == {}
+    refused = [words for words in rules(objects, names.PORTALS_REJECT) if "has no endpoints" in words]
+    assert [words.split()[1] for words in refused] == ["10.96.0.1/32", "198.18.0.1/32"]
+
+
+def test_a_node_port_is_a_socket_on_every_address_that_serves_it() -> None:
+    own = (ip("192.168.0.2"), ip("192.168.1.2"))
+    objects = rendered(service("web", "10.96.0.1", port(80, node_port=30080)), LOCAL, addresses=own)
+    listener = fronts(objects)["default/web node port node port 30080/tcp"]
+    assert listener.binds == tuple(Place(address, 30080) for address in (*own, b"\x7f\0\0\1"))
+    assert rules(objects, names.NODEPORT_CONTAINER) == []
+    assert rules(objects, names.NODEPORT_NON_LOCAL) == [
+        '-p tcp -m comment --comment "default/web" -m tcp --dport 30080 -m conntrack --ctstate NEW -j ACCEPT'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("family", "cluster_ip", "loopback"),
+    [(Family.IPV4, "10.96.0.1", "127.0.0.1"), (Family.IPV6, "fd00:10:96::1", "::1")],
+)
+def test_node_ports_are_served_on_loopback_of_both_families_unless_that_is_left_out(
+    family: Family, cluster_ip: str, loopback: str
+) -> None:
+    subject = service("web", cluster_ip, port(80, node_port=30080))
+    address = "10.1.0.1" if family is Family.IPV4 else "fd00:10::1"
+    host = "192.168.0.2" if family is Family.IPV4 else "2001:db8::1"
+    own = (ip(host),)
+    primary = {"node_port_addresses": (cidr(f"{host}/{len(own[0]) * 8}"),)}
+    anywhere: dict[str, Any] = {}
+    for prefixes, wanted, expected in ((anywhere, True, True), (anywhere, False, False), (primary, True, False)):
+        node = node_plan(family, addresses=own, **prefixes)
+        plan = plan_service(node, subject, [slice_of("web", endpoint(address), family=family)])
+        objects = dict(render(node, Choices(localhost_node_ports=wanted), plan).own)
+        (listener,) = (each for name, each in fronts(objects).items() if "node port" in name)
+        assert (Place(ip(loopback), 30080) in listener.binds) is expected
+
+
+def test_a_node_port_for_some_sources_is_led_to_and_others_are_dropped() -> None:
+    subject = service(
+        "web",
+        "10.96.0.1",
+        port(80, node_port=30080),
+        annotations=(("vipwire.io/nodeport-source-ranges", "203.0.113.0/24"),),
+    )
+    objects = rendered(subject, LOCAL)
+    listener = fronts(objects)["default/web node port node port 30080/tcp"]
+    assert listener.binds == (Place(ip("192.168.0.2"), 0),)
+    assert listener.sources == ((ip("203.0.113.0"), 24),)
+    (lead,) = rules(objects, names.NODEPORT_CONTAINER)
+    assert lead.startswith('-s 203.0.113.0/24 -p tcp -m comment --comment "default/web" -m tcp --dport 30080 -j DNAT')
+    (drop,) = rules(objects, names.NODEPORT_FILTER)
+    assert drop.endswith('--comment "default/web from other sources to the node port" -m tcp --dport 30080 -j DROP')
+
+
+def test_an_address_of_the_node_itself_is_not_refused_where_a_node_port_may_answer() -> None:
+    own = (ip("192.168.0.2"),)
+    objects = rendered(service(external_ips=own), addresses=own)
+    assert [words for words in rules(objects, names.PORTALS_REJECT) if "192.168.0.2" in words] == []
+
+
+def test_sctp_is_refused_and_says_why() -> None:
+    objects = rendered(service("web", "10.96.0.1", port(9, "sctp", Protocol.SCTP)), LOCAL)
+    assert fronts(objects) == {}
+    note = '--comment "default/web:sctp SCTP is not relayed"'
+    assert any(note in words for words in rules(objects, names.PORTALS_REJECT))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "algorithm"),
+    [
+        ({}, "round-robin"),
+        ({"vipwire.io/algorithm": "random"}, "random"),
+        ({"vipwire.io/algorithm": "least-connections"}, "least-connections"),
+        ({"vipwire.io/algorithm": "maglev"}, "maglev"),
+        ({"vipwire.io/algorithm": "fastest"}, "round-robin"),
+    ],
+)
+def test_connections_are_dealt_in_turn_unless_a_service_asks_otherwise(
+    annotations: dict[str, str], algorithm: str
+) -> None:
+    (listener,) = fronts(rendered(service(annotations=tuple(annotations.items())), LOCAL)).values()
+    assert listener.algorithm == algorithm
+
+
+def test_weights_affinity_and_the_proxy_protocol_reach_the_relay() -> None:
+    asked = {
+        "vipwire.io/weights": '{"10.1.0.2": 3}',
+        "vipwire.io/proxy-protocol": "v2",
+        "vipwire.io/affinity-scope": "service",
+    }
+    (listener,) = fronts(
+        rendered(service(affinity_seconds=60, annotations=tuple(asked.items())), LOCAL, REMOTE)
+    ).values()
+    assert [share.weight for share in listener.shares] == [1, 3]
+    assert (listener.affinity, listener.proxy_protocol) == (60, 2)
+    assert listener.group == "default/web 0a600001"
+
+
+@pytest.mark.parametrize(
+    ("bind", "expected"),
+    [
+        (Bind.VIP, {Place(ip("10.96.0.1"), 80), Place(ip("192.168.0.2"), 30080), Place(ip("127.0.0.1"), 30080)}),
+        (Bind.LOOPBACK, {Place(ip("127.96.0.1"), 80), Place(ip("127.0.0.1"), 30080)}),
+        (Bind.NONE, {Place(bytes(4), 0)}),
+    ],
+)
+def test_without_rules_clients_reach_the_listeners_themselves(bind: Bind, expected: set[Place]) -> None:
+    subject = service("web", "10.96.0.1", port(80, node_port=30080), external_policy=TrafficPolicy.LOCAL)
+    objects = rendered(subject, REMOTE, choices=Choices(bind=bind))
+    assert all(isinstance(key, Front) for key in objects)
+    assert {place for listener in fronts(objects).values() for place in listener.binds} == expected
+    assert node_objects(node_plan(), Choices(bind=bind)) == {}
+
+
+def everything(node: NodePlan | None = None) -> dict[Key, Value]:
+    """Every kind of object at once."""
+    subject = service(
+        "web",
+        "10.96.0.1",
+        port(80, "http", node_port=30080),
+        port(53, "dns", Protocol.UDP),
+        external_ips=(ip("198.18.0.1"),),
+        load_balancer_ips=(ip("198.19.0.1"),),
+        source_ranges=(cidr("203.0.113.0/24"),),
+        external_policy=TrafficPolicy.LOCAL,
+    )
+    node = node or node_plan(service_cidrs=(cidr("10.96.0.0/16"),))
+    objects = node_objects(node, RULES)
+    wired = [EndpointPort(each.name, each.protocol, 8080) for each in subject.ports]
+    for endpoints in ((LOCAL, REMOTE), (REMOTE,), ()):
+        objects |= render(node, RULES, plan_service(node, subject, [slice_of("web", *endpoints, ports=wired)])).own
+    return objects
+
+
+def saved(objects: dict[Key, Value], ports: dict[str, int]) -> str:
+    """Print objects as iptables-save prints them, each chain's `first` rules before others."""
+    lines = []
+    for table in names.TABLES:
+        lines.append(f"*{table}")
+        lines += [f":{key.chain} - [0:0]" for key in objects if isinstance(key, Chain) and key.table == table]
+        for first in (True, False):
+            for key, value in objects.items():
+                if isinstance(key, Chain) and key.table == table and isinstance(value, tuple) and first:
+                    lines += [f"-A {key.chain} {words}" for words in value]
+                if isinstance(key, Rule) and key.table == table and key.first is first and isinstance(value, int):
+                    lines += [f"-A {key.chain} {key.words.replace('{port}', str(ports.get(key.front)))}"] * value
+        lines.append("COMMIT")
+    return "\n".join(lines)
+
+
+def test_what_is_written_is_what_is_read() -> None:
+    objects = everything()
+    ports = {name: 40000 + number for number, name in enumerate(fronts(objects))}
+    by_port = {(Protocol(each.protocol).label, ports[name]): name for name, each in fronts(objects).items()}
+    found = read(saved(objects, ports), by_port)
+    assert found == {key: value for key, value in objects.items() if not isinstance(key, Front)}
+    assert {key.chain for key, value in objects.items() if isinstance(key, Chain) and value is not None} == FIXED
+
+
+def test_rules_that_lead_to_no_front_of_ours_are_foreign() -> None:
+    objects = everything()
+    ports = {name: 40000 + number for number, name in enumerate(fronts(objects))}
+    found = read(saved(objects, ports), {})
+    delta: Delta[Key, Value] = diff(
+        found, {key: value for key, value in objects.items() if not isinstance(key, Front)}
+    )
+    assert {key.table for key in delta.added} == {NAT}
+    assert len(delta.added) == len(delta.removed) > 0
+
+
+def test_copies_foreign_rules_and_wrong_order_are_put_right() -> None:
+    wanted = node_objects(node_plan(), RULES)
+    text = saved(wanted, {})
+    pods = "-A KUBE-PORTALS-CONTAINER -s 10.0.0.0/8 -j KUBE-PORTALS-POD"
+    jump = next(line for line in text.splitlines() if line.startswith("-A OUTPUT") and "KUBE-PORTALS-HOST" in line)
+    harmed = text.replace(jump, f"{jump}\n{jump}").replace(pods, f"-A KUBE-PORTALS-CONTAINER -j ACCEPT\n{pods}")
+    written = script(diff(read(harmed, {}), wanted), lambda _: 0, lambda _: 0).splitlines()
+    assert written == [
+        "*nat",
+        "-D KUBE-PORTALS-CONTAINER -j ACCEPT",
+        "-D KUBE-PORTALS-CONTAINER -s 10.0.0.0/8 -j KUBE-PORTALS-POD",
+        f"-D{jump[2:]}",
+        "-I KUBE-PORTALS-CONTAINER 1 -s 10.0.0.0/8 -j KUBE-PORTALS-POD",
+        "COMMIT",
+    ]
+
+
+def test_a_rule_is_written_with_the_port_of_its_front_as_it_was_and_as_it_is() -> None:
+    rule = Rule(NAT, names.PORTALS_HOST, "-d 10.96.0.1/32 -p tcp -j DNAT --to-destination 192.168.0.2:{port}", "web")
+    delta: Delta[Key, Value] = Delta(added={rule: 1}, removed={rule._replace(chain=names.PORTALS_CONTAINER): 1})
+    text = script(delta, {"web": 1000}.__getitem__, {"web": 2000}.__getitem__)
+    assert "-D KUBE-PORTALS-CONTAINER -d 10.96.0.1/32 -p tcp -j DNAT --to-destination 192.168.0.2:1000\n" in text
+    assert "-A KUBE-PORTALS-HOST -d 10.96.0.1/32 -p tcp -j DNAT --to-destination 192.168.0.2:2000\n" in text
+
+
+def test_filters_are_in_force_before_anything_is_translated() -> None:
+    text = script(Delta(added=everything()), lambda _: 1, lambda _: 1)
+    assert text.index("*filter") < text.index("*nat")
+
+
+def test_removal_names_everything_of_ours_and_nothing_else() -> None:
+    objects = everything()
+    others = "*nat\n:PREROUTING ACCEPT [0:0]\n:OTHERS - [0:0]\n-A PREROUTING -j OTHERS\n-A OTHERS -j RETURN\nCOMMIT\n"
+    text = removal(others + saved(objects, {}))
+    assert "OTHERS" not in text
+    for table, chains in names.CHAINS.items():
+        part = text[text.index(f"*{table}") :].partition("COMMIT")[0]
+        assert all(f"-X {chain}\n" in part for chain in chains)
+    assert removal(others) == ""
+
+
+def test_pods_may_be_told_by_their_interface() -> None:
+    objects = node_objects(node_plan(pod_traffic=PodBridge("cbr0")), RULES)
+    assert Rule(NAT, names.PORTALS_CONTAINER, "-i cbr0 -j KUBE-PORTALS-POD", first=True) in objects
+
+
+def test_objects_have_names_for_people() -> None:
+    assert describe(Family.IPV4, Front("default/web cluster IP 10.96.0.1:80/tcp")) == (
+        "listener default/web cluster IP 10.96.0.1:80/tcp"
+    )
+    assert describe(Family.IPV6, Chain(FILTER, names.REFUSE)) == "ip6tables filter chain KUBE-PORTALS-REFUSE"
+    rule = Rule(NAT, names.PORTALS_HOST, "-j X", "web")
+    assert describe(Family.IPV4, rule) == "iptables nat rule KUBE-PORTALS-HOST -j X (to the listener web)"
