@@ -6,6 +6,7 @@ import pytest
 from tests.conformance.cluster import POD_CIDRS, Cluster
 from tests.conformance.conftest import ClusterWith
 from tests.conformance.packets import NODE, OUTSIDE, POD, REMOTE_POD, Caller
+from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS, LOAD_BALANCER, NODE_PORT
 
@@ -143,8 +144,10 @@ def test_an_address_that_comes_later_serves_too(cluster_with: ClusterWith, famil
     alias = [f"{address}/{family.bits}", "dev", "lo"]
     cluster.lab.run("node-1", ["ip", "address", "add", *alias, "nodad"])
     try:
+        target = Target(address, web.node_port())
+        until(lambda: cluster.probe(NODE, target)[0].answer, "the proxy has heard of it, where it has to")
         for caller in (NODE, POD):
-            cluster.answered(caller, Target(address, web.node_port()), ["pod-1a", "pod-2a"])
+            cluster.answered(caller, target, ["pod-1a", "pod-2a"])
     finally:
         cluster.lab.run("node-1", ["ip", "address", "del", *alias])
 
