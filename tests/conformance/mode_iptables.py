@@ -30,15 +30,19 @@ _OBSTACLES: dict[str, tuple[Command, str]] = {
     # A table that has an owner is nobody else's to change, and goes with the owner.
     "nft": (
         ("nft", "-i"),
-        "add table ip mangle; delete table ip mangle; add table ip mangle { flags owner; }; "
-        "add chain ip mangle KUBE-OBSTACLE\n",
+        (
+            "add table ip mangle; delete table ip mangle; add table ip mangle { flags owner; }; "
+            "add chain ip mangle KUBE-OBSTACLE\n"
+        ),
     ),
     "legacy": (
         (
             "sh",
             "-c",
-            "read go; iptables-legacy -t mangle -N KUBE-OBSTACLE; flock $XTABLES_LOCKFILE cat;"
-            " iptables-legacy -t mangle -X KUBE-OBSTACLE",
+            (
+                "read go; iptables-legacy -t mangle -N KUBE-OBSTACLE; flock $XTABLES_LOCKFILE cat;"
+                " iptables-legacy -t mangle -X KUBE-OBSTACLE"
+            ),
         ),
         "go\n",
     ),

@@ -1,17 +1,20 @@
 """Rules have kube-proxy's text: the example of its documentation, its counts, each kind of chain in each policy."""
 
+import re
 from typing import Any
 
 import pytest
 from tests.fakes.iptables_world import PLAIN, World
 from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, port, service, slice_of
 
+from vipwire.backends.iptables.limits import shortcomings
 from vipwire.backends.iptables.rules import chance
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
+from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes
 
 LOCAL = TrafficPolicy.LOCAL
@@ -375,3 +378,56 @@ def test_the_longest_names_make_comments_that_fit() -> None:
     comments = [rule.split('"')[1] for rule in rules if '"' in rule]
     assert max(map(len, comments)) <= 255
     assert any("p" * 15 in text for text in comments)
+
+
+def test_node_ports_may_have_sources_of_their_own() -> None:
+    subject = service(
+        "web",
+        "10.96.0.1",
+        port(node_port=30080),
+        load_balancer_ips=ips("1.2.3.4"),
+        source_ranges=(cidr("192.168.0.0/24"),),
+        annotations=(("vipwire.io/nodeport-source-ranges", "203.0.113.0/25"),),
+    )
+    world = world_of(subject, "10.1.0.1")
+    guard, enter = suffix(world, "NPFW"), suffix(world, "EXT")
+    assert world.chain("KUBE-NODEPORTS")[0].endswith(f"-j {guard}")
+    assert world.chain(guard) == [
+        f'-s 203.0.113.0/25 -m comment --comment "default/web node port" -j {enter}',
+        '-m comment --comment "other traffic to default/web will be dropped by KUBE-PROXY-FIREWALL"',
+    ]
+    dropped = world.chain("KUBE-PROXY-FIREWALL", "filter")
+    (local,) = (rule for rule in dropped if "--dport 30080" in rule)
+    assert "--dst-type LOCAL" in local
+    assert [rule.endswith(" -j DROP") for rule in dropped] == [True, True]
+
+
+def test_one_memory_may_serve_all_ports() -> None:
+    world = World()
+    subject = service(
+        "web",
+        "10.96.0.1",
+        port(80, "a"),
+        port(81, "b"),
+        affinity_seconds=60,
+        annotations=(("vipwire.io/affinity-scope", "service"),),
+    )
+    ports = [EndpointPort(name, Protocol.TCP, 8080) for name in ("a", "b")]
+    world.put(subject, slice_of("web", endpoint("10.1.0.1"), ports=ports))
+    world.sync()
+    assert len(set(re.findall(r"--name (\S+)", world.tables.save("nat")))) == 1
+    assert world.tables.save("nat").count("--set --name KUBE-AFF-") == 2
+
+
+def test_what_is_asked_for_in_vain_is_said() -> None:
+    def lacking(settings: Settings, **more: Any) -> list[str]:
+        subject = service("web", "10.96.0.1", **more)
+        plan = plan_service(node_plan(), subject, [slice_of("web", endpoint("10.1.0.1"))])
+        return [str(problem) for problem in shortcomings(settings, plan)]
+
+    by = {each: (("vipwire.io/algorithm", each),) for each in ("round-robin", "source-hash", "maglev")}
+    assert not lacking(Settings(), annotations=by["source-hash"])
+    assert not lacking(Settings(), annotations=by["round-robin"])
+    assert "'maglev' is not in iptables mode" in lacking(Settings(), annotations=by["maglev"])[0]
+    assert "needs the match 'bpf'" in lacking(Settings(source_hash=False), annotations=by["source-hash"])[0]
+    assert "needs the match 'recent'" in lacking(Settings(affinity=False), affinity_seconds=60)[0]
