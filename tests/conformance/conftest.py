@@ -7,7 +7,7 @@ their Services apart by name.
 import contextlib
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from tests.conformance.mode import Mode
 from tests.conformance.modes import MODES
 from tests.conformance.sentences import sentences_of
 
-from vipwire.model.net import Family
+from vipwire.model.net import Family, Protocol
 
 ClusterWith = Callable[..., Cluster]
 
@@ -76,6 +76,11 @@ def _clusters() -> Iterator[dict[tuple[object, ...], Cluster]]:
             stack.callback(cluster.down)
 
 
+def _parameters(request: pytest.FixtureRequest) -> Collection[object]:
+    callspec = getattr(request.node, "callspec", None)
+    return () if callspec is None else tuple(callspec.params.values())
+
+
 @pytest.fixture
 def cluster_with(
     request: pytest.FixtureRequest, mode: Mode, _clusters: dict[tuple[object, ...], Cluster]
@@ -84,6 +89,8 @@ def cluster_with(
     for number in sentences_of(request.node):
         if number in mode.cannot:
             pytest.skip(f"{number}: {mode} cannot: {mode.cannot[number]}")
+    if mode.no_sctp and Protocol.SCTP in _parameters(request) and "refus" not in request.node.nodeid:
+        pytest.skip(f"{mode} cannot: {mode.no_sctp}")
 
     def build(options: Sequence[str], purpose: str = "", *, cidrs: bool = True) -> Cluster:
         key = (str(mode), tuple(options), purpose, cidrs)

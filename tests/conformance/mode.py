@@ -56,7 +56,7 @@ class Mode:
     the kernel adds up what it counts only now and then. `flags` give the mode the defaults that the sentences speak
     of, and `prepare` makes each node ready before the first proxy. One that `relays` has a process that outlives the
     proxy until the cleanup, and endpoints see that: where a test looks at source addresses among other things, only
-    those of masqueraded clients count. `variant` tells two of one name apart; one that is `sampled` proves each
+    those of masqueraded clients count. `no_sctp` says why SCTP can only be refused. `variant` tells two of one name apart; one that is `sampled` proves each
     sentence by one case of each test.
     """
 
@@ -72,6 +72,7 @@ class Mode:
     prepare: tuple[Command, ...] = ()
     sampled: bool = False
     relays: bool = False
+    no_sctp: str = ""
 
     def __str__(self) -> str:
         return f"{self.name}-{self.variant}" if self.variant else self.name

@@ -35,7 +35,29 @@ _HARM = Harm(
     listing=_shell("(TOOL-save -t nat; TOOL-save -t filter) | grep KUBE- | sort"),
     exact=_shell("(TOOL-save -t nat; TOOL-save -t filter) | grep KUBE- | sort"),
     passing=r"\[\d+:\d+\]",
-    obstacle=(("nft", "-i"), "add table ip nat { flags owner; }\n"),
+    # A table that has an owner is nobody else's to change, and goes with the owner.
+    obstacle=(
+        ("nft", "-i"),
+        "add table ip nat; delete table ip nat; add table ip nat { flags owner; }; add chain ip nat KUBE-OBSTACLE\n",
+    ),
 )
+_CANNOT = {
+    **WITHOUT_PORT_RANGES,
+    "S8": "a relay deals in turn, which gives the same shares",
+    "S92": "SCTP is not relayed",
+    "S132": "a relay sees streams: it counts their bytes, and no packets",
+}
+_SOURCE = "a relay connects from the node: no endpoint sees its clients (vipwire.io/proxy-protocol tells it of them)"
+SOURCES = dict.fromkeys(("S36", "S39", "S40", "S41", "S42", "S43"), _SOURCE)
+"""What it cannot either; but their tests prove other sentences too, and go on without looking at sources."""
 
-USERSPACE = (Mode("userspace", _HARM, WITHOUT_PORT_RANGES, flags=FLAGS, relays=True),)
+USERSPACE = (
+    Mode(
+        "userspace",
+        _HARM,
+        _CANNOT,
+        flags=FLAGS,
+        relays=True,
+        no_sctp="a relay would be the end of an association: its streams, messages and further addresses are lost",
+    ),
+)

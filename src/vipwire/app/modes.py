@@ -25,6 +25,7 @@ from vipwire.backends.nftables.counters import Counters
 from vipwire.backends.nftables.explain import NftablesExplainer
 from vipwire.backends.nftables.kernel import NftablesBackend, Witness
 from vipwire.backends.userspace import build as userspace
+from vipwire.backends.userspace.explain import UserspaceExplainer
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.errors import UnsupportedError
 from vipwire.host.kernel import KernelRelease, require_nftables, require_release
@@ -102,6 +103,7 @@ _EXPLAINERS: dict[ProxyMode, Callable[[Family, Any], Explainer[Any, Any]]] = {
     ProxyMode.NFTABLES: lambda family, _: NftablesExplainer(family),
     ProxyMode.IPVS: lambda family, _: IpvsExplainer(family),
     ProxyMode.IPTABLES: lambda _, backend: IptablesExplainer(backend),
+    ProxyMode.USERSPACE: lambda family, _: UserspaceExplainer(family),
 }
 
 
