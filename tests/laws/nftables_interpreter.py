@@ -90,7 +90,7 @@ class Table:
     objects: Objects
     width: int
     """Bytes of an address: 4 or 16."""
-    _intervals: dict[str, list[tuple[bytes, bytes]]] = field(init=False, default_factory=dict)
+    _intervals: dict[str, list[tuple[bytes, Until]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for (name, key), value in self.objects.items():
@@ -98,7 +98,7 @@ class Table:
                 for rule in value.rules:
                     _parsed(rule)
             elif isinstance(value, Until):
-                self._intervals.setdefault(name, []).append((key, value.last))
+                self._intervals.setdefault(name, []).append((key, value))
 
     def outcomes(
         self, arrival: Arrival, local: frozenset[bytes], memory: Mapping[bytes, bytes] | None = None
@@ -140,7 +140,7 @@ class Table:
             raise UnknownRuleError(f"set {name} is of {spec.key}, not of {expressions}")
         if "interval" in spec.flags:
             return next(
-                (b"" for first, last in self._intervals.get(name, ()) if _between(first, parts, last)),
+                (found for first, found in self._intervals.get(name, ()) if _between(first, parts, found.last)),
                 None,
             )
         return self.objects.get((name, b"".join(parts)))
@@ -167,6 +167,8 @@ class _Walk:
         packet.interface = packet.arrival.interface
         for hook in self._hooks():
             for _, chain in self._table.base_chains(hook):
+                if self._settled(chain, hook):
+                    continue
                 fate = self._chain(chain)
                 if fate in (_DROP, _REJECT):
                     return Result(fate)
@@ -190,6 +192,12 @@ class _Walk:
         if packet.destination in packet.local:
             packet.interface = "lo"
             yield "input"
+
+    def _settled(self, chain: Chain, hook: str) -> bool:
+        """Tell whether a chain for NAT is not called: what has its new address meets no further one."""
+        nat = chain.hook is not None and chain.hook.type == "nat"
+        done = self._packet.translated if hook in ("prerouting", "output") else self._packet.masqueraded
+        return nat and done
 
     def _chain(self, chain: Chain) -> str:
         for rule in chain.rules:
@@ -257,7 +265,7 @@ class _Walk:
         found = self._lookup(name, key)
         if found is None:
             return _BREAK
-        if not isinstance(found, Verdict) or self._table.specification(name).data != "verdict":
+        if not isinstance(found, Verdict | Until) or self._table.specification(name).data != "verdict":
             raise UnknownRuleError(f"{name} holds no verdicts")
         return self._goto(found.chain)
 
@@ -297,10 +305,14 @@ class _Walk:
 
     def _dnat(self, word: str, key: str, name: str) -> str:
         self._check_family(word)
-        data = self._data(name, key, (f"{word} daddr", "th dport"))
+        width = self._table.width
+        if self._table.specification(name).data == (f"{word} daddr",):  # the port is kept
+            address = self._data(name, key, (f"{word} daddr",))
+            data = None if address is None else address + self._packet.port.to_bytes(2) + bytes(2)
+        else:
+            data = self._data(name, key, (f"{word} daddr", "th dport"))
         if data is None:
             return _BREAK
-        width = self._table.width
         if len(data) != width + 4 or data[width + 2 :] != bytes(2):
             raise UnknownRuleError(f"{name} holds {data.hex()}, which is no address and port")
         packet = self._packet
@@ -341,7 +353,11 @@ class _Walk:
     def _lookup(self, name: str, key: str) -> Object | None:
         if "dynamic" in self._table.specification(name).flags:
             return self._packet.memory.get(self._memory(name, key))
-        return self._table.element(name, self._parts(key), key.split(" . "))
+        parts = self._parts(key)
+        if "interval" in self._table.specification(name).flags and key.endswith("meta priority"):
+            (slot,) = struct.unpack("=I", parts[-1])
+            parts[-1] = slot.to_bytes(4)
+        return self._table.element(name, parts, key.split(" . "))
 
     def _data(self, name: str, key: str, kind: tuple[str, ...]) -> bytes | None:
         if self._table.specification(name).data != kind:
@@ -349,7 +365,7 @@ class _Walk:
         found = self._lookup(name, key)
         if found is None or isinstance(found, bytes):
             return found
-        if not isinstance(found, Noted):
+        if not isinstance(found, Noted | Until):
             raise UnknownRuleError(f"{name} holds {found!r}")
         return found.data
 

@@ -25,8 +25,9 @@ from vipwire.backends.nftables.render import render
 from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
+from vipwire.plan.frontends import claims
 from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import Forward, Frontend, Pool, ServicePlan
+from vipwire.plan.plan import Forward, Frontend, FrontendKey, Pool, RangeKey, ServicePlan
 from vipwire.plan.planner import Planner
 from vipwire.plan.resolve import Answered, Dropped, Plan, Rejected, Untouched, resolve
 from vipwire.reconcile.delta import diff, patch
@@ -78,22 +79,33 @@ def test_nobody_is_in_a_pool_who_cannot_answer(world: World) -> None:
             assert {(target.address, target.port) for target in pool} <= able
 
 
-@given(worlds())
+@given(worlds(ranges=True))
 def test_one_frontend_has_one_service_and_one_cluster_ip_one_owner(world: World) -> None:
     plans = world.planner().plans
     keys = [frontend.key for plan in plans.values() for frontend in plan.frontends]
     assert len(keys) == len(set(keys))
     owned = [address for plan in plans.values() for address in plan.cluster_ips]
     assert len(owned) == len(set(owned))
-    holders = {frontend.key: name for name, plan in plans.items() for frontend in plan.frontends}
+    wide = [(name, each.key) for name, plan in plans.items() for each in plan.ranges]
+    single = [(name, each.key) for name, plan in plans.items() for each in plan.frontends]
+    for name, key in wide:
+        assert not any(overlap(key, other) for whose, other in wide + single if whose != name)
     owners = {address: name for name, plan in plans.items() for address in plan.cluster_ips}
     for plan in plans.values():
-        for key, winner in plan.lost:
+        for lost, winner in plan.lost:
             assert winner != plan.name
-            assert winner == (owners.get(key.address) if key.address in owners else holders[key])
+            if lost.address in owners:
+                assert winner == owners[lost.address]
+            else:  # the winner asks for it, too; a range among them may itself have been lost to a third
+                assert any(overlap(lost, other) for other in claims(world.node, world.services[winner]))
 
 
-@given(worlds())
+def overlap(one: FrontendKey | RangeKey, other: FrontendKey | RangeKey) -> bool:
+    """Tell whether two claims are of the same port of the same address."""
+    return one[:2] == other[:2] and one[2] <= other[-1] and other[2] <= one[-1]
+
+
+@given(worlds(ranges=True))
 def test_own_objects_of_services_never_collide_and_shared_ones_agree(world: World) -> None:
     node = node_objects(world.node)
     own: set[object] = set(node)

@@ -50,7 +50,7 @@ def both(world: World) -> Both:
     return Both(world, Plan(world.node, services), Table(objects, world.space.family.bits // 8))
 
 
-pairs = worlds().map(both)
+pairs = worlds(ranges=True).map(both)
 
 
 def expected(plan: Plan, packet: Packet) -> set[Result]:
@@ -70,7 +70,10 @@ def contended(plan: Plan, packet: Packet) -> Frontend | None:
     There the table may refuse what the plan forwards or refuses otherwise: the filters know nothing of precedence.
     """
     key = FrontendKey(None, packet.protocol, packet.port)
-    address = key._replace(address=packet.destination) in plan.frontends
+    address = key._replace(address=packet.destination) in plan.frontends or any(
+        wide.key.first <= packet.port <= wide.key.last
+        for wide in plan.ranges.get((packet.destination, packet.protocol), ())
+    )
     return plan.frontends.get(key) if packet.to_node and address else None
 
 
@@ -128,6 +131,8 @@ def features(outcome: Answered, action: Forward) -> Iterator[str]:
         "shared affinity": action.shared_affinity,
         "weighted": bool(action.spread.weights),
         "guarded": outcome.frontend.allowed_sources is not None,
+        "port of a range": outcome.frontend.key.port in (79, 85),
+        "port kept": outcome.frontend.key.port in (79, 85) and action.pool[0].port == outcome.frontend.key.port,
     }
     yield from (name for name, there in found.items() if there)
 
@@ -149,6 +154,7 @@ def test_the_worlds_hold_what_the_laws_are_about() -> None:
     look()
     kinds = [kind.name for kind in FrontendKind]
     rest = ["masqueraded", "plain", "several", "short circuit", "affinity", "shared affinity", "weighted", "guarded"]
+    rest += ["port of a range", "port kept"]
     missing = [what for what in ("Answered", "Dropped", "Rejected", "Untouched", *kinds, *rest) if not seen[what]]
     assert missing == [], seen
 

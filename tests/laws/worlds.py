@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product, zip_longest
 from typing import Any
@@ -103,6 +103,7 @@ def annotations(space: Space) -> st.SearchStrategy[tuple[tuple[str, str], ...]]:
         "affinity-scope": ["", "service"],
         "algorithm": ["", "round-robin", "source-hash"],
         "nodeport-source-ranges": ["", str(space.ranges[0]), ",".join(map(str, space.ranges[1:3]))],
+        "port-range": ["", "79-90", "x=80-82", "81-81,x=80-80"],
         "weights": ["", json.dumps(weights)],
     }
     keys = [f"vipwire.io/{name}" for name in wishes]
@@ -226,20 +227,38 @@ class World:
         return planner
 
 
+def _widened(service: Service) -> Service:
+    """Make a Service whose first port has a range, and nothing that stands against it."""
+    others = tuple((key, text) for key, text in service.annotations if key != "vipwire.io/port-range")
+    port = replace(service.ports[0], port=80)
+    annotations = (*others, ("vipwire.io/port-range", "79-90"))
+    return replace(service, ports=(port,), affinity_seconds=None, annotations=annotations)
+
+
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
-    """Make a world of one family. Its slices are mostly of its Services and serve their ports."""
+def worlds(draw: st.DrawFn, *, ranges: bool = False) -> World:
+    """Make a world of one family. Its slices are mostly of its Services and serve their ports.
+
+    With `ranges` the mode serves ranges of ports, and some Services have one.
+    """
     space = draw(SPACES)
     chosen = {item.name: item for item in draw(st.lists(services(space), min_size=1, max_size=4))}
+    for name, item in chosen.items():
+        if ranges and draw(st.integers(0, 2)) == 0:
+            chosen[name] = _widened(item)
     found: dict[ObjectName, EndpointSlice] = {}
     drawn = draw(st.lists(st.tuples(slices(space), st.integers(0, 3)), min_size=len(chosen), max_size=5))
     for (piece, stray), owner in zip_longest(drawn, chosen.values()):
         name, of, ports = piece.name, piece.service, piece.ports
         if owner is not None and stray != 3:
             name, of = ObjectName("default", f"{owner.name.name}-1"), owner.name
-            ports = tuple(EndpointPort(p.name, p.protocol, 8080 + number) for number, p in enumerate(owner.ports))
+            own = stray == 2  # endpoints with the Service's own port keep that of a range
+            ports = tuple(
+                EndpointPort(p.name, p.protocol, p.port if own else 8080 + number)
+                for number, p in enumerate(owner.ports)
+            )
         found[name] = EndpointSlice(name, of, space.family, ports, piece.endpoints)
-    return World(space, draw(node_plans(space)), chosen, found)
+    return World(space, replace(draw(node_plans(space)), port_ranges=ranges), chosen, found)
 
 
 @st.composite
@@ -252,4 +271,5 @@ def packets_for(draw: st.DrawFn, world: World, keys: Iterable[FrontendKey]) -> P
     key = draw(st.sampled_from(known))
     destination = draw(st.sampled_from(world.space.node)) if key.address is None else key.address
     local = destination in world.space.local
-    return packet._replace(destination=destination, protocol=key.protocol, port=key.port, to_node=local)
+    port = draw(st.sampled_from([key.port, key.port, key.port, 79, 85]))
+    return packet._replace(destination=destination, protocol=key.protocol, port=port, to_node=local)

@@ -55,12 +55,12 @@ class Claims:
         asked, owned = tuple(dict.fromkeys(keys)), tuple(dict.fromkeys(cluster_ips))
         single = tuple([key for key in asked if isinstance(key, FrontendKey)])
         wide = tuple([key for key in asked if isinstance(key, RangeKey)]) if len(single) < len(asked) else ()
-        borrowed = {key.address: None for key in single if key.address is not None and key.address not in owned}
+        borrowed = {key.address: None for key in asked if key.address is not None and key.address not in owned}
         claim = _Claim(claimant, single, owned, tuple(borrowed), wide)
         if self._of.get(claimant.name) == claim:
             return set()
         concerned = self.remove(claimant.name)
-        if single or owned:
+        if asked or owned:
             self._of[claimant.name] = claim
         concerned |= self._rivals(claim)
         for key in single:

@@ -107,24 +107,24 @@ def _frontend(plan: Plan, packet: Packet) -> Frontend | None:
     """Find the frontend that a packet takes.
 
     Where an address of this node is external IP of one Service and serves the node port of another, the address
-    counts; but the Service that nobody answers for leaves the packet to the other.
+    counts, and a range of ports counts last; but the Service that nobody answers for leaves the packet to the other.
     """
-    found = plan.frontends.get(FrontendKey(packet.destination, packet.protocol, packet.port))
-    if found is None:
-        found = _ranged(plan, packet)
-    if (found is None or _nobody(found)) and packet.to_node and serves_node_ports(plan.node, packet.destination):
-        node_port = plan.frontends.get(FrontendKey(None, packet.protocol, packet.port))
-        if node_port is not None and (found is None or not _nobody(node_port)):
-            return node_port
-    return found
+    keys = [FrontendKey(packet.destination, packet.protocol, packet.port)]
+    if packet.to_node and serves_node_ports(plan.node, packet.destination):
+        keys.append(FrontendKey(None, packet.protocol, packet.port))
+    single = [plan.frontends[key] for key in keys if key in plan.frontends]
+    wide = _ranged(plan, packet)
+    for frontend in (*single, *wide):
+        if not _nobody(frontend):
+            return frontend
+    address = [frontend for frontend in single if frontend.key.address is not None]
+    return next(iter((*address, *wide, *single)), None)
 
 
-def _ranged(plan: Plan, packet: Packet) -> Frontend | None:
-    """Find the range that a packet's port lies in, as a frontend of that port."""
-    for wide in plan.ranges.get((packet.destination, packet.protocol), ()):
-        if wide.key.first <= packet.port <= wide.key.last:
-            return at_port(wide, packet.port)
-    return None
+def _ranged(plan: Plan, packet: Packet) -> list[Frontend]:
+    """Find the range that a packet's port lies in, as a frontend of that port; there is one at most."""
+    found = plan.ranges.get((packet.destination, packet.protocol), ())
+    return [at_port(wide, packet.port) for wide in found if wide.key.first <= packet.port <= wide.key.last]
 
 
 def at_port(wide: RangeFrontend, port: int) -> Frontend:

@@ -141,11 +141,15 @@ class Walker:
         """Call the chains of one hook; tell whether the packet ended there."""
         self._hook = name
         for chain_name, chain in self.table.hooked.get(name, []):
-            if chain.hook is not None and chain.hook.type == "nat" and not nat:
+            if chain.hook is not None and chain.hook.type == "nat" and (not nat or self._settled(name)):
                 continue
             if self.chain(chain_name) in ("drop", "reject"):
                 return True
         return False
+
+    def _settled(self, hook: str) -> bool:
+        """Tell whether NAT is decided: what has its new address at a hook meets no further chain for that."""
+        return self.run.target is not None if hook in ("prerouting", "output") else self.run.masqueraded
 
     def chain(self, name: str) -> str:
         """Go through a chain; return the verdict that ended all, or "" to go on behind the jump."""
