@@ -47,13 +47,9 @@ _IPVS = Harm(
         "the virtual servers are cleared": _both("ipvsadm -C"),
         "everything is flushed": _both(f"{_FLUSH}; ipvsadm -C; ipset flush; ip link delete kube-ipvs0"),
     },
+    # Every other kind of damage is done in tests/kernel/ipvs_features.py, in less time.
     pieces={
         "a real server is removed": _of_server(f"ipvsadm -d -t {{server}} -r {_FIRST}"),
-        "a virtual server is removed": _of_server("ipvsadm -D -t {server}"),
-        "a scheduler is changed": _of_server("ipvsadm -E -t {server} -s wlc"),
-        "a VIP is removed": _each(
-            "ip address del {vip}/32 dev kube-ipvs0", "ip address del {vip}/128 dev kube-ipvs0"
-        ),
         "an element is removed": _both("ipset del {set}CLUSTER-IP {vip},tcp:80"),
         "a rule is removed": _both("{ip} -t nat -F KUBE-MARK-MASQ"),
     },
