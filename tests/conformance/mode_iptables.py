@@ -86,6 +86,7 @@ def _others(variant: str) -> Others:
 _CANNOT = {
     **WITHOUT_PORT_RANGES,
     "S73": "a list of `-m recent` belongs to the chain of an endpoint, which all frontends of a Service port share",
+    "S132": "the nat table sees the first packet of a connection only",
 }
 _HINT = ("iptables-legacy", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT")
 """What kubelet makes where it uses the legacy tools: vipwire follows it."""

@@ -79,7 +79,7 @@ def status(cluster: Cluster, service: str) -> Any:
     if cluster.mode.tardy:
         add_up(cluster)
     options = [f"--manifests={cluster.manifests}", f"--hostname-override={cluster.node_name}", *COUNTING]
-    said = cluster.proxy.vipwire("status", service, "-o", "json", f"--proxy-mode={cluster.mode}", *options)
+    said = cluster.proxy.vipwire("status", service, "-o", "json", f"--proxy-mode={cluster.mode.name}", *options)
     (found,) = json.loads(said)["services"]
     return found
 
