@@ -56,8 +56,8 @@ class Mode:
     the kernel adds up what it counts only now and then. `flags` give the mode the defaults that the sentences speak
     of, and `prepare` makes each node ready before the first proxy. One that `relays` has a process that outlives the
     proxy until the cleanup, and endpoints see that: where a test looks at source addresses among other things, only
-    those of masqueraded clients count. `no_sctp` says why SCTP can only be refused. `variant` tells two of one name apart; one that is `sampled` proves each
-    sentence by one case of each test.
+    those of masqueraded clients count. `no_sctp` says why SCTP can only be refused. `variant` tells two of one name
+    apart; one that is `sampled` proves each sentence by one case of each test.
     """
 
     name: str
