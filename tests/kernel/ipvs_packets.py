@@ -475,33 +475,6 @@ def test_a_new_process_finds_nothing_to_do(lab: Lab, proxy: IpvsProxy) -> None:
     assert proxy.state() == before
 
 
-def test_drift_is_found_and_repaired(lab: Lab, proxy: IpvsProxy) -> None:
-    proxy.put(web(ports=(ServicePort("", Protocol.TCP, 80, 30080),)), *slices(lab, "web", TWO))
-    before = proxy.state()
-    proxy.check()  # after a refusal, which another test provokes, the next look reads in any case
-    assert proxy.check() == dict.fromkeys(Family, False)
-    harms = (
-        "ipvsadm -D -t 10.96.0.10:80",
-        "ipvsadm -d -t 10.96.0.10:80 -r 10.244.2.11:80",
-        "ipvsadm -E -t 10.96.0.10:80 -s wlc",
-        "ipvsadm -a -t 10.96.0.10:80 -r 10.244.2.12:80 -m",
-        "ipvsadm -C",
-        "ip address del 10.96.0.10/32 dev kube-ipvs0",
-        "ip link del kube-ipvs0",
-        "ipset del KUBE-CLUSTER-IP 10.96.0.10,tcp:80",
-        "ipset add KUBE-CLUSTER-IP 10.96.0.99,tcp:80",
-        "iptables-legacy -t nat -F KUBE-SERVICES",
-        "iptables-legacy -t nat -F PREROUTING",
-        "iptables-legacy -t filter -I KUBE-IPVS-FILTER -j DROP",
-    )
-    for harm in harms:
-        lab.run(NODE, harm.split())
-        assert proxy.check()[Family.IPV4], harm
-        assert proxy.state() == before, harm
-        assert proxy.check()[Family.IPV4] is False, harm
-    assert answered_by(lab.probe("client", VIP[Family.IPV4], 80, count=4)) == set(TWO)
-
-
 def test_what_is_not_ours_is_never_touched(lab: Lab) -> None:
     foreign = "-A -t 192.168.0.1:7777 -s wlc"
     rule = "-A INPUT -p tcp -m tcp --dport 7777 -j ACCEPT"
