@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.inspected import PODS, example, make_config
 
+from vipwire.backends.nftables.counters import Counters
 from vipwire.backends.nftables.explain import walk
 from vipwire.backends.nftables.names import CHAIN, Chain, Object, ObjectKey
 from vipwire.backends.nftables.render import render
@@ -160,3 +161,22 @@ def test_the_hash_is_lookup3(data: bytes, expected: int) -> None:
 
 def test_slots_cover_what_they_are_scaled_to() -> None:
     assert {slot(bytes((10, 0, 0, last)), 7, 5) for last in range(100)} == set(range(5))
+
+
+@pytest.mark.parametrize(("target_port", "arrives_at"), [(10000, 10123), (8080, 8080)])
+def test_a_range_is_followed_by_its_port_and_counters_do_not_stand_in_the_way(
+    tmp_path: Path, target_port: int, arrives_at: int
+) -> None:
+    pods = [PODS[name] for name in ("pod-1a", "pod-2a")]
+    made = manifests.service_manifest(DEFAULT, "rtp", ["10.96.0.7"], [Port(10000, target_port)], pods)
+    made[0]["metadata"]["annotations"] = {"vipwire.io/port-range": "10000-20000"}
+    config = make_config(tmp_path, made)
+    side = plan_side(config, list_once(make_source(config)), Family.IPV4, ())
+    (plan,) = side.plans.values()
+    rendered = render(Family.IPV4, plan)
+    table = {**node_objects(side.node, Counters.TRAFFIC), **rendered.own, **rendered.shared}
+    way = walk(Table(Family.IPV4, table, table), packet("10.96.0.7", 10123))
+    assert way.end is End.ANSWERED
+    assert way.shares == {(parse_address(pod.addresses[0]), arrives_at): Fraction(1, 2) for pod in pods}
+    assert all(step.state is ObjectState.PLANNED for step in way.steps)
+    assert walk(Table(Family.IPV4, table, table), packet("10.96.0.7", 20001)).end is End.REJECTED

@@ -92,7 +92,7 @@ def _tree(service: Document) -> Tree:
     for port in service["ports"]:
         name = f"port {port['name'] + ' ' if port['name'] else ''}{port['port']}/{port['protocol']}"
         branch = tree.add(Text(name, style="cyan"))
-        for frontend in port["frontends"]:
+        for frontend in (*port["frontends"], *port.get("ranges", ())):
             leaf = branch.add(_headline(frontend))
             for sentence in _sentences(frontend):
                 leaf.add(sentence)
@@ -119,7 +119,8 @@ def _headline(frontend: Document) -> Text:
     if frontend["address"] is None:
         place = f"{frontend['family']} node port {frontend['port']}"
     else:
-        place = f"{frontend['kind']} {endpoint_text(frontend)}"
+        last = f"-{frontend['lastPort']}" if "lastPort" in frontend else ""
+        place = f"{frontend['kind']} {endpoint_text(frontend)}{last}"
     return Text.assemble(f"{place}: ", _action_words(frontend))
 
 

@@ -117,6 +117,7 @@ def _port_document(situation: Situation, service: Service, port: ServicePort, se
             for side in situation.sides
             for frontend in _frontends(side, service, port)
         ],
+        **({"ranges": wide} if (wide := _ranges_of(situation, service, port)) else {}),
         "endpoints": [
             {**usage, **_endpoint_counts(seen, EndpointName(name, parse_address(usage["address"]), usage["port"]))}
             for side in situation.sides
@@ -136,6 +137,19 @@ def _frontends(side: Side, service: Service, port: ServicePort) -> Iterator[Fron
     plan = side.plans.get(service.name)
     name = service.port_name(port)
     return (frontend for frontend in (plan.frontends if plan else ()) if frontend.port_name == name)
+
+
+def _ranges_of(situation: Situation, service: Service, port: ServicePort) -> list[Document]:
+    return [each for side in situation.sides for each in _range_documents(side, service, port)]
+
+
+def _range_documents(side: Side, service: Service, port: ServicePort) -> Iterator[Document]:
+    """Describe the ranges of ports at which a port is served as well."""
+    plan = side.plans.get(service.name)
+    for wide in plan.ranges if plan else ():
+        if wide.frontend.port_name == service.port_name(port):
+            made = _frontend_document(side, wide.frontend)
+            yield {**made, "port": wide.key.first, "lastPort": wide.key.last}
 
 
 def _frontend_document(side: Side, frontend: Frontend) -> Document:

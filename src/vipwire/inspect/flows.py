@@ -7,7 +7,7 @@ tracking, whatever the mode. So this works for every mode that translates addres
 import errno
 import select
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple, Self
 
@@ -18,7 +18,7 @@ from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol, family_of
 from vipwire.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, Flow, FlowEvent, decode_event
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkSocket
-from vipwire.plan.plan import FrontendKey
+from vipwire.plan.plan import FrontendKey, RangeFrontend
 from vipwire.plan.resolve import Packet
 
 
@@ -37,14 +37,23 @@ def flows_of(packet: Packet) -> tuple[Flow, ...]:
 class Frontends:
     """Recognises the connections that go to a frontend, and names the Service port."""
 
-    def __init__(self, names: Mapping[FrontendKey, ServicePortName], own: frozenset[Address]) -> None:
+    def __init__(
+        self,
+        names: Mapping[FrontendKey, ServicePortName],
+        own: frozenset[Address],
+        ranges: Iterable[RangeFrontend] = (),
+    ) -> None:
         self._names, self._own = names, own
+        self._ranges: dict[tuple[Address, Protocol], list[RangeFrontend]] = {}
+        for wide in ranges:
+            self._ranges.setdefault((wide.key.address, wide.key.protocol), []).append(wide)
 
     @classmethod
     def of(cls, situation: Situation) -> Self:
         """Take the frontends of all families."""
         names = {key: each.port_name for side in situation.sides for key, each in side.plan.frontends.items()}
-        return cls(names, situation.own_addresses)
+        wide = [each for side in situation.sides for plan in side.plans.values() for each in plan.ranges]
+        return cls(names, situation.own_addresses, wide)
 
     def name(self, flow: Flow) -> ServicePortName | None:
         """Name the Service port that a connection was made to; None if it was made to no frontend."""
@@ -54,7 +63,10 @@ class Frontends:
             return None
         found = self._names.get(FrontendKey(flow.destination, protocol, flow.destination_port))
         if found is None and flow.destination in self._own:
-            return self._names.get(FrontendKey(None, protocol, flow.destination_port))
+            found = self._names.get(FrontendKey(None, protocol, flow.destination_port))
+        for wide in self._ranges.get((flow.destination, protocol), ()) if found is None else ():
+            if wide.key.first <= flow.destination_port <= wide.key.last:
+                return wide.frontend.port_name
         return found
 
 

@@ -74,7 +74,7 @@ def _row(service: Document, port: Document, most: int | None) -> list[str | Text
     return [
         name,
         service["type"],
-        shortened([_place(each) for each in port["frontends"]], most),
+        shortened([_place(each) for each in (*port["frontends"], *port.get("ranges", ()))], most),
         shortened([end for end, _, _ in ends], most),
         shortened([share for _, share, _ in ends], most if len(ends) != most else None),
         _connections(port, [number for _, _, number in ends], most),
@@ -88,7 +88,8 @@ def _place(frontend: Document) -> str:
         return f"node port {frontend['port']}/{frontend['protocol']}" + _family_mark(frontend)
     address = f"[{frontend['address']}]" if ":" in frontend["address"] else frontend["address"]
     kind = "" if frontend["kind"] == "cluster IP" else f" ({frontend['kind']})"
-    return f"{address}:{frontend['port']}/{frontend['protocol']}{kind}"
+    ports = f"{frontend['port']}-{frontend['lastPort']}" if "lastPort" in frontend else frontend["port"]
+    return f"{address}:{ports}/{frontend['protocol']}{kind}"
 
 
 def _family_mark(frontend: Document) -> str:

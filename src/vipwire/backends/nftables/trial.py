@@ -103,6 +103,9 @@ class Trial:
         self._words.expect("dnat")
         return self._walker.run.target is not None
 
+    def _first_way(self) -> bool:
+        return self._words.take("a direction") == "original"
+
     def _marked(self) -> bool:
         mask = self._words.number()
         self._words.expect("!=")
@@ -126,6 +129,7 @@ class Trial:
     _SPECIAL: ClassVar[dict[tuple[str, ...], Callable[["Trial"], bool]]] = {
         ("ct", "state"): _connection_state,
         ("ct", "status"): _translated,
+        ("ct", "direction"): _first_way,
         ("fib",): _fib,
         ("iifname",): _interface,
         ("meta", "mark", "and"): _marked,

@@ -198,7 +198,9 @@ class Walker:
     def look_up(self, name: str, key: bytes) -> Object | None:
         """Find an element, and note it; note a planned one that is not there."""
         table = self.table
-        if self.run.modulus > 1 and self.run.slot is None and key.endswith(self.priority):
+        spec = table.spec(name)
+        single = spec is None or "interval" not in spec.flags  # slots of ranges are tried one by one
+        if self.run.modulus > 1 and self.run.slot is None and single and key.endswith(self.priority):
             self.run.slot = name, key[: -len(self.priority)]
         if (name, key) in table.memory:
             self.run.met = name, key
