@@ -33,12 +33,12 @@ OUTSIDE, BLOCKED = Caller("client"), Caller("client", 1)
 class Packets:
     """The hosts of a lab as those who connect. `node_name` is the node that does what is looked at.
 
-    `relayed`: endpoints see that node whoever connects.
+    `relayed`: endpoints see that node whoever connects. `sent` grows with everything that is sent.
     """
 
     def __init__(self, lab: Lab, node_name: str) -> None:
         self.lab, self.node_name = lab, node_name
-        self.relayed = False
+        self.relayed, self.sent = False, 0
 
     def name_no_vip(self) -> None:
         """Have the network between the nodes refuse VIPs without delay."""
@@ -53,6 +53,7 @@ class Packets:
         self, caller: Caller, target: Target, count: int = 1, *, timeout: float = 3.0, parallel: int = 16
     ) -> list[ProbeResult]:
         """Connect so often from a caller's address; tell what became of each."""
+        self.sent += 1
         source = self.address(caller, family_of(target))
         address, port, protocol = target.address, target.port, target.protocol
         return self.lab.probe(
@@ -63,6 +64,7 @@ class Packets:
         self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = 3.0
     ) -> Connection:
         """Open a connection that stays open; over UDP, a socket that keeps sending from one port."""
+        self.sent += 1
         source = self.address(caller, family_of(target))
         address, port, protocol = target.address, target.port, target.protocol
         return self.lab.connect(

@@ -50,12 +50,18 @@ def shown(cluster: Cluster, name: str, **labels: str) -> float:
     )
 
 
+_added_up: dict[Cluster, int] = {}
+
+
 def add_up(cluster: Cluster) -> None:
     """Wait until the kernel has added up all that went before: then one more connection, of ours, counts as well."""
+    if _added_up.get(cluster) == cluster.sent:
+        return
     clock = cluster.service("clock", cluster.pods(PODS[0]))
     before = shown(cluster, "vipwire_service_connections_total", service="clock")
-    cluster.answered(POD, clock.vip(Family.IPV4), PODS[:1])
+    cluster.probe(POD, clock.vip(Family.IPV4))
     until(lambda: shown(cluster, "vipwire_service_connections_total", service="clock") > before, "it is counted")
+    _added_up[cluster] = cluster.sent
 
 
 def endpoint(cluster: Cluster, pod: str, family: Family, port: int = 80) -> str:
@@ -80,7 +86,8 @@ def status(cluster: Cluster, service: str) -> Any:
         add_up(cluster)
     options = [f"--manifests={cluster.manifests}", f"--hostname-override={cluster.node_name}", *COUNTING]
     said = cluster.proxy.vipwire("status", service, "-o", "json", f"--proxy-mode={cluster.mode.name}", *options)
-    (found,) = json.loads(said)["services"]
+    document, _ = json.JSONDecoder().raw_decode(said)  # warnings of the mode may follow
+    (found,) = document["services"]
     return found
 
 
