@@ -37,10 +37,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     surplus: list[pytest.Item] = []
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if "mode" not in params or not params["mode"].sampled:
+        mode = params.get("mode")  # other suites have parameters of that name, too
+        if not isinstance(mode, Mode) or not mode.sampled:
             continue
         name = item.nodeid.partition("[")[0]
-        case = (params["mode"].variant, name, frozenset(sentences_of(item)), params.get("harm"))
+        case = (mode.variant, name, frozenset(sentences_of(item)), params.get("harm"))
         family = list(Family)[zlib.crc32(name.encode()) % len(Family)]
         if case in seen or params.get("family", family) is not family:
             surplus.append(item)
