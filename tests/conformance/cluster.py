@@ -13,14 +13,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.conformance.explained import Witness
 from tests.conformance.mode import Mode
-from tests.conformance.packets import Caller, Packets
+from tests.conformance.packets import Caller, Packets, family_of
 from tests.conformance.proxy import Proxy, until
 from tests.conformance.services import Hosts, LabService
 
 from vipwire.lab import manifests
 from vipwire.lab.cluster import Lab
+from vipwire.lab.continuous import Connection
 from vipwire.lab.manifests import Manifest, Port
+from vipwire.lab.outcome import Outcome, ProbeResult, Target
 from vipwire.lab.topology import DEFAULT, SERVICE_CIDRS, Node, Pod, Topology
 from vipwire.model.net import Family
 
@@ -55,6 +58,7 @@ class Cluster(Packets):
         watched = [f"--manifests={self._first}", f"--manifests={self.manifests}"]
         checks = mode.calm if calm else "1s"
         self.proxy = Proxy(mode, self.lab, node, folder, [*watched, *options], checks=checks)
+        self._witness = Witness(lambda: self.lab.inside(node), self.proxy.flags)
         self.nodes = {node.name: manifests.node(node) for node in self.topology.nodes}
         self._cidrs = [SERVICE_CIDR] if cidrs else []
         self._bundles: dict[str, list[Manifest]] = {}
@@ -85,6 +89,7 @@ class Cluster(Packets):
             status = self.proxy.end()
         finally:
             log = self.proxy.log
+            self._witness.close()
             if self.mode.relays:
                 self.proxy.vipwire("cleanup")
             if not self._borrowed:
@@ -102,6 +107,25 @@ class Cluster(Packets):
             yield other
         finally:
             other.down()
+
+    def probe(
+        self, caller: Caller, target: Target, count: int = 1, *, timeout: float = 3.0, parallel: int = 16
+    ) -> list[ProbeResult]:
+        """Connect so often from a caller's address; what `explain` says of it must be what became of each."""
+        question = self._witness.ask(self.address(caller, family_of(target)), target)
+        results = self.send(caller, target, count, timeout=timeout, parallel=parallel)
+        self._witness.judge(question, results, runs=self.proxy.running)
+        return results
+
+    def connect(
+        self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = 3.0
+    ) -> Connection:
+        """Open a connection that stays open; `explain` must have said who answers it."""
+        question = self._witness.ask(self.address(caller, family_of(target)), target)
+        connection = super().connect(caller, target, source_port, timeout=timeout)
+        result = ProbeResult(Outcome.ANSWERED, 0.0, connection.answer)
+        self._witness.judge(question, [result], runs=self.proxy.running)
+        return connection
 
     def pods(self, *names: str) -> list[Pod]:
         """Find Pods by name."""
@@ -138,6 +162,7 @@ class Cluster(Packets):
         pod = next(pod for pod in self.topology.pods if pod.node == self.node_name)
         beacon = self._beacon.objects([pod], type="ClusterIP", externalIPs=None)
         self._replace(self._first / "cluster.json", [*self.nodes.values(), *self._cidrs, *beacon])
+        self._witness.written()
         if self.proxy.running:
             self._settle(since)
 
@@ -152,7 +177,7 @@ class Cluster(Packets):
         caller, beacons = Caller(self.node_name), [self._beacon.vip(family) for family in Family]
 
         def lit() -> bool:
-            return self.proxy.alive() and all(self.probe(caller, each, timeout=0.5)[0].answer for each in beacons)
+            return self.proxy.alive() and all(self.send(caller, each, timeout=0.5)[0].answer for each in beacons)
 
         until(lit, f"a change is in the kernel; the log ends\n{self.proxy.log[-3000:]}")
         for family in Family:  # where a mode takes several steps, the beacon may be lit before the last of them

@@ -7,14 +7,16 @@ their Services apart by name.
 import contextlib
 import os
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conformance.cluster import POD_CIDRS, Cluster
+from tests.conformance.explained import Witness
 from tests.conformance.mode import Mode
 from tests.conformance.modes import MODES
-from tests.conformance.sentences import sentences_of
+from tests.conformance.sentences import check_asked, sentences_of
 
 from vipwire.model.net import Family, Protocol
 
@@ -36,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seen: set[tuple[object, ...]] = set()
     surplus: list[pytest.Item] = []
     for item in items:
-        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        params: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
         mode = params.get("mode")  # other suites have parameters of that name, too
         if not isinstance(mode, Mode) or not mode.sampled:
             continue
@@ -50,6 +52,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if surplus:
         config.hook.pytest_deselected(items=surplus)
         items[:] = [item for item in items if item not in surplus]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Hold each test that has passed to it that `explain` was asked about its sentences, too."""
+    before = Witness.asked.total()
+    result = yield
+    check_asked(sentences_of(pyfuncitem), Witness.asked.total() - before)
+    return result
 
 
 @pytest.fixture(scope="session", params=MODES, ids=str)

@@ -15,10 +15,11 @@ _BATCH, _BATCHES = 24, 5
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who connects: a host, and which of its addresses of the family it does it from."""
+    """Who connects: a host, and which of its addresses of the family it does it from, or from which other one."""
 
     host: str
     index: int = 0
+    address: str = ""
 
     def __str__(self) -> str:
         return self.host
@@ -46,6 +47,8 @@ class Packets:
 
     def address(self, caller: Caller, family: Family) -> str:
         """Tell the address that a caller connects from."""
+        if caller.address:
+            return caller.address
         found = [each for each in self.lab.host(caller.host).addresses if (":" in each) is (family is Family.IPV6)]
         return found[caller.index]
 
@@ -53,6 +56,12 @@ class Packets:
         self, caller: Caller, target: Target, count: int = 1, *, timeout: float = 3.0, parallel: int = 16
     ) -> list[ProbeResult]:
         """Connect so often from a caller's address; tell what became of each."""
+        return self.send(caller, target, count, timeout=timeout, parallel=parallel)
+
+    def send(
+        self, caller: Caller, target: Target, count: int = 1, *, timeout: float = 3.0, parallel: int = 16
+    ) -> list[ProbeResult]:
+        """Do what `probe` does, and ask nobody whether that was to be expected."""
         self.sent += 1
         source = self.address(caller, family_of(target))
         address, port, protocol = target.address, target.port, target.protocol

@@ -54,10 +54,11 @@ class Proxy:
         self.launch()
         until(lambda: self.alive() and self.page("/readyz").status == http.HTTPStatus.OK, "/readyz is 200")
 
-    def launch(self) -> None:
-        """Start the proxy and do not wait. Checks of the kernel come so often, whatever the mode is called."""
+    @property
+    def flags(self) -> list[str]:
+        """Name the flags of the proxy. Checks of the kernel come so often, whatever the mode is called."""
         given = {option.partition("=")[0] for option in self._options}
-        flags = [
+        return [
             f"--proxy-mode={self.mode.name}",
             f"--hostname-override={self.node_name}",
             "--oom-score-adj=0",
@@ -65,9 +66,13 @@ class Proxy:
             "--iptables-min-sync-period=0s",
             f"--ipvs-sync-period={self._checks}",
             *(flag for flag in self.mode.flags if flag.partition("=")[0] not in given),
+            *self._options,
         ]
+
+    def launch(self) -> None:
+        """Start the proxy and do not wait."""
         with self._log.open("ab") as log:
-            command = [sys.executable, "-m", "vipwire.cli", "proxy", *flags, *self._options]
+            command = [sys.executable, "-m", "vipwire.cli", "proxy", *self.flags]
             self._process = self.lab.popen(self.node_name, command, stdout=log, stderr=subprocess.STDOUT)
 
     def stop(self) -> int:

@@ -2,12 +2,15 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "semantics.md"
+MODES = DOCUMENT.parent / "modes" / "README.md"
+_ROW = re.compile(r"^\| (S\d+) \| ([a-z-]+) \| (.+) \|$", re.MULTILINE)
+_UNASKED = re.compile(r"^- \*\*(S[^*]+)\*\*: (.+(?:\n  .+)*)", re.MULTILINE)
 _NUMBER = re.compile(r"^- \*\*(S\d+)\*\* ", re.MULTILINE)
 
 
@@ -25,6 +28,27 @@ def sentences_of(item: pytest.Item) -> Iterator[str]:
 def written() -> list[str]:
     """Name the sentences of the document, in its order."""
     return _NUMBER.findall(DOCUMENT.read_text(encoding="utf-8"))
+
+
+def unasked() -> dict[str, str]:
+    """Name the sentences of which `explain` can say nothing, with the document's reason for each."""
+    found = _UNASKED.findall(DOCUMENT.read_text(encoding="utf-8"))
+    return {number: " ".join(reason.split()) for numbers, reason in found for number in numbers.split(", ")}
+
+
+def different() -> set[tuple[str, str, str]]:
+    """Read the table of differences: sentence, mode and reason."""
+    return set(_ROW.findall(MODES.read_text(encoding="utf-8")))
+
+
+def check_asked(numbers: Iterable[str], asked: int) -> None:
+    """Fail if a test that proves these sentences has not asked `explain` but should, or the other way round."""
+    proved, silent = set(numbers), set(unasked())
+    if asked:
+        assert not proved or not proved <= silent, f"{sorted(proved)}: explain was asked: take them off the list"
+    else:
+        missing = sorted(proved - silent)
+        assert not missing, f"{missing}: explain was not asked, and {DOCUMENT.name} gives no reason"
 
 
 def proven(folder: Path) -> dict[str, set[str]]:

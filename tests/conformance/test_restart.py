@@ -122,7 +122,7 @@ def test_ready_means_that_everything_is_in_the_kernel(restless: Cluster, family:
 @sentence("S113")
 def test_ready_is_not_said_before_the_kernel_takes_the_rules(restless: Cluster, family: Family) -> None:
     """A set that somebody else has under a name of ours is in the way of the first transaction."""
-    del family
+    service = restless.service("staying", restless.pods(*PODS))
     restless.proxy.stop()
     restless.proxy.vipwire("cleanup")
     with restless.proxy.obstructed():
@@ -132,6 +132,7 @@ def test_ready_is_not_said_before_the_kernel_takes_the_rules(restless: Cluster, 
         assert restless.proxy.page("/readyz").status == 503
         assert restless.proxy.page("/livez").status == 200
     until(lambda: restless.proxy.page("/readyz").status == 200, "/readyz is 200 once the way is free")
+    restless.answered(OUTSIDE, service.vip(family), PODS)
 
 
 @sentence("S114", "S115")

@@ -81,6 +81,25 @@ class Explanation:
         return self.action is not None and self.action.spread.algorithm is Algorithm.SOURCE_HASH
 
 
+def bypassed(explanation: Explanation) -> frozenset[Target]:
+    """Name the targets that answer past this node: elsewhere, to a client elsewhere, whose address they see.
+
+    Nobody translates such an answer back, so that the client hears from an address that it has not asked; unless the
+    network leads the answer through this node all the same.
+    """
+    packet, outcome = explanation.packet, explanation.outcome
+    node = explanation.situation.store.nodes.get(explanation.situation.node_name)
+    if node is not None and node.pod_cidrs:
+        here = any(packet.source in prefix for prefix in node.pod_cidrs)
+    else:
+        here = from_pod(explanation.side.node, packet)
+    if here or packet.from_node or not isinstance(outcome, Answered):
+        return frozenset()
+    return frozenset(
+        target for target in explanation.pool if not target.local and target.address not in outcome.masqueraded
+    )
+
+
 def explain(situation: Situation, packet: Packet, source_towards: SourceTowards) -> Explanation | None:
     """Explain a packet; None if this machine does not have its family."""
     side = situation.side(family_of(packet.destination))
@@ -245,6 +264,8 @@ def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str
         shared = ", at all ports of this address" if action.shared_affinity else ""
         yield f"after its first choice this client stays with it for {action.affinity_seconds} s{shared}"
     yield _masquerade_reason(explanation, action, outcome, pod=pod)
+    if bypassed(explanation):
+        yield "endpoints elsewhere answer this client directly: it hears them if that way leads through this node"
 
 
 def _masquerade_reason(explanation: Explanation, action: Forward, outcome: Answered, *, pod: bool) -> str:

@@ -1,42 +1,56 @@
-"""What this machine's routes say: from which of its addresses it would send, and by which interface.
-
-The address that masquerading puts in the client's place is the kernel's choice for the way to the endpoint, which is
-what a socket gets that is connected there: connecting one of UDP sends nothing.
-"""
+"""What this machine's routes say: which of its addresses masquerading takes, and by which interface it sends."""
 
 import contextlib
 import socket
 import struct
+from typing import NamedTuple
 
-from vipwire.model.net import Address, Family, family_of, format_address, parse_address
+from vipwire.inspect.masquerade import masquerade_source
+from vipwire.model.net import Address, Family, family_of
 from vipwire.netlink.attributes import attribute, attributes
+from vipwire.netlink.route import GET_ADDRESS, addresses_request, decode_address
 from vipwire.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 
 _GET_ROUTE = 26
 _ROUTE = struct.Struct(
     "=BBBBBBBBI"
 )  # rtmsg: family, lengths of both prefixes, tos, table, protocol, scope, type, flags
-_DESTINATION, _OUT_INTERFACE = 1, 4  # RTA_DST, RTA_OIF
+_DESTINATION, _OUT_INTERFACE, _GATEWAY = 1, 4, 5  # RTA_DST, RTA_OIF, RTA_GATEWAY
+
+
+class _Way(NamedTuple):
+    """Where a packet leaves, and to whom; `gateway` is None on the link itself."""
+
+    link: int
+    gateway: Address | None
 
 
 def source_towards(address: Address) -> Address | None:
-    """Tell the address that this machine sends from to another; None if it has no way there."""
-    family = socket.AF_INET if family_of(address) is Family.IPV4 else socket.AF_INET6
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((format_address(address), 9))
-        except OSError:
-            return None
-        return parse_address(probe.getsockname()[0].partition("%")[0])
+    """Tell the address that masquerading gives to what this machine sends to another; None if it has no way there."""
+    with contextlib.suppress(OSError), NetlinkSocket(NETLINK_ROUTE) as netlink:
+        way = _way(netlink, address)
+        if way is not None:
+            found = [decode_address(payload) for payload in netlink.dump(GET_ADDRESS, addresses_request())]
+            held = sorted((each for each in found if each is not None), key=lambda each: each.link)
+            return masquerade_source(way.link, way.gateway or address, address, held)
+    return None
 
 
 def interface_towards(address: Address) -> str:
     """Name the interface by which this machine reaches an address; "" if it has no way there."""
-    family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
-    request = _ROUTE.pack(family, len(address) * 8, 0, 0, 0, 0, 0, 0, 0) + attribute(_DESTINATION, address)
     with contextlib.suppress(OSError), NetlinkSocket(NETLINK_ROUTE) as netlink:
-        for answer in netlink.request(_GET_ROUTE, request):
-            index = attributes(answer.payload, _ROUTE.size).get(_OUT_INTERFACE)
-            if index is not None:
-                return socket.if_indextoname(struct.unpack("=I", index)[0])
+        way = _way(netlink, address)
+        return "" if way is None else socket.if_indextoname(way.link)
     return ""
+
+
+def _way(netlink: NetlinkSocket, address: Address) -> _Way | None:
+    family = socket.AF_INET if family_of(address) is Family.IPV4 else socket.AF_INET6
+    request = _ROUTE.pack(family, len(address) * 8, 0, 0, 0, 0, 0, 0, 0) + attribute(_DESTINATION, address)
+    for answer in netlink.request(_GET_ROUTE, request):
+        found = attributes(answer.payload, _ROUTE.size)
+        if _OUT_INTERFACE in found:
+            gateway = found.get(_GATEWAY)
+            (link,) = struct.unpack("=I", found[_OUT_INTERFACE])
+            return _Way(link, None if gateway is None else Address(bytes(gateway)))
+    return None

@@ -1,0 +1,228 @@
+"""`vipwire explain`, asked about every packet that the suite sends: what it says must be what became of the packets.
+
+A `Witness` stands beside a proxy. It reads the same manifests and looks at the same kernel, with the functions of
+vipwire.inspect, and shares nothing with the proxy. Reading all for each probe would take longer than the probes, so
+that objects are read when something was written, and the kernel when something may have changed it. What disagrees
+with that is looked at anew before it counts: others, too, change the kernel.
+
+A mode without an `Explainer` is judged by the plan alone, while its proxy runs.
+"""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tests.conformance.verdict import disagreement
+
+from vipwire.app.config import Config
+from vipwire.app.flags import build_config, parse_flags
+from vipwire.app.modes import VIP_DEVICES
+from vipwire.app.node import node_plan
+from vipwire.host.addresses import read_addresses
+from vipwire.inspect.explanation import Explanation, explain
+from vipwire.inspect.packet import read_packet
+from vipwire.inspect.routes import interface_towards, source_towards
+from vipwire.inspect.situation import Kernel, Side, Situation, now_drained, observed
+from vipwire.inspect.source import node_name
+from vipwire.kube.inventory import Inventory, differences, listed
+from vipwire.kube.manifest import ManifestSource
+from vipwire.lab.outcome import ProbeResult, Target
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family, format_endpoint, parse_address
+from vipwire.plan.node import NodePlan
+from vipwire.plan.planner import Planner
+from vipwire.plan.resolve import Packet
+from vipwire.reconcile.backend import Rendered
+from vipwire.state.store import Store
+
+Inside = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is going to be sent, and what is known of it before, if anything; `age` of that in seconds."""
+
+    source: str
+    target: Target
+    before: Explanation | None
+    age: float = 0.0
+
+
+class Witness:
+    """Asks `explain` on one node. `inside` enters its network namespace; `flags` are those of its proxy."""
+
+    asked: ClassVar[Counter[str]] = Counter()
+    """How many answers were judged, by the mode's name."""
+
+    def __init__(self, inside: Inside, flags: Sequence[str]) -> None:
+        self._inside = inside
+        self._config: Config = build_config(parse_flags(flags)).config
+        self._objects: _Objects | None = None
+        self._kernel: Kernel | None = None
+        self._situations: dict[Family, Situation] = {}
+        self._routes: dict[tuple[str, Target], Packet] = {}
+        self._sources: dict[Address, Address | None] = {}
+        self._known: dict[Packet, Explanation] = {}
+        self._since: dict[Packet, float] = {}
+
+    def close(self) -> None:
+        """Give up the sockets."""
+        if self._kernel is not None:
+            self._kernel.close()
+            self._kernel = None
+
+    def written(self) -> None:
+        """Take in that manifests were written: they are read at once, for the next ones may be unreadable."""
+        if self._objects is None:
+            self._objects = _Objects(self._config)
+        self._objects.read()
+        self.outdated()
+
+    def outdated(self) -> None:
+        """Forget what was seen of the kernel: it may have been changed."""
+        for known in (self._situations, self._routes, self._known, self._since, self._sources):
+            known.clear()
+
+    def ask(self, source: str, target: Target) -> Question:
+        """Ask what would become of a connection."""
+        known = self._explain(source, target)
+        return Question(source, target, known, time.monotonic() - self._since[known.packet] if known else 0.0)
+
+    def judge(self, question: Question, results: Sequence[ProbeResult], *, runs: bool) -> None:
+        """Compare with what became of it; fail if `explain` is wrong before and after it. `runs`: the proxy does."""
+        before = question.before
+        if before is None or (before.walk is None and not runs):
+            return
+        Witness.asked[self._config.proxy_mode.value] += 1
+        after = self._explain(question.source, question.target, anew=True) if _remembers(before) else None
+        if disagreement(before, results, after, question.age):
+            self._look_again()
+            now = self._explain(question.source, question.target)
+            assert now is not None
+            words = disagreement(now, results, now if _remembers(now) else None)
+            where = f"{question.source} to {question.target}"
+            assert not words, f"explain is not true: {where}: {words}\n{_story(now, results)}"
+
+    def _look_again(self) -> None:
+        assert self._objects is not None
+        self._objects.read()
+        self.outdated()
+
+    def _explain(self, source: str, target: Target, *, anew: bool = False) -> Explanation | None:
+        with self._inside():
+            if self._objects is None:
+                return None
+            situation = self._look(self._objects, Family.IPV6 if ":" in target.address else Family.IPV4)
+            packet = self._packet(situation, source, target)
+            known = self._known.get(packet)
+            if known is None or anew:
+                made = explain(situation, packet, self._source_towards)
+                if made is None:
+                    return None
+                self._known[packet], self._since[packet] = made, time.monotonic()
+                known = made
+            return known
+
+    def _packet(self, situation: Situation, source: str, target: Target) -> Packet:
+        """Read the packet as the command does."""
+        known = self._routes.get((source, target))
+        if known is None:
+            destination = f"{format_endpoint(parse_address(target.address), target.port)}/{target.protocol.label}"
+            known = read_packet(situation, source, destination)
+            if not known.from_node:
+                known = known._replace(interface=interface_towards(known.source))
+            self._routes[source, target] = known
+        return known
+
+    def _source_towards(self, address: Address) -> Address | None:
+        """Ask the node's routes, once: an explanation asks them when somebody wants to know."""
+        if address not in self._sources:
+            with self._inside():
+                self._sources[address] = source_towards(address)
+        return self._sources[address]
+
+    def _look(self, objects: "_Objects", family: Family) -> Situation:
+        if family not in self._situations:
+            if self._kernel is None:
+                self._kernel = Kernel(self._config)
+            self._situations[family] = objects.situation(family, self._kernel)
+        return self._situations[family]
+
+
+def _remembers(explanation: Explanation) -> bool:
+    """Tell whether what a client did before decides."""
+    return explanation.action is not None and explanation.action.affinity_seconds is not None
+
+
+def _story(explanation: Explanation, results: Iterable[ProbeResult]) -> str:
+    walk = explanation.walk
+    steps = (
+        [f"  {step.object}: {step.text} -> {step.effect}" for step in walk.steps] if walk else ["  the plan alone"]
+    )
+    seen = [f"  {number} times {words}" for words, number in Counter(map(str, results)).items()]
+    return "\n".join([f"plan: {explanation.outcome}", *steps, "packets:", *seen])
+
+
+class _Objects:
+    """The objects of the manifests and what follows from them, kept up to date as a proxy would."""
+
+    def __init__(self, config: Config) -> None:
+        self._config, self._name = config, node_name(config)
+        self._source = ManifestSource(Path(path) for path in config.manifests)
+        self._inventory: Inventory | None = None
+        self._store = Store()
+        self._planned: dict[Family, _Planned] = {}
+        self._dirty: dict[Family, set[ObjectName]] = {family: set() for family in Family}
+
+    def read(self) -> None:
+        """Read what was written since the last time."""
+        before, self._inventory = self._inventory, self._source._scan()
+        events = listed(self._inventory) if before is None else differences(before, self._inventory)
+        for event in events:
+            self._store.apply(event)
+        names = self._store.take_dirty()
+        for dirty in self._dirty.values():
+            dirty.update(names)
+
+    def situation(self, family: Family, kernel: Kernel) -> Situation:
+        """Plan what has changed, and look at the kernel if the mode can explain what is there."""
+        config, store = self._config, self._store
+        addresses = tuple(item for item in read_addresses() if item.interface not in VIP_DEVICES)
+        machine = [item.address for item in addresses if not item.is_loopback and item.scope == 0]
+        held, drained = store.nodes.get(self._name), now_drained(config)
+        node = node_plan(config, family, self._name, held, store.service_cidrs, machine, drained)
+        planned = self._planned.setdefault(family, _Planned(node))
+        planned.update(node, sorted(self._dirty[family]), store)
+        self._dirty[family].clear()
+        return Situation(config, self._name, store, addresses, (planned.side(kernel),))
+
+
+class _Planned:
+    """One family's plans and what the mode makes of them."""
+
+    def __init__(self, node: NodePlan) -> None:
+        self._planner = Planner(node)
+        self._rendered: dict[ObjectName, Rendered[Any, Any]] = {}
+
+    def update(self, node: NodePlan, names: Iterable[ObjectName], store: Store) -> None:
+        """Plan anew what has changed."""
+        if self._planner.node != node:
+            self._planner.move(node, store.view)
+            self._rendered.clear()
+        for changed in self._planner.update(names, store.view):
+            self._rendered.pop(changed, None)
+
+    def side(self, kernel: Kernel) -> Side:
+        """Look at the kernel. A mode recognises what it has rendered, so that this comes first."""
+        node, plans = self._planner.node, dict(self._planner.plans)
+        mode, explainer = kernel.modes.get(node.family), kernel.explainers.get(node.family)
+        if mode is None or explainer is None:
+            return Side(node.family, node, plans)
+        self._rendered.update((name, mode.render(plan)) for name, plan in plans.items() if name not in self._rendered)
+        seen = observed(Side(node.family, node, {}), mode, explainer)
+        assert not seen.obstacle, seen.obstacle
+        return replace(seen, plans=plans, rendered={name: self._rendered[name] for name in plans})
