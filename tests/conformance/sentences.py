@@ -9,7 +9,7 @@ import pytest
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "semantics.md"
 MODES = DOCUMENT.parent / "modes" / "README.md"
-_ROW = re.compile(r"^\| (S\d+) \| ([a-z-]+) \| (.+) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| (S\d+(?:, S\d+)*) \| ([a-z]+) \| (.+) \|$", re.MULTILINE)
 _UNASKED = re.compile(r"^- \*\*(S[^*]+)\*\*: (.+(?:\n  .+)*)", re.MULTILINE)
 _NUMBER = re.compile(r"^- \*\*(S\d+)\*\* ", re.MULTILINE)
 
@@ -37,8 +37,9 @@ def unasked() -> dict[str, str]:
 
 
 def different() -> set[tuple[str, str, str]]:
-    """Read the table of differences: sentence, mode and reason."""
-    return set(_ROW.findall(MODES.read_text(encoding="utf-8")))
+    """Read the table of differences: sentence, mode and reason, one by one."""
+    rows = _ROW.findall(MODES.read_text(encoding="utf-8"))
+    return {(number, mode, reason) for numbers, mode, reason in rows for number in numbers.split(", ")}
 
 
 def check_asked(numbers: Iterable[str], asked: int) -> None:

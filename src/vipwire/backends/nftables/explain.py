@@ -104,7 +104,7 @@ def _end(runs: Sequence[Run]) -> End:
 def _runs(table: Table, packet: Packet) -> list[Run]:
     """Walk once for each slot; slots that hold the same lead the same way, so that their walk is done once only."""
     first = run(table, packet)
-    if first.slot is None:
+    if first.slot is None or first.slot[0] in table.ranges:
         return [first, *(run(table, packet, choice) for choice in range(1, first.modulus))]
     name, key = first.slot
     known: dict[Object | None, Run] = {}
