@@ -58,7 +58,7 @@ class Cluster(Packets):
         watched = [f"--manifests={self._first}", f"--manifests={self.manifests}"]
         checks = mode.calm if calm else "1s"
         self.proxy = Proxy(mode, self.lab, node, folder, [*watched, *options], checks=checks)
-        self._witness = Witness(lambda: self.lab.inside(node), self.proxy.flags)
+        self._witness = Witness(lambda: self.lab.inside(node), self.proxy.flags, mode)
         self.nodes = {node.name: manifests.node(node) for node in self.topology.nodes}
         self._cidrs = [SERVICE_CIDR] if cidrs else []
         self._bundles: dict[str, list[Manifest]] = {}

@@ -5,7 +5,7 @@ vipwire.inspect, and shares nothing with the proxy. Reading all for each probe w
 that objects are read when something was written, and the kernel when something may have changed it. What disagrees
 with that is looked at anew before it counts: others, too, change the kernel.
 
-A mode without an `Explainer` is judged by the plan alone, while its proxy runs.
+A mode without an `Explainer`, and one that is `plan_only`, is judged by the plan alone, while its proxy runs.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.conformance.mode import Mode
 from tests.conformance.verdict import disagreement
 
 from vipwire.app.config import Config
@@ -58,8 +59,8 @@ class Witness:
     asked: ClassVar[Counter[str]] = Counter()
     """How many answers were judged, by the mode's name."""
 
-    def __init__(self, inside: Inside, flags: Sequence[str]) -> None:
-        self._inside = inside
+    def __init__(self, inside: Inside, flags: Sequence[str], mode: Mode) -> None:
+        self._inside, self._mode = inside, mode
         self._config: Config = build_config(parse_flags(flags)).config
         self._objects: _Objects | None = None
         self._kernel: Kernel | None = None
@@ -99,11 +100,12 @@ class Witness:
             return
         Witness.asked[self._config.proxy_mode.value] += 1
         after = self._explain(question.source, question.target, anew=True) if _remembers(before) else None
-        if disagreement(before, results, after, question.age):
+        relayed = self._mode.relays
+        if disagreement(before, results, after, question.age, relayed=relayed):
             self._look_again()
             now = self._explain(question.source, question.target)
             assert now is not None
-            words = disagreement(now, results, now if _remembers(now) else None)
+            words = disagreement(now, results, now if _remembers(now) else None, relayed=relayed)
             where = f"{question.source} to {question.target}"
             assert not words, f"explain is not true: {where}: {words}\n{_story(now, results)}"
 
@@ -147,7 +149,7 @@ class Witness:
 
     def _look(self, objects: "_Objects", family: Family) -> Situation:
         if family not in self._situations:
-            if self._kernel is None:
+            if self._kernel is None and not self._mode.plan_only:
                 self._kernel = Kernel(self._config)
             self._situations[family] = objects.situation(family, self._kernel)
         return self._situations[family]
@@ -188,7 +190,7 @@ class _Objects:
         for dirty in self._dirty.values():
             dirty.update(names)
 
-    def situation(self, family: Family, kernel: Kernel) -> Situation:
+    def situation(self, family: Family, kernel: Kernel | None) -> Situation:
         """Plan what has changed, and look at the kernel if the mode can explain what is there."""
         config, store = self._config, self._store
         addresses = tuple(item for item in read_addresses() if item.interface not in VIP_DEVICES)
@@ -216,10 +218,11 @@ class _Planned:
         for changed in self._planner.update(names, store.view):
             self._rendered.pop(changed, None)
 
-    def side(self, kernel: Kernel) -> Side:
+    def side(self, kernel: Kernel | None) -> Side:
         """Look at the kernel. A mode recognises what it has rendered, so that this comes first."""
         node, plans = self._planner.node, dict(self._planner.plans)
-        mode, explainer = kernel.modes.get(node.family), kernel.explainers.get(node.family)
+        mode = kernel.modes.get(node.family) if kernel else None
+        explainer = kernel.explainers.get(node.family) if kernel else None
         if mode is None or explainer is None:
             return Side(node.family, node, plans)
         self._rendered.update((name, mode.render(plan)) for name, plan in plans.items() if name not in self._rendered)

@@ -85,6 +85,10 @@ def _others(variant: str) -> Others:
 
 _CANNOT = {
     **WITHOUT_PORT_RANGES,
+    **dict.fromkeys(
+        ("S155", "S156"),
+        "iptables has no match that looks up a table: instead of maglev it chooses at random, and says so",
+    ),
     "S73": "a list of `-m recent` belongs to the chain of an endpoint, which all frontends of a Service port share",
     "S132": "the nat table sees the first packet of a connection only",
 }

@@ -106,6 +106,7 @@ IPVS = (
         _OTHERS,
         calm="60s",
         alarmed=False,
+        plan_only="now and then `explain` sees virtual servers without the servers that packets meet",
         tardy=True,
         flags=("--nodeport-addresses=primary",),  # by default it serves all, as kube-proxy's ipvs mode
     ),

@@ -4,13 +4,13 @@ What is said is what the kernel's objects would do (`walk`), or the plan where t
 While the kernel holds what is planned the two must say the same; what somebody has changed is the kernel's to say.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from vipwire.inspect.explanation import Explanation, agreement, bypassed, seen_source
 from vipwire.lab.outcome import Outcome, ProbeResult
 from vipwire.model.net import Address, format_address, format_endpoint, parse_address
-from vipwire.plan.plan import Target
 from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.explainer import End
 
@@ -27,14 +27,21 @@ _ENDS = {
 
 
 def disagreement(
-    explanation: Explanation, results: Sequence[ProbeResult], after: Explanation | None = None, age: float = 0.0
+    explanation: Explanation,
+    results: Sequence[ProbeResult],
+    after: Explanation | None = None,
+    age: float = 0.0,
+    *,
+    relayed: bool = False,
 ) -> str:
     """Say in what an explanation differs from what became of these connections, "" if in nothing.
 
     `after` is the explanation when they were over, where what a client did before decides; `age` is how many seconds
-    the first one was old when they began.
+    the first one was old when they began. Where connections are `relayed` endpoints see who does that.
     """
-    return next(_differences(explanation, results, after, age), "")
+    differences = _differences(explanation, results, after, age)
+    sources = () if relayed else _sources(explanation, results)
+    return next(itertools.chain(differences, sources), "")
 
 
 def _differences(
@@ -54,32 +61,33 @@ def _differences(
         target = explanation.packet.destination, explanation.packet.port
         yield from (f"it says untouched, and {_text(each)} answered" for each in answers if each != target)
     elif end is End.ANSWERED:
-        yield from _answers(explanation, results)
+        yield from _answers(explanation, answers)
         yield from _shares(explanation, answers)
         yield from _memories(explanation, answers, after, age)
 
 
-def _answers(explanation: Explanation, results: Sequence[ProbeResult]) -> Iterator[str]:
-    """Say who should not have answered, and who saw the client otherwise than is said."""
+def _answers(explanation: Explanation, answers: Iterable[Endpoint]) -> Iterator[str]:
+    """Say who should not have answered."""
     expected = _pool(explanation)
+    names = ", ".join(map(_text, expected))
+    yield from (
+        f"it names {names}, and {_text(endpoint)} answered" for endpoint in answers if endpoint not in expected
+    )
+
+
+def _sources(explanation: Explanation, results: Sequence[ProbeResult]) -> Iterator[str]:
+    """Say who saw the client otherwise than is said; while the kernel does not do what is planned, nothing is."""
+    if agreement(explanation)[0] is False:
+        return
     targets = {(target.address, target.port): target for target in explanation.pool}
     for result in results:
-        if not result.answer:
+        target = targets.get(_endpoint(result)) if result.answer else None
+        if target is None:
             continue
-        endpoint = _endpoint(result)
-        if endpoint not in expected:
-            yield f"it names {', '.join(map(_text, expected))}, and {_text(endpoint)} answered"
-        elif endpoint in targets:
-            yield from _source(explanation, targets[endpoint], result)
-
-
-def _source(explanation: Explanation, target: Target, result: ProbeResult) -> Iterator[str]:
-    if agreement(explanation)[0] is False:
-        return  # the plan's word on who is masqueraded is not the kernel's now
-    sees = seen_source(explanation, target)
-    if sees is None or result.saw != format_address(sees):
+        sees = seen_source(explanation, target)
         said = "nothing" if sees is None else format_address(sees)
-        yield f"it says that {target} sees {said}, and that saw {result.saw}"
+        if result.saw != said:
+            yield f"it says that {target} sees {said}, and that saw {result.saw}"
 
 
 def _shares(explanation: Explanation, answers: Sequence[Endpoint]) -> Iterator[str]:

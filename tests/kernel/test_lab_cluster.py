@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -190,16 +191,19 @@ def test_a_pod_answers_http(lab: Lab) -> None:
 
 
 def test_continuous_connections_report_those_that_failed(lab: Lab) -> None:
-    with lab.continuous("client", "10.244.1.12", 80, interval=0.001) as stream:
+    # One connection more than is looked for: that which is under way at a change may be of before it.
+    with lab.continuous("client", "10.244.1.12", 80, interval=0.001, timeout=10) as stream:
         stream.wait_for(10)
         assert stream.report.failures == ()
         lab.stop("pod-1b")
-        stream.wait_for(10)
+        stream.wait_for(11)
         lab.start("pod-1b")
-        stream.wait_for(10)
+        stream.wait_for(11)
     report = stream.report
     assert report.attempts == sum(report.pods.values()) + len(report.failures)
-    assert {failure.outcome for failure in report.failures} == {Outcome.REFUSED}
+    outcomes = Counter(failure.outcome for failure in report.failures)
+    assert outcomes[Outcome.REFUSED] >= 10
+    assert set(outcomes) <= {Outcome.REFUSED, Outcome.RESET}, "who was being served when the port closed is reset"
     assert report.pods["pod-1b"] >= 20
 
 
