@@ -104,6 +104,8 @@ def refusals(text: str, family: Family) -> dict[Refusal, int]:
             reason = _FIREWALL.get(chain)
         elif chain == "KUBE-IPVS-FILTER" and " -j REJECT" in rule:
             reason = Refusal.NO_ENDPOINTS if nobody in rule else Refusal.UNDEFINED_PORT if vips in rule else None
+        elif chain == "KUBE-NO-ENDPOINTS":
+            reason = Refusal.NO_ENDPOINTS
         if reason is not None:
             found[reason] = found.get(reason, 0) + int(counters[1:].partition(":")[0])
     return found

@@ -1,6 +1,7 @@
 """What of ipvs mode belongs to no Service: the sets, and the chains with their rules, which never change with one.
 
     mangle  OUTPUT       ▶ KUBE-PROXY-FIREWALL   as in filter, for what starts here: IPVS comes before filter there
+                         ▶ KUBE-NO-ENDPOINTS     counts whom IPVS will refuse
             PREROUTING   ▶ KUBE-LOCAL-POOL       clients outside get the mark of the pool of this node
     nat     PREROUTING, OUTPUT ▶ KUBE-SERVICES   mark for masquerading, by sets
             POSTROUTING  ▶ KUBE-POSTROUTING
@@ -58,7 +59,13 @@ class _Rules:
         return {
             "PREROUTING": [direct, _jump("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
             "FORWARD": [_jump("kubernetes direct server return", "KUBE-DIRECT-SEGMENTS")],
-            "OUTPUT": [_jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL"), direct],
+            "OUTPUT": [
+                _jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL"),
+                direct,
+                _jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS"),
+            ],
+            # Does nothing but count: IPVS itself refuses a connection from here that nobody answers, and tells nobody.
+            "KUBE-NO-ENDPOINTS": [f"-p tcp {_NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN"],
             "KUBE-DIRECT-RETURN": [f"-j SET --map-set {self._name(Set.DIRECT_RETURN)} dst,dst --map-mark"],
             "KUBE-DIRECT-SEGMENTS": [f"{answers} -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss {self._segment}"],
             "KUBE-LOCAL-POOL": [
