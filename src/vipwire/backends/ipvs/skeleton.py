@@ -64,7 +64,7 @@ class _Rules:
                 direct,
                 _jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS"),
             ],
-            # Does nothing but count: IPVS itself refuses a connection from here that nobody answers, and tells nobody.
+            # Only counts: a connection from here that nobody answers IPVS itself refuses, without a word to anybody.
             "KUBE-NO-ENDPOINTS": [f"-p tcp {_NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN"],
             "KUBE-DIRECT-RETURN": [f"-j SET --map-set {self._name(Set.DIRECT_RETURN)} dst,dst --map-mark"],
             "KUBE-DIRECT-SEGMENTS": [f"{answers} -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss {self._segment}"],
