@@ -234,7 +234,7 @@ class Half:
 class Link:
     """One connection of a client."""
 
-    __slots__ = ("client", "closed", "down", "owner", "peer", "server", "step", "target", "tried", "up")
+    __slots__ = ("client", "closed", "down", "early", "owner", "peer", "server", "step", "target", "tried", "up")
     target: Target
     server: _socket.socket
     up: Half
@@ -243,6 +243,7 @@ class Link:
     def __init__(self, owner: Owner, client: _socket.socket, peer: tuple[str, int]) -> None:
         self.owner, self.client, self.peer = owner, client, peer
         self.tried: tuple[Target, ...] = ()
+        self.early = b""
         self.step = -1
         self.closed = False
 
@@ -265,8 +266,9 @@ class Link:
             self.server = server
             code = server.connect_ex(target.sockaddr)
             if code in (0, errno.EINPROGRESS):
-                owner.loop.add(server.fileno(), self, EVENTS)
-                owner.dialled(self, self.step)
+                if not self._served_at_once():
+                    owner.loop.add(server.fileno(), self, EVENTS)
+                    owner.dialled(self, self.step)
                 return
             server.close()
             self._missed(code)
@@ -320,23 +322,58 @@ class Link:
                 return
         elif not mask & _WRITE:
             return
-        self.step = -1
-        owner, client, server = self.owner, self.client, self.server
-        owner.pool.connected(self.target)
-        self.up = Half(self, client, server, up=True)
-        self.down = Half(self, server, client, up=False)
+        self._connected()
+        owner, early = self.owner, self.early
         try:
-            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if greeting := owner.greeting(self):
-                server.send(greeting, _WRITE_NOW)
+            if greeting := owner.greeting(self) + early:
+                sent = self.server.send(greeting, _WRITE_NOW)
+                self.target.sent += max(0, sent - len(greeting) + len(early))
+                if sent < len(greeting):
+                    self.up.left, self.up.waiting = greeting[sent:], True
         except OSError:
             self.close()
             return
+        self.early = b""
         self.up.pump()
         if mask & _READ and not self.closed:
             self.down.pump(mask)
         if not self.closed:
-            owner.loop.add(client.fileno(), self, EVENTS)
+            owner.loop.add(self.client.fileno(), self, EVENTS)
+
+    def _connected(self) -> None:
+        self.step = -1
+        self.owner.pool.connected(self.target)
+        self.up = Half(self, self.client, self.server, up=True)
+        self.down = Half(self, self.server, self.client, up=False)
+        with suppress(OSError):
+            self.server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _served_at_once(self) -> bool:
+        """Try to give the endpoint what the client has sent by now: one on this machine has answered already.
+
+        Then half of the events of a short connection need not be waited for. What an endpoint that has not answered
+        cannot take yet is kept for whoever will.
+        """
+        if self.early or self.owner.greeting(self):
+            return False
+        try:
+            size = self.client.recv_into(_BUFFER, 0, _NOW)
+        except OSError:
+            return False  # nothing yet
+        if not size:
+            return False
+        try:
+            sent = self.server.send(_VIEW[:size], _WRITE_NOW)
+        except OSError:
+            self.early = bytes(_VIEW[:size])
+            return False
+        self._connected()
+        self.target.sent += sent
+        if sent < size:
+            self.up.left, self.up.waiting = bytes(_VIEW[sent:size]), True
+        self.owner.loop.add(self.server.fileno(), self, EVENTS)
+        self.owner.loop.add(self.client.fileno(), self, EVENTS)
+        return True
 
     def _redial(self, code: int) -> None:
         self.owner.loop.forget(self.server.fileno(), self.server)
