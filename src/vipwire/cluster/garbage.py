@@ -65,7 +65,7 @@ class GarbageCollector:
         self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never were, or are gone
         self._named.clear()
         for uid in list(self._gone):
-            await self._delete_all(self._dependents.get(uid, ()))
+            await self._release_all(self._dependents.get(uid, ()))
         self._gone = {uid for uid in self._gone if self._dependents.get(uid)}  # looked at again, until none is left
         for key, value in list(self._going.items()):
             with contextlib.suppress(ApiError):
@@ -113,11 +113,11 @@ class GarbageCollector:
         finalizers = meta.get("finalizers") or []
         if _ORPHAN in finalizers:
             for dependent in list(self._dependents.get(meta["uid"], ())):
-                await self._change(dependent, functools.partial(_without_owner, uid=meta["uid"]))
+                await self._change(dependent, functools.partial(_without_owners, uids=[meta["uid"]]))
             await self._change(key, functools.partial(_without_finalizer, name=_ORPHAN))
         elif _FOREGROUND in finalizers:
             dependents = list(self._dependents.get(meta["uid"], ()))
-            await self._delete_all(dependents)
+            await self._release_all(dependents)
             if not dependents:
                 await self._change(key, functools.partial(_without_finalizer, name=_FOREGROUND))
         if key.resource == NAMESPACES.id:
@@ -149,23 +149,28 @@ class GarbageCollector:
 
     async def _delete_all(self, keys: Iterable[Key]) -> None:
         """Delete objects, together: they share commits. What others have deleted already is done."""
-
-        async def delete(key: Key) -> None:
-            remaining = [uid for uid in self._owners.get(key, ()) if uid in self._uids]
-            if remaining and not self._is_foreground(remaining):  # another owner is still there
-                for uid in self._owners.get(key, ()):
-                    if uid not in self._uids:
-                        await self._change(key, functools.partial(_without_owner, uid=uid))
-                return
-            with contextlib.suppress(ApiError):
-                await self._registry.delete(BY_ID[key.resource], key.namespace, key.name, options=_OPTIONS)
-
         async with asyncio.TaskGroup() as tasks:
             for key in list(keys):
-                tasks.create_task(delete(key))
+                tasks.create_task(self._delete(key))
 
-    def _is_foreground(self, uids: Iterable[str]) -> bool:
-        return all(self._uids[uid] in self._going for uid in uids)
+    async def _delete(self, key: Key) -> None:
+        with contextlib.suppress(ApiError):
+            await self._registry.delete(BY_ID[key.resource], key.namespace, key.name, options=_OPTIONS)
+
+    async def _release_all(self, keys: Iterable[Key]) -> None:
+        """Delete dependents that have no other owner; take the names of owners that go out of those that have one."""
+        async with asyncio.TaskGroup() as tasks:
+            for key in list(keys):
+                leaving = [uid for uid in self._owners.get(key, ()) if not self._stays(uid)]
+                if len(leaving) == len(self._owners.get(key, ())):
+                    tasks.create_task(self._delete(key))
+                elif leaving:
+                    tasks.create_task(self._change(key, functools.partial(_without_owners, uids=leaving)))
+
+    def _stays(self, uid: str) -> bool:
+        """Tell whether an owner is there, and not only waiting for its dependents to go."""
+        going = self._going.get(self._uids[uid]) if uid in self._uids else None
+        return uid in self._uids and not (going and _FOREGROUND in (going["metadata"].get("finalizers") or ()))
 
     async def _change(self, key: Key, edit: Any) -> None:
         with contextlib.suppress(ApiError):
@@ -177,8 +182,8 @@ def _is_going(record: Record) -> bool:
     return bool(meta.get("deletionTimestamp"))
 
 
-def _without_owner(value: Object, uid: str) -> Object:
-    kept = [owner for owner in value["metadata"].get("ownerReferences") or () if owner["uid"] != uid]
+def _without_owners(value: Object, uids: Iterable[str]) -> Object:
+    kept = [owner for owner in value["metadata"].get("ownerReferences") or () if owner["uid"] not in uids]
     return value | {"metadata": value["metadata"] | {"ownerReferences": kept}}
 
 

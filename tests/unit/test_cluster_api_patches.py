@@ -1,0 +1,164 @@
+"""Patches and applies without a server: what becomes of a value."""
+
+from typing import Any
+
+import pytest
+
+from vipwire.cluster.api.apply import Owned, Ownership, Writer, apply, note_update, read_ownership, write_ownership
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.fieldset import from_fields, members, spell, to_fields
+from vipwire.cluster.api.kinds.pod import PODS
+from vipwire.cluster.api.kinds.service import SERVICES
+from vipwire.cluster.api.patch import json_patch, merge_patch
+from vipwire.cluster.api.strategic import strategic_patch
+
+BASE = {"a": {"b": [1, 2]}, "c/d": "e"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "result"),
+    [
+        ({"op": "add", "path": "/a/b/1", "value": 9}, {"a": {"b": [1, 9, 2]}, "c/d": "e"}),
+        ({"op": "add", "path": "/a/b/-", "value": 9}, {"a": {"b": [1, 2, 9]}, "c/d": "e"}),
+        ({"op": "add", "path": "", "value": 9}, 9),
+        ({"op": "remove", "path": "/c~1d"}, {"a": {"b": [1, 2]}}),
+        ({"op": "replace", "path": "/a/b/0", "value": 9}, {"a": {"b": [9, 2]}, "c/d": "e"}),
+        ({"op": "move", "from": "/a/b/0", "path": "/x"}, {"a": {"b": [2]}, "c/d": "e", "x": 1}),
+        ({"op": "copy", "from": "/a", "path": "/x"}, BASE | {"x": BASE["a"]}),
+        ({"op": "test", "path": "/a/b/0", "value": 1}, BASE),
+    ],
+)
+def test_json_patch(operation: dict[str, Any], result: Any) -> None:
+    before = repr(BASE)
+    assert json_patch(BASE, [operation]) == result
+    assert repr(BASE) == before
+
+
+@pytest.mark.parametrize(
+    ("operations", "code"),
+    [
+        ({}, 400),
+        ([7], 400),
+        ([{"op": "add", "path": "a", "value": 1}], 400),
+        ([{"op": "add", "path": "/a"}], 400),
+        ([{"op": "invent", "path": "/a"}], 400),
+        ([{"op": "remove", "path": "/none"}], 422),
+        ([{"op": "replace", "path": "/a/b/2", "value": 1}], 422),
+        ([{"op": "add", "path": "/a/b/4", "value": 1}], 422),
+        ([{"op": "add", "path": "/c~1d/x", "value": 1}], 422),
+        ([{"op": "test", "path": "/a/b/0", "value": 2}], 422),
+        ([{"op": "test", "path": "/a", "value": 1}] * 10_001, 413),
+    ],
+)
+def test_json_patches_that_do_not_fit(operations: Any, code: int) -> None:
+    with pytest.raises(ApiError) as refused:
+        json_patch(BASE, operations)
+    assert refused.value.code == code
+
+
+def test_merge_patch_is_that_of_its_rfc() -> None:
+    assert merge_patch({"a": "b", "c": {"d": 1, "e": 2}}, {"a": "z", "c": {"e": None}}) == {"a": "z", "c": {"d": 1}}
+    assert merge_patch({"a": [1]}, {"a": {"b": None, "c": 1}}) == {"a": {"c": 1}}
+    assert merge_patch({"a": 1}, [1]) == [1]
+
+
+PORTS: dict[str, Any] = {"spec": {"ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}], "type": "ClusterIP"}}
+A, B = PORTS["spec"]["ports"]
+
+
+@pytest.mark.parametrize(
+    ("patch", "ports"),
+    [
+        ([{"port": 2, "name": "z"}], [A, {"name": "z", "port": 2}]),
+        ([{"port": 3, "name": "c"}], [A, B, {"port": 3, "name": "c"}]),
+        ([{"port": 1, "$patch": "delete"}], [B]),
+        ([{"$patch": "replace"}, {"port": 9}], [{"port": 9}]),
+        ([{"$patch": "replace"}], []),
+        ([], [A, B]),
+    ],
+)
+def test_strategic_merge_of_a_list_with_keys(patch: list[Any], ports: list[Any]) -> None:
+    assert strategic_patch(PORTS, {"spec": {"ports": patch}}, SERVICES.type)["spec"]["ports"] == ports
+
+
+def test_strategic_merge_directives() -> None:
+    order = {"spec": {"$setElementOrder/ports": [{"port": 2}, {"port": 1}], "ports": [{"port": 1, "name": "x"}]}}
+    assert [p["port"] for p in strategic_patch(PORTS, order, SERVICES.type)["spec"]["ports"]] == [2, 1]
+    order = {"spec": {"$setElementOrder/ports": [{"port": 2}, {"port": 1}]}}
+    assert strategic_patch(PORTS, order, SERVICES.type)["spec"]["ports"] == [B, A]
+    meta = {"metadata": {"finalizers": ["a", "b"]}}
+    changes = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}}
+    assert strategic_patch(meta, changes, SERVICES.type)["metadata"]["finalizers"] == ["b", "c"]
+    assert strategic_patch(PORTS, {"spec": {"$patch": "replace", "type": "x"}}, SERVICES.type) == {
+        "spec": {"type": "x"}
+    }
+    assert strategic_patch(PORTS, {"spec": {"$retainKeys": ["type"]}}, SERVICES.type)["spec"] == {"type": "ClusterIP"}
+    volume = {"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}
+    changes = {"spec": {"volumes": [{"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/x"}}]}}
+    after = strategic_patch(volume, changes, PODS.type)["spec"]["volumes"]
+    assert after == [{"name": "v", "hostPath": {"path": "/x"}}]
+    for wrong in ({"$patch": "unknown"}, {"spec": {"ports": [{"name": "no key"}]}}):
+        with pytest.raises(ApiError):
+            strategic_patch(PORTS, wrong, SERVICES.type)
+
+
+def test_fields_are_written_as_kubernetes_does_and_read_again() -> None:
+    value = {"metadata": {"name": "x", "labels": {"a/b": "1"}}, "spec": {"ports": [{"port": 80, "name": "http"}]}}
+    found = members(value, SERVICES.type)
+    port = 'k:{"port":80,"protocol":"TCP"}'
+    written = to_fields(found)
+    assert written == {
+        "f:metadata": {"f:labels": {"f:a/b": {}}},
+        "f:spec": {"f:ports": {port: {".": {}, "f:name": {}, "f:port": {}}}},
+    }
+    assert set(from_fields(written)) == set(found)
+    assert spell(("f:spec", "f:ports", port, "f:name")) == '.spec.ports[port=80,protocol="TCP"].name'
+
+
+ME, OTHER = Writer("me", "Apply"), Writer("other", "Apply")
+
+
+def applied(
+    live: Any, wanted: Any, owned: Ownership, who: Writer = ME, *, force: bool = False
+) -> tuple[Any, Ownership]:
+    return apply(live, wanted, SERVICES.type, who, owned, force=force, now="now")
+
+
+def ports(*numbers: int) -> dict[str, Any]:
+    return {"spec": {"ports": [{"port": number, "name": f"p{number}"} for number in numbers]}}
+
+
+def test_what_is_not_applied_any_more_goes_unless_another_holds_it() -> None:
+    live, owned = applied({}, ports(1, 2), {})
+    live, owned = applied(live, ports(2, 3), owned, OTHER)
+    live, owned = applied(live, ports(3), owned)
+    assert live == ports(3, 2)
+    live, owned = applied(live, ports(3), owned, OTHER)
+    assert live == ports(3)
+    assert set(owned) == {ME, OTHER}
+
+
+def test_an_element_whose_keys_are_its_own_goes_as_a_whole() -> None:
+    live, owned = applied({}, {"status": {"podIPs": []}} | ports(1), {})
+    live, _ = applied(live, {"spec": {"type": "ClusterIP"}}, owned)
+    assert live["spec"] == {"type": "ClusterIP"}
+
+
+def test_a_conflict_is_about_values_and_force_takes_over() -> None:
+    live, owned = applied({}, {"spec": {"type": "NodePort"}}, {})
+    live, owned = applied(live, {"spec": {"type": "NodePort"}}, owned, OTHER)  # agreed: both hold it
+    with pytest.raises(ApiError) as refused:
+        applied(live, {"spec": {"type": "ClusterIP"}}, owned)
+    assert refused.value.message == 'Apply failed with 1 conflict: conflict with "other" using v1: .spec.type'
+    live, owned = applied(live, {"spec": {"type": "ClusterIP"}}, owned, force=True)
+    assert live == {"spec": {"type": "ClusterIP"}}
+    assert owned[OTHER] == Owned(frozenset(), "now")
+    assert [entry["manager"] for entry in write_ownership(owned)] == ["me"]
+
+
+def test_ownership_survives_being_written() -> None:
+    _, owned = applied({}, ports(1, 2), {})
+    owned = note_update(owned, Writer("editor"), ports(1, 2), ports(1), SERVICES.type, "later")
+    assert read_ownership(write_ownership(owned)) == {writer: held for writer, held in owned.items() if held.paths}
+    (mine,) = owned.values()
+    assert not any('"port":2' in step for path in mine.paths for step in path)
