@@ -16,7 +16,7 @@ from vipwire.backends.userspace.names import Front, Key, Rule, Value
 from vipwire.backends.userspace.render import render
 from vipwire.backends.userspace.settings import Choices
 from vipwire.backends.userspace.skeleton import node_objects
-from vipwire.model.net import Protocol
+from vipwire.model.net import Address, Protocol
 from vipwire.plan.plan import FrontendKey, ServicePlan
 from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, resolve
 from vipwire.reconcile.explainer import End, ObjectState, Walk
@@ -36,7 +36,7 @@ class Both(NamedTuple):
 
     def walk(self, packet: Packet) -> Walk:
         explainer = UserspaceExplainer(self.world.space.family)
-        return explainer.walk(self.objects, self.objects, packet, frozenset(self.world.space.local))
+        return explainer.walk(self.objects, self.objects, packet, frozenset(map(Address, self.world.space.local)))
 
 
 def both(world: World) -> Both:

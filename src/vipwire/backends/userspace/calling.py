@@ -5,6 +5,7 @@ import select
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from vipwire.backends.userspace.hearing import CREDENTIALS
@@ -26,6 +27,7 @@ from vipwire.model.net import Family
 _PATIENCE: Final = 10.0
 """Seconds for an answer: longer than any request takes on a loaded machine."""
 _START_PATIENCE: Final = 30.0
+_ATTEMPTS: Final = 3
 T = TypeVar("T", bound=Answer)
 
 
@@ -66,6 +68,13 @@ class Call:
 
         Raise OSError if it does not start.
         """
+        for _ in range(_ATTEMPTS):
+            with suppress(ConnectionError):  # there was one, and it has just ended
+                return cls._start(family, settings)
+        return cls._start(family, settings)
+
+    @classmethod
+    def _start(cls, family: Family, settings: Settings) -> "Call":
         call = cls.find(family)
         if call is not None:
             welcome = call.hello()

@@ -1,0 +1,300 @@
+"""Real tools of both variants and a real relay: what is written is read, packets arrive, and nothing is left."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from tests.fakes.values import cidr, endpoint, ip, named, node_plan, port, service, slice_of
+from tests.kernel.own_network import own_network, run
+
+from vipwire.backends.userspace.build import build, leftovers
+from vipwire.backends.userspace.calling import Call, relay_name
+from vipwire.backends.userspace.kernel import UserspaceBackend
+from vipwire.backends.userspace.messages import Hello, Retire, Welcome
+from vipwire.backends.userspace.names import Front, Key, Value
+from vipwire.backends.userspace.settings import Bind, Choices
+from vipwire.backends.userspace.tool import Variant
+from vipwire.errors import CommitError
+from vipwire.model.endpoint import EndpointPort, EndpointSlice
+from vipwire.model.net import Family, Protocol
+from vipwire.model.service import Service, TrafficPolicy
+from vipwire.plan.frontends import plan_service
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.reconciler import Reconciler
+
+pytestmark = pytest.mark.kernel
+
+NODE = {Family.IPV4: "192.168.0.2", Family.IPV6: "2001:db8::1"}
+VIP = {Family.IPV4: "10.96.0.1", Family.IPV6: "fd00:10:96::1"}
+EXTERNAL = {Family.IPV4: "198.18.0.1", Family.IPV6: "2001:db8:e::1"}
+RANGE = {Family.IPV4: "10.96.0.0/16", Family.IPV6: "fd00:10:96::/112"}
+_OPEN: list[UserspaceBackend] = []
+
+
+@pytest.fixture(autouse=True)
+def _namespace() -> Iterator[None]:
+    with own_network():
+        for family, bits in ((Family.IPV4, 32), (Family.IPV6, 128)):
+            run(f"ip address add {NODE[family]}/{bits} dev lo" + (" nodad" if family is Family.IPV6 else ""))
+            for reached in (RANGE[family], EXTERNAL[family]):
+                run(f"ip route add {reached} dev lo src {NODE[family]}")
+        try:
+            yield
+        finally:
+            while _OPEN:
+                _OPEN.pop().close()
+            for family in Family:
+                _end_relay(family)
+
+
+def _end_relay(family: Family) -> None:
+    call = Call.find(family)
+    if call is not None:
+        with suppress(OSError):
+            call.tell(Retire())
+        call.close()
+
+
+def _has_relay(family: Family) -> bool:
+    call = Call.find(family)
+    if call is not None:
+        call.close()
+    return call is not None
+
+
+@pytest.fixture(params=list(Family), ids=lambda family: family.value)
+def family(request: pytest.FixtureRequest) -> Family:
+    found: Family = request.param
+    return found
+
+
+def until(fact: Callable[[], object], patience: float = 30.0) -> None:
+    deadline = time.monotonic() + patience
+    while not fact():
+        assert time.monotonic() < deadline
+
+
+def opened(family: Family, choices: Choices = Choices()) -> UserspaceBackend:  # noqa: B008 - frozen
+    backend = build([family], choices, prepare=True)[family]
+    _OPEN.append(backend)
+    return backend
+
+
+def planned(family: Family, server: int, name: str = "web", node_port: int = 30080) -> ServicePlan:
+    """Plan a Service with a port of each kind whose only endpoint is a server on this node."""
+    subject = Service(
+        named(name),
+        (port(80, "http", node_port=node_port), port(53, "dns", Protocol.UDP)),
+        (ip(VIP[family]),),
+        external_ips=(ip(EXTERNAL[family]),),
+        external_policy=TrafficPolicy.LOCAL,
+    )
+    wired = [EndpointPort(each.name, each.protocol, server) for each in subject.ports]
+    here = endpoint(NODE[family], "node-1")
+    return plan_service(_node(family), subject, [slice_of(name, here, family=family, ports=wired)])
+
+
+def _node(family: Family) -> NodePlan:
+    return node_plan(
+        family,
+        address=ip(NODE[family]),
+        addresses=(ip(NODE[family]),),
+        service_cidrs=(cidr(RANGE[family]),),
+        port_ranges=False,
+    )
+
+
+def started(family: Family, *plans: ServicePlan, choices: Choices = Choices()) -> Reconciler[Key, Value]:  # noqa: B008
+    backend = opened(family, choices)
+    reconciler: Reconciler[Key, Value] = Reconciler(backend)
+    reconciler.desire_node(backend.render_node(_node(family)))
+    for plan in plans:
+        reconciler.desire(plan.name, plan)
+    return reconciler
+
+
+@pytest.fixture
+def server(family: Family) -> Iterator[socket.socket]:
+    kind = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
+    with socket.create_server((NODE[family], 0), family=kind) as listening:
+        listening.settimeout(20)
+        yield listening
+
+
+def answers(server: socket.socket, address: str, number: int) -> bool:
+    """Connect, and tell whether the server hears it."""
+    with socket.create_connection((address, number), timeout=20) as sock:
+        accepted, _ = server.accept()
+        with accepted:
+            sock.sendall(b"ping")
+            return accepted.recv(4) == b"ping"
+
+
+@pytest.mark.parametrize("variant", list(Variant), ids=lambda variant: variant.value)
+def test_a_new_process_finds_what_the_last_one_left_and_writes_nothing(
+    family: Family, variant: Variant, server: socket.socket
+) -> None:
+    program = "iptables" if family is Family.IPV4 else "ip6tables"
+    run(f"{program}-{variant.value} -t filter -N KUBE-IPTABLES-HINT")
+    plan = planned(family, server.getsockname()[1])
+    report = started(family, plan).sync()
+    assert report.added > 20
+    listed = run(f"{program}-{variant.value}-save")
+    again = started(family, plan)
+    report = again.sync()
+    assert (report.added, report.changed, report.removed) == (0, 0, 0)
+    assert report.observed is not None
+    assert run(f"{program}-{variant.value}-save") == listed
+    assert not again.verify()
+
+
+def test_packets_for_every_frontend_come_to_the_endpoint(family: Family, server: socket.socket) -> None:
+    started(family, planned(family, server.getsockname()[1])).sync()
+    loopback = "127.0.0.1" if family is Family.IPV4 else "::1"
+    for address, number in ((VIP[family], 80), (EXTERNAL[family], 80), (NODE[family], 30080), (loopback, 30080)):
+        assert answers(server, address, number), address
+
+
+def test_what_nobody_serves_is_refused_at_once(family: Family, server: socket.socket) -> None:
+    reconciler = started(family, planned(family, server.getsockname()[1]))
+    reconciler.sync()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((VIP[family], 81), timeout=20)
+    empty = plan_service(_node(family), service("web", VIP[family]), [])
+    reconciler.desire(empty.name, empty)
+    reconciler.sync()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((VIP[family], 80), timeout=20)
+
+
+def test_connections_outlive_the_proxy_and_the_service(family: Family, server: socket.socket) -> None:
+    plan = planned(family, server.getsockname()[1])
+    reconciler = started(family, plan)
+    reconciler.sync()
+    with socket.create_connection((VIP[family], 80), timeout=20) as sock:
+        accepted, _ = server.accept()
+        with accepted:
+            accepted.settimeout(20)
+            _OPEN.pop().close()
+            after = started(family, plan)
+            after.sync()
+            after.desire(plan.name, None)
+            after.sync()
+            sock.sendall(b"still there?")
+            assert accepted.recv(100) == b"still there?"
+
+
+def test_a_relay_that_dies_is_missed_and_another_takes_its_place(family: Family, server: socket.socket) -> None:
+    reconciler = started(family, planned(family, server.getsockname()[1]))
+    reconciler.sync()
+    call = Call.find(family)
+    assert call is not None
+    pid = call.ask(Hello(), Welcome).pid
+    call.close()
+    os.kill(pid, signal.SIGKILL)
+    until(reconciler.verify)
+    report = reconciler.sync()
+    assert report.added > 0
+    assert answers(server, VIP[family], 80)
+
+
+def test_a_taken_node_port_is_said_and_others_are_served(family: Family, server: socket.socket) -> None:
+    number = server.getsockname()[1]
+    kind = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
+    with socket.create_server((NODE[family], 0), family=kind) as other:
+        bad = planned(family, number, "taken", other.getsockname()[1])
+        good = plan_service(_node(family), service("good", VIP[family][:-1] + "9"), [_slice(family, "good", number)])
+        reconciler = started(family, bad, good)
+        reconciler.sync()
+        (name,) = reconciler.isolated
+        assert name == named("taken")
+        assert "is taken by another process" in str(reconciler.isolated[name])
+        assert answers(server, VIP[family][:-1] + "9", 80)
+    reconciler.retry()
+    reconciler.sync()
+    assert not reconciler.isolated
+    assert answers(server, VIP[family], 80)
+
+
+def _slice(family: Family, name: str, number: int) -> EndpointSlice:
+    wired = [EndpointPort("", Protocol.TCP, number)]
+    return slice_of(name, endpoint(NODE[family], "node-1"), family=family, ports=wired)
+
+
+def test_rules_that_are_refused_leave_everything_as_it_was(
+    family: Family, server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = opened(family)
+    reconciler: Reconciler[Key, Value] = Reconciler(backend)
+    reconciler.desire_node(backend.render_node(_node(family)))
+    reconciler.sync()
+    before = backend.observe()
+
+    def refuse(text: str) -> None:
+        raise CommitError("no", transaction=text)
+
+    plan = planned(family, server.getsockname()[1])
+    with monkeypatch.context() as patch:
+        patch.setattr(backend._tool, "restore", refuse)
+        reconciler.desire(plan.name, plan)
+        reconciler.sync()
+        assert list(reconciler.isolated) == [plan.name]
+    assert backend.observe() == before
+    reconciler.retry()
+    reconciler.sync()
+    assert answers(server, VIP[family], 80)
+
+
+def test_cleaning_up_leaves_nothing_of_ours_and_all_of_others(family: Family, server: socket.socket) -> None:
+    program = "iptables" if family is Family.IPV4 else "ip6tables"
+    run(f"{program}-nft -t nat -N OTHERS")
+    run(f"{program}-nft -t nat -A PREROUTING -j OTHERS")
+    before = run(f"{program}-nft-save -t nat")
+    started(family, planned(family, server.getsockname()[1])).sync()
+    (backend,) = leftovers([family])
+    assert backend.delete()
+    rules = [line for line in run(f"{program}-nft-save -t nat").splitlines() if not line.startswith("#")]
+    assert [line for line in rules if "KUBE" in line] == []
+    assert [line for line in before.splitlines() if "OTHERS" in line] == [line for line in rules if "OTHERS" in line]
+    until(lambda: not _has_relay(family))
+    assert not backend.delete()
+    backend.close()
+
+
+def test_without_rules_clients_reach_the_listeners_and_iptables_is_left_alone(
+    family: Family, server: socket.socket
+) -> None:
+    choices = Choices(bind=Bind.LOOPBACK)
+    started(family, planned(family, server.getsockname()[1]), choices=choices).sync()
+    address = "127.96.0.1" if family is Family.IPV4 else "::1"
+    assert answers(server, address, 80 if family is Family.IPV4 else 30080)
+    assert "KUBE" not in run("nft list ruleset")
+
+
+def test_looking_starts_no_relay(family: Family) -> None:
+    backend = build([family], Choices(), prepare=False)[family]
+    try:
+        assert not any(isinstance(key, Front) for key in backend.observe())
+        assert not _has_relay(family)
+        assert relay_name(family).endswith(family.value.lower())
+    finally:
+        backend.close()
+
+
+def test_traffic_is_counted_by_endpoint(family: Family, server: socket.socket) -> None:
+    plan = planned(family, server.getsockname()[1])
+    reconciler = started(family, plan)
+    reconciler.sync()
+    assert answers(server, VIP[family], 80)
+    with suppress(ConnectionRefusedError):
+        socket.create_connection((VIP[family], 81), timeout=20)
+    (backend,) = _OPEN
+    found = backend.counts([plan])
+    (count,) = (each for name, each in found.ports.items() if name.port == "http")
+    assert (count.connections, count.bytes) == (1, 4)
+    assert [reason.value for (reason, _), packets in found.refusals.items() if packets] == ["undefined-port"]
