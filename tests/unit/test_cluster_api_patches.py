@@ -82,12 +82,14 @@ def test_strategic_merge_of_a_list_with_keys(patch: list[Any], ports: list[Any])
 
 
 def test_strategic_merge_directives() -> None:
-    order = {"spec": {"$setElementOrder/ports": [{"port": 2}, {"port": 1}], "ports": [{"port": 1, "name": "x"}]}}
+    order: dict[str, Any] = {
+        "spec": {"$setElementOrder/ports": [{"port": 2}, {"port": 1}], "ports": [{"port": 1, "name": "x"}]}
+    }
     assert [p["port"] for p in strategic_patch(PORTS, order, SERVICES.type)["spec"]["ports"]] == [2, 1]
     order = {"spec": {"$setElementOrder/ports": [{"port": 2}, {"port": 1}]}}
     assert strategic_patch(PORTS, order, SERVICES.type)["spec"]["ports"] == [B, A]
     meta = {"metadata": {"finalizers": ["a", "b"]}}
-    changes = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}}
+    changes: dict[str, Any] = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}}
     assert strategic_patch(meta, changes, SERVICES.type)["metadata"]["finalizers"] == ["b", "c"]
     assert strategic_patch(PORTS, {"spec": {"$patch": "replace", "type": "x"}}, SERVICES.type) == {
         "spec": {"type": "x"}
@@ -97,6 +99,7 @@ def test_strategic_merge_directives() -> None:
     changes = {"spec": {"volumes": [{"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/x"}}]}}
     after = strategic_patch(volume, changes, PODS.type)["spec"]["volumes"]
     assert after == [{"name": "v", "hostPath": {"path": "/x"}}]
+    wrong: dict[str, Any]
     for wrong in ({"$patch": "unknown"}, {"spec": {"ports": [{"name": "no key"}]}}):
         with pytest.raises(ApiError):
             strategic_patch(PORTS, wrong, SERVICES.type)

@@ -13,7 +13,7 @@ CORE_PREFIX: Final = "io.k8s.api.core.v1"
 
 _TABLE: Final = """
 kind Pod | A workload with an address: a process, a container, a VM or another host.
-  spec PodSpec #2 | What is wanted.
+  spec PodSpec #2 default={} | What is wanted.
   status PodStatus #3 | What is the case.
 PodSpec | What a Pod consists of.
   activeDeadlineSeconds int64 #5 | Seconds that the Pod may run.
