@@ -145,7 +145,11 @@ def _general(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
+        pass
+    try:
         return x509.DNSName(name)
+    except ValueError as error:
+        raise ConfigError(f"--tls-san {name!r}: not a name that a certificate can have: {error}") from error
 
 
 def _load(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

@@ -1,0 +1,84 @@
+"""The certificate authority and the credentials: made once, kept, renewed, refused where they are broken."""
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from vipwire.cluster.access import IDENTITIES, load_tokens
+from vipwire.cluster.api.guard import Role
+from vipwire.cluster.ca import Authority
+from vipwire.errors import ConfigError
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def certificate(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def test_the_servers_certificate_is_good_for_its_names_and_signed(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, NOW)
+    made = certificate(authority.server(["localhost", "127.0.0.1", "::1"]).certificate)
+    made.verify_directly_issued_by(certificate(authority.pair.certificate))
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost"]
+    assert sorted(map(str, names.get_values_for_type(x509.IPAddress))) == ["127.0.0.1", "::1"]
+    usage = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
+
+
+def test_a_clients_certificate_says_who_and_which_groups(tmp_path: Path) -> None:
+    pair = Authority(tmp_path, NOW).client("view", "viewer", ("g1", "g2"))
+    assert certificate(pair.certificate).subject.rfc4514_string() == "CN=viewer,O=g2,O=g1"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_cert_chain(pair.certificate, pair.key)
+
+
+def test_what_is_good_is_kept_and_what_is_not_is_made_again(tmp_path: Path) -> None:
+    first = Authority(tmp_path, NOW)
+    pair = first.server(["localhost"])
+    authority, server = first.pair.certificate.read_bytes(), pair.certificate.read_bytes()
+    later = Authority(tmp_path, NOW + timedelta(days=300))
+    assert later.server(["localhost"]).certificate.read_bytes() == server
+    assert later.server(["localhost", "more"]).certificate.read_bytes() != server
+    renewed = pair.certificate.read_bytes()
+    near_its_end = Authority(tmp_path, NOW + timedelta(days=300 + 340))
+    assert near_its_end.server(["localhost"]).certificate.read_bytes() != renewed
+    assert near_its_end.pair.certificate.read_bytes() == authority
+
+
+def test_a_certificate_of_another_authority_is_replaced(tmp_path: Path) -> None:
+    pair = Authority(tmp_path, NOW).client("admin", "admin", ())
+    for name in ("ca.crt", "ca.key"):
+        (tmp_path / name).unlink()
+    authority = Authority(tmp_path, NOW)
+    authority.client("admin", "admin", ())
+    certificate(pair.certificate).verify_directly_issued_by(certificate(authority.pair.certificate))
+
+
+def test_names_that_no_certificate_can_have_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--tls-san 'bücher'"):
+        Authority(tmp_path, NOW).server(["bücher"])
+
+
+def test_tokens_are_written_once_and_read_as_kubernetes_does(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.csv"
+    users = load_tokens(path)
+    assert [user.name for user in users.values()] == [identity.user for identity in IDENTITIES]
+    assert load_tokens(path) == users
+    path.write_text('# a comment\nsecret,me,1,"system:masters,other"\nplain,you,2\n')
+    users = load_tokens(path)
+    assert users["secret"].groups == (Role.ADMIN.value, "other", "system:authenticated")
+    assert users["plain"].groups == ("system:authenticated",)
+
+
+@pytest.mark.parametrize("line", ["token", ",user,uid", "token,,uid", "a,b,c,d,e"])
+def test_a_broken_line_of_tokens_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "tokens.csv"
+    path.write_text(f"good,me,1\n{line}\n")
+    with pytest.raises(ConfigError, match=r"tokens\.csv: line 2: expected token,user,uid"):
+        load_tokens(path)
