@@ -7,9 +7,10 @@ from tests.conformance.mode import Mode
 from tests.conformance.mode_iptables import IPTABLES
 from tests.conformance.mode_ipvs import IPVS
 from tests.conformance.mode_nftables import NFTABLES
+from tests.conformance.mode_userspace import USERSPACE
 
 from vipwire.lab import kernel
 
-HERE: tuple[Mode, ...] = (*NFTABLES, *IPTABLES)
+HERE: tuple[Mode, ...] = (*NFTABLES, *IPTABLES, *USERSPACE)
 GUEST: tuple[Mode, ...] = (*IPVS,)
 MODES = GUEST if kernel.inside() else HERE
