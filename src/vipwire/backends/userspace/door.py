@@ -9,10 +9,11 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from vipwire.backends.userspace.balance import Pool
+from vipwire.backends.userspace.half import make_reset
 from vipwire.backends.userspace.limits import Room
 from vipwire.backends.userspace.loop import Lane, Loop
 from vipwire.backends.userspace.messages import Listener, Place
-from vipwire.backends.userspace.tcp import LADDER, make_reset
+from vipwire.backends.userspace.tcp import LADDER
 from vipwire.model.net import Address, Prefix, parse_address
 
 FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from vipwire.backends.userspace.door import AT_LIMIT, FULL, Door, Shared, accept
+from vipwire.backends.userspace.half import make_reset
 from vipwire.backends.userspace.header import header
 from vipwire.backends.userspace.messages import Listener
-from vipwire.backends.userspace.tcp import Link, make_reset
+from vipwire.backends.userspace.tcp import Link
 
 _BATCH: Final = 32
 _ORIGINAL_DST: Final = 80
