@@ -10,7 +10,9 @@ from tests.unit.cluster_here import SERVICES, Here, play, service
 from vipwire.cluster.api.admission import Admitted, Attempt, Operation
 from vipwire.cluster.api.errors import ApiError, refused
 from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
+from vipwire.cluster.api.kinds.service import SERVICES as SERVICE_KIND
 from vipwire.cluster.api.object import encoder
+from vipwire.cluster.api.registry import Options
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.cluster.store.record import Key, Write
 
@@ -190,5 +192,21 @@ def test_a_hook_changes_adds_refuses_and_is_taken_back(tmp_path: Path) -> None:
         assert hook.given == []
         with pytest.raises(ApiError):
             here.registry.read(CONFIG_MAPS, "default", "again")
+
+    play(tmp_path, scenario, hooks=(hook,))
+
+
+def test_who_stops_waiting_for_a_write_does_not_take_it_back(tmp_path: Path) -> None:
+    hook = Addresses()
+
+    async def scenario(here: Here) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(here.registry.create(SERVICE_KIND, "default", service("web"), Options()))
+            await asyncio.sleep(0)  # it begins, and waits for the disk
+            assert here.store.head(Key("services", "default", "web"))
+            asking.cancel()
+        await here.store.until(here.store.revision + 2)
+        assert (await here.send("GET", f"{SERVICES}/web"))[1]["spec"]["clusterIP"] == "10.0.0.1"
+        assert hook.given == ["10.0.0.1"]
 
     play(tmp_path, scenario, hooks=(hook,))

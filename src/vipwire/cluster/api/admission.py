@@ -8,10 +8,11 @@ A hook that keeps state of its own gives an `undo`, called if the write does not
 was only a dry run, or the disk did not take it.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.store.record import Write
@@ -46,6 +47,32 @@ class Admitted:
     also: tuple[Write, ...] = ()
     undo: Callable[[], None] | None = None
 
+    def take_back(self) -> None:
+        """Undo what the hook has noted for itself."""
+        if self.undo is not None:
+            self.undo()
+
+    @contextlib.contextmanager
+    def taken_back_on_error(self) -> Iterator[None]:
+        """Take it back if something raises."""
+        try:
+            yield
+        except BaseException:
+            self.take_back()
+            raise
+
+    def joined(self, later: "Admitted") -> "Admitted":
+        """Join what two steps have added; the later one is taken back first."""
+
+        def undo() -> None:
+            later.take_back()
+            self.take_back()
+
+        return Admitted((*self.also, *later.also), undo)
+
+
+NOTHING_ADDED: Final = Admitted()
+
 
 class Admission(Protocol):
     """A hook."""
@@ -62,20 +89,9 @@ class Admissions:
 
     def admit(self, attempt: Attempt) -> Admitted:
         """Run all; if one refuses, those before it are undone."""
-        also: list[Write] = []
-        undo: list[Callable[[], None]] = []
-
-        def undo_all() -> None:
-            for step in reversed(undo):
-                step()
-
+        admitted = NOTHING_ADDED
         for hook in self._hooks:
-            try:
-                admitted = hook.admit(attempt)
-            except BaseException:
-                undo_all()
-                raise
-            if admitted is not None:
-                also += admitted.also
-                undo += [admitted.undo] if admitted.undo else []
-        return Admitted(tuple(also), undo_all if undo else None)
+            with admitted.taken_back_on_error():
+                added = hook.admit(attempt)
+            admitted = admitted.joined(added) if added is not None else admitted
+        return admitted

@@ -13,14 +13,16 @@ In-process use, by controllers:
     await registry.delete(SERVICES, "default", "web")
 """
 
+import asyncio
 import copy
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from vipwire.cluster.api import apply as ssa
-from vipwire.cluster.api.admission import Admission, Admissions, Admitted, Attempt, Operation
+from vipwire.cluster.api.admission import NOTHING_ADDED, Admission, Admissions, Admitted, Attempt, Operation
 from vipwire.cluster.api.cells import format_time
 from vipwire.cluster.api.decode import Findings, decode
 from vipwire.cluster.api.errors import (
@@ -217,27 +219,23 @@ class Registry:
         new, old = attempt.new, attempt.old
         assert new is not None  # noqa: S101  # only deletions have none, and come by another way
         resource.prepare(new, old)
-        admitted = self._hooks.admit(attempt)
-        try:
+        admitted = self._hooks.admit(dataclasses.replace(attempt, dry_run=options.dry_run))
+        with admitted.taken_back_on_error():
             self._check(resource, new, old)
             if resource.counts_generations and old is not None and content(new) != content(old):
                 new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
             if writer is not None:
                 self._note(resource, new, old or {}, writer)
-            if record is not None and old is not None and _same(new, old) and not admitted.also:
-                return self._settled(Result(record), admitted)
-            if old is not None and _finished(new):
-                return await self._remove(resource, record, new, options, admitted)
-            if options.dry_run:
-                dry = Record(key_of(resource, attempt.namespace, attempt.name), 0, encoder(new)(self.store.revision))
-                return self._settled(Result(dry, created=old is None), admitted)
-            key = key_of(resource, attempt.namespace, attempt.name)
-            write = Write(key, encoder(new), record.revision if record else 0)
-            stored = await self._submit(write, *admitted.also)
-        except BaseException:
-            if admitted.undo:
-                admitted.undo()
-            raise
+        if record is not None and old is not None and _same(new, old) and not admitted.also:
+            admitted.take_back()
+            return Result(record)
+        if old is not None and _finished(new):
+            return await self._remove(resource, record, new, options, admitted)
+        key = key_of(resource, attempt.namespace, attempt.name)
+        if options.dry_run:
+            admitted.take_back()
+            return Result(Record(key, 0, encoder(new)(self.store.revision)), created=old is None)
+        stored = await self._submit(Write(key, encoder(new), record.revision if record else 0), admitted)
         return Result(stored, created=old is None)
 
     def _check(self, resource: Resource, new: Object, old: Object | None) -> None:
@@ -251,35 +249,31 @@ class Registry:
         record: Record | None,
         value: Object,
         options: Options,
-        admitted: Admitted | None = None,
+        admitted: Admitted = NOTHING_ADDED,
     ) -> Result:
         assert record is not None  # noqa: S101  # what is removed was there
-        if options.dry_run:
-            return Result(record, deleted=True)
         key = record.key
-        leaving = self._hooks.admit(Attempt(Operation.DELETE, resource, key.namespace, key.name, None, value))
-        also = (*(admitted.also if admitted else ()), *leaving.also)
-        try:
-            stored = await self._submit(Write(key, encoder(value), record.revision, deletes=True), *also)
-        except BaseException:
-            if leaving.undo:
-                leaving.undo()
-            raise
+        leaving = Attempt(Operation.DELETE, resource, key.namespace, key.name, None, value, dry_run=options.dry_run)
+        with admitted.taken_back_on_error():
+            admitted = admitted.joined(self._hooks.admit(leaving))
+        if options.dry_run:
+            admitted.take_back()
+            return Result(record, deleted=True)
+        stored = await self._submit(Write(key, encoder(value), record.revision, deletes=True), admitted)
         return Result(stored, deleted=True)
 
-    async def _submit(self, *writes: Write) -> Record:
+    async def _submit(self, write: Write, admitted: Admitted) -> Record:
+        """Hand a write to the store with what hooks have added. Who stops waiting for it does not take it back."""
         try:
-            return (await self.store.write(*writes))[0]
+            with admitted.taken_back_on_error():
+                done = self.store.submit((write, *admitted.also))
+            done.add_done_callback(lambda future: admitted.take_back() if future.exception() else None)
+            return (await asyncio.shield(done))[0]
         except ConflictError as error:
             about, name = error.key.resource, error.key.name
             raise (already_exists(about, name) if error.expected == 0 else conflict(about, name)) from None
         except StoreError as error:
             raise internal(str(error)) from error
-
-    def _settled(self, result: Result, admitted: Admitted) -> Result:
-        if admitted.undo:
-            admitted.undo()
-        return result
 
     def _note(self, resource: Resource, new: Object, old: Object, writer: ssa.Writer) -> None:
         """Keep managedFields. Who sends other ones than there are has its way; an empty list resets them."""
