@@ -81,6 +81,12 @@ def read_manifest(text: str, file: str) -> Manifest:
     return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
 
 
+def read_objects(text: str, file: str) -> Iterator[dict[str, object] | str]:
+    """Yield each object of a file, lists unfolded, or a text that says why there is none; DecodeError as above."""
+    for document in _parse(text, json_only=file.endswith(".json")):
+        yield from _objects(document, "", 0)
+
+
 def file_problem(file: str, place: str, message: str) -> Problem:
     """Make a problem of a whole file, or of a place in it that has no object's name."""
     return Problem("Manifest", ObjectName("", file), place, message)

@@ -40,9 +40,9 @@ def take_inventory(manifests: Iterable[Manifest], file_problems: Iterable[Proble
     return Inventory(objects, problems)
 
 
-def listed(inventory: Inventory) -> Iterator[Listed]:
+def listed(inventory: Inventory, kinds: Iterable[Kind] = Kind) -> Iterator[Listed]:
     """Tell everything: one `Listed` for every kind, empty ones too, since they end somebody's wait."""
-    for kind in Kind:
+    for kind in kinds:
         objects = tuple(value for (of, _), value in inventory.objects.items() if of is kind)
         problems = (problems for (of, _), problems in inventory.problems.items() if of is kind)
         yield Listed(kind, objects, tuple(problem for group in problems for problem in group))

@@ -27,7 +27,7 @@ from vipwire.kube.contact import Health
 from vipwire.kube.document import Manifest, file_problem, read_manifest
 from vipwire.kube.inventory import Inventory, differences, listed, take_inventory
 from vipwire.model.problem import Problem
-from vipwire.state.event import Event
+from vipwire.state.event import Event, Kind
 
 SUFFIXES = (".yaml", ".yml", ".json")
 SETTLE = 400
@@ -51,14 +51,24 @@ class _File:
 
 
 class ManifestSource:
-    """Reads and watches manifests. Raises ConfigError at once when a path does not exist."""
+    """Reads and watches manifests. Raises ConfigError at once when a path does not exist.
 
-    def __init__(self, paths: Iterable[Path], *, clock: Callable[[], float] = time.monotonic) -> None:
+    `read` makes a file's text into objects, of which `kinds` are told at start, for those who read other kinds.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[Path],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        read: Callable[[str, str], Manifest] = read_manifest,
+        kinds: Iterable[Kind] = Kind,
+    ) -> None:
         self._paths = tuple(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100 - keeps links
         for path in self._paths:
             if not path.exists():
                 raise ConfigError(f"--manifests: {path} does not exist (allowed: a folder or a file)")
-        self._clock = clock
+        self._clock, self._read_text, self._kinds = clock, read, tuple(kinds)
         self._files: dict[str, _File] = {}
         self._gone: dict[str, Problem] = {}
         self._synced = False
@@ -71,7 +81,7 @@ class ManifestSource:
     async def run(self, emit: Callable[[Event], None]) -> None:
         """Tell of everything once, then of changes, until cancelled. `emit` must be quick and must not raise."""
         inventory = await asyncio.to_thread(self._scan)
-        for first in listed(inventory):
+        for first in listed(inventory, self._kinds):
             emit(first)
         self._note_health(synced=True)
         while True:
@@ -159,7 +169,7 @@ class ManifestSource:
             signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             if known is not None and (known.signature == signature or _is_being_written(status)):
                 return known
-            manifest = read_manifest(Path(name).read_text(encoding="utf-8"), name)
+            manifest = self._read_text(Path(name).read_text(encoding="utf-8"), name)
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError, DecodeError) as error:

@@ -1,0 +1,153 @@
+"""`vipwire ingress`, and `vipwire ingress render`."""
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from vipwire.errors import ConfigError, VipwireError
+
+_BIND = re.compile(r"(\*|\d+\.\d+\.\d+\.\d+|\[?[0-9a-f:]+\]?)?:(\d{1,5})")
+_FLAGS: Final = (
+    click.option("--manifests", multiple=True, type=click.Path(path_type=Path), help="Files or folders of objects."),
+    click.option("--kubeconfig", type=click.Path(path_type=Path), help="How to reach the API server."),
+    click.option("--master", default="", help="URL of the API server."),
+    click.option("--ingress-class", default="vipwire", show_default=True, help="The class that is ours."),
+    click.option(
+        "--controller", default="vipwire.io/ingress", show_default=True, help="Our IngressClasses' controller."
+    ),
+    click.option("--watch-ingress-without-class", is_flag=True, help="Serve Ingresses that name no class, too."),
+    click.option("--http", default="*:80", show_default=True, help="Where to listen for HTTP; empty for nowhere."),
+    click.option("--https", default="*:443", show_default=True, help="Where to listen for HTTPS; empty for nowhere."),
+    click.option("--accept-proxy", is_flag=True, help="Clients come with a PROXY protocol header."),
+    click.option("--access-log", default="", help="Log requests as JSON: to stdout, or to ADDRESS:PORT of a syslog."),
+    click.option("--cookie-key", default="vipwire", envvar="VIPWIRE_COOKIE_KEY", help="Secret of affinity cookies."),
+    click.option("--threads", default=0, help="Threads of HAProxy; 0 is one for each CPU."),
+    click.option("--max-connections", default=0, help="Most connections at once; 0 leaves it to HAProxy."),
+    click.option("--default-certificate", type=click.Path(path_type=Path), help="PEM file with certificate and key."),
+    click.option(
+        "--run-dir", type=click.Path(path_type=Path), default=Path("/run/vipwire-ingress"), show_default=True
+    ),
+)
+
+
+def _flags(command: Any) -> Any:
+    for option in reversed(_FLAGS):
+        command = option(command)
+    return command
+
+
+@click.group(invoke_without_command=True)
+@_flags
+@click.option("--haproxy", default="haproxy", show_default=True, help="The program.")
+@click.option("--publish-address", multiple=True, help="Address or name for status.loadBalancer; may be repeated.")
+@click.option("--metrics-bind-address", default="127.0.0.1:10254", show_default=True, help="Metrics and /healthz.")
+@click.option("--reload-pause", default=1.0, show_default=True, help="Least seconds between two reloads.")
+@click.option("--grace", default=30.0, show_default=True, help="Seconds that connections have when it ends.")
+@click.option("--leave-running", is_flag=True, help="Leave HAProxy running at the end; the next start takes it over.")
+@click.option("-v", "verbosity", default=0, help="Verbosity of the log.")
+@click.pass_context
+def ingress(context: click.Context, /, **given: Any) -> None:
+    """Serve Ingresses with HAProxy, which is started, configured and watched.
+
+    Hosts, paths, endpoints and certificates are changed while it runs; HAProxy is reloaded, without losing a
+    connection, only for what it cannot take at run time.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from vipwire.app import log  # noqa: PLC0415  # not for --help
+    from vipwire.app.config_sections import Logging  # noqa: PLC0415
+    from vipwire.ingress.run.app import run_ingress  # noqa: PLC0415
+
+    log.configure(Logging(verbosity=given["verbosity"]))
+    try:
+        status = run_ingress(_options(given))
+    except VipwireError as error:
+        raise click.ClickException(str(error)) from error
+    sys.exit(status)
+
+
+@ingress.command()
+@_flags
+@click.option("--output-dir", type=click.Path(path_type=Path), help="Write haproxy.cfg, maps and certificates there.")
+def render(output_dir: Path | None, **given: Any) -> None:
+    """Print the configuration for people who run HAProxy themselves.
+
+    With --output-dir all files are written there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
+    """
+    from vipwire.ingress.run.app import render_once  # noqa: PLC0415  # not for --help
+
+    try:
+        folder = (output_dir or given["run_dir"]).absolute()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files, problems = asyncio.run(render_once(_options({**given, "run_dir": folder})))
+    except VipwireError as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
+    for problem in problems:
+        click.echo(problem, err=True)
+    if output_dir is None:
+        click.echo(files[0][1], nl=False)
+        return
+    for name, content in files:
+        target = folder / name
+        target.touch(mode=0o600)
+        target.write_text(content, encoding="ascii")
+
+
+def _options(given: dict[str, Any]) -> Any:
+    from vipwire.ingress.haproxy.layout import Layout  # noqa: PLC0415  # not for --help
+    from vipwire.ingress.haproxy.words import plain  # noqa: PLC0415
+    from vipwire.ingress.plan.planner import Setting  # noqa: PLC0415
+    from vipwire.ingress.run.app import Options  # noqa: PLC0415
+
+    folder = given["run_dir"].absolute()
+    for flag in ("cookie_key", "access_log"):
+        if given[flag]:
+            _checked(flag, plain, given[flag])
+    _checked("run_dir", plain, str(folder))
+    layout = Layout(
+        str(folder),
+        f"{folder}/haproxy.sock",
+        _bind("--http", given["http"]),
+        _bind("--https", given["https"]),
+        given["accept_proxy"],
+        given["access_log"],
+        given["cookie_key"],
+        given["threads"],
+        given["max_connections"],
+    )
+    if not layout.http and not layout.https:
+        raise ConfigError("--http and --https are both empty: there is nothing to serve")
+    return Options(
+        folder,
+        layout,
+        Setting(given["ingress_class"], given["controller"], given["watch_ingress_without_class"]),
+        given["manifests"],
+        given["kubeconfig"],
+        given["master"],
+        given.get("haproxy", "haproxy"),
+        given["default_certificate"],
+        given.get("publish_address", ()),
+        given.get("metrics_bind_address", ""),
+        given.get("reload_pause", 1.0),
+        given.get("grace", 0.0),
+        given.get("leave_running", False),
+    )
+
+
+def _checked(flag: str, check: Any, text: str) -> None:
+    try:
+        check(text)
+    except ValueError as error:
+        raise ConfigError(f"--{flag.replace('_', '-')}: {error} (allowed: letters, digits, _.:/@+,=*-)") from error
+
+
+def _bind(flag: str, text: str) -> str:
+    if text and (not (match := _BIND.fullmatch(text)) or not 0 < int(match[2]) < 65536):
+        raise ConfigError(f"{flag}: {text!r} is no address (allowed: *:80, 192.0.2.1:80, [2001:db8::1]:80)")
+    return text

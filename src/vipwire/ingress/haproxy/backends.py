@@ -1,0 +1,214 @@
+"""A pool as a section `backend`: everything in it but the servers' addresses, which change while HAProxy runs."""
+
+import hashlib
+from collections.abc import Iterator
+
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.slots import Slots
+from vipwire.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
+from vipwire.ingress.plan.policy import Affinity, Algorithm, Cors, Hsts, Limit, Policy, Protocol, ProxyProtocol
+from vipwire.ingress.plan.sites import Pool, Server
+from vipwire.ingress.watch.objects import Usability
+from vipwire.model.net import Prefix, format_address
+
+_PROTOCOLS = {
+    Protocol.HTTP: "",
+    Protocol.HTTPS: " ssl verify none",
+    Protocol.H2: " proto h2",
+    Protocol.H2S: " ssl verify none alpn h2",
+}
+_PROXY = {ProxyProtocol.NO: "", ProxyProtocol.V1: " send-proxy", ProxyProtocol.V2: " send-proxy-v2"}
+_WORDS_IN_A_LINE = 20
+
+
+def backend_text(pool: Pool, layout: Layout) -> str:
+    """Write a backend without its servers."""
+    policy = pool.policy
+    lines = [line("backend {}", plain(pool.name), indent=0), *_balance(policy, layout)]
+    lines += [line(f"timeout {name} {{}}", plain(f"{value}ms")) for name, value in policy.timeouts]
+    if policy.retries is not None:
+        lines.append(line("retries {}", plain(policy.retries)))
+    if not policy.redispatch or (policy.affinity and not policy.affinity.change_on_failure):
+        lines.append(line("no option redispatch"))
+    lines += [*_check(policy), *_guards(policy, layout), *_requests(policy), *_responses(policy)]
+    lines.append(line("default-server " + _server_words(policy)))
+    return "\n".join(lines) + "\n"
+
+
+def server_text(pool: Pool, slots: Slots) -> str:
+    """Write a backend's servers. A weight of 0 drains: only those come who are bound to it."""
+    if pool.external:
+        port = pool.port.target or pool.port.number
+        where = plain(f"{pool.external}:{port}")
+        return line("server s1 {} resolvers cluster init-addr last,libc,none weight 16", where) + "\n"
+    return "".join(f"    server s{number} {_slot(slot)}\n" for number, slot in enumerate(slots, 1))
+
+
+def weight_of(server: Server) -> int:
+    """Tell the weight to give to a server."""
+    return server.weight if server.endpoint.use is Usability.READY else 0
+
+
+def _slot(slot: Server | None) -> str:
+    if slot is None:
+        return "127.0.0.1:1 weight 16 disabled"
+    address = format_address(slot.endpoint.address)
+    return f"{address}:{slot.port} weight {weight_of(slot)}"
+
+
+def _server_words(policy: Policy) -> str:
+    words = "inter 2s"
+    if policy.check:
+        check = policy.check
+        words = f"check inter {check.interval}ms rise {check.rise} fall {check.fall}"
+        if policy.protocol is Protocol.H2:
+            words += " check-proto h2"
+    return words + _PROTOCOLS[policy.protocol] + _PROXY[policy.proxy_protocol]
+
+
+def _balance(policy: Policy, layout: Layout) -> Iterator[str]:
+    balance = policy.balance
+    if balance.algorithm is Algorithm.HEADER:
+        yield line("balance hdr({})", plain(balance.header))
+    else:
+        yield line("balance {}", plain(balance.algorithm.value))
+    if balance.algorithm not in (Algorithm.ROUND_ROBIN, Algorithm.LEAST_CONNECTIONS):
+        yield line("hash-type consistent")
+    if policy.affinity:
+        yield from _cookie(policy.affinity, layout)
+
+
+def _cookie(affinity: Affinity, layout: Layout) -> Iterator[str]:
+    """Bind to an address by a digest of it: the same after a reload, a restart, and in every replica."""
+    words = " secure" if affinity.secure else ""
+    attributes = []
+    if affinity.max_age is not None:
+        attributes.append(f"Max-Age={affinity.max_age}")
+    if affinity.same_site is not None:
+        attributes.append(f"SameSite={affinity.same_site.value}")
+    attached = Word("".join(f" attr {plain(each)}" for each in attributes))
+    form = f"cookie {{}} insert indirect nocache httponly dynamic{words}{{}}"
+    yield line(form, plain(affinity.name), attached)
+    yield line("dynamic-cookie-key {}", plain(layout.cookie_key))
+
+
+def _check(policy: Policy) -> Iterator[str]:
+    if policy.check:
+        yield line("option httpchk")
+        yield line("http-check send meth GET uri {}", quoted(policy.check.path))
+
+
+def _sources(name: str, prefixes: tuple[Prefix, ...]) -> Iterator[str]:
+    for start in range(0, len(prefixes), _WORDS_IN_A_LINE):
+        chosen = prefixes[start : start + _WORDS_IN_A_LINE]
+        yield line(f"acl {name} src {{}}", plains(str(prefix) for prefix in chosen))
+
+
+def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
+    """Write what keeps requests away, cheapest first."""
+    if policy.deny:
+        yield from _sources("denied", policy.deny)
+        yield line("http-request deny deny_status 403 if denied")
+    if policy.allow:
+        yield from _sources("allowed", policy.allow)
+        yield line("http-request deny deny_status 403 unless allowed")
+    if policy.limit:
+        yield from _limit(policy.limit)
+    if policy.https:
+        where = Word(f"https://%[var(txn.host)]{layout.https_suffix}%[pathq]")
+        yield line("http-request redirect location {} code 308 unless {{ ssl_fc }}", where)
+    if policy.body_size is not None:
+        size = plain(policy.body_size)
+        yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", size)
+    if policy.cors:
+        yield from _cors_request(policy.cors)
+    if policy.login:
+        users = plain(userlist_name(policy))
+        yield line("http-request auth realm {} unless {{ http_auth({}) }}", quoted(policy.login.realm or "-"), users)
+        yield line("http-request del-header Authorization")
+
+
+def _limit(limit: Limit) -> Iterator[str]:
+    yield line(
+        "stick-table type ipv6 size 100k expire {} store conn_cur,http_req_rate({})",
+        plain(f"{max(10, 2 * limit.seconds)}s"),
+        plain(f"{limit.seconds}s"),
+    )
+    yield line("http-request track-sc0 src")
+    if limit.requests is not None:
+        yield line("http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {} }}", plain(limit.requests))
+    if limit.connections is not None:
+        yield line("http-request deny deny_status 429 if {{ sc_conn_cur(0) gt {} }}", plain(limit.connections))
+
+
+def userlist_name(policy: Policy) -> str:
+    """Name the list of users of a policy, by its content."""
+    text = repr(policy.login and policy.login.users)
+    return f"users-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def userlist_text(policy: Policy) -> str:
+    """Write the list of users of a policy."""
+    users = policy.login.users if policy.login else ()
+    lines = [line("userlist {}", plain(userlist_name(policy)), indent=0)]
+    lines += [line("user {} password {}", plain(name), quoted(digest)) for name, digest in users]
+    return "\n".join(lines) + "\n"
+
+
+def _cors_request(cors: Cors) -> Iterator[str]:
+    yield line("acl preflight method OPTIONS")
+    for origin in cors.origins:
+        if origin == "*":
+            yield line("acl origin_allowed req.hdr(origin) -m found")
+        elif "*." in origin:
+            scheme, _, domain = origin.partition("*")
+            pattern = f"^{scheme}[a-z0-9.-]+{domain.replace('.', chr(92) + '.')}$"
+            yield line("acl origin_allowed req.hdr(origin) -m reg {}", quoted(pattern))
+        else:
+            yield line("acl origin_allowed req.hdr(origin) -m str {}", plain(origin))
+    wildcard = "*" in cors.origins and not cors.credentials
+    value = "str(*)" if wildcard else "req.hdr(origin)"
+    yield line(f"http-request set-var(txn.origin) {value} if origin_allowed")
+    yield line(
+        "http-request return status 204 hdr Access-Control-Allow-Methods {} hdr Access-Control-Allow-Headers {}"
+        " hdr Access-Control-Max-Age {} hdr Access-Control-Allow-Origin %[var(txn.origin)]"
+        " hdr Vary Origin{} if preflight {{ var(txn.origin) -m found }}",
+        literal(", ".join(cors.methods)),
+        literal(", ".join(cors.headers)),
+        plain(cors.max_age),
+        Word(" hdr Access-Control-Allow-Credentials true" if cors.credentials else ""),
+    )
+
+
+def _requests(policy: Policy) -> Iterator[str]:
+    for name in policy.remove_request:
+        yield line("http-request del-header {}", plain(name))
+    for name, value in policy.set_request:
+        yield line("http-request set-header {} {}", plain(name), literal(value))
+    if policy.rewrite:
+        pattern, target = policy.rewrite.pattern, policy.rewrite.target
+        yield line("http-request replace-path {} {}", quoted(pattern), literal(target))
+
+
+def _responses(policy: Policy) -> Iterator[str]:
+    if policy.cors:
+        found = "if {{ var(txn.origin) -m found }}"
+        yield line(f"http-response set-header Access-Control-Allow-Origin %[var(txn.origin)] {found}")
+        yield line(f"http-response add-header Vary Origin {found}")
+        if policy.cors.credentials:
+            yield line(f"http-response set-header Access-Control-Allow-Credentials true {found}")
+        if policy.cors.expose:
+            exposed = literal(", ".join(policy.cors.expose))
+            yield line(f"http-response set-header Access-Control-Expose-Headers {{}} {found}", exposed)
+    if policy.hsts:
+        value = literal(_hsts(policy.hsts))
+        yield line("http-response set-header Strict-Transport-Security {} if {{ ssl_fc }}", value)
+    for name in policy.remove_response:
+        yield line("http-response del-header {}", plain(name))
+    for name, text in policy.set_response:
+        yield line("http-response set-header {} {}", plain(name), literal(text))
+
+
+def _hsts(hsts: Hsts) -> str:
+    parts = (f"max-age={hsts.max_age}", "includeSubDomains" * hsts.subdomains, "preload" * hsts.preload)
+    return "; ".join(part for part in parts if part)

@@ -1,0 +1,117 @@
+"""Everything that HAProxy is to have: the text, the maps, the certificates, and which server is in which slot.
+
+What can change while it runs (slots, maps, certificates) stands apart from what cannot (`Shape`).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
+from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, frontend_text, process_text
+from vipwire.ingress.haproxy.layout import MAPS, Layout
+from vipwire.ingress.haproxy.slots import Slots
+from vipwire.ingress.plan.sites import Certificate, Match, Pool, Route, SitePlan
+
+DEFAULT_CERTIFICATE = "default.pem"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What only a reload can change. `backends` is text by pool, `slots` their number of servers."""
+
+    frontend: str
+    users: str
+    expressions: tuple[tuple[str, str], ...]
+    backends: Mapping[str, str]
+    slots: Mapping[str, int]
+    certificates: Mapping[str, tuple[str, ...]]
+    """The hosts of each certificate."""
+    resolve: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """All of it, for one `Layout`. `certificates` is PEM by file name."""
+
+    layout: Layout
+    shape: Shape
+    pools: Mapping[str, Pool]
+    slots: Mapping[str, Slots]
+    maps: Mapping[str, Mapping[str, str]]
+    certificates: Mapping[str, str] = field(repr=False)
+
+    def text(self, mark: str) -> str:
+        """Write haproxy.cfg. `mark` is what the process will tell about itself."""
+        return "\n".join(part for _, part in self.parts(mark))
+
+    def parts(self, mark: str) -> Iterator[tuple[str, str]]:
+        """Write haproxy.cfg in parts, each with the pool that it belongs to, or an empty text."""
+        yield "", process_text(self.layout, mark, resolve=self.shape.resolve)
+        if self.shape.users:
+            yield "", self.shape.users
+        yield "", self.shape.frontend
+        for name, text in self.shape.backends.items():
+            yield name, text + server_text(self.pools[name], self.slots[name])
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        """Write the files beside it: name and content."""
+        for name in MAPS:
+            yield f"{name}.map", "".join(f"{key} {value}\n" for key, value in self.maps[name].items())
+        yield from self.certificates.items()
+        yield "certificates.list", self.certificate_list()
+
+    def certificate_list(self) -> str:
+        """Write the list of certificates with the names for which each is served; the first is the default."""
+        lines = [self.layout.certificate_file(DEFAULT_CERTIFICATE)]
+        lines += [
+            " ".join((self.layout.certificate_file(name), *hosts))
+            for name, hosts in self.shape.certificates.items()
+            if name != DEFAULT_CERTIFICATE
+        ]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def configure(plan: SitePlan, slots: Mapping[str, Slots], layout: Layout, default_pem: str) -> Configuration:
+    """Make a configuration. `slots` has every pool's; `default_pem` is served where no other certificate fits."""
+    maps = make_maps(plan)
+    pools = {pool.name: pool for pool in plan.pools}
+    users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
+    certificates = (Certificate(DEFAULT_CERTIFICATE, default_pem), *plan.certificates)
+    shape = Shape(
+        frontend_text(layout, plan.splits),
+        "\n".join(users[name] for name in sorted(users)),
+        tuple(maps["expressions"].items()),
+        {name: backend_text(pool, layout) for name, pool in pools.items()},
+        {name: len(slots[name]) for name in pools},
+        {each.name: each.hosts for each in certificates},
+        any(pool.external for pool in plan.pools),
+    )
+    pems = {each.name: each.pem for each in certificates}
+    return Configuration(layout, shape, pools, {name: slots[name] for name in pools}, maps, pems)
+
+
+def make_maps(plan: SitePlan) -> dict[str, dict[str, str]]:
+    """Make the maps that lead a request to its backend; `haproxy.frontend` tells how they are asked."""
+    maps: dict[str, dict[str, str]] = {name: {} for name in MAPS}
+    maps["sites"] = {site: site for site in sorted(plan.sites)}
+    for route in sorted(plan.routes, key=_longest_first):
+        match route.match:
+            case Match.EXACT:
+                maps["exact"][f"{route.site}{route.path}"] = route.target
+            case Match.PREFIX:
+                maps["prefixes"][f"{route.site}{route.path}/"] = route.target
+            case Match.EXPRESSION:
+                maps["expressions"][expression_of(route)] = route.target
+    if plan.default:
+        maps["default"][DEFAULT_KEY] = plan.default
+    return maps
+
+
+def expression_of(route: Route) -> str:
+    """Write the regular expression of a site and its path; like nginx's, it need not reach the path's end."""
+    return f"^{re.escape(route.site)}{route.path.removeprefix('^')}"
+
+
+def _longest_first(route: Route) -> tuple[int, str, str]:
+    return -len(route.path), route.site, route.path

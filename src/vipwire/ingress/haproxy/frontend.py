@@ -1,0 +1,161 @@
+"""The constant part of a configuration: process, defaults, and how a request finds its backend.
+
+Hosts and paths are data in maps, not rules, so that a new one is a runtime command:
+
+    host ─▶ sites.map ─▶ site ┬─ exact.map[site + path]               a rule of type Exact
+                              ├─ expressions.map[site + path]         regular expressions, the longest first
+                              ├─ prefixes.map[longest of site + path + "/"]   whole elements: /foo/ is in /foo/bar/
+                              └─ default.map                          a default backend
+
+A host that has rules of its own never falls to those of a wildcard, and a wildcard's never to those without a host
+(networking.k8s.io/v1 IngressRule.host): there only the default backend is left. A wildcard stands for one label.
+"""
+
+from collections.abc import Iterator
+
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.words import Word, line, plain, quoted
+from vipwire.ingress.plan.sites import UNAVAILABLE, Split
+
+NOWHERE = "nowhere"
+DEFAULT_KEY = "default"
+_LOG_FORMAT = (
+    '{"time":"%[date,ltime(%Y-%m-%dT%H:%M:%S%z)]","client":"%[src]","host":"%[var(txn.host),json(utf8s)]",'
+    '"method":"%[var(txn.method),json(utf8s)]","path":"%[var(txn.path),json(utf8s)]","status":%ST,'
+    '"backend":"%b","server":"%[srv_name]","ms":%Ta,"bytes":%B,"tls":"%sslv"}'
+)
+
+
+def process_text(layout: Layout, mark: str, *, resolve: bool) -> str:
+    """Write `global`, `defaults` and resolvers. `mark` is what the process tells about itself, to be known by."""
+    return "\n".join([*_global(layout, mark), *_defaults(), *(_resolvers() if resolve else ())]) + "\n"
+
+
+def _global(layout: Layout, mark: str) -> Iterator[str]:
+    yield "global"
+    yield line("description {}", plain(mark))
+    yield line("stats socket {} mode 600 level admin expose-fd listeners", quoted(layout.socket))
+    yield line("stats timeout 1m")
+    yield line("hard-stop-after 30m")
+    yield line("ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets")
+    yield line("ssl-server-verify none")
+    yield line("tune.ssl.default-dh-param 2048")
+    yield line("tune.http.logurilen 4096")
+    yield line("tune.maxrewrite 8192")
+    yield line("tune.bufsize 32768")
+    if layout.threads:
+        yield line("nbthread {}", plain(layout.threads))
+    if layout.connections:
+        yield line("maxconn {}", plain(layout.connections))
+    if layout.access_log == "stdout":
+        yield line("log stdout format raw local0 info")
+    elif layout.access_log:
+        yield line("log {} format raw local0 info", plain(layout.access_log))
+
+
+def _defaults() -> Iterator[str]:
+    yield "defaults"
+    yield line("mode http")
+    # A request that can be repeated without harm is, where a server turns out to be gone.
+    yield line("retries 3")
+    yield line("option redispatch 1")
+    yield line("retry-on conn-failure empty-response")
+    # A client's idle connection must not be closed under a request that is on its way, when HAProxy is replaced.
+    yield line("option idle-close-on-response")
+    yield line("option forwardfor")
+    yield line("option http-keep-alive")
+    for name, value in (("connect", "5s"), ("client", "60s"), ("server", "60s"), ("queue", "30s")):
+        yield line(f"timeout {name} {value}")
+    for name, value in (("http-request", "10s"), ("http-keep-alive", "60s"), ("tunnel", "1h"), ("check", "5s")):
+        yield line(f"timeout {name} {value}")
+
+
+def _resolvers() -> Iterator[str]:
+    yield "resolvers cluster"
+    yield line("parse-resolv-conf")
+    yield line("hold valid 10s")
+    yield line("accepted_payload_size 8192")
+
+
+def frontend_text(layout: Layout, splits: tuple[Split, ...]) -> str:
+    """Write the one frontend, and the backends that answer themselves."""
+    lines = ["frontend ingress", *_binds(layout)]
+    if layout.access_log:
+        lines += [line("option httplog"), line("log global"), line("log-format {}", quoted(_LOG_FORMAT))]
+    lines += [*_site(layout), *_target(layout)]
+    for split in splits:
+        lines += _split(split)
+    lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
+    lines.append(line("default_backend {}", plain(NOWHERE)))
+    return "\n".join(lines) + "\n" + _answer(NOWHERE, 404, "no rule for this host and path") + _unavailable()
+
+
+def _answer(name: str, status: int, text: str) -> str:
+    answer = line(f'http-request return status {{}} content-type text/plain string "{text}\\n"', plain(status))
+    return f"backend {name}\n{answer}\n"
+
+
+def _unavailable() -> str:
+    return _answer(UNAVAILABLE, 503, "the Service of this path is not there")
+
+
+def _binds(layout: Layout) -> Iterator[str]:
+    words = " accept-proxy" if layout.accept_proxy else ""
+    if layout.http:
+        yield line(f"bind {{}}{words}", plain(layout.http))
+    if layout.https:
+        where = quoted(layout.certificate_list)
+        yield line(f"bind {{}}{words} ssl crt-list {{}} alpn h2,http/1.1", plain(layout.https), where)
+
+
+def _site(layout: Layout) -> Iterator[str]:
+    sites = layout.map_file("sites")
+    yield line("http-request set-var(txn.host) req.hdr(host),host_only,lower")
+    yield line("http-request set-var(txn.path) path")
+    if layout.access_log:
+        yield line("http-request set-var(txn.method) method")
+    yield line("http-request set-header X-Forwarded-Proto https if {{ ssl_fc }}")
+    yield line("http-request set-header X-Forwarded-Proto http unless {{ ssl_fc }}")
+    yield line("http-request set-header X-Forwarded-Host %[req.hdr(host)]")
+    yield line("http-request disable-l7-retry unless {{ method GET HEAD OPTIONS }}")
+    yield line(f"http-request set-var(txn.site) var(txn.host),map_str({sites})")
+    missing = "unless {{ var(txn.site) -m found }}"
+    yield line(f"http-request set-var(txn.site) 'var(txn.host),regsub(^[^.]*,*),map_str({sites})' {missing}")
+    yield line(f"http-request set-var(txn.site) str(*) {missing}")
+    yield line("http-request set-var(txn.key) var(txn.site),concat(,txn.path)")
+
+
+def _target(layout: Layout) -> Iterator[str]:
+    missing = "unless {{ var(txn.target) -m found }}"
+    lookups = (
+        f"var(txn.key),map_str({layout.map_file('exact')})",
+        f"var(txn.key),map_reg({layout.map_file('expressions')})",
+        f"var(txn.key),concat(/),map_beg({layout.map_file('prefixes')})",
+        f"str({DEFAULT_KEY}),map_str({layout.map_file('default')})",
+    )
+    for number, lookup in enumerate(lookups):
+        yield line(f"http-request set-var(txn.target) {lookup}{' ' + missing if number else ''}")
+
+
+def _split(split: Split) -> Iterator[str]:
+    """Write a canary's part: the header decides, then the cookie, then chance."""
+    canary = split.canary
+    chosen: list[tuple[str, str]] = []
+    if canary.header:
+        field = f"{{{{ req.hdr({plain(canary.header)}) -m str {{}} }}}}"
+        wanted = quoted(canary.value or "always")
+        chosen.append((split.other, field.format(wanted)))
+        if not canary.value:
+            chosen.append((split.main, field.format("never")))
+    if canary.cookie:
+        field = f"{{{{ req.cook({plain(canary.cookie)}) -m str {{}} }}}}"
+        chosen += [(split.other, field.format("always")), (split.main, field.format("never"))]
+    if canary.weight:
+        chosen.append((split.other, f"{{ rand(100) lt {canary.weight} }}"))
+    chosen.append((split.main, ""))
+    name = plain(split.name)
+    for target, condition in chosen:
+        form = (
+            f"http-request set-var(txn.target) str({plain(target)}) if {{{{ var(txn.target) -m str {name} }}}} {{}}"
+        )
+        yield line(form, Word(condition)).rstrip()

@@ -1,0 +1,45 @@
+"""Where HAProxy listens and keeps its files: what an operator's flags decide about a configuration."""
+
+from dataclasses import dataclass
+
+MAPS = ("sites", "exact", "expressions", "prefixes", "default")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The operator's part. Ports of 0 are off; `folder` holds maps and certificates; times in milliseconds.
+
+    `http` and `https` are addresses with ports (`*:80`). `accept_proxy`: clients come through a balancer that tells
+    who they are (PROXY protocol); `access_log` is where requests are logged as JSON (`stdout`, or HAProxy's syntax
+    for an address), empty for nowhere.
+    """
+
+    folder: str
+    socket: str
+    http: str = "*:80"
+    https: str = "*:443"
+    accept_proxy: bool = False
+    access_log: str = ""
+    cookie_key: str = "vipwire"
+    threads: int = 0
+    connections: int = 0
+    log_socket: str = ""
+
+    def map_file(self, name: str) -> str:
+        """Tell where a map is."""
+        return f"{self.folder}/{name}.map"
+
+    @property
+    def certificate_list(self) -> str:
+        """Tell where the list of certificates is."""
+        return f"{self.folder}/certificates.list"
+
+    def certificate_file(self, name: str) -> str:
+        """Tell where a certificate is."""
+        return f"{self.folder}/{name}"
+
+    @property
+    def https_suffix(self) -> str:
+        """What a URL has behind the host when HTTPS is at another port than usual."""
+        port = self.https.rpartition(":")[2]
+        return "" if port == "443" else f":{port}"

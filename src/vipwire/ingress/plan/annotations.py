@@ -1,0 +1,190 @@
+"""Which annotations there are, under which names, and what each becomes.
+
+Ours begin with `vipwire.io/`. Of haproxy-ingress and ingress-nginx those are understood that mean the same; their
+names lead to ours. Ours win where both are there. A value that cannot be read is a Problem and counts as
+absent, unless it guards something (`GUARDS`): then the Ingress is closed, or what was to be shut would be open.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vipwire.ingress.plan import readers
+from vipwire.ingress.watch.objects import Ingress
+from vipwire.model.problem import Problem
+
+OURS: Final = "vipwire.io/"
+_NGINX: Final = "nginx.ingress.kubernetes.io/"
+_HAPROXY: Final = ("haproxy-ingress.github.io/", "ingress.kubernetes.io/")
+_READ_ELSEWHERE: Final = ("weights", "algorithm", "slow-start")
+"""Ours too, but of Services."""
+
+READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "affinity": readers.word("cookie"),
+    "session-cookie-name": readers.token,
+    "session-cookie-max-age": readers.number,
+    "session-cookie-samesite": readers.word("None", "Lax", "Strict"),
+    "session-cookie-secure": readers.flag,
+    "session-cookie-change-on-failure": readers.flag,
+    "balance": readers.word("roundrobin", "leastconn", "source", "uri", "header"),
+    "balance-header": readers.header,
+    "timeout-connect": readers.duration,
+    "timeout-server": readers.duration,
+    "timeout-queue": readers.duration,
+    "timeout-tunnel": readers.duration,
+    "retries": readers.retries,
+    "redispatch": readers.flag,
+    "health-check-path": readers.path,
+    "health-check-interval": readers.duration,
+    "health-check-rise": readers.positive,
+    "health-check-fall": readers.positive,
+    "limit-rps": readers.positive,
+    "limit-rpm": readers.positive,
+    "limit-connections": readers.positive,
+    "allow-source-range": readers.prefixes,
+    "deny-source-range": readers.prefixes,
+    "ssl-redirect": readers.flag,
+    "force-ssl-redirect": readers.flag,
+    "hsts": readers.flag,
+    "hsts-max-age": readers.number,
+    "hsts-include-subdomains": readers.flag,
+    "hsts-preload": readers.flag,
+    "rewrite-target": readers.target,
+    "use-regex": readers.flag,
+    "set-request-headers": readers.set_headers,
+    "remove-request-headers": readers.headers,
+    "set-response-headers": readers.set_headers,
+    "remove-response-headers": readers.headers,
+    "body-size": readers.size,
+    "auth-secret": readers.secret,
+    "auth-realm": readers.value,
+    "cors": readers.flag,
+    "cors-allow-origin": readers.origins,
+    "cors-allow-methods": readers.methods,
+    "cors-allow-headers": readers.headers,
+    "cors-expose-headers": readers.headers,
+    "cors-allow-credentials": readers.flag,
+    "cors-max-age": readers.number,
+    "canary": readers.flag,
+    "canary-weight": readers.percent,
+    "canary-by-header": readers.header,
+    "canary-by-header-value": readers.value,
+    "canary-by-cookie": readers.token,
+    "backend-protocol": readers.word("http", "https", "h2", "h2s"),
+    "proxy-protocol": readers.word("no", "v1", "v2"),
+}
+GUARDS: Final = frozenset(
+    {"allow-source-range", "deny-source-range", "auth-secret", "limit-rps", "limit-rpm", "limit-connections"}
+    | {"force-ssl-redirect", "body-size", "backend-protocol"}
+)
+
+_SAME: Final = tuple(
+    name
+    for name in READERS
+    if name.startswith(("affinity", "session-cookie-", "limit-", "rewrite-", "use-regex", "auth-", "cors-", "canary"))
+    or name in ("ssl-redirect", "force-ssl-redirect")
+)
+_LISTS: Final = {
+    "whitelist-source-range": "allow-source-range",
+    "allowlist-source-range": "allow-source-range",
+    "denylist-source-range": "deny-source-range",
+    "proxy-body-size": "body-size",
+    "backend-protocol": "backend-protocol",
+}
+_FROM_NGINX: Final = (
+    {name: name for name in _SAME}
+    | _LISTS
+    | {
+        "enable-cors": "cors",
+        "proxy-connect-timeout": "timeout-connect",
+        "proxy-read-timeout": "timeout-server",
+        "proxy-next-upstream-tries": "retries",
+        "load-balance": "balance",
+    }
+)
+_FROM_HAPROXY: Final = (
+    {name: name for name in _SAME if not name.startswith("canary")}
+    | _LISTS
+    | {name: name for name in READERS if name.startswith(("timeout-", "hsts"))}
+    | {
+        "cors-enable": "cors",
+        "balance-algorithm": "balance",
+        "health-check-uri": "health-check-path",
+        "health-check-interval": "health-check-interval",
+        "health-check-rise-count": "health-check-rise",
+        "health-check-fall-count": "health-check-fall",
+        "proxy-protocol": "proxy-protocol",
+        "headers": "set-request-headers",
+    }
+)
+_WORDS: Final = {
+    ("balance", "round_robin"): "roundrobin",
+    ("backend-protocol", "grpc"): "h2",
+    ("backend-protocol", "grpcs"): "h2s",
+    ("backend-protocol", "h1"): "http",
+    ("backend-protocol", "h1-ssl"): "https",
+    ("backend-protocol", "h2-ssl"): "h2s",
+}
+_WITHOUT_MEANING: Final = frozenset(
+    {"auth-type", "affinity-mode", "session-cookie-strategy", "session-cookie-path", "auth-secret-type"}
+    | {"proxy-send-timeout", "service-upstream", "proxy-buffering", "proxy-http-version", "secure-backends"}
+)
+"""Of the others, those that ask for what is done here in any case, or changes nothing that can be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an Ingress's annotations say: `values` by our names. `closed`: a guard could not be read."""
+
+    values: Mapping[str, Any]
+    problems: tuple[Problem, ...] = ()
+    closed: bool = False
+    nginx_rewrite: bool = False
+
+    def __call__(self, name: str, default: Any = None) -> Any:
+        """Look a value up."""
+        return self.values.get(name, default)
+
+    def granted(self, name: str) -> bool:
+        """Look a flag up that is off unless asked for."""
+        return self.values.get(name) is True
+
+    def unless_denied(self, name: str) -> bool:
+        """Look a flag up that is on unless denied."""
+        return self.values.get(name) is not False
+
+
+def read_annotations(ingress: Ingress) -> Asked:
+    """Read all that are meant for us."""
+    values: dict[str, Any] = {}
+    problems = []
+    closed = False
+    for key, name, text in _ranked(ingress.annotations):
+        if name in values:
+            continue
+        field = f"metadata.annotations[{key[:100]}]"
+        try:
+            values[name] = READERS[name](_WORDS.get((name, text.strip().lower()), text.strip()))
+        except KeyError:
+            problems.append(Problem("Ingress", ingress.name, field, "has no meaning here; it is left out"))
+        except ValueError as error:
+            guard = name in GUARDS
+            end = "the Ingress is closed, since this guards it" if guard else "it is left out"
+            problems.append(Problem("Ingress", ingress.name, field, f"{text[:60]!r}: {error}; {end}"))
+            closed = closed or guard
+    ours = f"{OURS}rewrite-target" not in ingress.annotations and "rewrite-target" in values
+    return Asked(values, tuple(problems), closed, ours)
+
+
+def _ranked(annotations: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (key, our name, value): ours first. A name that is nobody's is its own, which no reader has."""
+    if not annotations:
+        return
+    for key in sorted(annotations):
+        if key.startswith(OURS) and key.removeprefix(OURS) not in _READ_ELSEWHERE:
+            yield key, key.removeprefix(OURS), annotations[key]
+    for prefix, names in ((_NGINX, _FROM_NGINX), *((prefix, _FROM_HAPROXY) for prefix in _HAPROXY)):
+        for key in sorted(annotations):
+            name = key.removeprefix(prefix)
+            if key.startswith(prefix) and name not in _WITHOUT_MEANING:
+                yield key, names.get(name) or f"{prefix}{name}", annotations[key]

@@ -1,0 +1,181 @@
+"""From the annotations of an Ingress to the policy of its pools, and to its part as a canary."""
+
+import re
+from collections.abc import Mapping
+
+from vipwire.ingress.plan.annotations import Asked
+from vipwire.ingress.plan.policy import (
+    Affinity,
+    Algorithm,
+    Balance,
+    Canary,
+    Check,
+    Cors,
+    Hsts,
+    Limit,
+    Login,
+    Policy,
+    Protocol,
+    ProxyProtocol,
+    Rewrite,
+    SameSite,
+)
+from vipwire.ingress.watch.objects import Ingress, PathRule, PathType, Secret
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+
+_TIMEOUTS = ("connect", "server", "queue", "tunnel")
+_USER = re.compile(r"([A-Za-z0-9._@-]{1,64}):(\$(?:1|5|6|2a|2b|2y|y)\$[A-Za-z0-9./$=,-]{8,200})")
+_APPLICATIONS = {
+    "kubernetes.io/h2c": Protocol.H2,
+    "grpc": Protocol.H2,
+    "https": Protocol.HTTPS,
+    "kubernetes.io/wss": Protocol.HTTPS,
+}
+
+
+def general_policy(asked: Asked, login: Login | None) -> Policy:
+    """Make what holds for all paths of an Ingress. `https`, `rewrite` and a port's protocol depend on more."""
+    return Policy(
+        affinity=_affinity(asked),
+        balance=_balance(asked),
+        protocol=Protocol(asked("backend-protocol", "http")),
+        proxy_protocol=ProxyProtocol(asked("proxy-protocol", "no")),
+        timeouts=tuple((name, asked(f"timeout-{name}")) for name in _TIMEOUTS if asked(f"timeout-{name}")),
+        retries=asked("retries"),
+        redispatch=asked.unless_denied("redispatch"),
+        check=_check(asked),
+        limit=_limit(asked),
+        allow=asked("allow-source-range", ()),
+        deny=asked("deny-source-range", ()),
+        https=asked.granted("force-ssl-redirect"),
+        hsts=_hsts(asked),
+        set_request=asked("set-request-headers", ()),
+        remove_request=asked("remove-request-headers", ()),
+        set_response=asked("set-response-headers", ()),
+        remove_response=asked("remove-response-headers", ()),
+        body_size=asked("body-size") or None,
+        login=login,
+        cors=_cors(asked),
+    )
+
+
+def protocol_of(application: str, policy: Policy) -> Protocol:
+    """Choose what endpoints speak: an annotation wins over the port's `appProtocol`."""
+    return policy.protocol if policy.protocol is not Protocol.HTTP else _APPLICATIONS.get(application, Protocol.HTTP)
+
+
+def rewrite_of(rule: PathRule, asked: Asked) -> Rewrite | None:
+    """Make a path's rewrite.
+
+    With groups ($1) or a regular expression the whole path is replaced, as ingress-nginx does; so it is with its own
+    annotation in any case. Ours without groups replaces the prefix only, and keeps the rest.
+    """
+    target = asked("rewrite-target")
+    if target is None:
+        return None
+    if is_expression(rule, asked):
+        return Rewrite(f"^{rule.path.removeprefix('^')}.*$", target.replace("$", "\\"))
+    escaped = re.escape(rule.path.rstrip("/")).replace("'", "\\x27")
+    if asked.nginx_rewrite or rule.type is PathType.EXACT:
+        return Rewrite("^.*$", target)
+    return Rewrite(f"^{escaped}/?(.*)$", f"{target.rstrip('/')}/\\1")
+
+
+def is_expression(rule: PathRule, asked: Asked) -> bool:
+    """Tell whether a path is a regular expression: only ImplementationSpecific ones may be."""
+    return rule.type is PathType.IMPLEMENTATION_SPECIFIC and bool(asked("use-regex"))
+
+
+def canary_of(asked: Asked) -> Canary | None:
+    """Make an Ingress's part as a canary."""
+    if not asked("canary"):
+        return None
+    header, value = asked("canary-by-header", ""), asked("canary-by-header-value", "")
+    return Canary(asked("canary-weight", 0), header, value, asked("canary-by-cookie", ""))
+
+
+def login_of(
+    ingress: Ingress, asked: Asked, secrets: Mapping[ObjectName, Secret]
+) -> tuple[Login | None, tuple[Problem, ...], bool]:
+    """Read the users of an Ingress; the last value tells whether it must be closed, for there are none."""
+    wanted = asked("auth-secret")
+    if wanted is None:
+        return None, (), False
+    namespace, _, name = wanted.rpartition("/")
+    found = ObjectName(namespace or ingress.name.namespace, name)
+    field = "metadata.annotations[vipwire.io/auth-secret]"
+    if found.namespace != ingress.name.namespace:
+        message = f"{found}: a Secret of another namespace is not read; the Ingress is closed"
+        return None, (Problem("Ingress", ingress.name, field, message),), True
+    secret = secrets.get(found)
+    lines = (secret.data.get("auth", b"") if secret else b"").decode(errors="replace").split()
+    matches = [_USER.fullmatch(line) for line in lines]
+    users = tuple((match[1], match[2]) for match in matches if match)
+    problems = []
+    if len(users) < len(lines):
+        message = (
+            f"Secret {found}: {len(lines) - len(users)} lines are not user:hash (allowed: bcrypt, SHA-512, SHA-256)"
+        )
+        problems.append(Problem("Ingress", ingress.name, field, message))
+    if not users:
+        message = f"Secret {found} has no users in its key `auth`; the Ingress is closed"
+        problems.append(Problem("Ingress", ingress.name, field, message))
+    return Login(asked("auth-realm", "Restricted"), users), tuple(problems), not users
+
+
+def _affinity(asked: Asked) -> Affinity | None:
+    if asked("affinity") != "cookie":
+        return None
+    same_site = asked("session-cookie-samesite")
+    return Affinity(
+        name=asked("session-cookie-name", "VIPWIRE"),
+        max_age=asked("session-cookie-max-age"),
+        same_site=SameSite(same_site) if same_site else None,
+        secure=asked.granted("session-cookie-secure"),
+        change_on_failure=asked.unless_denied("session-cookie-change-on-failure"),
+    )
+
+
+def _balance(asked: Asked) -> Balance:
+    header = asked("balance-header", "")
+    algorithm = Algorithm(asked("balance", "header" if header else "roundrobin"))
+    if algorithm is Algorithm.HEADER and not header:
+        return Balance()
+    return Balance(algorithm, header if algorithm is Algorithm.HEADER else "")
+
+
+def _check(asked: Asked) -> Check | None:
+    path = asked("health-check-path")
+    if path is None:
+        return None
+    rise, fall = asked("health-check-rise", 2), asked("health-check-fall", 3)
+    return Check(path, asked("health-check-interval", 2000), rise, fall)
+
+
+def _limit(asked: Asked) -> Limit | None:
+    per_second, per_minute, connections = (asked(f"limit-{name}") for name in ("rps", "rpm", "connections"))
+    if not (per_second or per_minute or connections):
+        return None
+    return Limit(per_second or per_minute, 1 if per_second else 60, connections)
+
+
+def _hsts(asked: Asked) -> Hsts | None:
+    if not asked("hsts"):
+        return None
+    age = asked("hsts-max-age", Hsts().max_age)
+    return Hsts(age, asked.granted("hsts-include-subdomains"), asked.granted("hsts-preload"))
+
+
+def _cors(asked: Asked) -> Cors | None:
+    if not asked("cors"):
+        return None
+    default = Cors()
+    return Cors(
+        asked("cors-allow-origin", default.origins),
+        asked("cors-allow-methods", default.methods),
+        asked("cors-allow-headers", default.headers),
+        asked("cors-expose-headers", ()),
+        asked.granted("cors-allow-credentials"),
+        asked("cors-max-age", default.max_age),
+    )

@@ -1,0 +1,236 @@
+"""From objects to a `SitePlan`: who owns which path, which pools there are, which certificates are served.
+
+Ingresses are taken from the oldest to the youngest, and the first to name a path of a host has it. A default backend
+ranks after all rules. A path whose Service is missing is not handed to the next best path: it answers 503.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
+
+from vipwire.ingress.plan.annotations import Asked, read_annotations
+from vipwire.ingress.plan.asked import (
+    canary_of,
+    general_policy,
+    is_expression,
+    login_of,
+    protocol_of,
+    rewrite_of,
+)
+from vipwire.ingress.plan.certificates import judge_secret
+from vipwire.ingress.plan.policy import Canary, Policy
+from vipwire.ingress.plan.sites import EVERY_HOST, UNAVAILABLE, Certificate, Match, Pool, Route, SitePlan, Split
+from vipwire.ingress.watch.objects import Ingress, IngressClass, PathRule, PathType, Secret, Service, ServiceRef, Tls
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+
+CONTROLLER = "vipwire.io/ingress"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Which Ingresses are ours. `controller` is that of our IngressClasses."""
+
+    class_name: str = "vipwire"
+    controller: str = CONTROLLER
+    without_class: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The objects that are planned. `now` in seconds since the epoch, for certificates."""
+
+    ingresses: Mapping[ObjectName, Ingress]
+    classes: Mapping[ObjectName, IngressClass]
+    services: Mapping[ObjectName, Service]
+    secrets: Mapping[ObjectName, Secret]
+    now: float
+
+
+def plan_sites(world: World, setting: Setting) -> SitePlan:
+    """Plan everything."""
+    ours = [ingress for ingress in world.ingresses.values() if is_ours(ingress, world.classes, setting)]
+    draft = _Draft(world)
+    canaries = []
+    for ingress in sorted(ours, key=lambda each: each.age):
+        canaries.extend(draft.add(ingress))
+    for each in canaries:
+        draft.divide(*each)
+    return draft.finished(tuple(ingress.name for ingress in ours))
+
+
+def is_ours(ingress: Ingress, classes: Mapping[ObjectName, IngressClass], setting: Setting) -> bool:
+    """Tell whether an Ingress is this controller's, by its class; without one, by the default class."""
+    if not ingress.class_name:
+        default = any(each.default and each.controller == setting.controller for each in classes.values())
+        return setting.without_class or default
+    found = classes.get(ObjectName("", ingress.class_name))
+    return found.controller == setting.controller if found else ingress.class_name == setting.class_name
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """One Ingress while it is planned."""
+
+    ingress: Ingress
+    asked: Asked
+    policy: Policy
+    closed: bool
+    canary: Canary | None
+    secure: frozenset[str]
+    """The hosts with a certificate, EVERY_HOST for all."""
+
+
+class _Draft:
+    """A plan in the making."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._routes: dict[tuple[str, Match, str], Route] = {}
+        self._fallbacks: list[tuple[_Wanted, str, str]] = []
+        self._pools: dict[str, Pool] = {}
+        self._splits: dict[str, Split] = {}
+        self._certificates: dict[str, Certificate] = {}
+        self._problems: list[Problem] = []
+        self._default = ""
+
+    def add(self, ingress: Ingress) -> list[tuple[_Wanted, PathRule]]:
+        """Take an Ingress in; return the paths that it shares as a canary, for when all others are there."""
+        wanted = self._wanted(ingress)
+        self._certify(ingress)
+        if wanted.canary:
+            return [(wanted, rule) for rule in ingress.rules]
+        for rule in ingress.rules:
+            self._claim(wanted, rule)
+        if ingress.default_backend is not None:
+            target = self._target(wanted, ingress.default_backend, None, "spec.defaultBackend")
+            self._default = self._default or target
+            self._fallbacks += [(wanted, rule.host or EVERY_HOST, target) for rule in ingress.rules]
+        return []
+
+    def divide(self, wanted: _Wanted, rule: PathRule) -> None:
+        """Let a canary have its part of a path."""
+        key = self._key(wanted, rule)
+        main = self._routes.get(key)
+        if main is None or wanted.canary is None:
+            self._note(wanted.ingress, rule.field, "is a canary of no other Ingress's path; it is left out")
+            return
+        if main.target in self._splits:
+            self._note(wanted.ingress, rule.field, "the path has a canary already; it is left out")
+            return
+        other = self._target(wanted, rule.backend, rule, rule.field)
+        text = repr((main.target, other, astuple(wanted.canary)))
+        split = Split(f"split:{_digest(text)}", main.target, other, wanted.canary)
+        self._splits[split.name] = split
+        self._routes[key] = replace(main, target=split.name)
+
+    def finished(self, admitted: tuple[ObjectName, ...]) -> SitePlan:
+        """Make the plan."""
+        for wanted, site, target in self._fallbacks:
+            key = site, Match.PREFIX, ""
+            self._routes.setdefault(key, Route(*key, target, wanted.ingress.name))
+        return SitePlan(
+            tuple(self._routes.values()),
+            tuple(self._pools.values()),
+            tuple(self._splits.values()),
+            tuple(self._certificates.values()),
+            self._default,
+            admitted,
+            tuple(self._problems),
+        )
+
+    def _wanted(self, ingress: Ingress) -> _Wanted:
+        asked = read_annotations(ingress)
+        login, problems, locked = login_of(ingress, asked, self._world.secrets)
+        self._problems += [*asked.problems, *problems]
+        secure = frozenset(
+            host for tls in ingress.tls for host in tls.hosts or [rule.host or EVERY_HOST for rule in ingress.rules]
+        )
+        policy = general_policy(asked, login)
+        return _Wanted(ingress, asked, policy, asked.closed or locked, canary_of(asked), secure)
+
+    def _claim(self, wanted: _Wanted, rule: PathRule) -> None:
+        key = self._key(wanted, rule)
+        holder = self._routes.get(key)
+        if holder is not None:
+            text = f"{rule.host or EVERY_HOST}{rule.path} belongs to {holder.owner}, which is older; it is left out"
+            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
+            return
+        target = self._target(wanted, rule.backend, rule, rule.field)
+        self._routes[key] = Route(*key, target, wanted.ingress.name)
+
+    def _key(self, wanted: _Wanted, rule: PathRule) -> tuple[str, Match, str]:
+        site = rule.host or EVERY_HOST
+        if rule.type is PathType.EXACT:
+            return site, Match.EXACT, rule.path
+        if is_expression(rule, wanted.asked):
+            return site, Match.EXPRESSION, rule.path
+        return site, Match.PREFIX, "/" + rule.path.strip("/") if rule.path.strip("/") else ""
+
+    def _target(self, wanted: _Wanted, ref: ServiceRef, rule: PathRule | None, field: str) -> str:
+        """Find or make the pool of a backend; the one that answers 503 where there can be none."""
+        service = self._world.services.get(ref.service)
+        if service is None:
+            self._note(wanted.ingress, f"{field}.service.name", f"the Service {ref.service} does not exist")
+            return UNAVAILABLE
+        named = (port for port in service.ports if ref.port in (port.name, port.number))
+        port = next(named, None)
+        if port is None:
+            self._note(wanted.ingress, f"{field}.service.port", f"{ref.service} has no TCP port {ref.port}")
+            return UNAVAILABLE
+        if wanted.closed:
+            return UNAVAILABLE
+        policy = self._policy_for(wanted, rule, port.application)
+        name = pool_name(ref.service, port.number, policy)
+        self._pools.setdefault(name, Pool(name, ref.service, port, policy, service.external))
+        return name
+
+    def _policy_for(self, wanted: _Wanted, rule: PathRule | None, application: str) -> Policy:
+        policy = wanted.policy
+        https = policy.https or self._redirected(wanted, rule)
+        rewrite = rewrite_of(rule, wanted.asked) if rule else None
+        protocol = protocol_of(application, policy)
+        if (https, rewrite, protocol) == (policy.https, policy.rewrite, policy.protocol):
+            return policy
+        return replace(policy, https=https, rewrite=rewrite, protocol=protocol)
+
+    def _redirected(self, wanted: _Wanted, rule: PathRule | None) -> bool:
+        if not wanted.asked.unless_denied("ssl-redirect") or rule is None:
+            return False
+        host = rule.host or EVERY_HOST
+        wildcard = f"*.{host.partition('.')[2]}"
+        return not wanted.secure.isdisjoint((host, wildcard))
+
+    def _certify(self, ingress: Ingress) -> None:
+        for tls in ingress.tls:
+            if tls.secret is None:
+                continue
+            pair, reason = judge_secret(self._world.secrets.get(tls.secret), self._world.now)
+            if pair is None:
+                self._note(ingress, tls.field, f"{tls.secret}: {reason}; its hosts get the default certificate")
+                continue
+            self._add_certificate(tls, tls.secret, pair.pem)
+
+    def _add_certificate(self, tls: Tls, secret: ObjectName, pem: str) -> None:
+        name = f"{secret.namespace}_{secret.name}.pem"
+        before = self._certificates.get(name)
+        hosts = dict.fromkeys((*(before.hosts if before else ()), *tls.hosts))
+        self._certificates[name] = Certificate(name, pem, tuple(hosts))
+
+    def _note(self, ingress: Ingress, field: str, message: str) -> None:
+        self._problems.append(Problem("Ingress", ingress.name, field, message))
+
+
+@lru_cache(maxsize=16384)
+def pool_name(service: ObjectName, port: int, policy: Policy) -> str:
+    """Name a pool: `namespace:service:port`, and a digest of what is asked for it, if anything is.
+
+    The parts are DNS labels, so that no two pools share a name.
+    """
+    plain = f"{service.namespace}:{service.name}:{port}"
+    return plain if policy == Policy() else f"{plain}:{_digest(repr(astuple(policy)))}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

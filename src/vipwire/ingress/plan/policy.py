@@ -1,0 +1,168 @@
+"""What may be asked for a pool beyond its Service: the words of annotations, as types.
+
+Two Ingresses that ask the same of the same Service port share a pool, so a policy is a value that can be compared.
+Times are in milliseconds, sizes in bytes.
+"""
+
+import enum
+from dataclasses import dataclass, field
+
+from vipwire.model.net import Prefix
+
+
+class SameSite(enum.Enum):
+    """A cookie's attribute (RFC 6265bis)."""
+
+    NONE = "None"
+    LAX = "Lax"
+    STRICT = "Strict"
+
+
+class Algorithm(enum.Enum):
+    """How a server is chosen."""
+
+    ROUND_ROBIN = "roundrobin"
+    LEAST_CONNECTIONS = "leastconn"
+    SOURCE = "source"
+    URI = "uri"
+    HEADER = "header"
+
+
+class Protocol(enum.Enum):
+    """What the endpoints speak."""
+
+    HTTP = "http"
+    HTTPS = "https"
+    H2 = "h2"
+    """HTTP/2 without TLS, which gRPC servers speak."""
+    H2S = "h2s"
+
+
+class ProxyProtocol(enum.Enum):
+    """Whether endpoints are told who the client is (haproxy.org, proxy-protocol.txt)."""
+
+    NO = "no"
+    V1 = "v1"
+    V2 = "v2"
+
+
+class Redirect(enum.Enum):
+    """When plain HTTP is sent to HTTPS."""
+
+    WITH_CERTIFICATE = "auto"
+    ALWAYS = "true"
+    NEVER = "false"
+
+
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """A cookie that binds a client to a Pod. `max_age` in seconds, None for a session cookie."""
+
+    name: str = "VIPWIRE"
+    max_age: int | None = None
+    same_site: SameSite | None = None
+    secure: bool = False
+    change_on_failure: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The algorithm, and the header that is hashed with `HEADER`."""
+
+    algorithm: Algorithm = Algorithm.ROUND_ROBIN
+    header: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Health checks of HAProxy's own, beside readiness. `interval` in milliseconds."""
+
+    path: str
+    interval: int = 2000
+    rise: int = 2
+    fall: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Hsts:
+    """Strict-Transport-Security (RFC 6797)."""
+
+    max_age: int = 15_768_000
+    subdomains: bool = False
+    preload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cors:
+    """Cross-origin requests. An origin is `*`, `https://host` or `https://*.domain`."""
+
+    origins: tuple[str, ...] = ("*",)
+    methods: tuple[str, ...] = ("GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS")
+    headers: tuple[str, ...] = ("Authorization", "Content-Type", "X-Requested-With")
+    expose: tuple[str, ...] = ()
+    credentials: bool = False
+    max_age: int = 1_728_000
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Basic authentication: a realm, and (user, crypt(3) hash) pairs."""
+
+    realm: str
+    users: tuple[tuple[str, str], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    r"""Replace what matches `pattern` in the path by `target`, in which \\1 to \\9 are the pattern's groups."""
+
+    pattern: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Bounds for one client address. None is no bound."""
+
+    requests: int | None = None
+    seconds: int = 1
+    connections: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All that is asked for a pool."""
+
+    affinity: Affinity | None = None
+    balance: Balance = field(default_factory=Balance)
+    protocol: Protocol = Protocol.HTTP
+    proxy_protocol: ProxyProtocol = ProxyProtocol.NO
+    timeouts: tuple[tuple[str, int], ...] = ()
+    """By HAProxy's word: connect, server, queue, tunnel."""
+    retries: int | None = None
+    redispatch: bool = True
+    check: Check | None = None
+    limit: Limit | None = None
+    allow: tuple[Prefix, ...] = ()
+    deny: tuple[Prefix, ...] = ()
+    https: bool = False
+    """Whether plain HTTP is redirected."""
+    hsts: Hsts | None = None
+    rewrite: Rewrite | None = None
+    set_request: tuple[tuple[str, str], ...] = ()
+    remove_request: tuple[str, ...] = ()
+    set_response: tuple[tuple[str, str], ...] = ()
+    remove_response: tuple[str, ...] = ()
+    body_size: int | None = None
+    login: Login | None = None
+    cors: Cors | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """Which requests an Ingress takes from another that has the same host and path. `weight` in percent."""
+
+    weight: int = 0
+    header: str = ""
+    value: str = ""
+    cookie: str = ""

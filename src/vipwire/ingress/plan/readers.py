@@ -1,0 +1,165 @@
+"""Readers of annotation values: each knows one alphabet, and raises ValueError that says what is allowed.
+
+Nothing else makes a value of a `Policy`, so what these let through is all that can reach a configuration.
+"""
+
+import re
+
+from vipwire.model.net import Prefix
+
+_TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_HEADER = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_VALUE = re.compile(r"[ -&(-~]{0,1024}")
+_DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)?")
+_SIZE = re.compile(r"(\d{1,12})([kmg]?)", re.IGNORECASE)
+_PATH = re.compile(r"/(?:[A-Za-z0-9/._~!$&()*+,;=:@?-]|%[0-9A-Fa-f]{2})*")
+_TARGET = re.compile(r"/(?:[A-Za-z0-9/._~!&()*+,;=:@-]|%[0-9A-Fa-f]{2}|\$[0-9])*")
+_ORIGIN = re.compile(r"\*|https?://(?:\*\.)?[a-z0-9]+(?:[-.][a-z0-9]+)*(?::\d{1,5})?")
+_METHOD = re.compile(r"[A-Z]{1,20}")
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_LONGEST = 24 * 3_600_000
+MOST_ENTRIES = 256
+
+
+def flag(text: str) -> bool:
+    """Read true or false."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise ValueError("allowed: true, false")
+
+
+def number(text: str, least: int = 0, most: int = 1_000_000_000) -> int:
+    """Read a decimal number between bounds."""
+    if text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= most:
+        return int(text)
+    raise ValueError(f"allowed: a number from {least} to {most}")
+
+
+def positive(text: str) -> int:
+    """Read a number of at least one."""
+    return number(text, 1)
+
+
+def percent(text: str) -> int:
+    """Read 0 to 100."""
+    return number(text, 0, 100)
+
+
+def retries(text: str) -> int:
+    """Read how often a connection is tried again."""
+    return number(text, 0, 100)
+
+
+def duration(text: str) -> int:
+    """Read a time as milliseconds; a number without a unit is seconds. At least 1 ms, at most a day."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not 0 < (value := int(match[1]) * _UNITS[match[2] or "s"]) <= _LONGEST:
+        raise ValueError("allowed: 1ms to 24h, such as 500ms, 30s, 5m")
+    return value
+
+
+def size(text: str) -> int:
+    """Read a size in bytes: 512, 8k, 10m, 1g. 0 is no limit, as in nginx."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError("allowed: a number of bytes, or with k, m or g")
+    return int(match[1]) * _SIZES[match[2].lower()]
+
+
+def token(text: str) -> str:
+    """Read a cookie's name."""
+    return _matched(_TOKEN, text, "1 to 64 letters, digits, and . _ -")
+
+
+def header(text: str) -> str:
+    """Read a header's name."""
+    return _matched(_HEADER, text, "1 to 64 letters, digits, - and _")
+
+
+def headers(text: str) -> tuple[str, ...]:
+    """Read names of headers, separated by commas."""
+    return tuple(header(item) for item in _items(text))
+
+
+def value(text: str) -> str:
+    """Read a header's value: printable ASCII without a single quote."""
+    return _matched(_VALUE, text, "printable ASCII without ', at most 1024 characters")
+
+
+def set_headers(text: str) -> tuple[tuple[str, str], ...]:
+    """Read `Name: value`, one a line."""
+    pairs = []
+    for line in text.splitlines():
+        if line.strip():
+            name, colon, rest = line.partition(":")
+            if not colon:
+                raise ValueError("allowed: lines of `Name: value`")
+            pairs.append((header(name.strip()), value(rest.strip())))
+    return tuple(pairs)
+
+
+def path(text: str) -> str:
+    """Read a URL's path, perhaps with a query."""
+    return _matched(_PATH, text, "/ and the characters of RFC 3986 without a single quote")
+
+
+def target(text: str) -> str:
+    """Read what a path is rewritten to, with $1 to $9 for what the path's pattern has captured."""
+    return _matched(_TARGET, text, "a path, in which $1 to $9 stand for captured groups")
+
+
+def prefixes(text: str) -> tuple[Prefix, ...]:
+    """Read addresses and CIDRs, separated by commas."""
+    return tuple(_prefix(item) for item in _items(text))
+
+
+def _prefix(text: str) -> Prefix:
+    return Prefix.parse(text if "/" in text else f"{text}/{128 if ':' in text else 32}")
+
+
+def origins(text: str) -> tuple[str, ...]:
+    """Read origins, separated by commas."""
+    allowed = "*, https://example.com, https://*.example.com"
+    return tuple(_matched(_ORIGIN, item, allowed) for item in _items(text))
+
+
+def methods(text: str) -> tuple[str, ...]:
+    """Read HTTP methods, separated by commas."""
+    return tuple(_matched(_METHOD, item, "methods in capitals, separated by commas") for item in _items(text))
+
+
+def secret(text: str) -> str:
+    """Read `name` or `namespace/name` of a Secret."""
+    return _matched(re.compile(r"(?:[a-z0-9-]{1,63}/)?[a-z0-9.-]{1,253}"), text, "name or namespace/name")
+
+
+def word(*allowed: str) -> "Word":
+    """Make a reader of one of some words."""
+    return Word(allowed)
+
+
+class Word:
+    """Reads one of some words, whatever its capitals."""
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        self._allowed = {item.lower(): item for item in allowed}
+
+    def __call__(self, text: str) -> str:
+        """Read it."""
+        if text.lower() not in self._allowed:
+            raise ValueError(f"allowed: {', '.join(self._allowed.values())}")
+        return self._allowed[text.lower()]
+
+
+def _items(text: str) -> list[str]:
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items or len(items) > MOST_ENTRIES:
+        raise ValueError(f"allowed: 1 to {MOST_ENTRIES} entries, separated by commas")
+    return items
+
+
+def _matched(pattern: re.Pattern[str], text: str, allowed: str) -> str:
+    if pattern.fullmatch(text) is None:
+        raise ValueError(f"allowed: {allowed}")
+    return text

@@ -1,0 +1,210 @@
+"""`vipwire ingress`, wired: every part named once."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aiohttp import web
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from vipwire import __version__
+from vipwire.app import log
+from vipwire.app.stop import Stop
+from vipwire.errors import ConfigError, VipwireError
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.plan.certificates import read_pair
+from vipwire.ingress.plan.planner import Setting
+from vipwire.ingress.run.control import ControlError, ask
+from vipwire.ingress.run.controller import Controller, Done
+from vipwire.ingress.run.default_certificate import default_certificate
+from vipwire.ingress.run.desired import Desired
+from vipwire.ingress.run.process import Haproxy
+from vipwire.ingress.run.statistics import Statistics
+from vipwire.ingress.run.status import StatusWriter
+from vipwire.ingress.run.tell import Teller
+from vipwire.ingress.watch.kinds import IngressSource, manifest_source
+from vipwire.ingress.watch.snapshot import Snapshot, Touched
+from vipwire.kube.access import Access, load_access
+from vipwire.kube.events import EventRecorder
+from vipwire.kube.manifest import ManifestSource
+from vipwire.serve.server import BindPolicy, HttpServer
+
+_LIST_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The operator's flags. `layout.folder` and `layout.socket` are set here, from `folder`."""
+
+    folder: Path
+    layout: Layout
+    setting: Setting = field(default_factory=Setting)
+    manifests: tuple[Path, ...] = ()
+    kubeconfig: Path | None = None
+    master: str = ""
+    haproxy: str = "haproxy"
+    default_certificate: Path | None = None
+    addresses: tuple[str, ...] = ()
+    metrics: str = ""
+    pause: float = 1.0
+    grace: float = 30.0
+    leave_running: bool = False
+
+
+def run_ingress(options: Options) -> int:
+    """Run until a signal ends it; return the exit status."""
+    os.umask(0o077)
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
+    try:
+        return asyncio.run(_Ingress(options).run())
+    except* VipwireError as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
+def default_pem(options: Options) -> str:
+    """Read the operator's default certificate, or make one."""
+    if options.default_certificate is None:
+        return default_certificate(options.folder, datetime.now(UTC))  # noqa: TID251  # this is the shell
+    try:
+        content = options.default_certificate.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--default-certificate {options.default_certificate}: {error.strerror}") from error
+    pair, reason = read_pair(content, content)
+    if pair is None:
+        raise ConfigError(f"--default-certificate {options.default_certificate}: {reason}")
+    return pair.pem
+
+
+def make_source(options: Options, access: Access | None) -> IngressSource | ManifestSource:
+    """Make the source of objects."""
+    return IngressSource(access) if access is not None else manifest_source(options.manifests)
+
+
+def reach(options: Options) -> Access | None:
+    """Find the API server, if one is wanted."""
+    return None if options.manifests else load_access(options.kubeconfig, options.master or None)
+
+
+async def list_once(options: Options) -> Snapshot:
+    """Read all objects once; raise ConfigError when they do not come."""
+    snapshot, source = Snapshot(), make_source(options, reach(options))
+    task = asyncio.ensure_future(source.run(snapshot.apply))
+    try:
+        async with asyncio.timeout(_LIST_SECONDS):
+            while not snapshot.complete and not task.done():  # noqa: ASYNC110  # a short-lived command
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        errors = "; ".join(health.error for health in source.health() if health.error)
+        raise ConfigError(f"the objects could not be read: {errors or 'no answer'}") from None
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    return snapshot
+
+
+class _Ingress:
+    """One running controller."""
+
+    def __init__(self, options: Options) -> None:
+        self._options, self._access = options, reach(options)
+        self._haproxy = Haproxy(options.haproxy, options.folder)
+        self._snapshot = Snapshot()
+        layout = options.layout
+        self._recorder = EventRecorder(self._access, socket.gethostname().lower()) if self._access else None
+        self._teller = Teller(self._snapshot, self._recorder)
+        desired = Desired(self._snapshot, options.setting, layout, default_pem(options))
+        self._controller = Controller(self._snapshot, desired, self._haproxy, self._synced, options.pause)
+        self._statistics = Statistics()
+        self._teller.registry.register(self._statistics)
+
+    async def run(self) -> int:
+        """Run until a signal."""
+        options, stop = self._options, Stop(lambda: None)
+        log.info("starting", version=__version__, ingress_class=options.setting.class_name, folder=options.folder)
+        source = make_source(options, self._access)
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(self._controller.run(), name="controller"),
+                tasks.create_task(self._controller.watch_child(), name="child"),
+                tasks.create_task(source.run(self._controller.emit), name="source"),
+                tasks.create_task(self._tell(source), name="problems"),
+            ]
+            if self._recorder:
+                running.append(tasks.create_task(self._recorder.run(), name="events"))
+            if self._access and options.addresses:
+                writer = StatusWriter(self._access, options.addresses)
+                status = writer.run(lambda: self._controller.desired.plan.admitted, lambda: self._snapshot.ingresses)
+                running.append(tasks.create_task(status, name="status"))
+            if options.metrics:
+                server = HttpServer("metrics", self._pages(), options.metrics, BindPolicy())
+                running.append(tasks.create_task(server.run(), name="metrics"))
+            reason = await stop.wait()
+            for task in running:
+                task.cancel()
+        if not options.leave_running:
+            await self._haproxy.stop(options.grace)
+        log.info("stopped", reason=reason, haproxy="goes on" if options.leave_running else "stopped")
+        return 0
+
+    def _synced(self, done: Done) -> None:
+        self._teller.synced(done)
+        self._report()
+
+    def _report(self) -> None:
+        desired = self._controller.desired
+        self._teller.problems(desired.problems, desired.plan.admitted)
+
+    async def _tell(self, source: IngressSource | ManifestSource) -> None:
+        """Tell of problems that change nothing in HAProxy, and of a source that fails."""
+        failing: dict[str, str] = {}
+        while True:
+            await asyncio.sleep(1.0)
+            self._report()
+            for health in source.health():
+                if health.error and failing.get(health.resource) != health.error:
+                    log.warning("a source fails; what is served stays", resource=health.resource, error=health.error)
+                failing[health.resource] = health.error
+
+    def _pages(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._healthz)
+        return app
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        try:
+            (answer,) = await ask(self._haproxy.socket, ["show stat"])
+        except ControlError:
+            answer = ""
+        slots = self._controller.desired.slots
+        self._statistics.update(answer, lambda pool: slots.get(pool, ()))
+        body = generate_latest(self._teller.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        serving = self._controller.serving
+        return web.Response(text="ok" if serving else "HAProxy does not serve", status=200 if serving else 503)
+
+
+async def render_once(options: Options) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
+    """Make all files that HAProxy needs, and a line for each problem."""
+    snapshot = await list_once(options)
+    desired = Desired(snapshot, options.setting, options.layout, default_pem(options))
+    desired.update(Touched(structure=True), time.time())
+    made = desired.made(str(options.folder))
+    return (("haproxy.cfg", made.text("vipwire-rendered")), *made.files()), [str(each) for each in desired.problems]

@@ -1,0 +1,93 @@
+"""HAProxy's sockets: runtime commands for the worker, and the master's list of processes.
+
+Commands go over one connection in interactive mode, where each answer ends with a prompt, so that answers can be
+told apart (management.txt 9.3). A worker that has just been replaced answers nobody; then it is an OSError.
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vipwire.errors import VipwireError
+
+_PROMPT = b"\n> "
+_PAYLOAD = re.compile(r"^\s*(?:\+ )+")
+"""What HAProxy prompts with for each line of a payload."""
+_SECONDS = 10.0
+_AT_ONCE = 64
+"""Commands that are sent before their answers are read: few enough for the socket's buffers."""
+_GOOD = (
+    *("IP changed", "port changed", "no need to change", "nothing changed", "Success", "New empty certificate"),
+    *("Transaction", "Inserting certificate", "Committing", "Certificate '", "certificate '"),
+)
+"""How the answers begin of commands that say something when all is well."""
+
+
+class ControlError(VipwireError):
+    """HAProxy refused a command, or does not answer."""
+
+
+class Process(NamedTuple):
+    """A line of the master's `show proc`."""
+
+    pid: int
+    type: str
+    reloads: int
+
+
+async def ask(path: Path, commands: Sequence[str]) -> list[str]:
+    """Send commands and give each one's answer. Raise ControlError when there is no conversation."""
+    try:
+        async with asyncio.timeout(_SECONDS + 0.01 * len(commands)):
+            return await _converse(path, commands)
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        raise ControlError(f"HAProxy does not answer at {path}: {error or type(error).__name__}") from error
+
+
+async def _converse(path: Path, commands: Sequence[str]) -> list[str]:
+    reader, writer = await asyncio.open_unix_connection(str(path), limit=64 << 20)
+    try:
+        writer.write(b"prompt\n")
+        await reader.readuntil(b"> ")
+        answers: list[bytes] = []
+        for start in range(0, len(commands), _AT_ONCE):
+            chosen = commands[start : start + _AT_ONCE]
+            writer.write("".join(f"{command}\n" for command in chosen).encode("ascii"))
+            await writer.drain()
+            answers += [await reader.readuntil(_PROMPT) for _ in chosen]
+        return [_PAYLOAD.sub("", answer.removesuffix(_PROMPT).decode(errors="replace")).strip() for answer in answers]
+    finally:
+        writer.close()
+
+
+async def command(path: Path, commands: Sequence[str]) -> None:
+    """Send commands that must succeed; raise ControlError with the first that did not."""
+    for sent, answer in zip(commands, await ask(path, commands), strict=True):
+        if answer and not answer.startswith(_GOOD):
+            raise ControlError(f"HAProxy refused `{sent.partition(chr(10))[0]}`: {answer[:300]}")
+
+
+async def mark_of(path: Path) -> str:
+    """Ask the worker which configuration it has; an empty text when nobody answers."""
+    try:
+        (answer,) = await ask(path, ["show info"])
+    except ControlError:
+        return ""
+    found = (line.removeprefix("description: ") for line in answer.splitlines() if line.startswith("description: "))
+    return next(found, "")
+
+
+async def processes(path: Path) -> list[Process]:
+    """Ask the master for its processes; none when nobody answers."""
+    try:
+        (answer,) = await ask(path, ["show proc"])
+    except ControlError:
+        return []
+    lines = (line.split() for line in answer.splitlines())
+    return [
+        Process(int(words[0]), words[1], int(words[2]) if words[2].isdigit() else 0)
+        for words in lines
+        if len(words) > 2 and words[0].isdigit()
+    ]

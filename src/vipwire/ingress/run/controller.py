@@ -1,0 +1,169 @@
+"""The loop of `vipwire ingress`: objects change, HAProxy follows.
+
+Events that come together are one change. A change that needs a reload waits until the last one is `pause` seconds
+ago, since each leaves an old worker behind that ends with its connections. A configuration that HAProxy refuses never
+goes live: the backend at fault is left out and the rest is tried again; where none can be found, the last good one
+stays.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vipwire.app import log
+from vipwire.ingress.haproxy.change import Change, difference, merged
+from vipwire.ingress.haproxy.configuration import Configuration
+from vipwire.ingress.run.control import ControlError, command
+from vipwire.ingress.run.desired import Desired
+from vipwire.ingress.run.process import Haproxy, Refused
+from vipwire.ingress.watch.snapshot import Snapshot, Touched
+from vipwire.state.event import Event
+
+_ATTEMPTS = 50
+_REPLAN = 60.0
+"""Seconds after which all is planned again without a change: certificates expire."""
+_AT_LINE = re.compile(r"haproxy\.cfg:(\d+)\]")
+_EXPRESSION = re.compile(r"regex '([^']*)'")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a sync did. `seconds` it took; `reload` is why there was one, `failure` what went wrong."""
+
+    seconds: float
+    commands: int = 0
+    reload: str = ""
+    failure: str = ""
+
+
+class Controller:
+    """Keeps HAProxy at what the objects say. `tell` hears of every sync that did something."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        desired: Desired,
+        haproxy: Haproxy,
+        tell: Callable[[Done], None],
+        pause: float = 1.0,
+    ) -> None:
+        self._snapshot, self.desired, self._haproxy, self._tell, self._pause = (
+            snapshot,
+            desired,
+            haproxy,
+            tell,
+            pause,
+        )
+        self._wake = asyncio.Event()
+        self._live: Configuration | None = None
+        self._reloaded = float("-inf")
+
+    @property
+    def serving(self) -> bool:
+        """Whether HAProxy has a configuration and runs."""
+        return self._live is not None and self._haproxy.running
+
+    def emit(self, event: Event) -> None:
+        """Take an event from the source."""
+        self._snapshot.apply(event)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        await self._haproxy.adopt()
+        due, again = _REPLAN, False
+        while True:
+            if self._snapshot.complete:
+                due = await self._sync(again=again)
+            again = due < _REPLAN
+            try:
+                async with asyncio.timeout(due):
+                    await self._wake.wait()
+            except TimeoutError:
+                again = True
+            self._wake.clear()
+
+    async def watch_child(self) -> None:
+        """Start HAProxy again when it has died, until cancelled."""
+        while True:
+            await asyncio.sleep(0.5)
+            if self._live is not None and not self._haproxy.running:
+                log.error("HAProxy has ended, it is started again")
+                self._live = None
+                self._wake.set()
+
+    async def _sync(self, *, again: bool) -> float:
+        """Bring HAProxy up to date; return the seconds until it must be done again.
+
+        `again`: also if no object has changed, since something is left to do or time has passed.
+        """
+        touched, began = self._snapshot.take(), time.monotonic()
+        if not touched and not again and self._live is not None:
+            return _REPLAN
+        self.desired.update(touched or Touched(structure=True), time.time())
+        change = self._change()
+        if not change:
+            return _REPLAN
+        if not change.reason:
+            try:
+                await command(self._haproxy.socket, change.commands)
+            except ControlError as error:
+                change = Change(reason=f"a command failed: {error}")
+            else:
+                self._adopt_commands(change, began)
+                return _REPLAN
+        wait = self._reloaded + self._pause - time.monotonic()
+        if wait > 0:
+            return wait
+        return await self._reload(change.reason, began)
+
+    def _change(self) -> Change:
+        live = self._live
+        if live is None:
+            return Change(reason="start")
+        return difference(live, self.desired.made(live.layout.folder))
+
+    def _adopt_commands(self, change: Change, began: float) -> None:
+        if self._live is not None:
+            self._live = merged(self._live, self.desired.made(self._live.layout.folder))
+        self._tell(Done(time.monotonic() - began, len(change.commands)))
+
+    async def _reload(self, reason: str, began: float) -> float:
+        for _ in range(_ATTEMPTS):
+            made = self.desired.made(str(self._haproxy.next_folder()))
+            try:
+                await self._haproxy.put(made)
+            except Refused as refused:
+                if self._exclude(made, str(refused)):
+                    continue
+                self._tell(Done(time.monotonic() - began, reload=reason, failure=str(refused)))
+                self._reloaded = time.monotonic()
+                return 5.0
+            self._live, self._reloaded = made, time.monotonic()
+            self._tell(Done(time.monotonic() - began, reload=reason))
+            return _REPLAN
+        return 5.0
+
+    def _exclude(self, made: Configuration, said: str) -> bool:
+        """Leave out what HAProxy complains about; tell whether that was anything."""
+        if (expression := _EXPRESSION.search(said)) and expression[1] in made.maps["expressions"]:
+            self.desired.exclude_route(expression[1], said)
+            return True
+        for found in _AT_LINE.finditer(said):
+            pool = _pool_at(made, int(found[1]))
+            if pool:
+                self.desired.exclude(pool, said.partition("\n")[0])
+                return True
+        return False
+
+
+def _pool_at(made: Configuration, wanted: int) -> str:
+    """Find the pool whose part of the text has a line."""
+    number = 0
+    for pool, text in made.parts("mark"):
+        number += text.count("\n") + 1
+        if wanted < number:
+            return pool
+    return ""

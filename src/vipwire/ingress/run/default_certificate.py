@@ -1,0 +1,42 @@
+"""The certificate for names that no other covers: made once, signed by itself, kept in the folder."""
+
+import datetime as dt
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+_NAME = "vipwire default certificate"
+
+
+def default_certificate(folder: Path, now: dt.datetime) -> str:
+    """Read the certificate with its key, or make them."""
+    file = folder / "default.pem"
+    if not file.exists():
+        file.touch(mode=0o600)
+        file.write_text(make_certificate(now), encoding="ascii")
+    return file.read_text(encoding="ascii")
+
+
+def make_certificate(now: dt.datetime, *names: str) -> str:
+    """Make a certificate for ten years, and its key, in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0] if names else _NAME)])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=3650))
+    )
+    if names:
+        alternative = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
+        builder = builder.add_extension(alternative, critical=False)
+    certificate = builder.sign(key, hashes.SHA256())
+    written = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return (certificate.public_bytes(Encoding.PEM) + written).decode("ascii")

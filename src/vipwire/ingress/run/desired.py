@@ -1,0 +1,109 @@
+"""What HAProxy is to have, kept up to date with the objects: plan, slots, configuration.
+
+The frequent change, that of endpoints, touches nothing but the slots of its Service's pools.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from vipwire.ingress.haproxy.configuration import Configuration, configure
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.slots import Slots, fill
+from vipwire.ingress.plan.endpoints import servers_of
+from vipwire.ingress.plan.planner import Setting, World, plan_sites
+from vipwire.ingress.plan.sites import UNAVAILABLE, Pool, SitePlan
+from vipwire.ingress.watch.snapshot import Snapshot, Touched
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+
+
+class Desired:
+    """The desired configuration. `update` follows the snapshot; `made` gives what there is to have."""
+
+    def __init__(self, snapshot: Snapshot, setting: Setting, layout: Layout, default_pem: str) -> None:
+        self._snapshot, self._setting, self._layout, self._default_pem = snapshot, setting, layout, default_pem
+        self.plan = SitePlan()
+        self._slots: dict[str, Slots] = {}
+        self._by_service: dict[ObjectName, list[Pool]] = {}
+        self._refused: dict[str, Problem] = {}
+        self._configuration: Configuration | None = None
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All that is wrong with objects and how they go together."""
+        return (*self._snapshot.problems, *self.plan.problems, *self._refused.values())
+
+    def update(self, touched: Touched, now: float) -> None:
+        """Follow a change; `now` in seconds since the epoch, for certificates."""
+        if touched.structure:
+            self._plan(now)
+            pools: Iterable[Pool] = self.plan.pools
+        else:
+            pools = [pool for service in touched.services for pool in self._by_service.get(service, ())]
+        sizes = {pool.name: len(self._slots.get(pool.name, ())) for pool in pools}
+        for pool in pools:
+            self._slots[pool.name] = self._filled(pool)
+        same = all(len(self._slots[name]) == size for name, size in sizes.items())
+        if touched.structure or not same or self._configuration is None:
+            self._configuration = None
+        elif sizes:
+            slots = {**self._configuration.slots, **{name: self._slots[name] for name in sizes}}
+            self._configuration = replace(self._configuration, slots=slots)
+
+    def made(self, folder: str) -> Configuration:
+        """Give the configuration for a folder."""
+        if self._configuration is None or self._configuration.layout.folder != folder:
+            layout = replace(self._layout, folder=folder)
+            self._configuration = configure(self.plan, self._slots, layout, self._default_pem)
+        return self._configuration
+
+    def exclude(self, pool: str, reason: str) -> None:
+        """Leave out a pool that HAProxy does not want."""
+        owners = [route.owner for route in self.plan.routes if route.target == pool]
+        name = owners[0] if owners else ObjectName("", pool)
+        message = f"HAProxy refuses the backend {pool}, which answers 503: {reason[:200]}"
+        self._refused[pool] = Problem("Ingress", name, "metadata.annotations", message)
+        self._set_plan(self._without(self.plan))
+
+    def exclude_route(self, expression: str, reason: str) -> None:
+        """Leave out a regular expression that HAProxy does not want."""
+        for route in self.plan.routes:
+            if expression.endswith(route.path.removeprefix("^")) and route.match.value == "expression":
+                message = f"HAProxy refuses the expression {route.path[:80]}, which is left out: {reason[:200]}"
+                self._refused[expression] = Problem("Ingress", route.owner, "spec.rules", message)
+        self._set_plan(self._without(self.plan))
+
+    def _plan(self, now: float) -> None:
+        snapshot = self._snapshot
+        world = World(snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets, now)
+        self._set_plan(self._without(plan_sites(world, self._setting)))
+
+    def _set_plan(self, plan: SitePlan) -> None:
+        self.plan, self._configuration = plan, None
+        self._by_service = {}
+        for pool in plan.pools:
+            self._by_service.setdefault(pool.service, []).append(pool)
+        wanted = {pool.name for pool in plan.pools}
+        self._slots = {name: slots for name, slots in self._slots.items() if name in wanted}
+
+    def _without(self, plan: SitePlan) -> SitePlan:
+        if not self._refused:
+            return plan
+        routes = tuple(
+            replace(route, target=UNAVAILABLE) if route.target in self._refused else route
+            for route in plan.routes
+            if not any(key.endswith(route.path.removeprefix("^")) for key in self._refused if key.startswith("^"))
+        )
+        pools = tuple(pool for pool in plan.pools if pool.name not in self._refused)
+        splits = tuple(split for split in plan.splits if not {split.main, split.other} & self._refused.keys())
+        return replace(plan, routes=routes, pools=pools, splits=splits)
+
+    def _filled(self, pool: Pool) -> Slots:
+        service = self._snapshot.services.get(pool.service)
+        servers = () if pool.external else servers_of(pool, service, self._snapshot.slices(pool.service))
+        return fill(self._slots.get(pool.name, ()), servers)
+
+    @property
+    def slots(self) -> Mapping[str, Slots]:
+        """The slots by pool."""
+        return self._slots

@@ -1,0 +1,161 @@
+"""HAProxy as a child: started, checked, reloaded, watched, ended.
+
+Master-worker mode: the master stays, and a reload (SIGUSR2) makes it start a new worker, which takes the listening
+sockets over from the old one (`expose-fd listeners`), so that no connection is refused. The old worker ends when its
+connections have. A configuration is known by its mark, which the worker tells in `show info`.
+
+The child is in a session of its own: it goes on when we die, and the next vipwire finds it by its master socket.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from vipwire.errors import UnsupportedError
+from vipwire.ingress.haproxy.configuration import Configuration
+from vipwire.ingress.run.control import mark_of, processes
+
+_LOOK = 0.02
+_PATIENCE = 60.0
+_KEEP = 2
+"""Folders of configurations that are kept: the one that runs, and the one before."""
+
+
+class Refused(Exception):  # noqa: N818  # what HAProxy says, for the caller to act on
+    """HAProxy does not want a configuration. The text is what it says."""
+
+
+class Haproxy:
+    """The child and its folder. All paths are below `folder`."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        found = shutil.which(program)
+        if found is None:
+            raise UnsupportedError(f"{program} is not installed (Debian: apt install haproxy; 2.6 or newer)")
+        self._program, self.folder = found, folder
+        self.socket, self._master = folder / "haproxy.sock", folder / "master.sock"
+        self._link = folder / "haproxy.cfg"
+        self._child: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        self._number = max([0, *(int(path.name[4:]) for path in folder.glob("gen-*") if path.name[4:].isdigit())])
+        self.reloads = 0
+
+    def next_folder(self) -> Path:
+        """Name the folder for the next configuration."""
+        return self.folder / f"gen-{self._number + 1}"
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a master."""
+        if self._child is not None and self._child.poll() is not None:
+            self._child, self._pid = None, 0
+        return bool(self._pid) and _exists(self._pid)
+
+    async def adopt(self) -> bool:
+        """Look for a master that an earlier vipwire has left; tell whether there is one."""
+        for process in await processes(self._master) if self._master.exists() else []:
+            if process.type == "master":
+                self._pid = process.pid
+        return self.running
+
+    async def put(self, configuration: Configuration) -> None:
+        """Check a configuration and make it live; raise `Refused` and change nothing if HAProxy does not want it."""
+        folder = Path(configuration.layout.folder)
+        self._number += 1
+        mark = f"vipwire-{os.getpid()}-{self._number}"
+        await asyncio.to_thread(_write, folder, configuration, mark)
+        try:
+            await self.check(folder / "haproxy.cfg")
+        except Refused:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        fresh = self.folder / "haproxy.cfg.new"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(folder / "haproxy.cfg")
+        fresh.replace(self._link)
+        await (self._reload(mark) if self.running else self._start(mark))
+        self._tidy()
+
+    async def check(self, file: Path) -> None:
+        """Let HAProxy judge a file; raise `Refused` with what it says."""
+        command = [self._program, "-c", "-q", "-f", str(file)]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Refused(done.stderr.strip() or f"exit status {done.returncode}")
+
+    async def _start(self, mark: str) -> None:
+        for path in (self.socket, self._master):
+            path.unlink(missing_ok=True)
+        command = [self._program, "-W", "-q", "-S", f"{self._master},mode,600", "-f", str(self._link)]
+        # asyncio's own would kill the child when we end.
+        self._child = subprocess.Popen(  # noqa: ASYNC220, S603  # does not wait; the program is found by PATH
+            command, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        self._pid = self._child.pid
+        await self._until(mark)
+
+    async def _reload(self, mark: str) -> None:
+        os.kill(self._pid, signal.SIGUSR2)
+        self.reloads += 1
+        await self._until(mark)
+
+    async def _until(self, mark: str) -> None:
+        """Wait for the worker that has a configuration."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                while self.running:
+                    if self.socket.exists() and await mark_of(self.socket) == mark:
+                        return
+                    await asyncio.sleep(_LOOK)
+        raise Refused("it does not start with its configuration: look at its messages above (is a port taken?)")
+
+    async def ended(self) -> None:
+        """Wait until the master has ended."""
+        while self.running:  # noqa: ASYNC110  # of another's child nobody is told that it has ended
+            await asyncio.sleep(0.2)
+
+    async def stop(self, seconds: float) -> None:
+        """End HAProxy: its connections may go on for so long."""
+        if not self.running:
+            return
+        os.kill(self._pid, signal.SIGUSR1)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.ended()
+        if self.running:
+            os.kill(self._pid, signal.SIGTERM)
+            await self.ended()
+
+    def _tidy(self) -> None:
+        for number in range(self._number - _KEEP, 0, -1):
+            folder = self.folder / f"gen-{number}"
+            if not folder.exists():
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(folder: Path, configuration: Configuration, mark: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    for name, content in _contents(configuration, mark):
+        (folder / name).write_text(content, encoding="ascii")
+
+
+def _contents(configuration: Configuration, mark: str) -> Iterator[tuple[str, str]]:
+    yield "haproxy.cfg", configuration.text(mark)
+    yield from configuration.files()
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,89 @@
+"""HAProxy's counters with Kubernetes' names on them, as Prometheus metrics.
+
+`show stat` gives a line for every frontend, backend and server (management.txt 9.1). A backend's name is
+`namespace:service:port`, perhaps with a digest of its policy; a server is a slot, and who is in it is asked of us.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from vipwire.ingress.haproxy.slots import Slots
+from vipwire.model.net import format_endpoint
+
+_LABELS: Final = ("namespace", "service", "port", "pod", "endpoint")
+_COUNTERS: Final = (
+    ("stot", "sessions", "Requests and sessions"),
+    ("bin", "received_bytes", "Bytes from clients"),
+    ("bout", "sent_bytes", "Bytes to clients"),
+    ("econ", "connection_errors", "Connections that failed"),
+    ("eresp", "response_errors", "Responses that failed"),
+    ("wretr", "retries", "Connections that were tried again"),
+    ("wredis", "redispatches", "Requests that went to another endpoint than first chosen"),
+)
+_CODES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
+_GAUGES: Final = (
+    ("scur", "current_sessions", "Sessions that are open", 1.0),
+    ("qcur", "queue", "Requests that wait", 1.0),
+    ("rtime", "response_seconds", "Mean time to the response's head, of the last 1024", 0.001),
+)
+
+
+class Statistics(Collector):
+    """Gives what was read last. `update` takes the answer to `show stat` and who is in which slot."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[tuple[str, ...], Mapping[str, str]]] = []
+
+    def update(self, answer: str, slots: Callable[[str], Slots]) -> None:
+        """Take an answer; `slots` tells those of a pool."""
+        self._rows = list(label_rows(answer, slots))
+
+    def collect(self) -> Iterable[Metric]:
+        """Give all metrics."""
+        for column, name, text in _COUNTERS:
+            counter = CounterMetricFamily(f"vipwire_ingress_{name}", text, labels=_LABELS)
+            for labels, row in self._rows:
+                counter.add_metric(labels, float(row.get(column) or 0))
+            yield counter
+        responses = CounterMetricFamily("vipwire_ingress_responses", "Responses by code", labels=(*_LABELS, "code"))
+        for labels, row in self._rows:
+            for code in _CODES:
+                responses.add_metric((*labels, code), float(row.get(f"hrsp_{code}") or 0))
+        yield responses
+        for column, name, text, factor in _GAUGES:
+            gauge = GaugeMetricFamily(f"vipwire_ingress_{name}", text, labels=_LABELS)
+            for labels, row in self._rows:
+                gauge.add_metric(labels, float(row.get(column) or 0) * factor)
+            yield gauge
+
+
+def label_rows(answer: str, slots: Callable[[str], Slots]) -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
+    """Give each server that has an endpoint its labels; rows of the same endpoint under two policies are added."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in csv.DictReader(io.StringIO(answer.removeprefix("# "))):
+        parts, server = (row["pxname"] or "").split(":"), row["svname"] or ""
+        if len(parts) < 3 or not server[1:].isdigit():
+            continue
+        held = slots(row["pxname"])
+        index = int(server[1:]) - 1
+        slot = held[index] if index < len(held) else None
+        if slot is None:
+            continue
+        where = format_endpoint(slot.endpoint.address, slot.port)
+        labels = (*parts[:3], slot.endpoint.pod, where)
+        found[labels] = _added(found[labels], row) if labels in found else row
+    yield from found.items()
+
+
+def _added(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
+    """Add the numbers of two rows."""
+    return {
+        key: str(int(first[key]) + int(value)) if first[key].isdigit() and value.isdigit() else first[key]
+        for key, value in second.items()
+        if key is not None and first.get(key) is not None and value is not None
+    }

@@ -1,0 +1,68 @@
+"""`status.loadBalancer` of our Ingresses: where clients reach them, written back when it is another."""
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from vipwire.app import log
+from vipwire.ingress.watch.objects import Ingress
+from vipwire.kube.access import Access
+from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, Payload, describe
+from vipwire.model.names import ObjectName
+
+_EVERY = 1.0
+_TIMEOUT = 10.0
+_LATER = 30.0
+"""Seconds after which a write that was refused is tried again."""
+
+
+class StatusWriter:
+    """Writes the addresses into the status of the Ingresses that are ours."""
+
+    def __init__(self, access: Access, addresses: Iterable[str]) -> None:
+        self._access, self._addresses = access, tuple(addresses)
+        self._failed: dict[ObjectName, float] = {}
+
+    async def run(
+        self, ours: Callable[[], Iterable[ObjectName]], ingresses: Callable[[], Mapping[ObjectName, Ingress]]
+    ) -> None:
+        """Write until cancelled; `ours` names the Ingresses that are served."""
+        loop = asyncio.get_running_loop()
+        async with Connection(self._access, "vipwire-ingress") as connection:
+            while True:
+                known = ingresses()
+                for name in ours():
+                    ingress = known.get(name)
+                    waiting = self._failed.get(name, 0.0) > loop.time()
+                    if ingress is not None and not waiting and ingress.addresses != self._addresses:
+                        await self._write(connection, name, loop.time())
+                await asyncio.sleep(_EVERY)
+
+    async def _write(self, connection: Connection, name: ObjectName, now: float) -> None:
+        path = f"/apis/networking.k8s.io/v1/namespaces/{name.namespace}/ingresses/{name.name}/status"
+        payload = Payload(msgspec.json.encode(status_patch(self._addresses)), "application/merge-patch+json")
+        try:
+            async with connection.request("PATCH", path, timeout=_TIMEOUT, payload=payload) as response:
+                reason = "" if response.status < 300 else f"{response.status} {await response.text()}"
+        except TRANSPORT_ERRORS as error:
+            reason = describe(error)
+        # What was written comes back by the watch; until then it is not written again.
+        self._failed[name] = now + (_LATER if reason else 5.0)
+        if reason:
+            log.warning("the status of an Ingress could not be written", object=name, error=reason[:300])
+
+
+def status_patch(addresses: Iterable[str]) -> dict[str, object]:
+    """Make the merge patch of an Ingress's status: addresses as `ip`, names as `hostname`."""
+    entries = [{"ip" if _is_address(text) else "hostname": text} for text in addresses]
+    return {"status": {"loadBalancer": {"ingress": entries}}}
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

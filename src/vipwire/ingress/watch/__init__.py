@@ -1,0 +1,1 @@
+"""What an Ingress controller watches, and how its bytes become values."""

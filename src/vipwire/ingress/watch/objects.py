@@ -1,0 +1,151 @@
+"""The objects that an Ingress controller reads, as values that are valid as far as they go.
+
+Field names are Kubernetes' (networking.k8s.io/v1). What the API leaves open is an enum or an empty text here.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
+
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family
+
+
+class Kind(enum.Enum):
+    """The kinds that an Ingress controller reads; the value is the kind in a manifest."""
+
+    INGRESS_CLASS = "IngressClass"
+    INGRESS = "Ingress"
+    SERVICE = "Service"
+    SLICE = "EndpointSlice"
+    SECRET = "Secret"  # noqa: S105  # the name of a kind
+
+
+class PathType(enum.Enum):
+    """`pathType`; the value is the one on the wire."""
+
+    EXACT = "Exact"
+    PREFIX = "Prefix"
+    IMPLEMENTATION_SPECIFIC = "ImplementationSpecific"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRef:
+    """A Service's port as a backend. `port` is a name, or a number as the API writes it."""
+
+    service: ObjectName
+    port: str | int
+
+
+@dataclass(frozen=True, slots=True)
+class PathRule:
+    """One path of one host. `host` is empty for every host, `*.example.com` for a wildcard."""
+
+    host: str
+    path: str
+    type: PathType
+    backend: ServiceRef
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """One of `spec.tls`. `secret` is None where the default certificate is meant."""
+
+    hosts: tuple[str, ...]
+    secret: ObjectName | None
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ingress:
+    """An Ingress. `class_name` is that of the spec, else of the old annotation, else empty. `created` is RFC 3339."""
+
+    name: ObjectName
+    class_name: str = ""
+    rules: tuple[PathRule, ...] = ()
+    default_backend: ServiceRef | None = None
+    tls: tuple[Tls, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    created: str = ""
+    uid: str = ""
+    addresses: tuple[str, ...] = ()
+    """What `status.loadBalancer` says: addresses and host names."""
+
+    @property
+    def age(self) -> tuple[str, ObjectName]:
+        """Sorts the older before the younger; without a date (a manifest) by name."""
+        return self.created, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class IngressClass:
+    """An IngressClass. `name.namespace` is empty."""
+
+    name: ObjectName
+    controller: str = ""
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePort:
+    """One of a Service's ports."""
+
+    name: str
+    number: int
+    application: str = ""
+    target: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A Service. `external` is the name that an ExternalName stands for, else empty."""
+
+    name: ObjectName
+    ports: tuple[ServicePort, ...] = ()
+    external: str = ""
+    family: Family | None = None
+    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class Usability(enum.Enum):
+    """Whether an endpoint gets requests."""
+
+    READY = "ready"
+    DRAINING = "draining"
+    """It is going and still serves: those who know it may go on."""
+    NOT_READY = "not ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One endpoint of a slice."""
+
+    address: Address
+    use: Usability
+    pod: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """An EndpointSlice. `ports` is by port name."""
+
+    name: ObjectName
+    service: ObjectName
+    family: Family
+    ports: Mapping[str, int]
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A Secret; its bytes are never printed."""
+
+    name: ObjectName
+    type: str = ""
+    data: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+
+Thing: TypeAlias = Ingress | IngressClass | Service | Slice | Secret

@@ -1,0 +1,201 @@
+"""Ingress objects as they stand on the wire, only the fields that are read. As in `kube.wire`, any may be null."""
+
+from typing import TypeAlias
+
+from msgspec import Struct, field
+
+Texts: TypeAlias = dict[str, str] | None
+
+
+class Meta(Struct, gc=False, rename="camel"):
+    """`metadata`."""
+
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    creation_timestamp: str | None = None
+    labels: Texts = None
+    annotations: Texts = None
+
+
+class PortRef(Struct, gc=False):
+    """`service.port`."""
+
+    name: str | None = None
+    number: int | None = None
+
+
+class ServiceBackend(Struct, gc=False):
+    """`backend.service`."""
+
+    name: str | None = None
+    port: PortRef | None = None
+
+
+class LocalRef(Struct, gc=False):
+    """`backend.resource`."""
+
+    kind: str | None = None
+    name: str | None = None
+
+
+class Backend(Struct, gc=False):
+    """`backend`."""
+
+    service: ServiceBackend | None = None
+    resource: LocalRef | None = None
+
+
+class Path(Struct, gc=False, rename="camel"):
+    """One of `http.paths`."""
+
+    path: str | None = None
+    path_type: str | None = None
+    backend: Backend | None = None
+
+
+class Http(Struct, gc=False):
+    """`rules[].http`."""
+
+    paths: tuple[Path, ...] | None = None
+
+
+class Rule(Struct, gc=False):
+    """One of `spec.rules`."""
+
+    host: str | None = None
+    http: Http | None = None
+
+
+class Tls(Struct, gc=False, rename="camel"):
+    """One of `spec.tls`."""
+
+    hosts: tuple[str, ...] | None = None
+    secret_name: str | None = None
+
+
+class IngressSpec(Struct, gc=False, rename="camel"):
+    """An Ingress's `spec`."""
+
+    ingress_class_name: str | None = None
+    default_backend: Backend | None = None
+    rules: tuple[Rule, ...] | None = None
+    tls: tuple[Tls, ...] | None = None
+
+
+class LoadBalancerIngress(Struct, gc=False):
+    """One of `status.loadBalancer.ingress`."""
+
+    ip: str | None = None
+    hostname: str | None = None
+
+
+class LoadBalancer(Struct, gc=False):
+    """`status.loadBalancer`."""
+
+    ingress: tuple[LoadBalancerIngress, ...] | None = None
+
+
+class IngressStatus(Struct, gc=False, rename="camel"):
+    """An Ingress's `status`."""
+
+    load_balancer: LoadBalancer | None = None
+
+
+class Ingress(Struct, gc=False):
+    """networking.k8s.io/v1 Ingress."""
+
+    metadata: Meta | None = None
+    spec: IngressSpec | None = None
+    status: IngressStatus | None = None
+
+
+class ClassSpec(Struct, gc=False):
+    """An IngressClass's `spec`."""
+
+    controller: str | None = None
+
+
+class IngressClass(Struct, gc=False):
+    """networking.k8s.io/v1 IngressClass."""
+
+    metadata: Meta | None = None
+    spec: ClassSpec | None = None
+
+
+class ServicePort(Struct, gc=False, rename="camel"):
+    """One of a Service's `spec.ports`."""
+
+    name: str | None = None
+    port: int | None = None
+    protocol: str | None = None
+    app_protocol: str | None = None
+    target_port: int | str | None = None
+
+
+class ServiceSpec(Struct, gc=False, rename="camel"):
+    """A Service's `spec`."""
+
+    type: str | None = None
+    ports: tuple[ServicePort, ...] | None = None
+    external_name: str | None = None
+    ip_families: tuple[str, ...] | None = None
+
+
+class Service(Struct, gc=False):
+    """core/v1 Service."""
+
+    metadata: Meta | None = None
+    spec: ServiceSpec | None = None
+
+
+class Conditions(Struct, gc=False):
+    """`endpoints[].conditions`; null is unknown, which is not false."""
+
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class TargetRef(Struct, gc=False):
+    """`endpoints[].targetRef`."""
+
+    name: str | None = None
+
+
+class Endpoint(Struct, gc=False, rename="camel"):
+    """One of a slice's `endpoints`."""
+
+    addresses: tuple[str, ...] | None = None
+    conditions: Conditions | None = None
+    target_ref: TargetRef | None = None
+
+
+class EndpointPort(Struct, gc=False):
+    """One of a slice's `ports`."""
+
+    name: str | None = None
+    port: int | None = None
+    protocol: str | None = None
+
+
+class Slice(Struct, gc=False, rename="camel"):
+    """discovery.k8s.io/v1 EndpointSlice."""
+
+    metadata: Meta | None = None
+    address_type: str | None = None
+    endpoints: tuple[Endpoint, ...] | None = None
+    ports: tuple[EndpointPort, ...] | None = None
+
+
+class Secret(Struct, gc=False, rename="camel"):
+    """core/v1 Secret; `data` is base64, `stringData` is for people who write manifests."""
+
+    metadata: Meta | None = None
+    type: str | None = None
+    data: dict[str, str | None] | None = None
+    string_data: Texts = field(default=None, name="stringData")
+
+
+NO_META = Meta()
