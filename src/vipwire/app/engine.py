@@ -208,6 +208,11 @@ class Engine:
         """Our Node object, if there is one."""
         return self.store.nodes.get(self._node_name)
 
+    @property
+    def complete(self) -> bool:
+        """Whether all families have had their first sync, with everything that was listed."""
+        return not self.store.waiting and all(line.synced and not line.reconciler.pending for line in self.lines)
+
     def apply(self, event: Event) -> tuple[Problem, ...]:
         """Take an event; return the problems that it brought for the first time."""
         return self.store.apply(event)

@@ -17,6 +17,7 @@ from vipwire.app.drains import drains_path
 from vipwire.app.engine import Engine, Line, Mode
 from vipwire.app.fallback import settle_mode
 from vipwire.app.follow import FlowKeeper, HealthPorts
+from vipwire.app.handover import Handover
 from vipwire.app.loop import Loop, Parts, Source
 from vipwire.app.machine import adjust_machine, prepare_machine
 from vipwire.app.modes import VIP_DEVICES, attach_counters, build_modes, every_mode
@@ -95,6 +96,7 @@ class _Proxy:
         gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
         self.metrics = Metrics(config.proxy_mode.value, version=__version__, features=gates)
         attach_counters(config, self.metrics)
+        self._handover = Handover(config.proxy_mode, modes, self.metrics)
         self._drains = DrainFollower(drains_path(config.state_dir, self._node_name), self.metrics)
         tell_counts(self._engine, config, self.metrics)
 
@@ -138,6 +140,7 @@ class _Proxy:
                 tasks.create_task(parts.source.run(loop.emit), name="source"),
                 tasks.create_task(reloader.run(adopt), name="configuration"),
                 tasks.create_task(self._drains.run(loop.configured), name="drains"),
+                tasks.create_task(self._handover.run(lambda: self._engine.complete), name="hand-over"),
             ]
             if recorder:
                 running.append(tasks.create_task(recorder.run(), name="events"))

@@ -156,6 +156,12 @@ class Metrics:
             ("mode", "configured"),
             prefix="vipwire",
         )
+        self.leftovers_removed_total = self._counter(
+            "leftovers_removed_total",
+            "Things that another mode, or kube-proxy in one, had left and that were removed",
+            ("mode", "ip_family"),
+            prefix="vipwire",
+        )
         self.frontend_conflicts = self._gauge(
             "frontend_conflicts", "Addresses and ports that more than one Service claims", prefix="vipwire"
         )

@@ -65,6 +65,11 @@ class IptablesBackend:
             branches[table] += dispatch.branches
         return {table: self._rules[table] + branches[table] for table in TABLES}
 
+    @property
+    def variant(self) -> str:
+        """Which of the kernel's two rule engines holds the rules: `nft` or `legacy`."""
+        return self._tool.variant.value
+
     def close(self) -> None:
         """Close the socket; the rules stay."""
         self._witness.close()

@@ -92,6 +92,11 @@ class IpvsBackend:
         self._sets.require()
         self._tool.require()
 
+    @property
+    def variant(self) -> str:
+        """Which of the kernel's two rule engines holds the rules: `nft` or `legacy`."""
+        return self._tool.variant
+
     def close(self) -> None:
         """Close its sockets; what is programmed stays."""
         for part in (self._servers, self._device, self._sets, self._steering):

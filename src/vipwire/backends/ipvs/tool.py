@@ -43,6 +43,11 @@ class Tool:
                 raise CommitError(f"{self._name}-restore: {error}", transaction=text) from error
         return len(text)
 
+    @property
+    def variant(self) -> str:
+        """The variant, `legacy` or `nft`. Raise UnsupportedError if neither works."""
+        return self._chosen()
+
     def _chosen(self) -> str:
         if self._variant is None:
             self._variant = self._choose()

@@ -61,6 +61,11 @@ class UserspaceBackend:
         self._left: dict[Key, Value] | None = None
         self._looked = clock()
 
+    @property
+    def variant(self) -> str:
+        """Which of the kernel's two rule engines holds the rules: `nft` or `legacy`; "" without rules."""
+        return self._tool.variant.value if self._tool is not None else ""
+
     def close(self) -> None:
         """Hang up; the relay and the rules stay."""
         self._remote.close()

@@ -1,0 +1,140 @@
+"""What ipvs mode, ours or kube-proxy's, has left beside its rules: virtual servers, kube-ipvs0, ipsets.
+
+IPVS translates every packet of its connections, and forgets them with their virtual server. So a virtual server goes
+when none of its connections is in use any more; until then its address stays on kube-ipvs0. No new connection comes
+to it: another mode's rules translate that before. Connections that are returned directly, past this node, need the
+rules that mark their packets, and these would lead new connections astray: they end.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from vipwire.backends.ipvs.device import Device
+from vipwire.backends.ipvs.kernel import IpvsBackend
+from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, SetName, Vip
+from vipwire.backends.ipvs.sets import Sets
+from vipwire.model.net import Address, Family
+from vipwire.netlink.ipvs import RealServer, VirtualServer
+from vipwire.netlink.socket import NetlinkError
+from vipwire.reconcile.delta import Delta
+
+_NET: Final = Path("/proc/thread-self/net")
+_OVER: Final = frozenset({"NONE", "TIME_WAIT", "LAST_ACK", "CLOSE", "CLOSED", "LISTEN"})
+"""States in which a connection carries nothing any more."""
+
+
+class Flow(NamedTuple):
+    """A connection of IPVS: to which frontend, and which endpoint has it."""
+
+    frontend: tuple[Address, int]
+    endpoint: tuple[Address, int]
+
+
+@dataclass(frozen=True, slots=True)
+class IpvsLeft:
+    """What is there, without chains of iptables, and the part of it that has connections in use."""
+
+    family: Family
+    objects: dict[ObjectKey, Object]
+    busy: frozenset[VirtualServer]
+    addresses: frozenset[Address]
+
+
+def find_ipvs(family: Family) -> IpvsLeft | None:
+    """Look for what ipvs mode has left; None if there is nothing. Raise OSError or UnsupportedError if that fails."""
+    if not (_NET / "ip_vs").exists() or not _has_traces(family):
+        return None
+    with contextlib.closing(IpvsBackend(family)) as backend:
+        objects = backend.observe()
+    objects = {key: value for key, value in objects.items() if not isinstance(key, ChainName)}
+    flows = parse_flows((_NET / "ip_vs_conn").read_text(encoding="ascii"), family)
+    return judge(family, objects, flows)
+
+
+def remove_ipvs(left: IpvsLeft) -> str:
+    """Remove what has no connections in use; say what that was, "" if nothing. Raise CommitError if refused."""
+    gone = removable(left)
+    if not gone:
+        return ""
+    with contextlib.closing(IpvsBackend(left.family)) as backend:
+        backend.commit(Delta(removed=gone))
+    if not left.busy:
+        with contextlib.closing(Device(left.family)) as device:
+            device.delete()
+    counts = {
+        "virtual servers": sum(isinstance(key, VirtualServer) for key in gone),
+        "addresses": sum(isinstance(key, Vip) for key in gone),
+        "ipsets": sum(isinstance(key, SetName) for key in gone),
+    }
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def judge(family: Family, objects: dict[ObjectKey, Object], flows: frozenset[Flow]) -> IpvsLeft:
+    """Find the virtual servers whose connections are in use, and the addresses that these need. Pure."""
+    frontends, endpoints = {flow.frontend for flow in flows}, {flow.endpoint for flow in flows}
+    marked = {
+        key.server
+        for key in objects
+        if isinstance(key, RealServer) and key.server.mark and (key.address, key.port) in endpoints
+    }
+    busy = frozenset(
+        key
+        for key in objects
+        if isinstance(key, VirtualServer) and ((key.address, key.port) in frontends or key in marked)
+    )
+    return IpvsLeft(family, objects, busy, frozenset(address for address, _ in frontends) if busy else frozenset())
+
+
+def removable(left: IpvsLeft) -> dict[ObjectKey, Object]:
+    """Choose what can go. The sets say which virtual servers are ours: they go last, all together. Pure."""
+    if not left.busy:
+        return left.objects
+
+    def stays(key: ObjectKey) -> bool:
+        match key:
+            case VirtualServer():
+                return key in left.busy
+            case RealServer():
+                return key.server in left.busy
+            case Vip(address):
+                return address in left.addresses
+        return isinstance(key, SetName | Entry)
+
+    return {key: value for key, value in left.objects.items() if not stays(key)}
+
+
+def parse_flows(text: str, family: Family) -> frozenset[Flow]:
+    """Read /proc/net/ip_vs_conn; leave out connections that are over. Pure.
+
+    Format: ip_vs_conn_seq_show in net/netfilter/ipvs/ip_vs_conn.c; addresses and ports in hex.
+
+        Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
+    """
+    flows: set[Flow] = set()
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 8 or (":" in fields[3]) is not (family is Family.IPV6):
+            continue
+        template = int(fields[2], 16) == 0  # persistence: which endpoint a client is bound to
+        if not template and fields[7] not in _OVER:
+            flows.add(Flow(_place(fields[3], fields[4]), _place(fields[5], fields[6])))
+    return frozenset(flows)
+
+
+def _place(address: str, port: str) -> tuple[Address, int]:
+    digits = address.strip("[]").replace(":", "")
+    return Address(bytes.fromhex(digits)), int(port, 16)
+
+
+def _has_traces(family: Family) -> bool:
+    """Tell, without a tool, whether there is an address on kube-ipvs0 or an ipset of ours."""
+    with contextlib.closing(Device(family)) as device:
+        if device.addresses():
+            return True
+    with contextlib.closing(Sets(family)) as sets:
+        try:
+            return bool(sets.read())
+        except NetlinkError:  # this kernel has no ipsets
+            return False

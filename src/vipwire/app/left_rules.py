@@ -1,0 +1,128 @@
+"""Chains and rules of iptables that other modes have left, ours or kube-proxy's: found by name, removed by table.
+
+Three modes write into the same tables, and two share names (KUBE-SERVICES, KUBE-MARK-MASQ: kube-proxy's, so not ours
+to change). A chain that only one mode has tells whose leftovers these are; chains with shared names alone say nothing
+and are left alone: older kubelets make some of them. What the running mode has in the same engine is never touched.
+
+The filter tables go first. As long as the nat table of both modes is in force, all connections are translated; what
+refuses the untranslated must not outlive what translates.
+"""
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from vipwire.app.config import ProxyMode
+from vipwire.backends.iptables.kernel import removal
+from vipwire.backends.iptables.names import KUBELETS, TABLES
+from vipwire.backends.iptables.read import is_ours, read_table
+from vipwire.backends.iptables.skeleton import jump_keys
+from vipwire.backends.iptables.tool import RuleTool
+from vipwire.backends.ipvs.iptables import BUILT_IN, parse_save, restore_text
+from vipwire.backends.ipvs.names import ChainName, Rules
+from vipwire.backends.ipvs.skeleton import node_objects
+from vipwire.backends.userspace import script
+from vipwire.backends.userspace.names import CHAINS
+from vipwire.model.net import Family
+from vipwire.plan.node import NodePlan
+from vipwire.reconcile.delta import Delta
+
+GUARD: Final = ChainName("filter", "KUBE-IPVS-FILTER")
+"""Keeps the host's own ports off the addresses of kube-ipvs0: it stays as long as these do."""
+Saved = Mapping[str, str]
+"""What iptables-save prints, by table."""
+
+
+def remove_rules(tool: RuleTool, running: ProxyMode | None, *, guard: bool = False) -> dict[ProxyMode, int]:
+    """Remove the chains that other modes than `running` have left in one engine; tell how many of each mode.
+
+    `running` is None where the mode that runs writes no rules into this engine. With `guard` what keeps the host's
+    ports off ipvs mode's addresses stays. Raise CommitError if the tables cannot be read or written.
+    """
+    saved = _save(tool)
+    found = census(tool.family, saved, guard=guard)
+    if running is not None:
+        found.pop(running, None)
+    if ProxyMode.IPTABLES in found or (ProxyMode.IPVS in found and running is not ProxyMode.IPTABLES):
+        _remove_iptables(tool, running)
+    if ProxyMode.IPVS in found:
+        _write(tool, ipvs_removal(tool.family, _save(tool), running, guard=guard))
+        if running is not ProxyMode.IPTABLES:  # what these jumped to could only be emptied before
+            _remove_iptables(tool, running)
+    if ProxyMode.USERSPACE in found:
+        _write(tool, script.removal(saved["nat"] + saved["filter"]))
+    return found
+
+
+def census(family: Family, saved: Saved, *, guard: bool = False) -> dict[ProxyMode, int]:
+    """Count the chains by the mode that alone has such; modes without any are left out. Pure."""
+    shared = _ipvs_chains(family)
+    counts = dict.fromkeys((ProxyMode.IPTABLES, ProxyMode.IPVS, ProxyMode.USERSPACE), 0)
+    for table, text in saved.items():
+        for chain in read_table(text).chains:
+            ipvs, iptables = ChainName(table, chain) in shared, is_ours(table, chain)
+            if ipvs and not iptables and chain not in BUILT_IN and not (guard and (table, chain) == GUARD):
+                counts[ProxyMode.IPVS] += 1
+            counts[ProxyMode.IPTABLES] += iptables and not ipvs
+            counts[ProxyMode.USERSPACE] += chain in CHAINS.get(table, ())
+    return {mode: count for mode, count in counts.items() if count}
+
+
+def ipvs_removal(family: Family, saved: Saved, running: ProxyMode | None, *, guard: bool) -> str:
+    """Write what removes the chains that only ipvs mode has, and its jumps. Pure."""
+    found = parse_save("".join(saved.values()), frozenset(_ipvs_chains(family)))
+    kept = {str(key.detail) for key in jump_keys()} if running is ProxyMode.IPTABLES else set[str]()
+    gone: dict[ChainName, Rules] = {}
+    for key, rules in found.items():
+        if key.chain in BUILT_IN:
+            gone[key] = tuple(
+                rule for rule in rules if rule not in kept and not (guard and rule.endswith(f" {GUARD.chain}"))
+            )
+        elif not is_ours(*key) and not (guard and key == GUARD):
+            gone[key] = rules
+    return restore_text(
+        Delta(removed={key: rules for key, rules in gone.items() if rules or key.chain not in BUILT_IN})
+    )
+
+
+def without_ipvs(family: Family, table: str, saved: str) -> str:
+    """Leave out of a saved table what ipvs mode has there, so that nobody removes it. Pure."""
+    skeleton = _ipvs_chains(family)
+    own = {key.chain for key in skeleton if key.table == table and key.chain not in BUILT_IN}
+    jumps = {
+        f"-A {key.chain} {rule}"
+        for key, rules in skeleton.items()
+        if key.table == table and key.chain in BUILT_IN
+        for rule in rules
+    }
+    kept = (line for line in saved.splitlines() if line not in jumps and _chain_of(line) not in own)
+    return "".join(f"{line}\n" for line in kept)
+
+
+def _chain_of(line: str) -> str:
+    """Name the chain that a line of iptables-save declares or adds to."""
+    words = line.split(" ", 2)
+    if words[0] == "-A":
+        return words[1]
+    return words[0].removeprefix(":") if line.startswith(":") else ""
+
+
+def _remove_iptables(tool: RuleTool, running: ProxyMode | None) -> None:
+    saved = _save(tool)
+    kubelet = any(f":{chain} " in text for text in saved.values() for chain in KUBELETS)
+    for table, text in saved.items():
+        seen = without_ipvs(tool.family, table, text) if running is ProxyMode.IPVS else text
+        _write(tool, removal(table, seen, kubelet=kubelet))
+
+
+def _write(tool: RuleTool, text: str) -> None:
+    if text:
+        tool.restore(text)
+
+
+def _save(tool: RuleTool) -> dict[str, str]:
+    return {table: tool.save(table) for table in TABLES}
+
+
+def _ipvs_chains(family: Family) -> dict[ChainName, Rules]:
+    objects = node_objects(NodePlan(family)).items()
+    return {key: cast("Rules", value) for key, value in objects if isinstance(key, ChainName)}

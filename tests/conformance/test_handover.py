@@ -1,0 +1,173 @@
+"""From every mode to every other, while connections are made all the time and others stay open: none is lost.
+
+A proxy in one mode ends and leaves its rules, one in another mode starts; this machine's kernel runs all modes but
+ipvs, which is changed to and from in a guest (tests/kernel/test_ipvs_guest.py).
+"""
+
+import contextlib
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.conformance.cluster import POD_CIDRS, SERVICE_CIDR
+from tests.conformance.mode import Mode
+from tests.conformance.mode_iptables import IPTABLES
+from tests.conformance.mode_ipvs import IPVS
+from tests.conformance.mode_nftables import NFTABLES
+from tests.conformance.mode_userspace import USERSPACE
+from tests.conformance.proxy import Proxy, until
+from tests.conformance.services import LabService
+from tests.conformance.underlay import name_no_vip
+
+from vipwire.lab import kernel, manifests
+from vipwire.lab.cluster import Lab
+from vipwire.lab.continuous import Continuous
+from vipwire.lab.manifests import Port
+from vipwire.lab.topology import DEFAULT
+from vipwire.model.net import Family, Protocol
+from vipwire.plan.plan import FrontendKind
+
+pytestmark = pytest.mark.conformance
+
+NODE = "node-1"
+PODS = [pod for pod in DEFAULT.pods if pod.name in ("pod-1a", "pod-2a")]
+PORTS = (Port(80, name="http", node_port=30080), Port(81, 80, Protocol.UDP, name="datagrams", node_port=30081))
+WEB = LabService(DEFAULT, "web", 1, PORTS)
+KINDS = (
+    ("pod-1c", FrontendKind.CLUSTER_IP, 0),
+    ("client", FrontendKind.NODE_PORT, 0),
+    ("client", FrontendKind.LOAD_BALANCER, 0),
+    (NODE, FrontendKind.EXTERNAL_IP, 0),
+    ("pod-1b", FrontendKind.CLUSTER_IP, 1),
+)
+"""Who connects to which frontend, and of which port; the last is UDP, of which nobody sends a lost packet again."""
+ENOUGH = 5
+"""Connections of each kind on each side of a change of hands."""
+PATIENCE = 10.0 if kernel.inside() else 5.0
+"""Seconds that a connection may take: a loaded machine is slow, and what is refused is known at once."""
+
+LEGACY = tuple(mode for mode in IPTABLES if mode.variant == "legacy")
+MODES = (*IPVS, *LEGACY, *USERSPACE) if kernel.inside() else (*NFTABLES, *IPTABLES, *USERSPACE)
+PAIRS = list(itertools.permutations(MODES, 2))
+TRACES: Mapping[str, str] = {
+    "nftables": r"table ip6? vipwire",
+    "iptables": r":KUBE-(SVC|SEP|EXT|PROXY-CANARY)\S*",
+    "userspace": r":KUBE-(PORTALS|NODEPORT)-\S*",
+    "ipvs": r":KUBE-(NODE-PORT|LOAD-BALANCER|IPVS-FILTER)\b|create KUBE-\S+|inet6? \S+ scope global kube-ipvs0",
+}
+"""What tells each mode, of all that `everything` lists."""
+ENGINES = ("legacy",) if kernel.inside() else ("nft", "legacy")
+HINT = "KUBE-IPTABLES-HINT"
+
+
+@dataclass
+class Stage:
+    """The lab, and where its proxies find objects and write their log."""
+
+    lab: Lab
+    folder: Path
+
+    def proxy(self, mode: Mode, *more: str) -> Proxy:
+        """Prepare a proxy in a mode."""
+        flags = [f"--manifests={self.folder / 'manifests'}", POD_CIDRS, *more]
+        return Proxy(mode, self.lab, NODE, self.folder, flags, checks="60s")
+
+    def prefer(self, variant: str) -> None:
+        """Do what kubelet does where it uses one engine of iptables."""
+        for engine in ENGINES:
+            how = "-N" if engine == variant else "-X"
+            self.lab.run(NODE, [f"iptables-{engine}", "-w", "5", "-t", "mangle", how, HINT], check=False)
+
+    def everything(self, engines: tuple[str, ...] = ENGINES) -> str:
+        """List all that any mode makes, with both engines of iptables or one."""
+        tools = [f"{program}-{engine}-save" for engine in engines for program in ("iptables", "ip6tables")]
+        commands = [[tool] for tool in tools] + [
+            ["nft", "list", "tables"],
+            ["ipset", "save"],
+            ["ip", "-o", "address"],
+        ]
+        said = []
+        for command in commands:
+            with contextlib.suppress(FileNotFoundError):
+                said.append(self.lab.run(NODE, command, check=False).stdout)
+        return re.sub(r"kube-ipvs0 +(inet6? \S+) .*", r"\1 scope global kube-ipvs0", "\n".join(said))
+
+    def traces(self, mode: Mode) -> list[str]:
+        """Find what a mode has here."""
+        engines = (mode.variant,) if mode.variant else ENGINES
+        return [found[0] for found in re.finditer(TRACES[mode.name], self.everything(engines))]
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("handover")
+    (folder / "manifests").mkdir()
+    objects = [*(manifests.node(node) for node in DEFAULT.nodes), SERVICE_CIDR, *WEB.objects(PODS)]
+    (folder / "manifests" / "all.yaml").write_text(manifests.as_yaml(objects))
+    with Lab(DEFAULT) as lab:
+        name_no_vip(lab)
+        yield Stage(lab, folder)
+
+
+@contextlib.contextmanager
+def traffic(lab: Lab) -> Iterator[list[Continuous]]:
+    """Make connections of every kind all the time."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                lab.continuous(host, target.address, target.port, target.protocol, timeout=PATIENCE, interval=0.02)
+            )
+            for family in Family
+            for host, kind, port in KINDS
+            for target in [WEB.at(kind, family, port)]
+        ]
+
+
+def pass_some(streams: list[Continuous]) -> None:
+    for stream in streams:
+        stream.wait_for(ENOUGH)
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS, ids=[f"{before}-to-{after}" for before, after in PAIRS])
+def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mode, after: Mode) -> None:
+    lab = stage.lab
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: stage.proxy(after).vipwire("cleanup"))
+        stage.prefer(before.variant)
+        old = stage.proxy(before)
+        old.start()
+        stack.callback(old.end)
+        assert stage.traces(before), "what is looked for is what this mode makes"
+        open_ones = [
+            stack.enter_context(lab.connect(host, WEB.at(kind, family).address, WEB.at(kind, family).port))
+            for family in Family
+            for host, kind, port in KINDS
+            if port == 0
+        ]
+        streams = stack.enter_context(traffic(lab))
+        assert old.stop() == 0
+        pass_some(streams)
+        stage.prefer(after.variant)
+        new = stage.proxy(after)
+        since = len(new.log)
+        new.start()
+        stack.callback(new.end)
+        assert before.name in new.said(since, "removed what another mode had left", "left_by=")
+        until(
+            lambda: not [each for each in stage.traces(before) if "ipvs" not in before.name],
+            "the old rules have gone",
+        )
+        pass_some(streams)
+        for each in open_ones:
+            assert each.exchange(b"still here") == b"still here"
+        for stream in streams:
+            assert not stream.report.failures, stream.report
+            assert set(stream.report.pods) == {pod.name for pod in PODS}
+        for each in open_ones:
+            each.close()
+        new.said(since, "nothing of other modes is left")
+        assert stage.traces(before) == []
+        assert stage.traces(after)
