@@ -8,7 +8,7 @@ from tests.fakes.kernel import DictBackend
 
 from vipwire.app.config import Config, ProxyMode
 from vipwire.app.engine import Mode
-from vipwire.app.fallback import settle_mode
+from vipwire.app.fallback import LADDERS, settle_mode
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 
@@ -48,8 +48,41 @@ def test_ipvs_falls_back_to_iptables() -> None:
     assert config.mode == "iptables", "what is shown and measured is what runs"
 
 
+def test_each_mode_falls_back_in_its_order() -> None:
+    for mode, ladder in LADDERS.items():
+        for at, works in enumerate(ladder):
+            machine = Machine(*ladder[at:])
+            config, _ = settle_mode(Config(mode=mode.value, proxy_mode_fallback=True), Family, machine.build)
+            assert config.proxy_mode is works
+            assert machine.asked == [mode, *ladder[: at + 1]]
+
+
+def test_a_blank_mode_falls_back_from_nftables() -> None:
+    config, _ = settle_mode(Config(proxy_mode_fallback=True), Family, Machine(ProxyMode.USERSPACE).build)
+    assert config.mode == "userspace"
+
+
+def test_every_step_is_told_with_its_reason_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    settle_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, Machine(ProxyMode.USERSPACE).build)
+    told = [(record.getMessage(), record.__dict__["fields"]) for record in caplog.records]
+    assert [(said, each["mode"], each["to"]) for said, each in told] == [
+        ("falling back", "ipvs", "iptables"),
+        ("falling back", "iptables", "nftables"),
+        ("falling back", "nftables", "userspace"),
+    ]
+    assert [str(each["reason"]) for _, each in told] == ["no ipvs here", "no iptables here", "no nftables here"]
+    assert "--proxy-mode=userspace" in told[-1][1]["remedy"]
+
+
 def test_every_reason_is_given_when_nothing_works() -> None:
     machine = Machine()
-    with pytest.raises(UnsupportedError, match=r"^no ipvs here\nno iptables here\nno userspace here$"):
+    reasons = r"^no ipvs here\nno iptables here\nno nftables here\nno userspace here$"
+    with pytest.raises(UnsupportedError, match=reasons):
         settle_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, machine.build)
-    assert machine.asked == [ProxyMode.IPVS, ProxyMode.IPTABLES, ProxyMode.USERSPACE]
+    assert machine.asked == [ProxyMode.IPVS, ProxyMode.IPTABLES, ProxyMode.NFTABLES, ProxyMode.USERSPACE]
+
+
+def test_nothing_is_below_userspace() -> None:
+    machine = Machine(ProxyMode.NFTABLES, ProxyMode.IPTABLES)
+    with pytest.raises(UnsupportedError, match=r"^no userspace here$"):
+        settle_mode(Config(mode="userspace", proxy_mode_fallback=True), Family, machine.build)

@@ -1,6 +1,7 @@
 """Which mode runs where the configured one cannot: with `--proxy-mode-fallback` the next one, else none.
 
-As kube-proxy once did it: ipvs, iptables, userspace. Today's kube-proxy ends instead, and so do we unless told.
+As kube-proxy once did it: ipvs, iptables, userspace; with nftables beside iptables. Today's kube-proxy ends instead, and
+so do we unless told. What a machine can do is found out by trying.
 """
 
 import dataclasses
@@ -13,12 +14,17 @@ from vipwire.app.engine import Mode
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 
-NEXT: Final = {
-    ProxyMode.EBPF: ProxyMode.NFTABLES,
-    ProxyMode.NFTABLES: ProxyMode.IPTABLES,
-    ProxyMode.IPVS: ProxyMode.IPTABLES,
-    ProxyMode.IPTABLES: ProxyMode.USERSPACE,
+LADDERS: Final = {
+    ProxyMode.EBPF: (ProxyMode.NFTABLES, ProxyMode.IPTABLES, ProxyMode.USERSPACE),
+    ProxyMode.NFTABLES: (ProxyMode.IPTABLES, ProxyMode.USERSPACE),
+    ProxyMode.IPVS: (ProxyMode.IPTABLES, ProxyMode.NFTABLES, ProxyMode.USERSPACE),
+    ProxyMode.IPTABLES: (ProxyMode.NFTABLES, ProxyMode.USERSPACE),
+    ProxyMode.USERSPACE: (),
 }
+"""What is tried in place of each mode, in that order.
+
+From ipvs it is iptables first: its names are kube-proxy's too, and it serves node ports at the same addresses.
+"""
 
 Build = Callable[[Config, Iterable[Family]], dict[Family, Mode]]
 """Builds the configured mode for each family, or raises UnsupportedError."""
@@ -29,14 +35,24 @@ def settle_mode(config: Config, families: Iterable[Family], build: Build) -> tup
 
     Return the configuration of the mode that runs. Raise UnsupportedError with every reason if none does.
     """
-    wanted, reasons = config, list[str]()
-    while True:
+    reasons: list[str] = []
+    ladder = (config.proxy_mode, *(LADDERS[config.proxy_mode] if config.proxy_mode_fallback else ()))
+    for at, mode in enumerate(ladder):
+        wanted = config if at == 0 else dataclasses.replace(config, mode=mode.value)
         try:
             return wanted, build(wanted, families)
         except UnsupportedError as error:
             reasons.append(str(error))
-            after = NEXT.get(wanted.proxy_mode)
-            if not config.proxy_mode_fallback or after is None:
-                raise UnsupportedError("\n".join(reasons)) from error
-            log.warning("falling back", mode=wanted.proxy_mode.value, to=after.value, reason=error)
-            wanted = dataclasses.replace(wanted, mode=after.value)
+            if at + 1 < len(ladder):
+                _tell(mode, ladder[at + 1], error)
+    raise UnsupportedError("\n".join(reasons))
+
+
+def _tell(mode: ProxyMode, after: ProxyMode, error: UnsupportedError) -> None:
+    log.warning(
+        "falling back",
+        mode=mode.value,
+        to=after.value,
+        reason=error,
+        remedy=f"do what the reason says and restart, or choose it yourself: --proxy-mode={after.value}",
+    )

@@ -31,8 +31,8 @@ HELP: Final[dict[str, str]] = {
     # How Services are carried
     "proxy-mode": "One of nftables, iptables, ipvs, userspace, ebpf; empty means nftables.",
     "proxy-mode-fallback": (
-        "Where the kernel lacks what the mode needs, use the next: ipvs, iptables, userspace. Otherwise that is "
-        "an error."
+        "Where the kernel lacks what the mode needs, use the next that works: from ipvs iptables, nftables, "
+        "userspace. Otherwise that is an error."
     ),
     "iptables-sync-period": (
         "How often the kernel's rules are compared with what they should be, in every mode other than ipvs. Must "
