@@ -39,6 +39,15 @@ from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.metadata import check_metadata, keep_metadata, mark_deleted, name_new
 from vipwire.cluster.api.object import check_identity, content, decoded, encoder, key_of, without_nulls, wrong_uid
 from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.api.transition import (
+    Preconditions,
+    addressed,
+    check_preconditions,
+    finished,
+    same,
+    split,
+    unknown_fields,
+)
 from vipwire.cluster.store.record import ConflictError, Key, Record, StoreError, Write
 from vipwire.cluster.store.store import Store
 
@@ -54,14 +63,6 @@ class Options:
     validation: str = "Strict"
     force: bool = False
     warnings: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Preconditions:
-    """What must hold for a deletion: UID and resourceVersion, where given."""
-
-    uid: str = ""
-    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class Registry:
         new = self._decode(resource, value, options)
         keep_metadata(new, old)
         if resource.has_status or subresource:
-            new = _split(new, old, subresource)
+            new = split(new, old, subresource)
         attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
         writer = ssa.Writer(options.manager, subresource=subresource, version=resource.api_version)
         return await self._store(resource, attempt, options, writer, record)
@@ -150,8 +151,8 @@ class Registry:
             raise bad_request("metadata.managedFields must be nil")
         if wanted["metadata"].setdefault("name", name) != name:
             raise bad_request(f"the name of the object does not match the name on the URL ({name})")
-        wanted = _addressed(without_nulls(wanted), resource, subresource)
-        self._report(resource, _unknown(resource, wanted), options)
+        wanted = addressed(without_nulls(wanted), resource, subresource)
+        self._report(resource, unknown_fields(resource, wanted), options)
         writer = ssa.Writer(options.manager, "Apply", subresource, resource.api_version)
         record = self.store.head(key_of(resource, namespace, name))
         old = decoded(record) if record else {}
@@ -164,7 +165,7 @@ class Registry:
         self._check_version(resource, name, wanted, record)
         new = self._decode(resource, merged, options)
         keep_metadata(new, old)
-        new = _split(new, old, subresource) if resource.has_status or subresource else new
+        new = split(new, old, subresource) if resource.has_status or subresource else new
         new["metadata"]["managedFields"] = ssa.write_ownership(owned)
         attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
         return await self._store(resource, attempt, options, None, record)
@@ -186,7 +187,7 @@ class Registry:
         if record is None:
             raise not_found(resource.id, name)
         old = decoded(record)
-        _check_preconditions(resource, name, old, preconditions)
+        check_preconditions(resource, name, old, preconditions)
         new = copy.deepcopy(old)
         if not mark_deleted(resource, new, self.clock(), grace=grace, propagation=propagation):
             return await self._remove(resource, record, old, options)
@@ -226,10 +227,10 @@ class Registry:
                 new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
             if writer is not None:
                 self._note(resource, new, old or {}, writer)
-        if record is not None and old is not None and _same(new, old) and not admitted.also:
+        if record is not None and old is not None and same(new, old) and not admitted.also:
             admitted.take_back()
             return Result(record)
-        if old is not None and _finished(new):
+        if old is not None and finished(new):
             return await self._remove(resource, record, new, options, admitted)
         key = key_of(resource, attempt.namespace, attempt.name)
         if options.dry_run:
@@ -331,60 +332,3 @@ class Registry:
 
     def _now(self) -> str:
         return format_time(self.clock())
-
-
-def _unknown(resource: Resource, value: Object) -> list[str]:
-    findings = Findings()
-    decode(value, resource.type, findings)
-    return findings.unknown
-
-
-def _addressed(wanted: Object, resource: Resource, subresource: str) -> Object:
-    """Select what a path may change of what is applied to it: the status, or all else."""
-    if subresource:
-        return {key: part for key, part in wanted.items() if key in ("apiVersion", "kind", "metadata", subresource)}
-    drops = resource.has_status and not resource.declares_status
-    return {key: part for key, part in wanted.items() if not (drops and key == "status")}
-
-
-def _split(new: Object, old: Object, subresource: str) -> Object:
-    """Let a write of the status change the status only, and one of the object all else."""
-    if subresource == "status":
-        meta = old["metadata"] | {"managedFields": new["metadata"].get("managedFields")}
-        meta = {key: value for key, value in meta.items() if value is not None}
-        return {key: part for key, part in old.items() if key != "status"} | {
-            "metadata": meta,
-            "status": new.get("status", {}),
-        }
-    if subresource == "finalize":
-        return old | {"spec": new["spec"]}
-    if "finalizers" in (old.get("spec") or {}):  # a namespace's: only its subresource changes them
-        new = new | {"spec": new["spec"] | {"finalizers": old["spec"]["finalizers"]}}
-    kept = {"status": old["status"]} if "status" in old else {}
-    return {key: part for key, part in new.items() if key != "status"} | kept
-
-
-def _same(new: Object, old: Object) -> bool:
-    """Tell whether nothing but the times of managers differs."""
-
-    def plain(value: Object) -> Object:
-        fields = [{k: v for k, v in e.items() if k != "time"} for e in value["metadata"].get("managedFields") or ()]
-        return value | {"metadata": value["metadata"] | {"managedFields": fields, "resourceVersion": ""}}
-
-    return plain(new) == plain(old)
-
-
-def _finished(value: Object) -> bool:
-    meta = value["metadata"]
-    going = meta.get("deletionTimestamp") and not meta.get("deletionGracePeriodSeconds")
-    return bool(going) and not meta.get("finalizers") and not (value.get("spec") or {}).get("finalizers")
-
-
-def _check_preconditions(resource: Resource, name: str, value: Object, wanted: Preconditions) -> None:
-    meta: dict[str, Any] = value["metadata"]
-    if wanted.uid and wanted.uid != meta.get("uid"):
-        raise wrong_uid(resource, name, wanted.uid, meta.get("uid", ""))
-    if wanted.version and wanted.version != meta.get("resourceVersion"):
-        found = meta.get("resourceVersion")
-        why = f"Precondition failed: ResourceVersion in precondition: {wanted.version}, in object meta: {found}"
-        raise conflict(resource.id, name, why)

@@ -13,11 +13,12 @@ from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.listing import list_page, parse_number
 from vipwire.cluster.api.object import encode, parse
 from vipwire.cluster.api.patch import json_patch, merge_patch
-from vipwire.cluster.api.registry import Options, Preconditions, Registry, Result
+from vipwire.cluster.api.registry import Options, Registry, Result
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.api.route import Route
 from vipwire.cluster.api.selectors import Selector, select
 from vipwire.cluster.api.strategic import strategic_patch
+from vipwire.cluster.api.transition import Preconditions
 from vipwire.cluster.store.record import CompactedError
 
 APPLY: Final = "application/apply-patch+yaml"

@@ -1,0 +1,77 @@
+"""From one state of an object to the next: what a path may change of it, and whether anything is changed. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from vipwire.cluster.api.decode import Findings, decode
+from vipwire.cluster.api.errors import conflict
+from vipwire.cluster.api.object import wrong_uid
+from vipwire.cluster.api.resource import Object, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Preconditions:
+    """What must hold for a deletion: UID and resourceVersion, where given."""
+
+    uid: str = ""
+    version: str = ""
+
+
+def unknown_fields(resource: Resource, value: Object) -> list[str]:
+    """List the fields of a value that its type does not have; raise ApiError 400 for wrong types."""
+    findings = Findings()
+    decode(value, resource.type, findings)
+    return findings.unknown
+
+
+def addressed(wanted: Object, resource: Resource, subresource: str) -> Object:
+    """Select what a path may change of what is applied to it: the status, or all else."""
+    if subresource:
+        return {key: part for key, part in wanted.items() if key in ("apiVersion", "kind", "metadata", subresource)}
+    drops = resource.has_status and not resource.declares_status
+    return {key: part for key, part in wanted.items() if not (drops and key == "status")}
+
+
+def split(new: Object, old: Object, subresource: str) -> Object:
+    """Let a write of the status change the status only, and one of the object all else."""
+    if subresource == "status":
+        meta = old["metadata"] | {"managedFields": new["metadata"].get("managedFields")}
+        meta = {key: value for key, value in meta.items() if value is not None}
+        return {key: part for key, part in old.items() if key != "status"} | {
+            "metadata": meta,
+            "status": new.get("status", {}),
+        }
+    if subresource == "finalize":
+        return old | {"spec": new["spec"]}
+    if "finalizers" in (old.get("spec") or {}):  # a namespace's: only its subresource changes them
+        new = new | {"spec": new["spec"] | {"finalizers": old["spec"]["finalizers"]}}
+    kept = {"status": old["status"]} if "status" in old else {}
+    return {key: part for key, part in new.items() if key != "status"} | kept
+
+
+def same(new: Object, old: Object) -> bool:
+    """Tell whether nothing but the times of managers differs."""
+
+    def plain(value: Object) -> Object:
+        fields = [{k: v for k, v in e.items() if k != "time"} for e in value["metadata"].get("managedFields") or ()]
+        return value | {"metadata": value["metadata"] | {"managedFields": fields, "resourceVersion": ""}}
+
+    return plain(new) == plain(old)
+
+
+def finished(value: Object) -> bool:
+    """Tell whether nothing is left to wait for, so that a marked object goes."""
+    meta = value["metadata"]
+    going = meta.get("deletionTimestamp") and not meta.get("deletionGracePeriodSeconds")
+    return bool(going) and not meta.get("finalizers") and not (value.get("spec") or {}).get("finalizers")
+
+
+def check_preconditions(resource: Resource, name: str, value: Object, wanted: Preconditions) -> None:
+    """Raise ApiError 409 unless preconditions hold."""
+    meta: dict[str, Any] = value["metadata"]
+    if wanted.uid and wanted.uid != meta.get("uid"):
+        raise wrong_uid(resource, name, wanted.uid, meta.get("uid", ""))
+    if wanted.version and wanted.version != meta.get("resourceVersion"):
+        found = meta.get("resourceVersion")
+        why = f"Precondition failed: ResourceVersion in precondition: {wanted.version}, in object meta: {found}"
+        raise conflict(resource.id, name, why)
