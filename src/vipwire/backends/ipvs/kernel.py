@@ -85,7 +85,6 @@ class IpvsBackend:
         self._direct = set_name(family, Set.DIRECT_RETURN)
         self._chains = frozenset(_chains(node_objects(NodePlan(family))))
         self._left: Objects | None = None
-        self._adopted = False
 
     def require(self) -> None:
         """Raise UnsupportedError if ipsets or iptables are missing."""
@@ -131,10 +130,9 @@ class IpvsBackend:
     def observe(self) -> Objects:
         """Read all of ours. Nobody else's virtual servers, chains or sets are in it.
 
-        The first time, real servers without weight count as draining: an earlier process has begun that.
+        Real servers without weight count as draining, whoever has begun that: an earlier process, for instance.
         """
-        self._left = self._read(adopt=not self._adopted)
-        self._adopted = True
+        self._left = self._read(adopt=True)
         return dict(self._left)
 
     def commit(self, delta: Delta[ObjectKey, Object]) -> int:
@@ -247,10 +245,12 @@ class IpvsBackend:
         ours = {key for key in services if (key in self._known or owned(key)) and not self._is_excluded(key)}
         objects.update((key, services[key][0]) for key in ours)
         for row in self._servers.rows():
-            if adopt and row.real.server in ours and not row.forwarding.weight:
-                self._draining.begin(row.real, self._clock(), self._leaving.seconds(row.real))
-            if row.real.server in ours and row.real not in self._draining:
+            if row.real.server not in ours:
+                continue
+            if row.forwarding.weight or not (adopt or row.real in self._draining):
                 objects[row.real] = row.forwarding
+            else:
+                self._draining.begin(row.real, self._clock(), self._leaving.seconds(row.real))
         objects.update((Vip(address), None) for address in self._device.addresses())
         if steered := self._steering.marks():
             objects.update((Steer(mark), None) for mark in steered)
