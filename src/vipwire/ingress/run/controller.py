@@ -56,7 +56,8 @@ class Controller:
             tell,
             pause,
         )
-        self._wake = asyncio.Event()
+        self._wake, self._progress = asyncio.Event(), asyncio.Condition()
+        self._heard = self._done = 0
         self._live: Configuration | None = None
         self._reloaded = float("-inf")
 
@@ -68,7 +69,14 @@ class Controller:
     def emit(self, event: Event) -> None:
         """Take an event from the source."""
         self._snapshot.apply(event)
+        self._heard += 1
         self._wake.set()
+
+    async def settled(self) -> None:
+        """Wait until HAProxy has all that was emitted so far."""
+        wanted = self._heard
+        async with self._progress:
+            await self._progress.wait_for(lambda: self._done >= wanted)
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -76,7 +84,8 @@ class Controller:
         due, again = _REPLAN, False
         while True:
             if self._snapshot.complete:
-                due = await self._sync(again=again)
+                heard, due = self._heard, await self._sync(again=again)
+                await self._note_progress(heard if due == _REPLAN else self._done)
             again = due < _REPLAN
             try:
                 async with asyncio.timeout(due):
@@ -84,6 +93,11 @@ class Controller:
             except TimeoutError:
                 again = True
             self._wake.clear()
+
+    async def _note_progress(self, done: int) -> None:
+        async with self._progress:
+            self._done = done
+            self._progress.notify_all()
 
     async def watch_child(self) -> None:
         """Start HAProxy again when it has died, until cancelled."""

@@ -1,0 +1,273 @@
+"""A site for tests: a real HAProxy on loopback, Pods that are small HTTP servers, and the objects between them.
+
+    async with site(tmp_path) as here:
+        await here.pods("web", 2)
+        here.put(ingress("web", rule("a.example.com", "/")))
+        await here.settled()
+        answer = await here.curl("http://a.example.com/")
+
+Objects are written as in a manifest. Clients are curl and aiohttp; every host name leads to HAProxy.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.plan.planner import Setting
+from vipwire.ingress.run.controller import Controller, Done
+from vipwire.ingress.run.default_certificate import default_certificate, make_certificate
+from vipwire.ingress.run.desired import Desired
+from vipwire.ingress.run.process import Haproxy
+from vipwire.ingress.watch.kinds import RESOURCES
+from vipwire.ingress.watch.objects import Kind
+from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.model.names import ObjectName
+from vipwire.state.event import Deleted, Listed, Upserted
+
+Json = dict[str, Any]
+PATIENCE = 60.0
+
+
+def backend(service: str, port: int | str = 80) -> Json:
+    """Write a backend."""
+    return {"service": {"name": service, "port": {"number" if isinstance(port, int) else "name": port}}}
+
+
+def rule(host: str, *paths: str, service: str = "web", kind: str = "Prefix", port: int | str = 80) -> Json:
+    """Write a rule with paths of one kind."""
+    made = [{"path": path, "pathType": kind, "backend": backend(service, port)} for path in paths]
+    return ({"host": host} if host else {}) | {"http": {"paths": made}}
+
+
+def ingress(name: str, *rules: Json, annotations: dict[str, str] | None = None, **spec: Any) -> Json:
+    """Write an Ingress of our class."""
+    meta = {"name": name, "namespace": "default", "annotations": annotations or {}}
+    body = {"ingressClassName": "vipwire"} | ({"rules": list(rules)} if rules else {}) | spec
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": meta, "spec": body}
+
+
+def service(name: str, **spec: Any) -> Json:
+    """Write a Service with the port http, 80."""
+    body = {"ports": [{"name": "http", "port": 80}]} | spec
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "default"}, "spec": body}
+
+
+def endpoint_slice(name: str, port: int, endpoints: Sequence[Json]) -> Json:
+    """Write the slice of a Service."""
+    labels = {"kubernetes.io/service-name": name}
+    meta = {"name": f"{name}-1", "namespace": "default", "labels": labels}
+    body = {"addressType": "IPv4", "ports": [{"name": "http", "port": port}], "endpoints": list(endpoints)}
+    return {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": meta} | body
+
+
+def endpoint(address: str, **conditions: bool) -> Json:
+    """Write an endpoint."""
+    return {
+        "addresses": [address],
+        "conditions": {"ready": True} | conditions,
+        "targetRef": {"name": f"pod-{address}"},
+    }
+
+
+def secret(name: str, **data: str) -> Json:
+    """Write a Secret; underscores in keys are dots."""
+    text = {key.replace("_", "."): value for key, value in data.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": "default"},
+        "stringData": text,
+    }
+
+
+def tls_secret(name: str, pem: str) -> Json:
+    """Write a TLS Secret of a certificate and its key in one PEM."""
+    certificate, _, key = pem.partition("-----BEGIN PRIVATE KEY-----")
+    return secret(name, tls_crt=certificate, tls_key=f"-----BEGIN PRIVATE KEY-----{key}")
+
+
+def free_port() -> int:
+    """Find a port that nobody has on loopback."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What curl got. `headers` have small letters; `version` is 1.1 or 2; `body` is the Pod's JSON, if it is that."""
+
+    code: int
+    version: str
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def seen(self) -> Any:
+        """What the Pod saw."""
+        return json.loads(self.text)
+
+    @property
+    def pod(self) -> str:
+        return str(self.seen["pod"])
+
+
+@dataclass
+class Site:
+    """What a test has to do with."""
+
+    controller: Controller
+    haproxy: Haproxy
+    http: int
+    https: int
+    done: list[Done]
+    pod_port: int
+    runners: dict[str, web.AppRunner] = field(default_factory=dict)
+    served: list[str] = field(default_factory=list)
+
+    @property
+    def reloads(self) -> list[str]:
+        """Why HAProxy was reloaded, the start among it."""
+        return [each.reload for each in self.done if each.reload]
+
+    @property
+    def problems(self) -> str:
+        return "\n".join(str(problem) for problem in self.controller.desired.problems)
+
+    def put(self, *objects: Json) -> None:
+        """Create or change objects."""
+        for each in objects:
+            resource = RESOURCES[Kind(each["kind"])]
+            made, problems = resource.convert(msgspec.convert(each, resource.type))
+            if made is None:
+                name = ObjectName(each["metadata"].get("namespace", ""), each["metadata"]["name"])
+                self.controller.emit(Deleted(resource.kind, name, problems))
+            else:
+                self.controller.emit(Upserted(made, problems))
+
+    def remove(self, kind: str, name: str) -> None:
+        """Delete an object."""
+        self.controller.emit(Deleted(cast("Any", Kind(kind)), ObjectName("default", name)))
+
+    async def settled(self) -> None:
+        """Wait until HAProxy has it all."""
+        async with asyncio.timeout(PATIENCE):
+            await self.controller.settled()
+
+    async def pod(self, address: str) -> None:
+        """Run a Pod."""
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", _answering(address, self.served))
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        await web.TCPSite(runner, address, self.pod_port, reuse_address=True).start()
+        self.runners[address] = runner
+
+    async def pods(self, name: str, *addresses: str) -> None:
+        """Run Pods that are not running, and make them the Service's endpoints."""
+        for address in addresses:
+            if address not in self.runners:
+                await self.pod(address)
+        self.put(service(name), endpoint_slice(name, self.pod_port, [endpoint(each) for each in addresses]))
+
+    async def end_pod(self, address: str) -> None:
+        await self.runners.pop(address).cleanup()
+
+    def url(self, text: str) -> str:
+        """Put the port into a URL."""
+        scheme, _, rest = text.partition("://")
+        host, slash, path = rest.partition("/")
+        return f"{scheme}://{host}:{self.https if scheme == 'https' else self.http}{slash}{path}"
+
+    async def curl(self, url: str, *flags: str) -> Answer:
+        """Ask with curl; certificates are not checked unless a flag says so."""
+        connect = f"::127.0.0.1:{self.https if url.startswith('https') else self.http}"
+        command = ("curl", "-sS", "-i", "--max-time", "20", "--connect-to", connect, "-k", *flags, self.url(url))
+        process = await asyncio.create_subprocess_exec(*command, stdout=-1, stderr=-1)
+        output, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        head, _, body = output.decode().replace("\r\n", "\n").partition("\n\n")
+        status, *lines = head.splitlines()
+        fields = (line.partition(": ") for line in lines)
+        version, code = status.split()[:2]
+        return Answer(
+            int(code), version.removeprefix("HTTP/"), {key.lower(): value for key, _, value in fields}, body
+        )
+
+
+def _answering(pod: str, served: list[str]) -> Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            return await _echo(request)
+        served.append(pod)
+        body = await request.text()
+        seen = {"pod": pod, "path": request.raw_path, "headers": {k.lower(): v for k, v in request.headers.items()}}
+        headers = {"X-Pod": pod, "Server": "a pod"}
+        return web.json_response(seen | {"method": request.method, "size": len(body)}, headers=headers)
+
+    return answer
+
+
+async def _echo(request: web.Request) -> web.StreamResponse:
+    socket_ = web.WebSocketResponse()
+    await socket_.prepare(request)
+    async for message in socket_:
+        if message.type is WSMsgType.TEXT:
+            await socket_.send_str(f"echo {message.data}")
+    return socket_
+
+
+def certificate(*names: str) -> str:
+    """Make a certificate with its key."""
+    import datetime as dt  # noqa: PLC0415  # nothing else here has to do with time
+
+    return make_certificate(dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(days=365 * 54), *names)
+
+
+@contextlib.asynccontextmanager
+async def site(
+    folder: Path, *, pause: float = 0.0, setting: Setting | None = None, **layout: Any
+) -> AsyncIterator[Site]:
+    """Run a site; HAProxy ends with it."""
+    import datetime as dt  # noqa: PLC0415  # as above
+
+    run = folder / "run"
+    run.mkdir()
+    http, https = free_port(), free_port()
+    pem = default_certificate(run, dt.datetime.now(dt.UTC))  # noqa: TID251  # what is served must be valid now
+    made = Layout(str(run), f"{run}/haproxy.sock", f"127.0.0.1:{http}", f"127.0.0.1:{https}", threads=1, **layout)
+    snapshot, haproxy, done = Snapshot(), Haproxy("haproxy", run), list[Done]()
+    desired = Desired(snapshot, setting or Setting(), made, pem)
+    controller = Controller(snapshot, desired, haproxy, done.append, pause)
+    here = Site(controller, haproxy, http, https, done, free_port())
+    for kind in Kind:
+        controller.emit(Listed(cast("Any", kind), ()))
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(controller.run()), tasks.create_task(controller.watch_child())]
+        try:
+            yield here
+        finally:
+            for task in running:
+                task.cancel()
+            await haproxy.stop(0.2)
+            for runner in here.runners.values():
+                await runner.cleanup()
+
+
+def play(folder: Path, scenario: Callable[[Site], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    """Run a site for a scenario."""
+
+    async def run() -> None:
+        async with asyncio.timeout(4 * PATIENCE), site(folder, **settings) as here:
+            await scenario(here)
+
+    asyncio.run(run())

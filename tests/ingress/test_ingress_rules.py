@@ -1,0 +1,205 @@
+"""The rules of Ingress v1, with curl against a real HAProxy: hosts, paths, defaults, classes, load balancing."""
+
+from pathlib import Path
+
+import pytest
+from tests.ingress.site import Site, backend, endpoint, endpoint_slice, ingress, play, rule, service
+
+from vipwire.ingress.plan.planner import Setting
+
+ONE, TWO, THREE = "127.0.0.11", "127.0.0.12", "127.0.0.13"
+
+
+async def two_services(here: Site) -> None:
+    await here.pods("web", ONE)
+    await here.pods("other", TWO)
+
+
+def test_paths_are_chosen_by_kubernetes_precedence(tmp_path: Path) -> None:
+    expected = {
+        "/foo": ONE,
+        "/foo/": ONE,
+        "/foo/bar": ONE,
+        "/foo?a=b": ONE,
+        "/foobar": 404,
+        "/foo/bar/deep": TWO,
+        "/foo/bar/deep/er": TWO,
+        "/foo/bar/deeper": ONE,
+        "/exact": TWO,
+        "/exact/": 404,
+        "/exact/more": 404,
+        "/both": TWO,
+        "/both/more": ONE,
+        "/FOO": 404,
+        "/slash": ONE,
+        "/slash/": ONE,
+        "/semi;colon/x": ONE,
+        "/": 404,
+    }
+
+    async def scenario(here: Site) -> None:
+        await two_services(here)
+        first = rule("a.example.com", "/foo", "/both", "/slash/", "/semi;colon")
+        second = rule("a.example.com", "/foo/bar/deep", service="other")
+        third = rule("a.example.com", "/exact", "/both", service="other", kind="Exact")
+        here.put(ingress("web", first, second, third))
+        await here.settled()
+        answers = {path: await here.curl(f"http://a.example.com{path}") for path in expected}
+        found = {path: answer.pod if answer.code == 200 else answer.code for path, answer in answers.items()}
+        assert found == expected
+
+    play(tmp_path, scenario)
+
+
+def test_hosts_exact_before_wildcard_before_none(tmp_path: Path) -> None:
+    expected = {
+        "a.example.com/": ONE,
+        "A.Example.COM/": ONE,
+        "b.example.com/": TWO,
+        "a.b.example.com/": THREE,
+        "example.com/": THREE,
+        "elsewhere.org/": THREE,
+        "a.example.com/only-for-all": ONE,
+        "b.example.com/x": TWO,
+    }
+
+    async def scenario(here: Site) -> None:
+        await two_services(here)
+        await here.pods("third", THREE)
+        rules = (
+            rule("a.example.com", "/"),
+            rule("*.example.com", "/", service="other"),
+            rule("", "/", service="third"),
+        )
+        here.put(ingress("web", *rules))
+        await here.settled()
+        found = {where: (await here.curl(f"http://{where}")).pod for where in expected}
+        assert found == expected
+
+    play(tmp_path, scenario)
+
+
+def test_the_default_backend_takes_what_no_rule_matches(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await two_services(here)
+        here.put(ingress("default", defaultBackend=backend("other")), ingress("web", rule("a.example.com", "/foo")))
+        await here.settled()
+        assert (await here.curl("http://a.example.com/foo")).pod == ONE
+        assert (await here.curl("http://a.example.com/else")).pod == TWO
+        assert (await here.curl("http://nowhere.example.com/")).pod == TWO
+
+    play(tmp_path, scenario)
+
+
+def test_only_ingresses_of_our_class_are_served(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await two_services(here)
+        annotated = ingress(
+            "annotated", rule("old.example.com", "/"), annotations={"kubernetes.io/ingress.class": "vipwire"}
+        )
+        del annotated["spec"]["ingressClassName"]
+        without = ingress("without", rule("without.example.com", "/"))
+        del without["spec"]["ingressClassName"]
+        theirs = ingress("theirs", rule("theirs.example.com", "/"), ingressClassName="nginx")
+        named = ingress("named", rule("named.example.com", "/"), ingressClassName="edge")
+        here.put(annotated, without, theirs, named, ingress("ours", rule("ours.example.com", "/")))
+        klass = {"kind": "IngressClass", "metadata": {"name": "edge"}, "spec": {"controller": "vipwire.io/ingress"}}
+        here.put(klass)
+        await here.settled()
+
+        async def codes() -> dict[str, int]:
+            hosts = ("old", "without", "theirs", "named", "ours")
+            return {host: (await here.curl(f"http://{host}.example.com/")).code for host in hosts}
+
+        assert await codes() == {"old": 200, "without": 404, "theirs": 404, "named": 200, "ours": 200}
+        klass["metadata"] = {"name": "edge", "annotations": {"ingressclass.kubernetes.io/is-default-class": "true"}}
+        here.put(klass)
+        await here.settled()
+        assert (await codes())["without"] == 200
+
+    play(tmp_path, scenario)
+
+
+def test_without_a_class_when_asked_for(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await two_services(here)
+        without = ingress("without", rule("without.example.com", "/"))
+        del without["spec"]["ingressClassName"]
+        here.put(without)
+        await here.settled()
+        assert (await here.curl("http://without.example.com/")).pod == ONE
+
+    play(tmp_path, scenario, setting=Setting(without_class=True))
+
+
+def test_requests_are_spread_over_ready_endpoints(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", ONE, TWO, THREE)
+        endpoints = [endpoint(ONE), endpoint(TWO), endpoint(THREE, ready=False)]
+        here.put(
+            endpoint_slice("web", here.pod_port, endpoints), ingress("web", rule("a.example.com", "/", port="http"))
+        )
+        await here.settled()
+        assert [(await here.curl("http://a.example.com/")).pod for _ in range(10)].count(ONE) == 5
+        assert set(here.served) == {ONE, TWO}
+
+    play(tmp_path, scenario)
+
+
+def test_conflicts_and_missing_things_cost_only_themselves(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await two_services(here)
+        older, younger = (
+            ingress("older", rule("a.example.com", "/")),
+            ingress("a-younger", rule("a.example.com", "/", "/y")),
+        )
+        older["metadata"]["creationTimestamp"], younger["metadata"]["creationTimestamp"] = (
+            "2026-01-01T00:00:00Z",
+            "2026-02-01T00:00:00Z",
+        )
+        younger["spec"]["rules"][0]["http"]["paths"][0]["backend"] = backend("other")
+        resource = rule("r.example.com", "/")
+        resource["http"]["paths"][0]["backend"] = {"resource": {"kind": "Bucket", "name": "b"}}
+        wrong = ingress("wrong", rule("b.example.com", "/", service="absent"), rule("B_D.com", "/"), resource)
+        ports = ingress("ports", rule("p.example.com", "/", port=81), rule("q.example.com", "/", port="http"))
+        here.put(older, younger, wrong, ports)
+        await here.settled()
+        assert (await here.curl("http://a.example.com/")).pod == ONE
+        assert (await here.curl("http://a.example.com/y")).pod == ONE
+        codes = {host: (await here.curl(f"http://{host}.example.com/")).code for host in "bpqr"}
+        assert codes == {"b": 503, "p": 503, "q": 200, "r": 404}
+        for told in (
+            "default/a-younger: spec.rules[0].http.paths[0].path: a.example.com/ belongs to default/older",
+            "default/wrong: spec.rules[0].http.paths[0].backend.service.name: the Service default/absent does not exist",
+            "default/wrong: spec.rules[1].host: 'B_D.com' is no host",
+            "a backend of kind 'Bucket' is not supported",
+            "default/web has no TCP port 81",
+        ):
+            assert told in here.problems
+
+    play(tmp_path, scenario)
+
+
+def test_an_external_name_is_resolved_by_haproxy(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", ONE)
+        port = [{"name": "http", "port": 80, "targetPort": here.pod_port}]
+        here.put(service("far", type="ExternalName", externalName="no-such-host.invalid", ports=port))
+        here.put(ingress("web", rule("a.example.com", "/"), rule("far.example.com", "/", service="far")))
+        await here.settled()
+        assert (await here.curl("http://a.example.com/")).pod == ONE
+        assert (await here.curl("http://far.example.com/")).code == 503
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("host", ["a.example.com:8080", "a.example.com."])
+def test_a_host_header_may_have_a_port(tmp_path: Path, host: str) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", ONE)
+        here.put(ingress("web", rule("a.example.com", "/")))
+        await here.settled()
+        answer = await here.curl("http://a.example.com/", "-H", f"Host: {host}")
+        assert answer.code == (200 if host.endswith("0") else 404)
+
+    play(tmp_path, scenario)
