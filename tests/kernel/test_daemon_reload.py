@@ -247,10 +247,11 @@ def test_a_broken_file_changes_nothing_and_says_what_is_wrong(tmp_path: Path) ->
 
 def test_what_needs_a_restart_is_named_and_waits_and_the_rest_counts(tmp_path: Path) -> None:
     async def story(it: Reloading) -> None:
-        changed = "clusterCIDR: 10.9.0.0/16\nnftables: {syncPeriod: 1h}\nmode: iptables\nipvs: {scheduler: wrr}\n"
+        restart = "portRange: 30000-31000\nipvs: {scheduler: wrr}\n"
+        changed = f"clusterCIDR: 10.9.0.0/16\nnftables: {{syncPeriod: 1h}}\n{restart}"
         await it.counts(changed, "clusterCIDR")
         record = await it.daemon.heard(WAITS)
-        assert record["fields"] == "mode,ipvs.scheduler"
+        assert record["fields"] == "ipvs.scheduler,portRange"
         await until(lambda: is_hidden("10.244.0.5"), "clusterCIDR counts")
         assert await page("/proxyMode", 10249) == (200, "nftables")
         assert await it.metric("vipwire_config_fields_awaiting_restart") == 2

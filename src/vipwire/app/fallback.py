@@ -1,7 +1,7 @@
 """Which mode runs where the configured one cannot: with `--proxy-mode-fallback` the next one, else none.
 
-As kube-proxy once did it: ipvs, iptables, userspace; with nftables beside iptables. Today's kube-proxy ends instead, and
-so do we unless told. What a machine can do is found out by trying.
+As kube-proxy once did it: ipvs, iptables, userspace; with nftables beside iptables. Today's kube-proxy ends instead,
+and so do we unless told. What a machine can do is found out by trying.
 """
 
 import dataclasses

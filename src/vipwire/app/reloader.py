@@ -22,6 +22,9 @@ Reread = Callable[[], Loaded]
 Adopt = Callable[[Config, Config], Awaitable[None]]
 """Has the running proxy do as the second configuration says, where before it did as the first says."""
 
+ChangeMode = Callable[[Config], Awaitable[bool]]
+"""Has the proxy change to the mode of a configuration; False if it cannot, and goes on as it does."""
+
 
 class Reloader:
     """Keeps the running configuration. `started` is what was asked for at the start, `running` what came of it."""
@@ -29,6 +32,7 @@ class Reloader:
     def __init__(self, started: Config, running: Config, reread: Reread, metrics: Metrics) -> None:
         self._started, self.running, self._reread, self._metrics = started, running, reread, metrics
         self._asked = asyncio.Event()
+        self.change_mode: ChangeMode | None = None
         self._warned: frozenset[str] | None = None  # at the start, whoever started the proxy has said it
         self._note(good=True)
 
@@ -79,6 +83,8 @@ class Reloader:
             log.info("the changed configuration counts", fields=",".join(change.live))
         elif not change.waiting:
             log.detail(1, "the configuration was read again and is as it was")
+        if "mode" in change.waiting and self.change_mode is not None and await self.change_mode(wanted):
+            return
         if change.waiting:
             log.warning("the changed configuration needs a restart to count", fields=",".join(change.waiting))
 

@@ -12,13 +12,14 @@ class Stop:
         loop = asyncio.get_running_loop()
         self._reason: asyncio.Future[str] = loop.create_future()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._end, number.name)
+            loop.add_signal_handler(number, self.end, number.name)
         loop.add_signal_handler(signal.SIGHUP, hung_up)
 
     async def wait(self) -> str:
         """Wait for the end and say what it was."""
         return await self._reason
 
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
+        """End for a reason; the first one counts."""
         if not self._reason.done():
             self._reason.set_result(reason)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vipwire import __version__
 from vipwire.app import collector, log
-from vipwire.app.config import PRIMARY, Config
+from vipwire.app.config import PRIMARY, Config, ProxyMode
 from vipwire.app.config_gates import KNOWN_GATES
 from vipwire.app.counting import tell_counts
 from vipwire.app.draining import DrainFollower
@@ -17,7 +17,7 @@ from vipwire.app.drains import drains_path
 from vipwire.app.engine import Engine, Line, Mode
 from vipwire.app.fallback import settle_mode
 from vipwire.app.follow import FlowKeeper, HealthPorts
-from vipwire.app.handover import Handover
+from vipwire.app.handover import Handover, become_anew
 from vipwire.app.loop import Loop, Parts, Source
 from vipwire.app.machine import adjust_machine, prepare_machine
 from vipwire.app.modes import VIP_DEVICES, attach_counters, build_modes, every_mode
@@ -26,7 +26,7 @@ from vipwire.app.reloader import Reloader, Reread
 from vipwire.app.report import Reporter
 from vipwire.app.servers import Servers
 from vipwire.app.stop import Stop
-from vipwire.errors import VipwireError
+from vipwire.errors import UnsupportedError, VipwireError
 from vipwire.host.addresses import AddressWatch
 from vipwire.host.rights import require_net_admin
 from vipwire.kube.access import load_access
@@ -64,7 +64,10 @@ def run_proxy(config: Config, reread: Reread) -> int:
         addresses = stack.enter_context(AddressWatch())
         proxy = _Proxy(config, modes, addresses)
         proxy.metrics.proxy_mode.labels(mode=config.proxy_mode.value, configured=asked.proxy_mode.value).set(1)
-        return asyncio.run(proxy.run(Reloader(asked, config, reread, proxy.metrics)))
+        status = asyncio.run(proxy.run(Reloader(asked, config, reread, proxy.metrics)))
+    if proxy.changes_mode:
+        become_anew()
+    return status
 
 
 def run_cleanup(config: Config) -> int:
@@ -83,6 +86,14 @@ def _families() -> tuple[Family, ...]:
     return (Family.IPV4, Family.IPV6) if Path("/proc/net/if_inet6").exists() else (Family.IPV4,)
 
 
+def _try_mode(config: Config) -> ProxyMode:
+    """Find out in which mode a configuration would run here. Raise UnsupportedError if in none."""
+    found, modes = settle_mode(config, _families(), partial(build_modes, prepare=True))
+    for mode in modes.values():
+        mode.close()
+    return found.proxy_mode
+
+
 class _Proxy:
     """One running proxy."""
 
@@ -96,6 +107,7 @@ class _Proxy:
         gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
         self.metrics = Metrics(config.proxy_mode.value, version=__version__, features=gates)
         attach_counters(config, self.metrics)
+        self.changes_mode = False
         self._handover = Handover(config.proxy_mode, modes, self.metrics)
         self._drains = DrainFollower(drains_path(config.state_dir, self._node_name), self.metrics)
         tell_counts(self._engine, config, self.metrics)
@@ -134,6 +146,7 @@ class _Proxy:
             servers = Servers(tasks, self._health, self.metrics, parts.reporter)
             await servers.settle(self._config)
             adopt = partial(self._adopt, parts, loop, servers)
+            reloader.change_mode = partial(self._change_mode, stop)
             running = [
                 tasks.create_task(loop.run(), name="loop"),
                 tasks.create_task(loop.look_around(), name="look around"),
@@ -165,6 +178,20 @@ class _Proxy:
         self._tell_gates()
         await servers.settle(after)
         loop.configured()
+
+    async def _change_mode(self, stop: Stop, wanted: Config) -> bool:
+        """End, to be started anew in another mode, unless this machine cannot run it: then what runs goes on."""
+        try:
+            mode = await asyncio.to_thread(_try_mode, wanted)
+        except UnsupportedError as error:
+            log.error("the mode cannot be changed; what runs stays", mode=wanted.proxy_mode.value, reason=error)
+            return False
+        if mode is self._config.proxy_mode:  # by way of a fallback
+            return False
+        log.info("the mode changes", mode=self._config.proxy_mode.value, to=mode.value)
+        self.changes_mode = True
+        stop.end(f"the mode changes to {mode.value}")
+        return True
 
     def _tell_gates(self) -> None:
         for name, on in self._config.gates.items():
