@@ -125,6 +125,7 @@ async def cluster(
     folder: Path,
     *,
     hooks: Sequence[Admission] = (),
+    make_hooks: Callable[[Store], Sequence[Admission]] = lambda _: (),
     bookmark_every: float = 60.0,
     stall: float = 30.0,
     keep: int = 10_000,
@@ -133,7 +134,7 @@ async def cluster(
     """Run one, with the namespace `default`."""
     async with running(Store(Database(folder, limit=limit), keep=keep)) as store:
         clock = Clock()
-        registry = Registry(store, clock, hooks)
+        registry = Registry(store, clock, (*hooks, *make_hooks(store)))
         if not store.count(NAMESPACES.id):
             await registry.create(NAMESPACES, "", {"metadata": {"name": "default"}}, Options())
         server = ApiServer(registry, identify, bookmark_every=bookmark_every, stall=stall)

@@ -8,7 +8,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -16,13 +16,14 @@ from typing import Final, TypeAlias
 from aiohttp import web
 
 from vipwire.cluster.access import Access, load_tokens, write_kubeconfigs
-from vipwire.cluster.api.admission import Admission
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Options, Registry
 from vipwire.cluster.api.server import ApiServer
 from vipwire.cluster.ca import Authority
+from vipwire.cluster.controllers.endpoint_controller import EndpointController
+from vipwire.cluster.controllers.wiring import Ranges, hooks, make_first_cidr
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.record import StoreError
@@ -32,8 +33,10 @@ from vipwire.errors import ConfigError
 Part: TypeAlias = Callable[[Registry], Awaitable[None]]
 """Something that works on the objects until it is cancelled."""
 
-HOOKS: Final[tuple[Admission, ...]] = ()
-PARTS: Final[tuple[Part, ...]] = (lambda registry: GarbageCollector(registry).run(),)
+PARTS: Final[tuple[Part, ...]] = (
+    lambda registry: GarbageCollector(registry).run(),
+    lambda registry: EndpointController(registry).run(),
+)
 
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 _NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
@@ -49,6 +52,7 @@ class Setting:
     port: int = 6443
     names: tuple[str, ...] = ()
     store_limit: int = 0
+    ranges: Ranges = field(default_factory=Ranges)
 
 
 async def run(
@@ -56,7 +60,6 @@ async def run(
     ready: Callable[[str, Path], None],
     *,
     parts: Sequence[Part] = PARTS,
-    hooks: Sequence[Admission] = HOOKS,
 ) -> None:
     """Run a cluster until SIGTERM or SIGINT. `ready` is told the URL and the admin's kubeconfig."""
     ending = asyncio.Event()
@@ -64,10 +67,11 @@ async def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
     store = Store(Database(setting.folder, limit=setting.store_limit))
-    registry = Registry(store, now, hooks)
+    registry = Registry(store, now, hooks(store, now, setting.ranges))
     async with asyncio.TaskGroup() as tasks:
         storing = tasks.create_task(store.run())
         await _make_namespaces(registry)
+        await make_first_cidr(registry, setting.ranges)
         working = [tasks.create_task(_forever(part(registry))) for part in parts]
         runner, url = None, ""
         try:

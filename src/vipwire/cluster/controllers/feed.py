@@ -1,0 +1,47 @@
+"""What has changed since one last looked: how controllers follow the store.
+
+A feed holds a revision. The first look tells of everything, as new; so does one too late for what the store
+remembers. It never waits for a reader, and a reader that failed half way can be told everything again.
+"""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+
+from vipwire.cluster.api.resource import Resource
+from vipwire.cluster.store.record import Change, CompactedError
+from vipwire.cluster.store.store import Store
+
+
+class Feed:
+    """Follows some resources of a store."""
+
+    def __init__(self, store: Store, resources: Iterable[Resource]) -> None:
+        self._store = store
+        self._resources = tuple(resource.id for resource in resources)
+        self._seen = 0
+
+    def look(self) -> tuple[Sequence[Change], bool]:
+        """Tell the changes since the last look, in the order of resources; and whether it is everything anew."""
+        until = self._store.revision
+        try:
+            changes = self._since(self._seen) if self._seen else None
+        except CompactedError:
+            changes = None
+        self._seen = until
+        if changes is not None:
+            return changes, False
+        return [Change(record, None) for name in self._resources for record in self._store.scan(name)], True
+
+    def again(self) -> None:
+        """Let the next look tell of everything."""
+        self._seen = 0
+
+    async def wait(self) -> None:
+        """Wait until there is something to look at."""
+        with contextlib.suppress(CompactedError):  # the next look tells of everything
+            while self._seen and not self._since(self._seen):
+                self._seen = self._store.revision
+                await self._store.until(self._seen + 1)
+
+    def _since(self, revision: int) -> list[Change]:
+        return [change for name in self._resources for change in self._store.changes(name, revision)]

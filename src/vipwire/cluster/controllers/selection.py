@@ -1,0 +1,70 @@
+"""Which Pods a Service selects, and which Services select a Pod: an index by labels. Pure.
+
+Each side is found by one label, and then compared in full: a Service by the first of its selector, a Pod by each.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+Name: TypeAlias = tuple[str, str]
+"""Namespace and name."""
+_Place: TypeAlias = tuple[str, str, str]
+
+
+class Selection:
+    """Services by their selectors and Pods by their labels."""
+
+    def __init__(self) -> None:
+        self._selectors: dict[Name, dict[str, str]] = {}
+        self._labels: dict[Name, dict[str, str]] = {}
+        self._services: defaultdict[_Place, set[Name]] = defaultdict(set)
+        self._pods: defaultdict[_Place, set[Name]] = defaultdict(set)
+
+    def put_service(self, name: Name, selector: Mapping[str, str]) -> None:
+        """Take note of a Service's selector; an empty one selects nothing, and forgets the Service."""
+        before = self._selectors.pop(name, None)
+        if before:
+            _discard(self._services, _places(name, before)[0], name)
+        if selector:
+            self._selectors[name] = dict(selector)
+            self._services[_places(name, selector)[0]].add(name)
+
+    def put_pod(self, name: Name, labels: Mapping[str, str]) -> None:
+        """Take note of a Pod's labels; none forget the Pod."""
+        for place in _places(name, self._labels.pop(name, {})):
+            _discard(self._pods, place, name)
+        if labels:
+            self._labels[name] = dict(labels)
+            for place in _places(name, labels):
+                self._pods[place].add(name)
+
+    def services_of(self, pod: Name) -> Iterator[Name]:
+        """Find the Services that select a Pod."""
+        labels = self._labels.get(pod, {})
+        for place in _places(pod, labels):
+            for name in self._services.get(place, ()):
+                if self._selectors[name].items() <= labels.items():
+                    yield name
+
+    def pods_of(self, service: Name) -> list[Name]:
+        """Find the Pods that a Service selects, in the order of their names."""
+        selector = self._selectors.get(service)
+        if not selector:
+            return []
+        found = self._pods.get(_places(service, selector)[0], ())
+        return sorted(name for name in found if selector.items() <= self._labels[name].items())
+
+    def services(self) -> tuple[Name, ...]:
+        """List the Services that have a selector."""
+        return tuple(self._selectors)
+
+
+def _places(name: Name, labels: Mapping[str, str]) -> list[_Place]:
+    return [(name[0], key, labels[key]) for key in sorted(labels)]
+
+
+def _discard(index: defaultdict[_Place, set[Name]], place: _Place, name: Name) -> None:
+    index[place].discard(name)
+    if not index[place]:
+        del index[place]

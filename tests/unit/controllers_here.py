@@ -1,0 +1,68 @@
+"""A cluster with its controllers, for tests: what `cluster_here` has, with allocation and what follows from it."""
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.unit.cluster_here import START, Here, play
+
+from vipwire.cluster.api.admission import Admission
+from vipwire.cluster.controllers.addresses import Addresses
+from vipwire.cluster.controllers.allocation import ServiceAllocation
+from vipwire.cluster.controllers.node_ports import NodePorts
+from vipwire.cluster.controllers.ranges import Range
+from vipwire.cluster.controllers.wiring import NODE_PORTS
+from vipwire.cluster.store.store import Store
+
+CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
+IPS = "/apis/networking.k8s.io/v1/ipaddresses"
+PODS = "/api/v1/namespaces/default/pods"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+ENDPOINTS = "/api/v1/namespaces/default/endpoints"
+
+
+def allocation(ports: Range = NODE_PORTS) -> Callable[[Store], Sequence[Admission]]:
+    """Make the allocators, with a chance that is the same in every run."""
+    draw = random.Random(7).randrange  # noqa: S311  # a test's
+
+    def make(store: Store) -> Sequence[Admission]:
+        return (ServiceAllocation(Addresses(store, draw), NodePorts(store, ports, draw), clock),)
+
+    return make
+
+
+def clock() -> datetime:
+    return START.astimezone(UTC)
+
+
+def play_allocating(
+    folder: Path,
+    scenario: Callable[[Here], Awaitable[None]],
+    *cidrs: str,
+    ports: Range = NODE_PORTS,
+    start: bool = True,
+) -> None:
+    """Run a cluster that allocates from a ServiceCIDR, for a scenario."""
+
+    async def prepared(here: Here) -> None:
+        if start:
+            body = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": cidrs or ("10.96.0.0/24",)}}
+            await here.post(CIDRS, body)
+        await scenario(here)
+
+    play(folder, prepared, make_hooks=allocation(ports))
+
+
+async def items(here: Here, path: str) -> list[dict[str, Any]]:
+    """List objects."""
+    code, found = await here.send("GET", path)
+    assert code == 200
+    listed: list[dict[str, Any]] = found["items"]
+    return listed
+
+
+async def listed_names(here: Here, path: str) -> list[str]:
+    """List objects' names."""
+    return [item["metadata"]["name"] for item in await items(here, path)]
