@@ -135,7 +135,7 @@ def _same_answer(explanation: Explanation, walk: Walk) -> tuple[bool, str]:
         return False, "; ".join(_share_differences(planned, walk.shares or {}))
     assert isinstance(explanation.outcome, Answered)  # noqa: S101 - it is what `planned` says
     reached = explanation.outcome.masqueraded & {target.address for target in explanation.pool}
-    if walk.masqueraded != reached and not _delivered_here(explanation):
+    if walk.masqueraded != reached and not walk.relayed and not _delivered_here(explanation):
         return False, "the kernel masquerades for other endpoints than the plan says"
     return True, ""
 
@@ -213,6 +213,8 @@ def seen_source(explanation: Explanation, target: Target) -> Address | None:
     """Tell which source address the endpoint will see; None if the node's address cannot be told."""
     packet, outcome = explanation.packet, explanation.outcome
     assert isinstance(outcome, Answered)  # noqa: S101 - nobody sees what is not answered
+    if explanation.walk is not None and explanation.walk.relayed:
+        return explanation.source_towards(target.address) or explanation.side.node.address
     if target.address not in outcome.masqueraded:
         return packet.source
     if target.address in explanation.situation.own_addresses and not packet.from_node:
@@ -263,6 +265,9 @@ def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str
     if action.affinity_seconds is not None:
         shared = ", at all ports of this address" if action.shared_affinity else ""
         yield f"after its first choice this client stays with it for {action.affinity_seconds} s{shared}"
+    if explanation.walk is not None and explanation.walk.relayed:
+        yield "relayed: endpoints see this node, whoever the client is"
+        return
     yield _masquerade_reason(explanation, action, outcome, pod=pod)
     if bypassed(explanation):
         yield "endpoints elsewhere answer this client directly: it hears them if that way leads through this node"

@@ -55,7 +55,8 @@ class Walk:
     `shares` are the probabilities of what a new connection meets: a target (address, port), or None where this slot
     leads nowhere; they add up to 1 if `end` is ANSWERED, and are empty otherwise. `masqueraded` are the targets'
     addresses that see the node instead of the client. `remembered` is the target to which session affinity binds this
-    client now, with the seconds that are left.
+    client now, with the seconds that are left. `relayed`: the client's connection ends on this node, and another one
+    begins here, so that every target sees the node.
     """
 
     end: End
@@ -63,6 +64,7 @@ class Walk:
     shares: Mapping[tuple[Address, int] | None, Fraction] | None = None
     masqueraded: frozenset[Address] = frozenset()
     remembered: tuple[Address, int, float] | None = None
+    relayed: bool = False
 
 
 class Explainer(Protocol[K, V]):

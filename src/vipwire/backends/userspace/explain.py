@@ -127,7 +127,7 @@ class _Way:
             for share in listener.shares
         }
         masqueraded = frozenset(Address(share.place.address) for share in listener.shares)
-        return Walk(End.ANSWERED, tuple(self.steps), shares, masqueraded)
+        return Walk(End.ANSWERED, tuple(self.steps), shares, masqueraded, relayed=True)
 
 
 def _admits(sources: Iterable[tuple[bytes, int]], source: Address) -> bool:

@@ -53,6 +53,8 @@ class Remote:
     def listeners(self) -> dict[str, Listener]:
         """Ask for all listeners."""
         self.ports = {}
+        if self._call is not None and not self.alive():
+            self.close()  # it has ended since; there may be another by now
         if self._call is None and not self._find():
             return {}
         observed = self._ask(Observe(), Observed)
@@ -112,7 +114,9 @@ class Remote:
                 self.ports.pop(key, None)
 
     def alive(self) -> bool:
-        """Tell whether the relay answers."""
+        """Tell whether the relay that was last spoken to answers."""
+        if self._call is None:
+            return False
         try:
             self._ask(Hello(), Welcome)
         except OSError:
