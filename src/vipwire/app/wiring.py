@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import socket
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from vipwire import __version__
 from vipwire.app import collector, log
 from vipwire.app.config import PRIMARY, Config, ProxyMode
+from vipwire.app.config_file import Loaded
 from vipwire.app.config_gates import KNOWN_GATES
 from vipwire.app.counting import tell_counts
 from vipwire.app.draining import DrainFollower
@@ -17,7 +19,7 @@ from vipwire.app.drains import drains_path
 from vipwire.app.engine import Engine, Line, Mode
 from vipwire.app.fallback import settle_mode
 from vipwire.app.follow import FlowKeeper, HealthPorts
-from vipwire.app.handover import Handover, become_anew
+from vipwire.app.handover import Handover, arriving, become_anew
 from vipwire.app.loop import Loop, Parts, Source
 from vipwire.app.machine import adjust_machine, prepare_machine
 from vipwire.app.modes import VIP_DEVICES, attach_counters, build_modes, every_mode
@@ -54,20 +56,33 @@ def run_proxy(config: Config, reread: Reread) -> int:
         return 0
     require_net_admin("vipwire proxy")
     collector.look_rarely()
+    with _prepared(config) as proxy:
+        status = asyncio.run(proxy.run(Reloader(config, proxy.config, reread, proxy.metrics)))
+    if proxy.changes_mode:
+        become_anew()
+    return status
+
+
+async def run_beside(config: Config, source: Source) -> None:
+    """Run the proxy in a loop that others share, with a source of theirs, until a signal or cancelled."""
+    require_net_admin("vipwire up")
+    collector.look_rarely()
+    with _prepared(config, source) as proxy:
+        await proxy.run(Reloader(config, proxy.config, lambda: Loaded(config, ()), proxy.metrics))
+
+
+@contextlib.contextmanager
+def _prepared(asked: Config, source: Source | None = None) -> Iterator["_Proxy"]:
     with contextlib.ExitStack() as stack:
         # First the mode: where it cannot work, nothing of the machine is changed.
-        asked = config
-        config, modes = settle_mode(config, _families(), partial(build_modes, prepare=True))
+        config, modes = settle_mode(asked, _families(), partial(build_modes, prepare=True))
         for mode in modes.values():
             stack.callback(mode.close)
         prepare_machine(config, _families())
         addresses = stack.enter_context(AddressWatch())
-        proxy = _Proxy(config, modes, addresses)
+        proxy = _Proxy(config, modes, addresses, source)
         proxy.metrics.proxy_mode.labels(mode=config.proxy_mode.value, configured=asked.proxy_mode.value).set(1)
-        status = asyncio.run(proxy.run(Reloader(asked, config, reread, proxy.metrics)))
-    if proxy.changes_mode:
-        become_anew()
-    return status
+        yield proxy
 
 
 def run_cleanup(config: Config) -> int:
@@ -97,11 +112,21 @@ def _try_mode(config: Config) -> ProxyMode:
 class _Proxy:
     """One running proxy."""
 
-    def __init__(self, config: Config, modes: dict[Family, Mode], addresses: AddressWatch) -> None:
-        self._config, self._addresses = config, addresses
+    def __init__(
+        self, config: Config, modes: dict[Family, Mode], addresses: AddressWatch, source: Source | None = None
+    ) -> None:
+        self._config, self._addresses, self._given = config, addresses, source
         self._node_name = config.hostname_override or socket.gethostname().lower()
         sync = config.sync
-        lines = [Line(family, mode, Pacer(sync.min_sync_period, sync.sync_period)) for family, mode in modes.items()]
+        lines = [
+            Line(
+                family,
+                mode,
+                Pacer(sync.min_sync_period, sync.sync_period),
+                arriving(config.proxy_mode, family, mode),
+            )
+            for family, mode in modes.items()
+        ]
         self._engine = Engine(lines, self._node_name, self._make_node_plan)
         self._health = ProxyHealth(tuple(modes), tuple(kind.value for kind in Kind), sync.sync_period)
         gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
@@ -111,6 +136,11 @@ class _Proxy:
         self._handover = Handover(config.proxy_mode, modes, self.metrics)
         self._drains = DrainFollower(drains_path(config.state_dir, self._node_name), self.metrics)
         tell_counts(self._engine, config, self.metrics)
+
+    @property
+    def config(self) -> Config:
+        """The configuration that runs, which is not all that was asked for where a mode fell back."""
+        return self._config
 
     async def run(self, reloader: Reloader) -> int:
         """Run until a signal; return the exit status."""
@@ -199,6 +229,8 @@ class _Proxy:
 
     def _source(self) -> tuple[Source, EventRecorder | None]:
         config, connection = self._config, self._config.client_connection
+        if self._given is not None:
+            return self._given, None
         if config.manifests:
             return ManifestSource(Path(path) for path in config.manifests), None
         kubeconfig = Path(connection.kubeconfig) if connection.kubeconfig else None
