@@ -104,7 +104,7 @@ def test_the_proxy_has_the_rights_that_its_mode_needs_and_no_others(overlay: str
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_all_images_are_of_this_version(overlay: str) -> None:
-    suffix = {"iptables": "-iptables", "ipvs": "-ipvs"}.get(overlay, "")
+    suffix = {"iptables": "-iptables", "ipvs": "-ipvs", "userspace": "-iptables"}.get(overlay, "")
     images = {container["image"] for container in containers(pod_of(recorded(overlay)))}
     assert images == {f"registry.example/vipwire:{__version__}{suffix}"}
 
