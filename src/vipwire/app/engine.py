@@ -95,11 +95,11 @@ class Outcome:
 
 
 class Line:
-    """One family: its plans, its objects, its pace."""
+    """One family: its plans, its objects, its pace. What is committed goes `through` another, if one is given."""
 
-    def __init__(self, family: Family, backend: Mode, pacer: Pacer) -> None:
+    def __init__(self, family: Family, backend: Mode, pacer: Pacer, through: Backend[Any, Any] | None = None) -> None:
         self.family, self.backend, self.pacer = family, backend, pacer
-        self.reconciler: Reconciler[Any, Any] = Reconciler(backend)
+        self.reconciler: Reconciler[Any, Any] = Reconciler(through or backend)
         self.planner: Planner | None = None
         self.synced = False
         self._changes: dict[ObjectName, PlanChange] = {}

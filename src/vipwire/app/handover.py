@@ -13,13 +13,17 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from vipwire.app import log
+from vipwire.app.arrival import Arrival
 from vipwire.app.config import ProxyMode
-from vipwire.app.leftovers import Leftovers, Removed, Swept
-from vipwire.errors import VipwireError
+from vipwire.app.left_rules import disarm
+from vipwire.app.leftovers import Leftovers, Removed, Swept, engines, translated_by_others
+from vipwire.errors import CommitError, VipwireError
 from vipwire.model.net import Family
+from vipwire.reconcile.backend import Backend
 from vipwire.serve.metrics import Metrics
 
 _LOOK_SECONDS: Final = 0.1
@@ -61,6 +65,21 @@ class Handover:
         for each in _new(swept.waiting, self._told):
             log.info("kept until it is idle: left by another mode", left_by=each.mode.value, **_fields(each))
         self._told.update(swept.waiting)
+
+
+def arriving(mode: ProxyMode, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
+    """Give what is to be committed to: the backend, or where others translate what leaves no gap; see `arrival`."""
+    if mode is not ProxyMode.IPVS:
+        return backend
+    others = True
+    with contextlib.suppress(CommitError, OSError):
+        others = translated_by_others(family)
+    return Arrival(backend, partial(_disarm, family)) if others else backend
+
+
+def _disarm(family: Family) -> None:
+    for tool in engines(family):
+        disarm(tool)
 
 
 def _fields(each: Removed) -> dict[str, object]:

@@ -67,6 +67,16 @@ def census(family: Family, saved: Saved, *, guard: bool = False) -> dict[ProxyMo
     return {mode: count for mode, count in counts.items() if count}
 
 
+def has_others(tool: RuleTool) -> bool:
+    """Tell whether a mode other than ipvs has left chains in an engine. Raise CommitError if it cannot be read."""
+    return bool(census(tool.family, _save(tool)).keys() - {ProxyMode.IPVS})
+
+
+def disarm(tool: RuleTool) -> None:
+    """Remove what userspace mode has left in the filter table: it drops whatever is not translated by then."""
+    _write(tool, script.removal(tool.save("filter")))
+
+
 def ipvs_removal(family: Family, saved: Saved, running: ProxyMode | None, *, guard: bool) -> str:
     """Write what removes the chains that only ipvs mode has, and its jumps. Pure."""
     found = parse_save("".join(saved.values()), frozenset(_ipvs_chains(family)))

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from vipwire.app.config import ProxyMode
 from vipwire.app.left_ipvs import IpvsLeft, find_ipvs, remove_ipvs
-from vipwire.app.left_rules import remove_rules
+from vipwire.app.left_rules import has_others, remove_rules
 from vipwire.backends.iptables.probe import legacy_tables
 from vipwire.backends.iptables.tool import Tool, Variant, versions
 from vipwire.backends.userspace.messages import Settings
@@ -114,6 +114,15 @@ def _ipvs(left: IpvsLeft, removed: list[Removed], waiting: list[Removed]) -> Non
         removed.append(Removed(ProxyMode.IPVS, left.family, gone))
     if left.busy:
         waiting.append(Removed(ProxyMode.IPVS, left.family, f"{len(left.busy)} virtual servers have connections"))
+
+
+def translated_by_others(family: Family) -> bool:
+    """Tell whether rules of another mode than ipvs are in force. Raise CommitError or OSError if nobody can tell."""
+    sock = NetlinkSocket(NETLINK_NETFILTER)
+    try:
+        return bool(_tables(sock, family, ours=True)) or any(map(has_others, engines(family)))
+    finally:
+        sock.close()
 
 
 def engines(family: Family) -> Iterator[Tool]:
