@@ -18,6 +18,7 @@ def _shell(text: str) -> dict[Family, Command]:
     return {family: ("sh", "-c", text.replace("TOOL", tool)) for family, tool in TOOLS.items()}
 
 
+_OWNED = "add table ip filter; delete table ip filter; add table ip filter { flags owner; }"
 _HARM = Harm(
     wipes={
         "the nat table is flushed": _iptables("-t nat -F"),
@@ -38,7 +39,7 @@ _HARM = Harm(
     # A table that has an owner is nobody else's to change, and goes with the owner.
     obstacle=(
         ("nft", "-i"),
-        "add table ip nat; delete table ip nat; add table ip nat { flags owner; }; add chain ip nat KUBE-OBSTACLE\n",
+        f"{_OWNED}; add chain ip filter KUBE-OBSTACLE\n",
     ),
 )
 _CANNOT = {

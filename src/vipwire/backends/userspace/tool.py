@@ -23,12 +23,10 @@ _MARKS: Final = (":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY ")
 _PROBE: Final = (
     "*nat\n:KUBE-PORTALS-PROBE - [0:0]\n"
     '-A KUBE-PORTALS-PROBE -p tcp -m comment --comment "a/b" -m tcp --dport 1 -m addrtype --dst-type LOCAL '
-    "-j REDIRECT --to-ports 1\n-F KUBE-PORTALS-PROBE\n-X KUBE-PORTALS-PROBE\nCOMMIT\n"
-    "*filter\n:KUBE-PORTALS-PROBE - [0:0]\n"
-    "-A KUBE-PORTALS-PROBE -p tcp -m conntrack --ctstate NEW -j REJECT --reject-with tcp-reset\n"
+    "-m conntrack --ctstate NEW -j REDIRECT --to-ports 1\n"
     "-F KUBE-PORTALS-PROBE\n-X KUBE-PORTALS-PROBE\nCOMMIT\n"
 )
-"""Makes rules of every kind that nobody reaches, and removes them."""
+"""Makes a rule that nobody reaches, and removes it: NAT is what a kernel or a container lacks."""
 
 
 class Variant(enum.Enum):
@@ -69,7 +67,7 @@ class Tool:
         except CommitError as error:
             raise UnsupportedError(
                 f"userspace mode needs NAT rules, and this kernel or user may not have them: {error}; "
-                "load iptable_nat, xt_REDIRECT, xt_addrtype, xt_conntrack and ipt_REJECT, give CAP_NET_ADMIN, "
+                "load iptable_nat, xt_REDIRECT, xt_addrtype and xt_conntrack, give CAP_NET_ADMIN, "
                 "or do without rules (--userspace-bind)"
             ) from error
 
