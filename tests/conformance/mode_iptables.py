@@ -1,6 +1,6 @@
 """iptables mode, as the suite sees it: with iptables-nft, and in one case of each test with iptables-legacy."""
 
-from tests.conformance.mode import OTHER_TABLES, WITHOUT_PORT_RANGES, Command, Harm, Mode, Others
+from tests.conformance.mode import OTHER_TABLES, Command, Harm, Mode, Others
 
 from vipwire.model.net import Family
 
@@ -84,7 +84,6 @@ def _others(variant: str) -> Others:
 
 
 _CANNOT = {
-    **WITHOUT_PORT_RANGES,
     **dict.fromkeys(
         ("S155", "S156"),
         "iptables has no match that looks up a table: instead of maglev it chooses at random, and says so",

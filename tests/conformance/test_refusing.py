@@ -136,6 +136,11 @@ def test_a_node_port_is_served_where_the_ranges_say(
     cluster.refused(caller, web.at(NODE_PORT, family))
 
 
+def _is_own(cluster: Cluster, address: str) -> bool:
+    route = cluster.lab.run("node-1", ["ip", "route", "get", address], check=False)
+    return route.stdout.startswith("local ")
+
+
 @sentence("S69")
 def test_an_address_that_comes_later_serves_too(cluster_with: ClusterWith, family: Family) -> None:
     cluster = cluster_with([POD_CIDRS, "--nodeport-addresses=192.168.1.0/24,fd00:192:168:1::/64"])
@@ -145,6 +150,7 @@ def test_an_address_that_comes_later_serves_too(cluster_with: ClusterWith, famil
     cluster.lab.run("node-1", ["ip", "address", "add", *alias, "nodad"])
     try:
         target = Target(address, web.node_port())
+        until(lambda: _is_own(cluster, address), "the kernel has it: IPv6 is given its route some time later")
         until(lambda: cluster.probe(NODE, target)[0].answer, "the proxy has heard of it, where it has to")
         for caller in (NODE, POD):
             cluster.answered(caller, target, ["pod-1a", "pod-2a"])

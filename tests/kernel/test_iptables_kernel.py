@@ -257,7 +257,7 @@ def test_a_service_that_the_kernel_refuses_is_named_and_left_alone(
     reconciler, _ = started(tool, 5)
     reconciler.sync()
     unknown = "-m nfacct --nfacct-name nothing_of_the_kind"
-    monkeypatch.setattr("vipwire.backends.iptables.render.remember", lambda _family, _chain: unknown)
+    monkeypatch.setattr("vipwire.backends.iptables.port.remember", lambda _family, _chain: unknown)
     node = node_plan(tool.family)
     for subject, slices in services(tool.family, 8)[5:]:
         reconciler.desire(subject.name, plan_service(node, subject, slices))
@@ -409,5 +409,6 @@ def test_kube_proxys_text_is_taken_over_with_the_differences_only(tool: Tool) ->
         "-A KUBE-SERVICES -j KUBE-CLUSTER-IPS",
         ":KUBE-CLUSTER-IPS - [0:0]",
         ":KUBE-NO-SUCH-PORT - [0:0]",
+        ":KUBE-RANGES - [0:0]",
     ]
-    assert (report.added, report.changed, report.removed) == (4, 1, 1)
+    assert (report.added, report.changed, report.removed) == (6, 1, 1)

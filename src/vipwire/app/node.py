@@ -18,7 +18,7 @@ _EVERYWHERE = {
 }
 
 
-_WITH_PORT_RANGES = frozenset({ProxyMode.NFTABLES})
+_WITH_PORT_RANGES = frozenset({ProxyMode.NFTABLES, ProxyMode.IPTABLES})
 """The modes that serve the annotation port-range."""
 
 

@@ -78,16 +78,20 @@ class Ledger:
 
 
 def endpoints_of(plans: Iterable[ServicePlan]) -> dict[ServicePortName, dict[str, EndpointName]]:
-    """Name the endpoint of each endpoint's chain, by Service port."""
-    targets: dict[ServicePortName, set[Target]] = {}
+    """Name the endpoint of each endpoint's chain, by Service port; one with a range has two."""
+    targets: dict[ServicePortName, set[tuple[Target, bool]]] = {}
     for plan in plans:
-        for frontend in plan.frontends:
+        ranges = ((each.frontend, True) for each in plan.ranges)
+        for frontend, wide in (*((each, False) for each in plan.frontends), *ranges):
             known = targets.setdefault(frontend.port_name, set())
             for action in (frontend.action, frontend.short_circuit):
                 if isinstance(action, Forward):
-                    known.update(action.pool)
+                    known.update((target, wide) for target in action.pool)
     return {
-        name: {endpoint_chain(name, str(each)): EndpointName(name, each.address, each.port) for each in known}
+        name: {
+            endpoint_chain(name, str(each), wide=wide): EndpointName(name, each.address, each.port)
+            for each, wide in known
+        }
         for name, known in targets.items()
     }
 
@@ -108,7 +112,9 @@ def count(
             counted = ledger.port(name, {chain: shown[chain] for chain in chains if chain in shown})
             ports[name] = Count(connections=ledger.total(name, counted))
             if endpoints:
-                each.update((chains[chain], Count(connections=number)) for chain, number in counted.items())
+                for chain, number in counted.items():
+                    before = each[chains[chain]].connections if chains[chain] in each else None
+                    each[chains[chain]] = Count(connections=(before or 0) + number)
         refused = {
             key: ledger.refusals.setdefault(key, _Account()).take(number)
             for key, number in _refused(tables[FILTER], {str(name): name for name in ends}).items()

@@ -70,6 +70,7 @@ class Zone:
     def __init__(self, family: Family) -> None:
         self.family = family
         self._protocol_at = 1 + family.bits // 2
+        self.ports_at = self._protocol_at + 1
 
     def match(self, at: int, known: int) -> str:
         """Match frontends whose digit `at` is as in `known`, which has that digit and all before it."""

@@ -6,6 +6,7 @@ entries. It is what the kernel was seen to hold or took from us, never what is m
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from vipwire.backends.iptables import names
@@ -13,7 +14,7 @@ from vipwire.backends.iptables.counters import Counted, read_counters
 from vipwire.backends.iptables.counting import FEW, Ledger, count, endpoints_of
 from vipwire.backends.iptables.frontend_code import Zone, decode
 from vipwire.backends.iptables.limits import shortcomings
-from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, ROOT, ROOTS, TABLES, Key, Rules
+from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, RANGES, ROOT, ROOTS, TABLES, Key, Rules
 from vipwire.backends.iptables.read import is_ours, read, read_table
 from vipwire.backends.iptables.render import render
 from vipwire.backends.iptables.script import Writer, drafts
@@ -190,7 +191,11 @@ def dispatches(family: Family, *, tree: bool) -> dict[tuple[str, str], Dispatch]
     """Make the empty dispatch chains of a family, as trees or as kube-proxy's flat chains."""
     zone = Zone(family)
     deepest = DEEPEST if tree else 0
-    return {where: Dispatch(Shape(zone, where[1], prefix, deepest)) for where, prefix in ROOTS.items()}
+    made = {where: Shape(zone, where[1], prefix, deepest) for where, prefix in ROOTS.items()}
+    for where, shape in made.items():
+        if where[1] == RANGES:  # one jump further from the hook than other roots; ports cannot be branched at
+            made[where] = replace(shape, deepest=max(0, deepest - 1), before=zone.ports_at)
+    return {where: Dispatch(shape) for where, shape in made.items()}
 
 
 def _counted(delta: Delta[Key, Rules]) -> Counter[str]:

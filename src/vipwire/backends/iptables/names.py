@@ -33,6 +33,7 @@ EXTERNAL_SERVICES: Final = "KUBE-EXTERNAL-SERVICES"
 NODE_PORTS: Final = "KUBE-NODEPORTS"
 PROXY_FIREWALL: Final = "KUBE-PROXY-FIREWALL"
 CLUSTER_IPS: Final = "KUBE-CLUSTER-IPS"
+RANGES: Final = "KUBE-RANGES"
 NO_SUCH_PORT: Final = "KUBE-NO-SUCH-PORT"
 POSTROUTING: Final = "KUBE-POSTROUTING"
 MARK_MASQ: Final = "KUBE-MARK-MASQ"
@@ -55,6 +56,8 @@ ROOTS: Final = {
     (FILTER, NODE_PORTS): "KUBE-NPS-",
     (FILTER, PROXY_FIREWALL): "KUBE-PFWS-",
     (FILTER, CLUSTER_IPS): "KUBE-CIPS-",
+    (NAT, RANGES): "KUBE-RNGS-",
+    (FILTER, RANGES): "KUBE-RNGS-",
 }
 """The dispatch chains, and how the names of the chains of their trees begin."""
 
@@ -82,6 +85,10 @@ UNALLOCATED: Final = "kubernetes cluster IPs that no service has"
 """The comment of the rules that drop what goes to such."""
 
 
+_RANGE: Final = " range"
+"""Tells a range's chains from those of its port."""
+
+
 class Key(NamedTuple):
     """Which object. `detail` is the frontend's code for an entry (see `tree`), the rule for a jump, else empty."""
 
@@ -106,15 +113,15 @@ class PortChains(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 15)
-def port_chains(name: ServicePortName) -> PortChains:
-    """Name the chains of a Service port."""
-    suffix = _hashed(f"{name}{name.protocol.label}")
+def port_chains(name: ServicePortName, *, wide: bool = False) -> PortChains:
+    """Name the chains of a Service port; `wide`: of its range of ports."""
+    suffix = _hashed(f"{name}{name.protocol.label}{_RANGE * wide}")
     return PortChains(*(f"{prefix}{suffix}" for prefix in SERVICE_PREFIXES[1:]))
 
 
-def endpoint_chain(name: ServicePortName, endpoint: str) -> str:
-    """Name the chain of one endpoint (`10.0.0.1:80`, `[fd00::1]:80`) of a Service port."""
-    return f"KUBE-SEP-{_hashed(f'{name}{name.protocol.label}{endpoint}')}"
+def endpoint_chain(name: ServicePortName, endpoint: str, *, wide: bool = False) -> str:
+    """Name the chain of one endpoint (`10.0.0.1:80`, `[fd00::1]:80`) of a Service port; `wide`: of its range."""
+    return f"KUBE-SEP-{_hashed(f'{name}{name.protocol.label}{endpoint}{_RANGE * wide}')}"
 
 
 def shared_memory(service: ObjectName, address: str) -> str:

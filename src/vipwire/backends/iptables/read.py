@@ -20,7 +20,7 @@ from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.plan.plan import FrontendKey
 
 _DESTINATION: Final = re.compile(r"(?<!! )-d (\S+)/(32|128)(?: |$)")
-_PORT: Final = re.compile(r"-m (tcp|udp|sctp) --dport (\d+)(?: |$)")
+_PORT: Final = re.compile(r"-m (tcp|udp|sctp) --dport (\d+)(?::(\d+))?(?: |$)")
 _TARGET: Final = re.compile(r"(?:^| )-[jg] (\S+)")
 _FORWARDS: Final = re.compile(r"(?:^| )(-[jg]) (KUBE-\S+)$")
 _JUMPS: Final = frozenset(jump_keys())
@@ -130,11 +130,17 @@ def _frontend(rule: str, root: str) -> FrontendKey | None:
     """Find which frontend a rule of a dispatch chain is for; None for rules that are for no one frontend."""
     port, where = _PORT.search(rule), _DESTINATION.search(rule)
     address = parse_address(where[1]) if where else None
-    if root == names.CLUSTER_IPS and address is not None and port is None:
+    if root == names.CLUSTER_IPS and address is not None and (port is None or port[3]):
         return FrontendKey(address, *ANY_PORT)
-    if port is None:
+    if port is None or (port[3] and root != names.RANGES):
         return None
     return FrontendKey(address, Protocol[port[1].upper()], int(port[2]))
+
+
+def last_port(rule: str) -> int:
+    """Read the last port that a rule of a frontend matches; 0 if it names none."""
+    port = _PORT.search(rule)
+    return int(port[3] or port[2]) if port else 0
 
 
 def _in_place(

@@ -8,67 +8,61 @@
 A frontend that nobody answers has its entry in the filter table instead: refused or dropped.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
 
 from vipwire.backends.iptables import names
-from vipwire.backends.iptables.choice import choices
 from vipwire.backends.iptables.frontend_code import ANY_PORT, encode
-from vipwire.backends.iptables.names import CHAIN, ENTRY, FILTER, NAT, Key, Rules, endpoint_chain, port_chains
-from vipwire.backends.iptables.rules import (
-    LOCAL_DESTINATION,
-    LOCAL_SOURCE,
-    LOOPBACK,
-    comment,
-    counted,
-    from_pod,
-    host,
-    refuse,
-    remember,
-    rule,
-    seen,
-    served,
-)
+from vipwire.backends.iptables.names import ENTRY, FILTER, Key, Rules
+from vipwire.backends.iptables.port import PortWriter
+from vipwire.backends.iptables.ranges import RangeWriter
+from vipwire.backends.iptables.rules import comment, host, rule, served
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.skeleton import needs_not_pod_chain
 from vipwire.model.names import ServicePortName
-from vipwire.model.net import Family, Prefix, Protocol, format_address
-from vipwire.model.service import TrafficPolicy
-from vipwire.plan.node import NodePlan, PodPrefixes
-from vipwire.plan.plan import (
-    Drop,
-    Forward,
-    Frontend,
-    FrontendKey,
-    FrontendKind,
-    Masquerade,
-    Reject,
-    ServicePlan,
-    Target,
-)
+from vipwire.model.net import Address, Family, Protocol
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import Frontend, FrontendKey, RangeFrontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
 
 
 def render(node: NodePlan, settings: Settings, plan: ServicePlan) -> Rendered[Key, Rules]:
     """Render one Service."""
     own: dict[Key, Rules] = {}
+    settings = settings.on(node)
     ports: dict[ServicePortName, list[Frontend]] = {}
     for frontend in plan.frontends:
         ports.setdefault(frontend.port_name, []).append(frontend)
     for name, frontends in ports.items():
-        own.update(_Port(node, settings.on(node), name, frontends).objects())
-    own.update(_cluster_ips(node.family, plan))
+        own.update(PortWriter(node, settings, name, frontends).objects())
+    refused: dict[Address, Rules] = {}
+    for ranges in _by_port(plan.ranges):
+        writer = RangeWriter(node, settings, ranges)
+        own.update(writer.objects())
+        for address, rules in writer.refused():
+            refused[address] = (*refused.get(address, ()), *rules)
+    own.update(_cluster_ips(node.family, plan, refused))
     if plan.health_check is not None:
         own.update(_health_check(node.family, plan.health_check.port, ports))
     return Rendered(own)
 
 
-def _cluster_ips(family: Family, plan: ServicePlan) -> Iterator[tuple[Key, Rules]]:
-    """Refuse whatever reaches the filter table with a ClusterIP of the Service: no port of it has taken that."""
+def _by_port(ranges: Iterable[RangeFrontend]) -> Iterable[list[RangeFrontend]]:
+    """Put the ranges of one Service port together: they are of the same ports, at several addresses."""
+    ports: dict[ServicePortName, list[RangeFrontend]] = {}
+    for each in ranges:
+        ports.setdefault(each.frontend.port_name, []).append(each)
+    return ports.values()
+
+
+def _cluster_ips(family: Family, plan: ServicePlan, refused: Mapping[Address, Rules]) -> Iterator[tuple[Key, Rules]]:
+    """Refuse whatever reaches the filter table with a ClusterIP of the Service: no port of it has taken that.
+
+    `refused` come first: they say why nobody answers at a range of ports.
+    """
     note = comment(f"{plan.name} has no such port")
     for address in plan.cluster_ips:
         code = encode(family, FrontendKey(address, *ANY_PORT))
-        yield Key(ENTRY, FILTER, names.CLUSTER_IPS, code), (f"-d {host(address)} {note} -j {names.NO_SUCH_PORT}",)
+        others = f"-d {host(address)} {note} -j {names.NO_SUCH_PORT}"
+        yield Key(ENTRY, FILTER, names.CLUSTER_IPS, code), (*refused.get(address, ()), others)
 
 
 def _health_check(family: Family, port: int, ports: Iterable[ServicePortName]) -> Iterator[tuple[Key, Rules]]:
@@ -77,196 +71,3 @@ def _health_check(family: Family, port: int, ports: Iterable[ServicePortName]) -
     if accepts:
         code = encode(family, FrontendKey(None, Protocol.TCP, port))
         yield Key(ENTRY, FILTER, names.NODE_PORTS, code), accepts
-
-
-class _End(NamedTuple):
-    """An endpoint in words: its address, with its port, its chain, the comment of the rules that lead there."""
-
-    address: str
-    text: str
-    chain: str
-    note: str
-
-
-class _Port:
-    """Writes the objects of one Service port."""
-
-    def __init__(
-        self, node: NodePlan, settings: Settings, name: ServicePortName, frontends: Iterable[Frontend]
-    ) -> None:
-        self._node, self._settings, self._name = node, settings, name
-        self._family, self._text = node.family, str(name)
-        self._chains = port_chains(name)
-        self._frontends = tuple(frontends)
-        self._external = next((f for f in self._frontends if f.kind is not FrontendKind.CLUSTER_IP), None)
-        self._ends: dict[Target, _End] = {}
-
-    def objects(self) -> Iterator[tuple[Key, Rules]]:
-        """Yield every chain and entry."""
-        forwards: dict[TrafficPolicy, Forward] = {}
-        for frontend in self._frontends:
-            yield from self._entries(frontend)
-            for action in (frontend.action, frontend.short_circuit):
-                if isinstance(action, Forward):
-                    forwards[action.policy] = action
-        for policy, forward in forwards.items():
-            yield Key(CHAIN, NAT, self._policy_chain(policy)), tuple(self._spread(policy, forward))
-            yield from self._endpoints(forward)
-        if self._external is not None and _reachable(self._external):
-            yield Key(CHAIN, NAT, self._chains.external), tuple(self._enter(self._external))
-            guarded: dict[str, list[Frontend]] = {}
-            for frontend in self._frontends:
-                if frontend.allowed_sources is not None:
-                    guarded.setdefault(self._firewall(frontend), []).append(frontend)
-            for chain, frontends in guarded.items():
-                yield Key(CHAIN, NAT, chain), tuple(self._admit(frontends))
-
-    def _policy_chain(self, policy: TrafficPolicy) -> str:
-        return self._chains.local if policy is TrafficPolicy.LOCAL else self._chains.cluster
-
-    def _entries(self, frontend: Frontend) -> Iterator[tuple[Key, Rules]]:
-        code = encode(self._family, frontend.key)
-        internal = frontend.kind is FrontendKind.CLUSTER_IP
-        if _reachable(frontend):
-            if frontend.kind is FrontendKind.NODE_PORT:
-                yield Key(ENTRY, NAT, names.NODE_PORTS, code), tuple(self._node_port(frontend))
-            else:
-                words = self._served(frontend, f"{self._text} {frontend.kind.value}")
-                yield Key(ENTRY, NAT, names.SERVICES, code), (rule(words, f"-j {self._entrance(frontend)}"),)
-        if not isinstance(frontend.action, Forward):
-            root = names.SERVICES if internal else names.EXTERNAL_SERVICES
-            yield Key(ENTRY, FILTER, root, code), (self._refuse(frontend, frontend.action),)
-        if frontend.allowed_sources is not None and _reachable(frontend):
-            note = f"{self._text} traffic not accepted by {self._firewall(frontend)}"
-            local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
-            dropped = rule(self._served(frontend, note, *local), "-j DROP")
-            yield Key(ENTRY, FILTER, names.PROXY_FIREWALL, code), (dropped,)
-
-    def _served(self, frontend: Frontend, note: str, *matches: str) -> str:
-        key = frontend.key
-        return served(key.protocol, key.port, note, *matches, address=key.address)
-
-    def _entrance(self, frontend: Frontend) -> str:
-        """Name the chain that a frontend's traffic enters."""
-        if frontend.kind is not FrontendKind.CLUSTER_IP:
-            return self._chains.external if frontend.allowed_sources is None else self._firewall(frontend)
-        local = isinstance(frontend.action, Forward) and frontend.action.policy is TrafficPolicy.LOCAL
-        return self._chains.local if local else self._chains.cluster
-
-    def _firewall(self, frontend: Frontend) -> str:
-        """Name the chain that lets only some sources in: node ports have others than load balancer IPs."""
-        chains = self._chains
-        return chains.node_port_firewall if frontend.kind is FrontendKind.NODE_PORT else chains.firewall
-
-    def _node_port(self, frontend: Frontend) -> Iterator[str]:
-        words, jump = self._served(frontend, self._text), f"-j {self._entrance(frontend)}"
-        if self._settings.localhost_node_ports and self._settings.counters:
-            label = frontend.key.protocol.label
-            yield rule(
-                f"-d {LOOPBACK[self._family]} -p {label}",
-                comment(self._text),
-                f"-m {label} --dport {frontend.key.port}",
-                counted(names.LOCALHOST_COUNTER),
-                jump,
-            )
-        yield rule(words, jump)
-
-    def _refuse(self, frontend: Frontend, action: Drop | Reject) -> str:
-        note = f"{self._text} {action.reason.value}"
-        local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
-        verdict = "-j DROP" if isinstance(action, Drop) else refuse(self._family, frontend.key.protocol)
-        return rule(self._served(frontend, note, *local), verdict)
-
-    def _spread(self, policy: TrafficPolicy, forward: Forward) -> Iterator[str]:
-        """Choose one endpoint: where the client was before, else each with the same chance."""
-        for frontend in self._frontends:
-            action = frontend.action
-            if frontend.kind is FrontendKind.CLUSTER_IP and isinstance(action, Forward) and action.policy is policy:
-                yield from self._mark_cluster_ip(frontend, action.masquerade)
-        ends = [self._end(target) for target in forward.pool]
-        if forward.affinity_seconds is not None and self._settings.affinity:
-            for end in ends:
-                known = seen(self._family, self._memory(forward, end), forward.affinity_seconds)
-                yield f"{end.note} {known} -j {end.chain}"
-        for match, target in choices(self._family, forward, hashes=self._settings.source_hash):
-            end = self._end(target)
-            yield rule(end.note, match, f"-j {end.chain}")
-
-    def _memory(self, forward: Forward, end: "_End") -> str:
-        """Name the list of an endpoint's clients: kube-proxy's, or one for all ports of the Service."""
-        if forward.shared_affinity:
-            return names.shared_memory(self._name.service, end.address)
-        return end.chain
-
-    def _end(self, target: Target) -> "_End":
-        end = self._ends.get(target)
-        if end is None:
-            text = str(target)
-            chain = endpoint_chain(self._name, text)
-            end = self._ends[target] = _End(
-                format_address(target.address), text, chain, comment(f"{self._text} -> {text}")
-            )
-        return end
-
-    def _mark_cluster_ip(self, frontend: Frontend, masquerade: Masquerade) -> Iterator[str]:
-        words = self._served(frontend, f"{self._text} {frontend.kind.value}")
-        jump = f"-j {names.MARK_MASQ}"
-        if masquerade is Masquerade.ALWAYS:
-            yield rule(words, jump)
-        elif masquerade is Masquerade.UNLESS_POD:
-            if needs_not_pod_chain(self._node):
-                yield rule(words, f"-j {names.NOT_POD_MASQ}")
-            for pod in () if needs_not_pod_chain(self._node) else from_pod(self._node.pod_traffic):
-                yield rule(_unless(pod, words, by_source=isinstance(self._node.pod_traffic, PodPrefixes)), jump)
-
-    def _endpoints(self, forward: Forward) -> Iterator[tuple[Key, Rules]]:
-        note, label = comment(self._text), self._name.protocol.label
-        sticky = forward.affinity_seconds is not None and self._settings.affinity
-        for target in forward.pool:
-            end = self._end(target)
-            memory = f"{remember(self._family, self._memory(forward, end))} " if sticky else ""
-            yield (
-                Key(CHAIN, NAT, end.chain),
-                (
-                    f"-s {host(target.address)} {note} -j {names.MARK_MASQ}",
-                    f"-p {label} {note} {memory}-m {label} -j DNAT --to-destination {end.text}",
-                ),
-            )
-
-    def _enter(self, frontend: Frontend) -> Iterator[str]:
-        """Write KUBE-EXT: where traffic from outside the cluster's own addresses enters."""
-        to = f"traffic for {self._text} external destinations"
-        action, inside = frontend.action, frontend.short_circuit
-        if isinstance(action, Forward) and action.masquerade is Masquerade.ALWAYS:
-            yield rule(comment(f"masquerade {to}"), f"-j {names.MARK_MASQ}")
-        if inside is not None:
-            jump = f"-j {self._policy_chain(inside.policy)}"
-            for pod in from_pod(self._node.pod_traffic):
-                yield rule(pod, comment(f"pod {to}"), jump)
-            yield rule(comment(f"masquerade LOCAL {to}"), LOCAL_SOURCE, f"-j {names.MARK_MASQ}")
-            yield rule(comment(f"route LOCAL {to}"), LOCAL_SOURCE, jump)
-        if isinstance(action, Forward):
-            yield f"-j {self._policy_chain(action.policy)}"
-
-    def _admit(self, frontends: Sequence[Frontend]) -> Iterator[str]:
-        """Write KUBE-FW: who may enter; everybody else's packets keep their destination, and are dropped for it."""
-        allowed: dict[Prefix, None] = {}
-        for frontend in frontends:
-            allowed.update(dict.fromkeys(frontend.allowed_sources or ()))
-        note = comment(f"{self._text} {frontends[0].kind.value}")
-        for prefix in allowed:
-            yield rule(f"-s {prefix}", note, f"-j {self._chains.external}")
-        yield comment(f"other traffic to {self._text} will be dropped by {names.PROXY_FIREWALL}")
-
-
-def _reachable(frontend: Frontend) -> bool:
-    """Tell whether anybody reaches an endpoint through a frontend."""
-    return isinstance(frontend.action, Forward) or frontend.short_circuit is not None
-
-
-def _unless(pod: str, words: str, *, by_source: bool) -> str:
-    """Negate the match of a Pod, at its place among the others."""
-    if by_source:
-        return f"! {pod} {words}"
-    where, behind, rest = words.partition(" -p ")
-    return f"{where} ! {pod}{behind}{rest}"

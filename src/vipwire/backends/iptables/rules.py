@@ -36,11 +36,16 @@ def rule(*words: str) -> str:
     return " ".join(word for word in words if word)
 
 
-def served(protocol: Protocol, port: int, note: str, *matches: str, address: Address | None = None) -> str:
+def served(protocol: Protocol, port: int | str, note: str, *matches: str, address: Address | None = None) -> str:
     """Write the matches of a frontend: `-d 10.0.0.1/32 -p tcp -m comment … -m tcp --dport 80`."""
     name = protocol.label
     where = f"-d {host(address)}" if address is not None else ""
     return rule(where, f"-p {name}", comment(note), *matches, f"-m {name} --dport {port}")
+
+
+def ports(first: int, last: int) -> str:
+    """Write a range of ports for `--dport`, `last` in it."""
+    return str(first) if first == last else f"{first}:{last}"
 
 
 @lru_cache(maxsize=4096)

@@ -8,6 +8,7 @@
             FORWARD, OUTPUT         ▶ KUBE-SERVICES            and at ClusterIPs
             FORWARD                 ▶ KUBE-FORWARD
             KUBE-SERVICES           ▶ KUBE-CLUSTER-IPS     refuse other ports of ClusterIPs, drop those of nobody
+            KUBE-EXTERNAL-SERVICES  ▶ KUBE-RANGES          see `ranges`; in nat at the end of KUBE-SERVICES
             INPUT, OUTPUT           ▶ KUBE-FIREWALL        guards 127.0.0.0/8 where route_localnet opens it
 
 KUBE-FIREWALL is kubelet's as well: only one rule in it is ours. An empty chain KUBE-PROXY-CANARY in each table shows
@@ -93,7 +94,8 @@ def node_objects(node: NodePlan, settings: Settings) -> dict[Key, Rules]:
         f"-p tcp {refuse(node.family, Protocol.TCP)}",
         refuse(node.family, None),
     )
-    objects[Key(ROOT, NAT, names.SERVICES)] = tuple(_node_ports(node, settings))
+    objects[Key(ROOT, NAT, names.SERVICES)] = (*_node_ports(node, settings), *_to_ranges(node))
+    objects[Key(ROOT, FILTER, names.EXTERNAL_SERVICES)] = tuple(_to_ranges(node))
     objects[Key(CHAIN, NAT, names.MARK_MASQ)] = (f"-j MARK --set-xmark {_mark(node)}",)
     objects[Key(CHAIN, NAT, names.POSTROUTING)] = _postrouting(node, settings)
     objects[Key(CHAIN, FILTER, names.FORWARD)] = _forward(node, settings)
@@ -116,6 +118,12 @@ def _to_cluster_ips(node: NodePlan) -> Iterator[str]:
         yield rule(in_prefix(prefix), note, f"-j {names.CLUSTER_IPS}")
     if not node.service_cidrs:
         yield f"{note} -j {names.CLUSTER_IPS}"
+
+
+def _to_ranges(node: NodePlan) -> Iterator[str]:
+    """Send what no port has taken to the ranges of ports."""
+    if node.port_ranges:
+        yield f"{comment('kubernetes ranges of ports')} -j {names.RANGES}"
 
 
 def _unallocated(node: NodePlan) -> Iterator[str]:

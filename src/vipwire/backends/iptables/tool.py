@@ -18,8 +18,6 @@ from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
 
 WAIT_SECONDS: Final = 5
-_LOCK: Final = Path(os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock"))
-"""iptables-legacy takes it from the environment too."""
 _LINE: Final = re.compile(r"line:? (\d+)")
 _SERVICE: Final = re.compile(r"([a-z0-9.-]+/[a-z0-9.-]+(?::[a-z0-9-]+)?)(?=[ \"]|$)")
 _PROGRAM: Final = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
@@ -116,8 +114,12 @@ def refusal(name: str, said: str, text: str, *, waited: int = WAIT_SECONDS) -> C
     return CommitError(f"{name}-restore: line {number}{about}: {line}: {reason}", transaction=text)
 
 
-def lock_holder(lock: Path = _LOCK, proc: Path = Path("/proc")) -> str:
-    """Name the process that holds the xtables lock, as far as /proc tells."""
+def lock_holder(lock: Path | None = None, proc: Path = Path("/proc")) -> str:
+    """Name the process that holds the xtables lock, as far as /proc tells.
+
+    Without `lock` it is the file that iptables-legacy takes: the environment may name another than the usual one.
+    """
+    lock = lock or Path(os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock"))
     try:
         inode = str(lock.stat().st_ino)
         for row in (proc / "locks").read_text(encoding="ascii").splitlines():

@@ -15,6 +15,7 @@ Depth is limited: nf_tables refuses rules nested more than 16 deep, and behind a
 Frontends that differ too late for that share a long leaf.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -63,12 +64,16 @@ Touched: TypeAlias = dict[str, Node | None]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one dispatch chain's tree is built: its root's name, its other chains' names, the deepest level."""
+    """How one dispatch chain's tree is built: its root's name, its other chains' names, the deepest level.
+
+    It branches at digits before `before` only.
+    """
 
     zone: Zone
     root: str
     prefix: str
     deepest: int = DEEPEST
+    before: int = sys.maxsize
 
     def build(self, codes: Iterable[int], depth: int = 0) -> Node:
         """Build the tree of some codes, as a subtree at a depth."""
@@ -76,6 +81,8 @@ class Shape:
         if len(found) <= LEAF or depth >= self.deepest:
             return Leaf(tuple(found))
         at = first_difference(found)
+        if at >= self.before:
+            return Leaf(tuple(found))
         groups: list[list[int]] = [[], [], [], []]
         for code in found:
             groups[digit(code, at)].append(code)

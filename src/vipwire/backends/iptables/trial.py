@@ -120,10 +120,11 @@ class Trial:
         self.effects.append(f"the mark is {walker.mark:#x}")
 
     def _translate(self, text: str) -> None:
-        address, _, port = text.rpartition(":")
         walker = self.walker
-        walker.destination = parse_address(address.strip("[]"))
-        walker.port = int(port)
+        if text.startswith("[") or text.count(":") == 1:
+            text, _, port = text.rpartition(":")
+            walker.port = int(port)
+        walker.destination = parse_address(text.strip("[]"))
         walker.run.target = walker.destination, walker.port
         self.effects.append(f"sends it to {format_endpoint(walker.destination, walker.port)}")
 

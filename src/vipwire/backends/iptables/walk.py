@@ -9,14 +9,16 @@ Of a dispatch chain only the entries of the packet's own frontend are tried: no 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final, NamedTuple
+from functools import cached_property
+from typing import Final
 
 from vipwire.backends.iptables import names
-from vipwire.backends.iptables.frontend_code import ANY_PORT, encode
+from vipwire.backends.iptables.frontend_code import ANY_PORT, decode, encode
 from vipwire.backends.iptables.names import CHAIN, ENTRY, FILTER, NAT, ROOT, ROOTS, Key, Rules
+from vipwire.backends.iptables.read import last_port
 from vipwire.backends.iptables.skeleton import jump_keys
 from vipwire.backends.iptables.trial import CERTAIN, RuleSyntaxError, Trial, Verdict
-from vipwire.model.net import Address, Family
+from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.plan import FrontendKey
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import ObjectState, Step
@@ -30,13 +32,26 @@ Recall = Callable[[str], float | None]
 """Tells how many seconds ago the packet's source was last seen in a list of `-m recent`; None if it is not in it."""
 
 
-class Table(NamedTuple):
+@dataclass(frozen=True)
+class Table:
     """What was observed, what should be, and this node's own addresses."""
 
     family: Family
     observed: Mapping[Key, Rules]
     wanted: Mapping[Key, Rules]
     own: frozenset[Address] = frozenset()
+
+    @cached_property
+    def ranges(self) -> Mapping[tuple[str, Address | None, Protocol], list[tuple[range, int]]]:
+        """The ranges of ports by table, address and protocol, with the number of the entry."""
+        found: dict[tuple[str, Address | None, Protocol], list[tuple[range, int]]] = {}
+        for objects in (self.observed, self.wanted):
+            for key, rules in objects.items():
+                if key.kind == ENTRY and key.chain == names.RANGES and isinstance(key.detail, int):
+                    front, last = decode(self.family, key.detail), max(map(last_port, rules))
+                    place = (key.table, front.address, front.protocol)
+                    found.setdefault(place, []).append((range(front.port, last + 1), key.detail))
+        return found
 
 
 @dataclass(slots=True)
@@ -145,7 +160,7 @@ class Walker:
         """Yield the rules of a chain that may match, with what the plan says of each; those that are missing last."""
         keys = [Key(CHAIN, table, name)]
         if (table, name) in ROOTS:
-            keys = [*(Key(ENTRY, table, name, code) for code in self._codes(name)), Key(ROOT, table, name)]
+            keys = [*(Key(ENTRY, table, name, code) for code in self._codes(table, name)), Key(ROOT, table, name)]
         for key in keys:
             seen, planned = self.table.observed.get(key, ()), self.table.wanted.get(key, ())
             for at, rule in enumerate(seen):
@@ -153,10 +168,13 @@ class Walker:
                 yield rule, ObjectState.PLANNED if planned[at : at + 1] == (rule,) else state
             yield from ((rule, ObjectState.MISSING) for rule in planned[len(seen) :])
 
-    def _codes(self, root: str) -> tuple[int, ...]:
+    def _codes(self, table: str, root: str) -> tuple[int, ...]:
         family, protocol = self.table.family, self.packet.protocol
         if root == names.CLUSTER_IPS:
             return (encode(family, FrontendKey(self.destination, *ANY_PORT)),)
+        if root == names.RANGES:
+            ranges = self.table.ranges.get((table, self.destination, protocol), ())
+            return tuple(dict.fromkeys(code for ports, code in ranges if self.port in ports))
         keys = (FrontendKey(address, protocol, self.port) for address in (self.destination, None))
         return tuple(encode(family, key) for key in keys)
 
