@@ -1,4 +1,4 @@
-"""What docs/migrate-from-kube-proxy.md says about rules of both proxies side by side, and about removing them.
+"""What docs/migrate-from-kube-proxy.md says about what kube-proxy has left, and about both proxies side by side.
 
 kube-proxy's rules are written here in its shape: its table and chains, hooks and priorities, with one Service.
 """
@@ -17,6 +17,7 @@ from tests.kernel.own_network import run
 pytestmark = pytest.mark.kernel
 VIP, IDLE_VIP = "10.96.0.1", "10.96.0.2"
 OLD, NEW = "10.244.0.9", "10.244.0.1"
+DONE = "nothing of other modes is left"
 
 NFTABLES = f"""\
 table ip kube-proxy {{
@@ -85,7 +86,7 @@ def play(story: Callable[[Scene], Awaitable[None]], *flags: str, before: Callabl
 
     async def scenario() -> None:
         async with scene(server, *flags) as it:
-            await it.synced()
+            await it.daemon.heard(DONE)
             await story(it)
 
     with stage():
@@ -114,34 +115,30 @@ def remove_nftables() -> None:
     run("nft delete table ip kube-proxy")
 
 
-def remove_iptables() -> None:
-    """Do what `kube-proxy --cleanup` does to the chains that the base chains jump to."""
-    run("iptables -t nat -F KUBE-SERVICES")
-    run("iptables -F KUBE-SERVICES")
-
-
 @pytest.mark.parametrize(
-    ("left", "idle", "remove"),
+    ("left", "by", "mode"),
     [
-        # kube-proxy's table refuses before any translation, iptables' filter table after it.
-        (left_by_nftables_mode, "refused", remove_nftables),
-        (left_by_iptables_mode, "10.244.0.2", remove_iptables),
+        (left_by_nftables_mode, "nftables", "nftables"),
+        (left_by_nftables_mode, "nftables", "iptables"),
+        (left_by_iptables_mode, "iptables", "nftables"),
+        (left_by_iptables_mode, "iptables", "userspace"),
     ],
 )
-def test_beside_what_kube_proxy_has_left_vipwire_translates_and_old_refusals_last(
-    left: Callable[[], None], idle: str, remove: Callable[[], None]
+def test_what_kube_proxy_has_left_in_another_mode_goes_once_vipwires_rules_are_in_force(
+    left: Callable[[], None], by: str, mode: str
 ) -> None:
+    """It translates to what was there once, and refuses a Service that has endpoints now."""
+
     async def story(it: Scene) -> None:
-        assert await reached(VIP) == NEW
-        assert await reached(IDLE_VIP) == idle
-        said = vipwire("check", f"--master={it.server.url}", "-o", "json")
-        found = [each["level"] for each in json.loads(said)["findings"] if each["what"] == "kube-proxy"]
-        assert set(found) == {"bad"}
-        remove()
+        assert it.daemon.said("removed what another mode had left", left_by=by, ip_family="IPv4")
         assert await reached(VIP) == NEW
         assert await reached(IDLE_VIP) == "10.244.0.2"
+        assert OLD not in run("nft list ruleset")
+        if mode == "nftables":
+            said = vipwire("check", f"--master={it.server.url}", "-o", "json")
+            assert not [each for each in json.loads(said)["findings"] if each["what"] == "kube-proxy"]
 
-    play(story, before=left)
+    play(story, f"--proxy-mode={mode}", before=left)
 
 
 def test_a_kube_proxy_that_starts_while_vipwire_runs_translates_until_it_is_removed() -> None:
@@ -169,21 +166,14 @@ def test_iptables_mode_takes_over_what_kube_proxys_iptables_mode_has_left() -> N
 
 
 def test_vipwires_cleanup_removes_kube_proxys_iptables_rules_and_leaves_its_table() -> None:
-    async def story(it: Scene) -> None:
-        assert await it.daemon.terminate() == 0
-        assert {"table ip vipwire", "table ip kube-proxy"} <= tables()
+    with stage():
+        left_by_nftables_mode()
+        left_by_iptables_mode()
         vipwire("cleanup")
-        assert not {"table ip vipwire", "table ip6 vipwire"} & tables()
         assert "table ip kube-proxy" in tables()
         saved = run("iptables-save")
         assert "KUBE-SERVICES" not in saved
         assert "KUBE-SEP-" not in saved
-
-    def both() -> None:
-        left_by_nftables_mode()
-        left_by_iptables_mode()
-
-    play(story, before=both)
 
 
 def test_the_way_back_from_nftables_mode_needs_only_nft() -> None:

@@ -59,7 +59,7 @@ COMMIT
 :KUBE-PORTALS-HOST - [0:0]
 -A PREROUTING -m comment --comment "handle ClusterIPs" -j KUBE-PORTALS-CONTAINER
 -A OUTPUT -m comment --comment "handle ClusterIPs" -j KUBE-PORTALS-HOST
--A KUBE-PORTALS-CONTAINER -d 10.0.0.1/32 -p tcp -m comment --comment "default/web:" --dport 80 -j REDIRECT --to-ports 41234
+-A KUBE-PORTALS-CONTAINER -d 10.0.0.1/32 -p tcp -m comment --comment "a/b:" --dport 80 -j REDIRECT --to-ports 41234
 COMMIT
 """
 """The chains of kube-proxy's userspace mode, which vipwire's has too."""
