@@ -90,11 +90,13 @@ class Cluster(Packets):
         finally:
             log = self.proxy.log
             self._witness.close()
-            if self.mode.relays:
-                self.proxy.vipwire("cleanup")
-            if not self._borrowed:
-                self.lab.down()
-            self._folder.cleanup()
+            try:
+                if self.mode.relays:
+                    self.proxy.vipwire("cleanup")
+            finally:
+                if not self._borrowed:
+                    self.lab.down()
+                self._folder.cleanup()
         assert status == 0, f"vipwire ended with status {status}:\n{log[-4000:]}"
         assert "Traceback" not in log, log
 

@@ -254,10 +254,9 @@ def test_rules_that_lead_to_no_front_of_ours_are_foreign() -> None:
     objects = everything()
     ports = {name: 40000 + number for number, name in enumerate(fronts(objects))}
     found = read(saved(objects, ports), {})
-    delta: Delta[Key, Value] = diff(
-        found, {key: value for key, value in objects.items() if not isinstance(key, Front)}
-    )
-    assert {key.table for key in delta.added} == {NAT}
+    wanted = {key: value for key, value in objects.items() if not isinstance(key, Front)}
+    delta: Delta[Key, Value] = diff(found, wanted)
+    assert {key.table for key in delta.added if not isinstance(key, Front)} == {NAT}
     assert len(delta.added) == len(delta.removed) > 0
 
 
