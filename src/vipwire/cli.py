@@ -33,6 +33,7 @@ _ELSEWHERE: Final = {
     "check": ("vipwire.inspect.cli", "check", "Check this machine: kernel, settings, and who else writes rules."),
     "up": ("vipwire.cluster.cli", "up", "Run a cluster for Services on this machine; kubectl talks to it."),
     "ingress": ("vipwire.ingress.cli", "ingress", "Serve Ingresses with HAProxy: hosts, paths, TLS, cookies."),
+    "dns": ("vipwire.dns.cli", "dns", "Answer DNS for the cluster's Services, and forward the rest."),
     "store": ("vipwire.cluster.cli", "store", "Back up and restore the objects of `vipwire up`."),
     "completion": ("vipwire.app.completion", "completion", "Print a script that completes commands in a shell."),
     "man": ("vipwire.app.man", "man", "Print the manual page of a command, or write all of them."),

@@ -123,7 +123,7 @@ def test_the_page_of_flags_is_what_the_table_of_flags_makes() -> None:
 def test_dependencies_are_those_that_are_imported_and_each_is_explained() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {re.split(r"[<>=~! ]", line)[0] for line in project["dependencies"]}
-    of_import = {"yaml": "PyYAML", "prometheus_client": "prometheus-client"}
+    of_import = {"yaml": "PyYAML", "dns": "dnspython", "prometheus_client": "prometheus-client"}
     imported = {name for path in (ROOT / "src").rglob("*.py") for name in roots_of_imports(path)}
     foreign = {of_import.get(name, name) for name in imported - set(sys.stdlib_module_names) - {"vipwire"}}
     assert declared == foreign

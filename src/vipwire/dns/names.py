@@ -1,0 +1,73 @@
+"""Names of the DNS as bytes on the wire: labels with their lengths, small letters, a zero at the end.
+
+A dictionary of these is looked up with what stands in a question, without making a text of it. Lengths are below 64
+and so are no letters: a whole name can be made small with `bytes.lower`.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import dns.exception
+import dns.name
+
+from vipwire.model.net import Address, format_address, parse_address
+
+ROOT = b"\0"
+REVERSE_4 = b"\7in-addr\4arpa\0"
+REVERSE_6 = b"\3ip6\4arpa\0"
+LONGEST = 255
+"""Bytes of the longest name on the wire (RFC 1035 2.3.4)."""
+
+
+def name_of(labels: Iterable[str], suffix: bytes = ROOT) -> bytes:
+    """Make a name of labels (ASCII, 1 to 63 characters each) before a suffix."""
+    parts = [label.encode("ascii").lower() for label in labels]
+    return b"".join(bytes((len(part),)) + part for part in parts) + suffix
+
+
+def parse_name(text: str) -> bytes:
+    """Read a name as people write it, absolute whether it ends in a dot or not. Raise ValueError."""
+    try:
+        return dns.name.from_text(text).canonicalize().to_wire() or ROOT
+    except (dns.exception.DNSException, UnicodeError) as error:
+        raise ValueError(f"{text[:80]!r} is not a DNS name: {error}") from error
+
+
+def text_of(name: bytes) -> str:
+    r"""Write a name as people do, with the dot at the end; odd bytes as \DDD (RFC 1035 5.1)."""
+    return dns.name.from_wire(name, 0)[0].to_text()
+
+
+def parents(name: bytes) -> Iterator[bytes]:
+    """Yield the names above a name, the nearest first, without the root."""
+    place = name[0] + 1
+    while name[place]:
+        yield name[place:]
+        place += name[place] + 1
+
+
+def is_below(name: bytes, zone: bytes) -> bool:
+    """Tell whether a name is a zone's own or below it; the bytes alone could match in the middle of a label."""
+    return name.endswith(zone) and (name == zone or zone in parents(name))
+
+
+def reverse_name(address: Address) -> bytes:
+    """Make the name whose PTR records say what an address is called (RFC 1035 3.5, RFC 3596 2.5)."""
+    if len(address) == 4:
+        return name_of([str(octet) for octet in reversed(address)], REVERSE_4)
+    return name_of(reversed(address.hex()), REVERSE_6)
+
+
+def dashed(address: Address) -> str:
+    """Name an endpoint without a hostname by its address, as CoreDNS does: 10-0-0-1, fd00--1."""
+    return format_address(address).replace(".", "-").replace(":", "-")
+
+
+def undashed(label: bytes) -> Address | None:
+    """Read such a name back; None where it is none."""
+    text = label.decode("ascii", errors="replace")
+    for between in (".", ":"):
+        try:
+            return parse_address(text.replace("-", between))
+        except ValueError:
+            continue
+    return None

@@ -1,0 +1,136 @@
+"""One DNS server, its parts put together: a source of objects, the zone, what is upstream, the sockets, the pages.
+
+`serve` is for whoever runs it in a process of theirs, such as `vipwire up`; `run_dns` is the command.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
+
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+
+from vipwire import __version__
+from vipwire.app import log
+from vipwire.app.stop import Stop
+from vipwire.dns.cache import Cache
+from vipwire.dns.resolver import Resolver
+from vipwire.dns.server import DnsServer
+from vipwire.dns.settings import Settings
+from vipwire.dns.tally import Tally
+from vipwire.dns.upstream import Forwarder
+from vipwire.dns.zone import Zone
+from vipwire.errors import UnsupportedError, VipwireError
+from vipwire.model.net import parse_address
+from vipwire.serve.server import BindPolicy, HttpServer
+from vipwire.state.event import Event
+
+Emit: TypeAlias = Callable[[Event], None]
+Feed: TypeAlias = Callable[[Emit], Awaitable[None]]
+"""Tells of all objects and then of every change, until it is cancelled."""
+Ready: TypeAlias = Callable[[int], None]
+"""Is told the port once the sockets are open."""
+
+
+async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port: None) -> None:
+    """Serve DNS until cancelled. Raise UnsupportedError where an address cannot be bound."""
+    served = _Served(settings)
+    async with asyncio.TaskGroup() as tasks:
+        server = DnsServer(served.resolver, served.tally, tasks)
+        try:
+            port = await _listen(server, settings)
+            if settings.http:
+                pages = HttpServer("dns pages", served.pages(), settings.http, BindPolicy(on_failure=_tell_failure))
+                tasks.create_task(pages.run(), name="pages")
+            log.info("serving DNS", version=__version__, domain=settings.domain, port=port, at=settings.addresses)
+            ready(port)
+            await feed(served.take)
+        finally:
+            server.close()
+
+
+async def _listen(server: DnsServer, settings: Settings) -> int:
+    port = settings.port
+    for address in settings.addresses:
+        try:
+            port = await server.listen(address, port)
+        except OSError as error:
+            raise UnsupportedError(f"cannot listen on {address} port {port}: {error.strerror}") from error
+    return port
+
+
+def _tell_failure(server: str, reason: str) -> None:
+    log.warning(reason, server=server)
+
+
+class _Served:
+    """What one server knows."""
+
+    def __init__(self, settings: Settings) -> None:
+        own = settings.advertised or tuple(text for text in settings.addresses if text not in ("0.0.0.0", "::"))  # noqa: S104
+        addresses = tuple(parse_address(text) for text in own)
+        # As with dates in a zone file, a server that starts anew does not begin below where it was.
+        self.zone = Zone(settings.domain, ttl=settings.ttl, addresses=addresses, serial=int(time.time()) & 0xFFFFFFFF)
+        self._cache = Cache(settings.cache)
+        self.tally = Tally(self._sizes)
+        forwarder = None
+        if settings.upstream:
+            forwarder = Forwarder(settings.upstream, self._cache, witness=self.tally.asked)
+        else:
+            log.warning("there is no server upstream: names outside of the cluster are refused")
+        self.resolver = Resolver(self.zone, forwarder, pods=settings.pods)
+
+    def _sizes(self) -> Mapping[str, int]:
+        return {**self.zone.sizes, "cached": len(self._cache)}
+
+    def take(self, event: Event) -> None:
+        """Take in what a source tells."""
+        synced = self.zone.synced
+        for problem in self.zone.apply(event):
+            log.warning("invalid object", problem=problem)
+        self.tally.events[type(event).__name__.lower()] += 1
+        if self.zone.synced and not synced:
+            log.info("all objects are known", **self.zone.sizes)
+
+    def pages(self) -> web.Application:
+        """Make the pages: /health (lives), /ready (knows all objects), /metrics."""
+
+        async def health(_request: web.Request) -> web.Response:
+            return web.Response(text="OK")
+
+        async def ready(_request: web.Request) -> web.Response:
+            synced = self.zone.synced
+            return web.Response(text="OK" if synced else "objects are being listed\n", status=200 if synced else 503)
+
+        async def metrics(request: web.Request) -> web.Response:
+            encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+            return web.Response(body=encode(self.tally.registry), headers={"Content-Type": content_type})
+
+        app = web.Application()
+        for path, page in (("/health", health), ("/ready", ready), ("/metrics", metrics)):
+            app.router.add_get(path, page)
+        return app
+
+
+def run_dns(settings: Settings, feed: Feed) -> None:
+    """Run until SIGTERM or SIGINT; raise a VipwireError that ended it."""
+
+    async def until_stopped() -> None:
+        stop = Stop(lambda: log.info("nothing to read again: SIGHUP has no effect"))
+        async with asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(serve(settings, feed))
+            reason = tasks.create_task(stop.wait())
+            await asyncio.wait((serving, reason), return_when=asyncio.FIRST_COMPLETED)
+            if reason.done():
+                log.info("stopped", reason=reason.result())
+            serving.cancel()
+            reason.cancel()
+
+    try:
+        asyncio.run(until_stopped())
+    except* VipwireError as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None

@@ -1,0 +1,71 @@
+"""From the flags of `vipwire dns` to a running server: everything that they name is checked and opened here."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vipwire.app import log
+from vipwire.app.config_sections import Logging
+from vipwire.dns.run import Feed, run_dns
+from vipwire.dns.settings import (
+    Settings,
+    check_address,
+    check_domain,
+    parse_server,
+    read_resolv_conf,
+    without_ourselves,
+)
+from vipwire.dns.upstream import Server
+from vipwire.dns.watch import DnsSource, manifest_source
+from vipwire.errors import ConfigError
+from vipwire.kube.access import load_access
+
+
+def start(flags: Mapping[str, Any]) -> None:
+    """Run the server that the flags ask for until a signal ends it; raise ConfigError or UnsupportedError."""
+    log.configure(Logging(verbosity=flags["verbosity"]))
+    settings = settings_of(flags)
+    run_dns(settings, _feed(flags["kubeconfig"], flags["master"], flags["manifests"]))
+
+
+def settings_of(flags: Mapping[str, Any]) -> Settings:
+    """Make the settings; servers upstream that are this one are left out with a warning."""
+    http = str(flags["http_address"])
+    settings = Settings(
+        domain=check_domain(flags["cluster_domain"]),
+        addresses=tuple(dict.fromkeys(check_address(text, "--bind-address") for text in flags["addresses"])),
+        port=flags["port"],
+        ttl=flags["ttl"],
+        cache=flags["cache"],
+        pods=flags["pods"] == "insecure",
+        http=str(parse_server(http, "--http-address")) if http else "",
+        advertised=tuple(check_address(text, "--advertise-address") for text in flags["advertised"]),
+    )
+    servers = _servers(flags["upstream"], str(flags["resolv_conf"]))
+    others = without_ourselves(settings, servers)
+    for server in servers:
+        if server not in others:
+            log.warning("left out: a server upstream that is this one", server=server)
+    return replace(settings, upstream=others)
+
+
+def _servers(given: tuple[str, ...], resolv_conf: str) -> tuple[Server, ...]:
+    if given:
+        return tuple(dict.fromkeys(parse_server(text) for text in given))
+    if resolv_conf in ("", "."):  # an empty name, as click makes a path of it
+        return ()
+    try:
+        return read_resolv_conf(Path(resolv_conf).read_text(encoding="utf-8", errors="replace"), resolv_conf)
+    except OSError as error:
+        raise ConfigError(f"--resolv-conf: {resolv_conf}: {error.strerror} (--upstream names servers)") from error
+
+
+def _feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ...]) -> Feed:
+    if not manifests:
+        return DnsSource(load_access(kubeconfig, master)).run
+    if kubeconfig or master:
+        raise ConfigError(
+            "--manifests: takes the place of an API server; --kubeconfig and --master do not go with it"
+        )
+    return manifest_source(manifests).run
