@@ -11,6 +11,7 @@ Objects are written as in a manifest. Clients are curl and aiohttp; every host n
 
 import asyncio
 import contextlib
+import datetime as dt
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -228,8 +229,6 @@ async def _echo(request: web.Request) -> web.StreamResponse:
 
 def certificate(*names: str) -> str:
     """Make a certificate with its key."""
-    import datetime as dt  # noqa: PLC0415  # nothing else here has to do with time
-
     return make_certificate(dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(days=365 * 54), *names)
 
 
@@ -238,8 +237,6 @@ async def site(
     folder: Path, *, pause: float = 0.0, setting: Setting | None = None, **layout: Any
 ) -> AsyncIterator[Site]:
     """Run a site; HAProxy ends with it."""
-    import datetime as dt  # noqa: PLC0415  # as above
-
     run = folder / "run"
     run.mkdir()
     http, https = free_port(), free_port()
@@ -267,7 +264,7 @@ def play(folder: Path, scenario: Callable[[Site], Coroutine[Any, Any, None]], **
     """Run a site for a scenario."""
 
     async def run() -> None:
-        async with asyncio.timeout(4 * PATIENCE), site(folder, **settings) as here:
+        async with asyncio.timeout(2 * PATIENCE), site(folder, **settings) as here:
             await scenario(here)
 
     asyncio.run(run())

@@ -20,7 +20,7 @@ _AT_ONCE = 64
 """Commands that are sent before their answers are read: few enough for the socket's buffers."""
 _GOOD = (
     *("IP changed", "port changed", "no need to change", "nothing changed", "Success", "New empty certificate"),
-    *("Transaction", "Inserting certificate", "Committing", "Certificate '", "certificate '"),
+    *("Transaction", "Inserting certificate", "Committing", "Certificate '", "certificate '", "Entry '"),
 )
 """How the answers begin of commands that say something when all is well."""
 

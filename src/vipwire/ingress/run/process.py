@@ -50,6 +50,11 @@ class Haproxy:
         return self.folder / f"gen-{self._number + 1}"
 
     @property
+    def pid(self) -> int:
+        """Tell the master's process, 0 without one."""
+        return self._pid
+
+    @property
     def running(self) -> bool:
         """Whether there is a master."""
         if self._child is not None and self._child.poll() is not None:

@@ -1,0 +1,267 @@
+"""Annotations, each with curl: what it does to a request, and what is said of a bad one."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.ingress.site import Site, ingress, play, rule, secret
+
+ONE, TWO = "127.0.0.11", "127.0.0.12"
+
+
+def ours(**values: str) -> dict[str, str]:
+    """Write our annotations; underscores are hyphens."""
+    return {f"vipwire.io/{name.replace('_', '-')}": value for name, value in values.items()}
+
+
+async def serve(here: Site, *hosts: str, path: str = "/", kind: str = "Prefix", **values: str) -> None:
+    """Serve hosts with annotations."""
+    await here.pods("web", ONE)
+    rules = (rule(f"{host}.example.com", path, kind=kind) for host in hosts)
+    here.put(ingress(hosts[0], *rules, annotations=ours(**values)))
+    await here.settled()
+
+
+def test_headers_are_set_and_removed(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await serve(
+            here,
+            "a",
+            set_request_headers='X-One: 100% "quoted" \\ $HOME %[src] # no comment\nX-Two: b',
+            remove_request_headers="X-Bad, X-Worse",
+            set_response_headers="X-Frame-Options: DENY",
+            remove_response_headers="Server",
+        )
+        answer = await here.curl("http://a.example.com/", "-H", "X-Bad: 1", "-H", "X-Good: 2")
+        seen = answer.seen["headers"]
+        assert seen["x-one"] == '100% "quoted" \\ $HOME %[src] # no comment'
+        assert (seen["x-two"], seen["x-good"], "x-bad" in seen) == ("b", "2", False)
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert "server" not in answer.headers
+        assert seen["x-forwarded-for"] == "127.0.0.1"
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "annotations", "asked", "seen"),
+    [
+        ("/app", "Prefix", ours(rewrite_target="/"), "/app/x?y=z", "/x?y=z"),
+        ("/app", "Prefix", ours(rewrite_target="/"), "/app", "/"),
+        ("/app", "Prefix", ours(rewrite_target="/v2/"), "/app/x", "/v2/x"),
+        ("/app", "Exact", ours(rewrite_target="/v2"), "/app", "/v2"),
+        ("/app", "Prefix", {"nginx.ingress.kubernetes.io/rewrite-target": "/"}, "/app/x", "/"),
+        ("/a(/|$)(.*)", "ImplementationSpecific", ours(use_regex="true", rewrite_target="/$2"), "/a/x/y", "/x/y"),
+        ("/v[0-9]+/(.*)", "ImplementationSpecific", ours(use_regex="true"), "/v12/x", "/v12/x"),
+    ],
+)
+def test_rewrites(  # noqa: PLR0917  # a row of the table above
+    tmp_path: Path, path: str, kind: str, annotations: dict[str, str], asked: str, seen: str
+) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", ONE)
+        here.put(ingress("web", rule("a.example.com", path, kind=kind), annotations=annotations))
+        await here.settled()
+        assert (await here.curl(f"http://a.example.com{asked}")).seen["path"] == seen
+
+    play(tmp_path, scenario)
+
+
+def test_sources_are_allowed_and_denied(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await serve(here, "a", allow_source_range="10.0.0.0/8, 127.0.0.1")
+        await serve(here, "b", allow_source_range="10.0.0.0/8")
+        await serve(here, "c", deny_source_range="127.0.0.0/8")
+        await serve(here, "d", allow_source_range="10.0.0.0/33")
+        codes = {host: (await here.curl(f"http://{host}.example.com/")).code for host in "abcd"}
+        assert codes == {"a": 200, "b": 403, "c": 403, "d": 503}
+        assert "the Ingress is closed, since this guards it" in here.problems
+
+    play(tmp_path, scenario)
+
+
+def test_a_password_is_asked_for(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        import subprocess  # noqa: PLC0415
+
+        digest = subprocess.run(  # noqa: ASYNC221  # an instant
+            ("openssl", "passwd", "-6", "secret"), capture_output=True, text=True, check=True
+        ).stdout.strip()
+        here.put(secret("users", auth=f"anna:{digest}\nbad line\n"))
+        await serve(here, "a", auth_secret="users", auth_realm="My 'own".replace("'", "") + " site")
+        await serve(here, "b", auth_secret="absent")
+        answer = await here.curl("http://a.example.com/")
+        assert (answer.code, answer.headers["www-authenticate"]) == (401, 'Basic realm="My own site"')
+        assert (await here.curl("http://a.example.com/", "-u", "anna:wrong")).code == 401
+        good = await here.curl("http://a.example.com/", "-u", "anna:secret")
+        assert (good.code, "authorization" in good.seen["headers"]) == (200, False)
+        assert (await here.curl("http://b.example.com/")).code == 503
+        assert "Secret default/absent has no users in its key `auth`; the Ingress is closed" in here.problems
+
+    play(tmp_path, scenario)
+
+
+def test_rates_and_connections_are_limited(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await serve(here, "a", limit_rpm="5")
+        await serve(here, "b", limit_connections="100")
+        codes = [(await here.curl("http://a.example.com/")).code for _ in range(8)]
+        assert codes == [200] * 5 + [429] * 3
+        assert (await here.curl("http://b.example.com/")).code == 200
+
+    play(tmp_path, scenario)
+
+
+def test_bodies_are_limited(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await serve(here, "a", body_size="1k")
+        answers = [await here.curl("http://a.example.com/", "-d", "x" * size) for size in (1000, 1025)]
+        assert [answer.code for answer in answers] == [200, 413]
+
+    play(tmp_path, scenario)
+
+
+def test_hsts_over_tls_only(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await serve(here, "a", hsts="true", hsts_max_age="60", hsts_include_subdomains="true")
+        answers = [await here.curl(f"{scheme}://a.example.com/") for scheme in ("http", "https")]
+        found = [answer.headers.get("strict-transport-security") for answer in answers]
+        assert found == [None, "max-age=60; includeSubDomains"]
+
+    play(tmp_path, scenario)
+
+
+def test_cross_origin_requests(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await serve(here, "any", cors="true")
+        origins = "https://app.example.org, https://*.example.net"
+        await serve(here, "some", cors="true", cors_allow_origin=origins, cors_allow_credentials="true")
+        flags = ("-X", "OPTIONS", "-H", "Origin: https://x.example.net")
+        answer = await here.curl("http://some.example.com/", *flags)
+        assert (answer.code, here.served) == (204, [])
+        assert answer.headers["access-control-allow-origin"] == "https://x.example.net"
+        assert answer.headers["access-control-allow-credentials"] == "true"
+        assert "PATCH" in answer.headers["access-control-allow-methods"]
+        name = "access-control-allow-origin"
+        found = [
+            (await here.curl(f"http://{host}.example.com/", "-H", f"Origin: {origin}")).headers.get(name)
+            for host, origin in (
+                ("any", "https://evil.org"),
+                ("some", "https://app.example.org"),
+                ("some", "https://evil.org"),
+                ("some", "https://example.net.evil.org"),
+            )
+        ]
+        assert found == ["*", "https://app.example.org", None, None]
+
+    play(tmp_path, scenario)
+
+
+def test_a_canary_gets_its_part(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("other", TWO)
+        await serve(here, "a")
+        prefix = "nginx.ingress.kubernetes.io/canary"
+        asked = {
+            prefix: "true",
+            f"{prefix}-weight": "30",
+            f"{prefix}-by-header": "X-Canary",
+            f"{prefix}-by-cookie": "try",
+        }
+        here.put(ingress("canary", rule("a.example.com", "/", service="other"), annotations=asked))
+        await here.settled()
+        for flag, value, pod in (
+            ("-H", "X-Canary: always", TWO),
+            ("-H", "X-Canary: never", ONE),
+            ("-b", "try=always", TWO),
+            ("-b", "try=never", ONE),
+        ):
+            assert {(await here.curl("http://a.example.com/", flag, value)).pod for _ in range(5)} == {pod}
+        here.served.clear()
+        await asyncio.gather(*(here.curl("http://a.example.com/") for _ in range(100)))
+        assert 10 <= here.served.count(TWO) <= 55
+        here.remove("Ingress", "canary")
+        await here.settled()
+        assert {(await here.curl("http://a.example.com/")).pod for _ in range(10)} == {ONE}
+
+    play(tmp_path, scenario)
+
+
+def test_algorithms_that_bind_bind(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        for host, annotations in (
+            ("source", ours(balance="source")),
+            ("uri", ours(balance="uri")),
+            ("header", ours(balance_header="X-User")),
+            ("leastconn", {"haproxy-ingress.github.io/balance-algorithm": "leastconn"}),
+        ):
+            here.put(ingress(host, rule(f"{host}.example.com", "/"), annotations=annotations))
+        await here.pods("web", ONE, TWO)
+        await here.settled()
+        for host in ("source", "uri", "header"):
+            pods = {(await here.curl(f"http://{host}.example.com/", "-H", "X-User: a")).pod for _ in range(6)}
+            assert len(pods) == 1
+        users = [await here.curl("http://header.example.com/", "-H", f"X-User: {number}") for number in range(20)]
+        assert {answer.pod for answer in users} == {ONE, TWO}
+        assert {(await here.curl("http://leastconn.example.com/")).pod for _ in range(6)} == {ONE, TWO}
+
+    play(tmp_path, scenario)
+
+
+def test_health_checks_take_a_pod_out_that_is_ready_but_dead(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await serve(here, "a", health_check_path="/healthz", health_check_interval="100ms", health_check_fall="1")
+        await here.pods("web", ONE, TWO)
+        await here.settled()
+        await here.end_pod(TWO)
+        async with asyncio.timeout(30):
+            while {(await here.curl("http://a.example.com/")).pod for _ in range(4)} != {ONE}:
+                await asyncio.sleep(0.05)
+        assert "/healthz" not in here.problems
+
+    play(tmp_path, scenario)
+
+
+def test_the_rest_is_left_out_with_a_word_and_the_ingress_serves(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        bad = ours(
+            affinity="cookie",
+            session_cookie_name="a b",
+            balance="best",
+            timeout_server="forever",
+            set_response_headers="X-A: b\n    http-request deny",
+            no_such_thing="1",
+        )
+        bad |= {"nginx.ingress.kubernetes.io/configuration-snippet": "deny all;", "kubectl.kubernetes.io/x": "y"}
+        await here.pods("web", ONE)
+        here.put(ingress("a", rule("a.example.com", "/"), annotations=bad))
+        await here.settled()
+        answer = await here.curl("http://a.example.com/")
+        assert (answer.code, answer.headers["set-cookie"].partition("=")[0]) == (200, "VIPWIRE")
+        for told in (
+            "[vipwire.io/session-cookie-name]: 'a b': allowed: 1 to 64 letters",
+            "[vipwire.io/balance]: 'best': allowed: roundrobin, leastconn",
+            "[vipwire.io/timeout-server]: 'forever': allowed: 1ms to 24h",
+            "[vipwire.io/set-response-headers]",
+            "[vipwire.io/no-such-thing]: has no meaning here; it is left out",
+            "[nginx.ingress.kubernetes.io/configuration-snippet]: has no meaning here",
+        ):
+            assert told in here.problems
+        assert "kubectl" not in here.problems
+
+    play(tmp_path, scenario)
+
+
+def test_an_expression_that_haproxy_refuses_costs_only_itself(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", ONE)
+        asked = ours(use_regex="true")
+        bad = rule("a.example.com", "/x(unclosed", kind="ImplementationSpecific")
+        good = rule("a.example.com", "/y[0-9]", kind="ImplementationSpecific")
+        here.put(ingress("bad", bad, good, annotations=asked))
+        await here.settled()
+        assert (await here.curl("http://a.example.com/y1")).code == 200
+        assert (await here.curl("http://a.example.com/x")).code == 404
+        assert "/x(unclosed" in here.problems
+
+    play(tmp_path, scenario)
