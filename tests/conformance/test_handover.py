@@ -49,6 +49,9 @@ ENOUGH = 5
 PATIENCE = 10.0 if kernel.inside() else 5.0
 """Seconds that a connection may take: a loaded machine is slow, and what is refused is known at once."""
 
+INTERVAL = 0.3 if kernel.inside() else 0.02
+"""Seconds between connections of a kind."""
+
 LEGACY = tuple(mode for mode in IPTABLES if mode.variant == "legacy")
 MODES = (*IPVS, *LEGACY, *USERSPACE) if kernel.inside() else (*NFTABLES, *IPTABLES, *USERSPACE)
 PAIRS = list(itertools.permutations(MODES, 2))
@@ -121,7 +124,9 @@ def traffic(lab: Lab) -> Iterator[list[Continuous]]:
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(
-                lab.continuous(host, target.address, target.port, target.protocol, timeout=PATIENCE, interval=0.02)
+                lab.continuous(
+                    host, target.address, target.port, target.protocol, timeout=PATIENCE, interval=INTERVAL
+                )
             )
             for family in Family
             for host, kind, port in KINDS

@@ -130,7 +130,9 @@ def test_on_arrival_servers_come_before_chains_once() -> None:
     chain, vip, gone = ChainName("nat", "KUBE-SERVICES"), Vip(WEB), Vip(DNS)
     delta: Delta[Any, Any] = Delta(added={chain: (), vip: None}, removed={gone: None})
     assert arrival.commit(delta) == 2
-    assert log == [Delta(added={vip: None}), "disarmed", Delta(added={chain: ()}, removed={gone: None})]
+    first: Delta[Any, Any] = Delta(added={vip: None})
+    rest: Delta[Any, Any] = Delta(added={chain: ()}, removed={gone: None})
+    assert log == [first, "disarmed", rest]
     arrival.commit(delta)
     assert log[3:] == [delta]
 
