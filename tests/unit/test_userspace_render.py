@@ -254,7 +254,7 @@ def test_rules_that_lead_to_no_front_of_ours_are_foreign() -> None:
     objects = everything()
     ports = {name: 40000 + number for number, name in enumerate(fronts(objects))}
     found = read(saved(objects, ports), {})
-    wanted = {key: value for key, value in objects.items() if not isinstance(key, Front)}
+    wanted: dict[Key, Value] = {key: value for key, value in objects.items() if not isinstance(key, Front)}
     delta: Delta[Key, Value] = diff(found, wanted)
     assert {key.table for key in delta.added if not isinstance(key, Front)} == {NAT}
     assert len(delta.added) == len(delta.removed) > 0
@@ -266,7 +266,8 @@ def test_copies_foreign_rules_and_wrong_order_are_put_right() -> None:
     pods = "-A KUBE-PORTALS-CONTAINER -s 10.0.0.0/8 -j KUBE-PORTALS-POD"
     jump = next(line for line in text.splitlines() if line.startswith("-A OUTPUT") and "KUBE-PORTALS-HOST" in line)
     harmed = text.replace(jump, f"{jump}\n{jump}").replace(pods, f"-A KUBE-PORTALS-CONTAINER -j ACCEPT\n{pods}")
-    written = script(diff(read(harmed, {}), wanted), lambda _: 0, lambda _: 0).splitlines()
+    harm: Delta[Key, Value] = diff(read(harmed, {}), wanted)
+    written = script(harm, lambda _: 0, lambda _: 0).splitlines()
     assert written == [
         "*nat",
         "-D KUBE-PORTALS-CONTAINER -j ACCEPT",
