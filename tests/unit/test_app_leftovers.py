@@ -1,12 +1,13 @@
 """What ipvs mode has left: which chains, which virtual servers are in use. Also how its first commit is parted."""
 
+import sys
 from typing import Any
 
 from tests.fakes.kernel import DictBackend
 
 from vipwire.app.arrival import Arrival, in_steps
 from vipwire.app.config import ProxyMode
-from vipwire.app.left_ipvs import Flow, judge, parse_flows, removable
+from vipwire.app.left_ipvs import Flow, judge, parse_flows, parse_sources, removable
 from vipwire.app.left_rules import GUARD, census, ipvs_removal, without_ipvs
 from vipwire.backends.ipvs.iptables import BUILT_IN
 from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, SetName, Steer, Vip
@@ -104,6 +105,22 @@ def test_virtual_servers_in_use_and_their_addresses_stay_and_all_sets() -> None:
     assert Vip(WEB) not in gone
     assert VirtualServer(0, Address(b""), 0, 7) not in gone, "its endpoint has a connection, and it may be its own"
     assert gone.keys() == {server(DNS, 53), RealServer(server(DNS, 53), POD, 53), Vip(DNS), Steer(7)}
+
+
+def test_an_address_that_a_socket_of_the_node_has_stays_and_what_tells_that_it_is_ours() -> None:
+    left = judge(Family.IPV4, objects(), frozenset(), frozenset({WEB, POD}))
+    assert left.addresses == {WEB}
+    kept = objects().keys() - removable(left).keys()
+    assert kept == {Vip(WEB), *(key for key in objects() if isinstance(key, SetName | Entry))}
+
+
+def test_sockets_are_read_in_this_machines_order_of_bytes() -> None:
+    four, six = ("0100600A", "0000000000000000FFFF00000A00600A") if sys.byteorder == "little" else ("0A600001", "")
+    head = "  sl  local_address rem_address   st tx_queue rx_queue\n"
+    lines = f"   0: {four}:A000 0101007F:0050 01 0\n   1: {four[:6]}0B:A000 0:0 0A 0\n"
+    assert parse_sources(head + lines) == {WEB}
+    if six:
+        assert parse_sources(f"{head}   0: {six}:A000 {six}:0050 01 0\n") == {DNS}
 
 
 def test_everything_goes_when_nothing_is_in_use() -> None:

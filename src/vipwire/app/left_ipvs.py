@@ -4,9 +4,13 @@ IPVS translates every packet of its connections, and forgets them with their vir
 when none of its connections is in use any more; until then its address stays on kube-ipvs0. No new connection comes
 to it: another mode's rules translate that before. Connections that are returned directly, past this node, need the
 rules that mark their packets, and these would lead new connections astray: they end.
+
+An address on kube-ipvs0 is also what processes of the node connect from when they connect to it, whoever translates,
+and without it their packets have no source. So it stays while a socket has it.
 """
 
 import contextlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,6 +27,10 @@ from vipwire.reconcile.delta import Delta
 _NET: Final = Path("/proc/thread-self/net")
 _OVER: Final = frozenset({"NONE", "TIME_WAIT", "LAST_ACK", "CLOSE", "CLOSED", "LISTEN"})
 """States in which a connection carries nothing any more."""
+_SOCKETS_OVER: Final = frozenset({"06", "07", "0A"})
+"""TIME_WAIT, CLOSE and LISTEN, as /proc/net/tcp writes states."""
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+"""How the address of an IPv4 connection of an IPv6 socket begins."""
 
 
 class Flow(NamedTuple):
@@ -38,8 +46,13 @@ class IpvsLeft:
 
     family: Family
     objects: dict[ObjectKey, Object]
-    busy: frozenset[VirtualServer]
-    addresses: frozenset[Address]
+    busy: frozenset[VirtualServer] = frozenset()
+    addresses: frozenset[Address] = frozenset()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether something has to stay."""
+        return bool(self.busy or self.addresses)
 
 
 def find_ipvs(family: Family) -> IpvsLeft | None:
@@ -50,7 +63,11 @@ def find_ipvs(family: Family) -> IpvsLeft | None:
         objects = backend.observe()
     objects = {key: value for key, value in objects.items() if not isinstance(key, ChainName)}
     flows = parse_flows((_NET / "ip_vs_conn").read_text(encoding="ascii"), family)
-    return judge(family, objects, flows)
+    tables = (_NET / name for name in ("tcp", "udp", "tcp6", "udp6"))
+    sources = {
+        each for table in tables if table.exists() for each in parse_sources(table.read_text(encoding="ascii"))
+    }
+    return judge(family, objects, flows, frozenset(sources))
 
 
 def remove_ipvs(left: IpvsLeft) -> str:
@@ -60,7 +77,7 @@ def remove_ipvs(left: IpvsLeft) -> str:
         return ""
     with contextlib.closing(IpvsBackend(left.family)) as backend:
         backend.commit(Delta(removed=gone))
-    if not left.busy:
+    if not left.in_use:
         with contextlib.closing(Device(left.family)) as device:
             device.delete()
     counts = {
@@ -71,8 +88,13 @@ def remove_ipvs(left: IpvsLeft) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
-def judge(family: Family, objects: dict[ObjectKey, Object], flows: frozenset[Flow]) -> IpvsLeft:
-    """Find the virtual servers whose connections are in use, and the addresses that these need. Pure."""
+def judge(
+    family: Family,
+    objects: dict[ObjectKey, Object],
+    flows: frozenset[Flow],
+    sources: frozenset[Address] = frozenset(),
+) -> IpvsLeft:
+    """Find the virtual servers whose connections are in use, and the addresses that these or sockets need. Pure."""
     frontends, endpoints = {flow.frontend for flow in flows}, {flow.endpoint for flow in flows}
     marked = {
         key.server
@@ -84,12 +106,14 @@ def judge(family: Family, objects: dict[ObjectKey, Object], flows: frozenset[Flo
         for key in objects
         if isinstance(key, VirtualServer) and ((key.address, key.port) in frontends or key in marked)
     )
-    return IpvsLeft(family, objects, busy, frozenset(address for address, _ in frontends) if busy else frozenset())
+    needed = {address for address, _ in frontends} if busy else set[Address]()
+    vips = {key.address for key in objects if isinstance(key, Vip)}
+    return IpvsLeft(family, objects, busy, frozenset((needed | sources) & vips))
 
 
 def removable(left: IpvsLeft) -> dict[ObjectKey, Object]:
     """Choose what can go. The sets say which virtual servers are ours: they go last, all together. Pure."""
-    if not left.busy:
+    if not left.in_use:
         return left.objects
 
     def stays(key: ObjectKey) -> bool:
@@ -121,6 +145,25 @@ def parse_flows(text: str, family: Family) -> frozenset[Flow]:
         if not template and fields[7] not in _OVER:
             flows.add(Flow(_place(fields[3], fields[4]), _place(fields[5], fields[6])))
     return frozenset(flows)
+
+
+def parse_sources(text: str) -> frozenset[Address]:
+    """Read the local addresses of connected sockets from a table of /proc/net. Pure.
+
+    Format: Documentation/networking/proc_net_tcp.rst; an address is in words of 32 bits in this machine's order.
+    """
+    found: set[Address] = set()
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        if fields[3] not in _SOCKETS_OVER:
+            found.add(_native(fields[1].partition(":")[0]))
+    return frozenset(found)
+
+
+def _native(digits: str) -> Address:
+    words = [bytes.fromhex(digits[at : at + 8]) for at in range(0, len(digits), 8)]
+    address = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
+    return Address(address.removeprefix(_MAPPED))
 
 
 def _place(address: str, port: str) -> tuple[Address, int]:

@@ -82,7 +82,7 @@ class Leftovers:
             tables = remove_tables(family, ours=self._running is not ProxyMode.NFTABLES)
             removed += (Removed(ProxyMode.NFTABLES, family, name) for name in tables)
             ipvs = find_ipvs(family) if self._running is not ProxyMode.IPVS else None
-            removed += self._rules(family, guard=ipvs is not None and bool(ipvs.busy))
+            removed += self._rules(family, guard=ipvs is not None and ipvs.in_use)
             if self._running is not ProxyMode.USERSPACE:
                 self._relay(family, removed, waiting)
             if ipvs is not None:
@@ -112,8 +112,9 @@ class Leftovers:
 def _ipvs(left: IpvsLeft, removed: list[Removed], waiting: list[Removed]) -> None:
     if gone := remove_ipvs(left):
         removed.append(Removed(ProxyMode.IPVS, left.family, gone))
-    if left.busy:
-        waiting.append(Removed(ProxyMode.IPVS, left.family, f"{len(left.busy)} virtual servers have connections"))
+    if left.in_use:
+        what = f"{len(left.busy)} virtual servers have connections, {len(left.addresses)} addresses are in use"
+        waiting.append(Removed(ProxyMode.IPVS, left.family, what))
 
 
 def translated_by_others(family: Family) -> bool:
