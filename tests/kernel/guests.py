@@ -21,8 +21,8 @@ from vipwire.lab.errors import LabError
 
 _HERE = Path(__file__).parent
 _CONFORMANCE = _HERE.parent / "conformance"
-_TIMEOUT, _SILENCE = 1500.0, 200.0
-"""Seconds until a guest counts as dead: altogether, and without a word. A single test may take 120."""
+_TIMEOUT, _SILENCE = 1800.0, 300.0
+"""Seconds until a guest counts as dead: altogether, and without a word. A single test may take 240."""
 _EXCUSED = re.compile(r"S\d+: ipvs cannot: |ipvs has nothing of that kind")
 
 
@@ -109,7 +109,7 @@ def run(suite: Suite, given_up: threading.Event) -> Verdict:
     said = io.BytesIO()
     with tempfile.TemporaryDirectory(prefix="vipwire-guest-") as name:
         report = Path(name) / "report.xml"
-        options = ["-p", "no:cacheprovider", "--tb=short", "-q", "--timeout=120", f"--junit-xml={report}"]
+        options = ["-p", "no:cacheprovider", "--tb=short", "-q", "--timeout=240", f"--junit-xml={report}"]
         command = [sys.executable, "-m", "pytest", *options, *map(str, suite.paths)]
         guest = kernel.Guest("2048M", _TIMEOUT, (Path(name),), silence=_SILENCE, given_up=given_up)
         try:

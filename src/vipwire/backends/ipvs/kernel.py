@@ -249,7 +249,7 @@ class IpvsBackend:
                 continue
             if row.forwarding.weight or not (adopt or row.real in self._draining):
                 objects[row.real] = row.forwarding
-            else:
+            elif row.real not in self._draining:
                 self._draining.begin(row.real, self._clock(), self._leaving.seconds(row.real))
         objects.update((Vip(address), None) for address in self._device.addresses())
         if steered := self._steering.marks():
