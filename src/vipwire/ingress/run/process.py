@@ -39,7 +39,7 @@ class Haproxy:
             raise UnsupportedError(f"{program} is not installed (Debian: apt install haproxy; 2.6 or newer)")
         self._program, self.folder = found, folder
         self.socket, self._master = folder / "haproxy.sock", folder / "master.sock"
-        self._link = folder / "haproxy.cfg"
+        self._link, self._messages = folder / "haproxy.cfg", folder / "messages"
         self._child: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._number = max([0, *(int(path.name[4:]) for path in folder.glob("gen-*") if path.name[4:].isdigit())])
@@ -88,23 +88,27 @@ class Haproxy:
 
     async def check(self, file: Path) -> None:
         """Let HAProxy judge a file; raise `Refused` with what it says."""
-        command = [self._program, "-c", "-q", "-f", str(file)]
+        command = [self._program, "-c", "-f", str(file)]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise Refused(done.stderr.strip() or f"exit status {done.returncode}")
+            raise Refused(_alerts(done.stderr) or f"exit status {done.returncode}")
 
     async def _start(self, mark: str) -> None:
         for path in (self.socket, self._master):
             path.unlink(missing_ok=True)
-        command = [self._program, "-W", "-q", "-S", f"{self._master},mode,600", "-f", str(self._link)]
-        # asyncio's own would kill the child when we end.
-        self._child = subprocess.Popen(  # noqa: ASYNC220, S603  # does not wait; the program is found by PATH
-            command, stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        command = [self._program, "-W", "-S", f"{self._master},mode,600", "-f", str(self._link)]
+        self._messages.unlink(missing_ok=True)
+        with self._messages.open("ab") as messages:
+            # asyncio's own would kill the child when we end.
+            self._child = subprocess.Popen(  # noqa: ASYNC220, S603  # does not wait; the program is found by PATH
+                command, stdin=subprocess.DEVNULL, stderr=messages, start_new_session=True
+            )
         self._pid = self._child.pid
         await self._until(mark)
 
     async def _reload(self, mark: str) -> None:
+        if self._messages.exists():
+            os.truncate(self._messages, 0)
         os.kill(self._pid, signal.SIGUSR2)
         self.reloads += 1
         await self._until(mark)
@@ -117,7 +121,8 @@ class Haproxy:
                     if self.socket.exists() and await mark_of(self.socket) == mark:
                         return
                     await asyncio.sleep(_LOOK)
-        raise Refused("it does not start with its configuration: look at its messages above (is a port taken?)")
+        said = self._messages.read_text(errors="replace") if self._messages.exists() else ""
+        raise Refused(f"it does not start: {_alerts(said) or 'no answer at its socket'}")
 
     async def ended(self) -> None:
         """Wait until the master has ended."""
@@ -154,6 +159,12 @@ def _write(folder: Path, configuration: Configuration, mark: str) -> None:
 def _contents(configuration: Configuration, mark: str) -> Iterator[tuple[str, str]]:
     yield "haproxy.cfg", configuration.text(mark)
     yield from configuration.files()
+
+
+def _alerts(said: str) -> str:
+    """Pick the errors out of what HAProxy says, without its prefix."""
+    lines = (line.partition(") : ")[2] for line in said.splitlines() if line.startswith("[ALERT]"))
+    return "\n".join(lines)[:4000]
 
 
 def _exists(pid: int) -> bool:

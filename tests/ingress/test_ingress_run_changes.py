@@ -1,0 +1,117 @@
+"""Changes under load: no request fails while Pods are replaced one by one and HAProxy is reloaded twenty times."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import aiohttp
+from tests.ingress.site import Site, endpoint, endpoint_slice, ingress, play, rule
+
+OLD = tuple(f"127.0.0.{number}" for number in range(21, 25))
+NEW = tuple(f"127.0.0.{number}" for number in range(31, 35))
+
+
+class Load:
+    """Clients that ask without a pause: some keep their connection, some make a new one each time."""
+
+    def __init__(self, here: Site) -> None:
+        self._url, self._going = f"http://127.0.0.1:{here.http}/", True
+        self.answers: Counter[str] = Counter()
+
+    async def run(self, *, keep: bool) -> None:
+        connector = aiohttp.TCPConnector(force_close=not keep)
+        async with aiohttp.ClientSession(connector=connector, headers={"Host": "a.example.com"}) as session:
+            while self._going:
+                try:
+                    async with session.get(self._url) as response:
+                        await response.read()
+                        self.answers[str(response.status)] += 1
+                except aiohttp.ClientError as error:
+                    self.answers[type(error).__name__] += 1
+
+    def end(self) -> None:
+        self._going = False
+
+
+async def under_load(here: Site, work: asyncio.Task[None]) -> Counter[str]:
+    load = Load(here)
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(4):
+            tasks.create_task(load.run(keep=bool(number % 2)))
+        await work
+        load.end()
+    return load.answers
+
+
+def test_no_request_fails_while_pods_are_replaced(tmp_path: Path) -> None:
+    async def roll(here: Site) -> None:
+        serving = list(OLD)
+        for old, new in zip(OLD, NEW, strict=True):
+            await here.pod(new)
+            going = endpoint(old, ready=False, serving=True, terminating=True)
+            serving.remove(old)
+            serving.append(new)
+            here.put(endpoint_slice("web", here.pod_port, [*map(endpoint, serving), going]))
+            await here.settled()
+            await asyncio.sleep(0.1)  # a Pod's grace, in which it is asked no more
+            await here.end_pod(old)  # before it is told of
+            here.put(endpoint_slice("web", here.pod_port, [endpoint(each) for each in serving]))
+            await here.settled()
+
+    async def scenario(here: Site) -> None:
+        await here.pods("web", *OLD)
+        here.put(ingress("web", rule("a.example.com", "/")))
+        await here.settled()
+        before = len(here.reloads)
+        async with asyncio.TaskGroup() as tasks:
+            answers = await under_load(here, tasks.create_task(roll(here)))
+        assert set(answers) == {"200"}
+        assert answers["200"] > 20
+        assert set(here.served[-20:]) <= set(NEW)
+        assert len(here.reloads) == before
+
+    play(tmp_path, scenario)
+
+
+def test_no_request_fails_during_twenty_reloads(tmp_path: Path) -> None:
+    async def reload(here: Site) -> None:
+        for number in range(20):
+            annotations = {"vipwire.io/timeout-server": f"{number + 10}s"}
+            here.put(ingress("other", rule("b.example.com", "/"), annotations=annotations))
+            await here.settled()
+
+    async def scenario(here: Site) -> None:
+        await here.pods("web", *OLD)
+        here.put(ingress("web", rule("a.example.com", "/")))
+        await here.settled()
+        before = len(here.reloads)
+        async with asyncio.TaskGroup() as tasks:
+            answers = await under_load(here, tasks.create_task(reload(here)))
+        assert len(here.reloads) == before + 20
+        assert set(answers) == {"200"}
+
+    play(tmp_path, scenario)
+
+
+def test_hosts_paths_endpoints_and_removals_need_no_reload(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", OLD[0])
+        here.put(ingress("web", rule("a.example.com", "/")))
+        await here.settled()
+        before = len(here.reloads)
+        here.put(ingress("more", rule("b.example.com", "/x", "/y"), rule("*.c.example.com", "/", kind="Exact")))
+        await here.settled()
+        codes = [(await here.curl(f"http://{where}")).code for where in ("b.example.com/y/z", "1.c.example.com/")]
+        await here.pods("web", OLD[1], OLD[2])
+        await here.settled()
+        assert (await here.curl("http://a.example.com/")).pod in OLD[1:3]
+        here.remove("Ingress", "more")
+        await here.settled()
+        codes += [(await here.curl(f"http://{where}")).code for where in ("b.example.com/y/z", "a.example.com/")]
+        here.remove("EndpointSlice", "web-1")
+        await here.settled()
+        codes.append((await here.curl("http://a.example.com/")).code)
+        assert codes == [200, 200, 404, 200, 503]
+        assert len(here.reloads) == before
+
+    play(tmp_path, scenario)
