@@ -207,7 +207,7 @@ def test_a_mistake_that_comes_back_is_told_again_and_counted_in_its_event() -> N
 
     async def story(it: Scene) -> None:
         await it.synced()
-        await it.daemon.again(lambda: it.server.store.put("services", bad), INVALID)
+        await it.put("services", bad)
         (event,) = await it.posted("InvalidField", "web")
         assert event["involvedObject"]["uid"] == "uid-web"
         await it.put("services", {**bad, "spec": {**bad["spec"], "externalIPs": ["198.51.100.1"]}})

@@ -1,6 +1,9 @@
 """The one event loop: events in, syncs out, and what follows from a sync.
 
 Whatever arrives before the loop comes round again is one transaction. Nothing waits unless the pacer says so.
+
+A sync runs in a thread, for it may take seconds where a mode's tool does: health and metrics are answered meanwhile.
+The engine is never used by two at once: what arrives during a sync waits until its end.
 """
 
 import asyncio
@@ -55,11 +58,15 @@ class Loop:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._wake = asyncio.Event()
+        self._waiting: list[Callable[[], None]] | None = None
         self._seen = dict.fromkeys(Kind, 0)
         self._sources: dict[str, Health] = {}
 
     def emit(self, event: Event) -> None:
         """Take an event from the source."""
+        self._soon(lambda: self._take(event))
+
+    def _take(self, event: Event) -> None:
         parts = self._parts
         if problems := parts.engine.apply(event):
             parts.reporter.problems(problems)
@@ -81,7 +88,7 @@ class Loop:
         try:
             while True:
                 await self._sleep()
-                await self._settle(parts.engine.sync(time.monotonic()))
+                await self._settle(await self._sync())
         finally:
             loop.remove_reader(parts.addresses.fileno())
 
@@ -97,6 +104,29 @@ class Loop:
 
     def configured(self) -> None:
         """Take it that the configuration, or what is drained, is another one."""
+        self._soon(self._move)
+
+    async def _sync(self) -> list[Outcome]:
+        """Sync without keeping anybody waiting; if we are cancelled, the sync is finished all the same."""
+        self._waiting = []
+        running = asyncio.get_running_loop().run_in_executor(None, self._parts.engine.sync, time.monotonic())
+        try:
+            return await asyncio.shield(running)
+        finally:
+            if not running.done():
+                await asyncio.wait([running])
+            arrived, self._waiting = self._waiting, None
+            for each in arrived:
+                each()
+
+    def _soon(self, action: Callable[[], None]) -> None:
+        """Do what uses the engine: at once, or after the sync that runs."""
+        if self._waiting is None:
+            action()
+        else:
+            self._waiting.append(action)
+
+    def _move(self) -> None:
         self._parts.engine.node_moved()
         self._queued()
 
@@ -108,8 +138,7 @@ class Loop:
 
     def _machine_changed(self) -> None:
         if self._parts.addresses.refresh():
-            self._parts.engine.node_moved()
-            self._queued()
+            self._soon(self._move)
 
     def _queued(self) -> None:
         now = time.time()

@@ -1,0 +1,120 @@
+"""The loop lets nobody wait for a sync, and lets nobody touch the engine during one."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from vipwire.app.loop import Loop, Parts
+from vipwire.serve.metrics import Metrics
+from vipwire.state.event import Deleted, Kind
+
+
+@dataclass
+class SlowEngine:
+    """An engine whose syncs last until they are let go, and that notes what it is asked."""
+
+    running: threading.Event = field(default_factory=threading.Event)
+    let_go: threading.Event = field(default_factory=threading.Event)
+    asked: list[str] = field(default_factory=list)
+    lines: tuple[()] = ()
+    node: None = None
+    settled: threading.Event = field(default_factory=threading.Event)
+    store: Any = field(default_factory=type("Store", (), {"waiting": False}))
+
+    def due(self, now: float) -> float | None:
+        del now
+        if "sync" in self.asked:
+            self.settled.set()
+        return None
+
+    def apply(self, event: object) -> tuple[()]:
+        del event
+        self.asked.append("event")
+        return ()
+
+    def node_moved(self) -> None:
+        self.asked.append("node")
+
+    def sync(self, now: float) -> list[object]:
+        del now
+        self.running.set()
+        assert self.let_go.wait(20)
+        self.asked.append("sync")
+        return []
+
+
+class NoAddresses:
+    """A watch of addresses that never change."""
+
+    def __init__(self) -> None:
+        self._ends = socket.socketpair()
+
+    def fileno(self) -> int:
+        return int(self._ends[0].fileno())
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
+
+
+def loop_of(engine: SlowEngine, addresses: NoAddresses) -> Loop:
+    nothing = cast("Any", None)
+    return Loop(
+        Parts(
+            engine=cast("Any", engine),
+            source=nothing,
+            health=nothing,
+            metrics=Metrics("nftables"),
+            reporter=nothing,
+            addresses=cast("Any", addresses),
+            flows=nothing,
+            ports=nothing,
+            in_cluster=False,
+        )
+    )
+
+
+def during_a_sync(act: Callable[[Loop, SlowEngine, "asyncio.Task[None]"], None]) -> SlowEngine:
+    """Run a loop, act while it syncs (in the event loop's own thread), and let the sync end."""
+    engine, addresses = SlowEngine(), NoAddresses()
+
+    async def play() -> None:
+        loop = loop_of(engine, addresses)
+        loop.emit(Deleted(Kind.SERVICE, cast("Any", "a")))
+        task = asyncio.get_running_loop().create_task(loop.run())
+        assert await asyncio.to_thread(engine.running.wait, 20)
+        act(loop, engine, task)
+        engine.let_go.set()
+        assert task.cancelling() or await asyncio.to_thread(engine.settled.wait, 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    try:
+        asyncio.run(play())
+    finally:
+        addresses.close()
+    return engine
+
+
+def test_what_arrives_during_a_sync_waits_for_its_end() -> None:
+    def act(loop: Loop, engine: SlowEngine, task: "asyncio.Task[None]") -> None:
+        del task
+        loop.emit(Deleted(Kind.SERVICE, cast("Any", "b")))
+        loop.configured()
+        assert engine.asked == ["event"]
+
+    assert during_a_sync(act).asked[:4] == ["event", "sync", "event", "node"]
+
+
+def test_a_loop_that_is_cancelled_finishes_its_sync() -> None:
+    def act(loop: Loop, engine: SlowEngine, task: "asyncio.Task[None]") -> None:
+        del loop, engine
+        task.cancel()
+
+    assert during_a_sync(act).asked == ["event", "sync"]
