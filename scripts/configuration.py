@@ -35,6 +35,8 @@ _CHANGES = """\
 * *restart*: the value of the start goes on until there is one; the log names the fields, and the metric
   `vipwire_config_fields_awaiting_restart` has their number. The live fields of the same file count all the same,
   unless they would be no valid configuration together with what waits: then all wait.
+  Another `mode` brings the restart about: if this machine can run it, the process replaces itself and hands over
+  ([modes/changing.md](modes/changing.md)), and all that waits counts.
 * *no effect*: read, checked, and used for nothing.
 * A file that cannot be used changes nothing: the log has each error with file, field and what is allowed, and
   `vipwire_config_last_reload_successful` is 0 until it can be used again.
