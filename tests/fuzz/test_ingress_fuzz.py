@@ -1,0 +1,193 @@
+"""Nothing in an object can write a line of HAProxy's configuration.
+
+Whatever stands in hosts, paths, names, annotations and Secrets: every line that is rendered begins as one of ours
+does, and `haproxy -c` takes the whole (expressions alone may be refused, which the controller isolates).
+"""
+
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vipwire.ingress.haproxy.change import difference
+from vipwire.ingress.haproxy.configuration import Configuration, configure
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.slots import fill
+from vipwire.ingress.plan.annotations import READERS
+from vipwire.ingress.plan.endpoints import servers_of
+from vipwire.ingress.plan.planner import Setting, World, plan_sites
+from vipwire.ingress.run.default_certificate import make_certificate
+from vipwire.ingress.watch.kinds import RESOURCES
+from vipwire.ingress.watch.objects import Kind
+from vipwire.model.names import ObjectName
+
+NASTY = (
+    "\n    http-request deny",
+    "a'b",
+    'a"b',
+    "a\\",
+    "%[src]",
+    "$HOME",
+    "# x",
+    " a b ",
+    "}",
+    "{}",
+    "{0}",
+    ";",
+    "<<",
+    "\x00",
+    "é",
+)
+PLAIN = (
+    "true",
+    "cookie",
+    "uri",
+    "header",
+    "5",
+    "30s",
+    "1m",
+    "10m",
+    'X-A: b % c " \\ $x',
+    "X-A",
+    "10.0.0.0/8,::1",
+    "/x",
+    "/$1",
+) + ("h2", "https", "v2", "leastconn", "users", "*", "https://*.a.org", "GET,PUT", "Lax", "a.b-c_d", "30", "name")
+values = st.one_of(st.sampled_from(PLAIN), st.sampled_from(NASTY), st.text(max_size=20))
+mixed = st.builds(lambda first, second: first + second, st.sampled_from(("", *PLAIN)), values)
+annotations = st.dictionaries(
+    st.one_of(
+        st.sampled_from(sorted(READERS)).map("vipwire.io/{}".format),
+        st.sampled_from(sorted(READERS)).map("nginx.ingress.kubernetes.io/{}".format),
+        st.text(max_size=20),
+    ),
+    st.one_of(st.sampled_from(PLAIN), mixed),
+    max_size=12,
+)
+hosts = st.one_of(st.sampled_from(("a.example.com", "*.example.com", "")), mixed)
+paths = st.one_of(st.sampled_from(("/", "/a/b", "/a;b", "/%41'!$&()*+,=:@-._~")), mixed.map("/{}".format), mixed)
+KINDS = ("Exact", "Prefix", "ImplementationSpecific")
+BEGINS = ("    ", "global", "defaults", "resolvers cluster", "userlist users-", "frontend ingress", "backend ")
+WORDS = frozenset(
+    "description stats hard-stop-after ssl-default-bind-options ssl-server-verify tune.ssl.default-dh-param log"
+    " tune.http.logurilen tune.maxrewrite tune.bufsize nbthread maxconn mode retries option retry-on timeout"
+    " parse-resolv-conf hold accepted_payload_size bind http-request http-response use_backend default_backend"
+    " balance hash-type cookie dynamic-cookie-key no http-check acl stick-table default-server server user".split()
+)
+
+
+def convert(kind: Kind, source: dict[str, Any]) -> Any:
+    made, _ = RESOURCES[kind].convert(msgspec.convert(source, RESOURCES[kind].type))
+    return made
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Make Ingresses out of anything, beside a Service with an endpoint and a Secret of users."""
+    ingresses = {}
+    for number in range(draw(st.integers(1, 3))):
+        port = {"number": 80}
+        each = {
+            "host": draw(hosts),
+            "http": {
+                "paths": [
+                    {
+                        "path": draw(paths),
+                        "pathType": draw(st.sampled_from(KINDS)),
+                        "backend": {"service": {"name": draw(st.sampled_from(("web", "far", "none"))), "port": port}},
+                    }
+                ]
+            },
+        }
+        tls = [{"hosts": [draw(hosts)], "secretName": draw(st.sampled_from(("pair", "users", "x y")))}]
+        meta = {"name": f"i{number}", "namespace": "default", "annotations": draw(annotations)}
+        spec = {"ingressClassName": "vipwire", "rules": [each], "tls": tls}
+        made = convert(Kind.INGRESS, {"metadata": meta, "spec": spec})
+        ingresses[made.name] = made
+    return World(ingresses, {}, *_fixed(draw(mixed)), now=1.8e9)
+
+
+def _fixed(users: str) -> tuple[Any, Any]:
+    meta = {"namespace": "default"}
+    web = convert(Kind.SERVICE, {"metadata": meta | {"name": "web"}, "spec": {"ports": [{"port": 80}]}})
+    far_spec = {"ports": [{"port": 80}], "type": "ExternalName", "externalName": "far.example.com"}
+    far = convert(Kind.SERVICE, {"metadata": meta | {"name": "far"}, "spec": far_spec})
+    digest = "$5$saltsalt$" + "a" * 43
+    auth = {"auth": f"anna:{digest}\n{users}:{digest}\nbob:{users}"}
+    secret = convert(Kind.SECRET, {"metadata": meta | {"name": "users"}, "stringData": auth})
+    crt, _, key = PEM.partition("-----BEGIN PRIVATE")
+    data = {"tls.crt": crt, "tls.key": f"-----BEGIN PRIVATE{key}"}
+    pair = convert(Kind.SECRET, {"metadata": meta | {"name": "pair"}, "stringData": data})
+    return {each.name: each for each in (web, far)}, {each.name: each for each in (secret, pair)}
+
+
+def _pem() -> str:
+    import datetime as dt  # noqa: PLC0415
+
+    return make_certificate(dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "a.example.com")
+
+
+PEM = _pem()
+
+
+def rendered(world: World, folder: str) -> Configuration:
+    plan = plan_sites(world, Setting())
+    slice_ = convert(
+        Kind.SLICE,
+        {
+            "metadata": {"name": "s", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": "IPv4",
+            "ports": [{"port": 8080}],
+            "endpoints": [{"addresses": ["10.0.0.1"]}],
+        },
+    )
+    web = world.services[ObjectName("default", "web")]
+    slots = {pool.name: fill((), servers_of(pool, web, (slice_,))) for pool in plan.pools}
+    return configure(plan, slots, Layout(folder, f"{folder}/sock", "127.0.0.1:1", "127.0.0.1:2"), PEM)
+
+
+def check(made: Configuration, folder: Path) -> str:
+    """Let HAProxy judge; return what it says against it."""
+    for name, content in (("haproxy.cfg", made.text("fuzz")), *made.files()):
+        (folder / name).write_text(content, encoding="ascii")
+    command = ("haproxy", "-c", "-f", str(folder / "haproxy.cfg"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.stderr if done.returncode else ""
+
+
+@given(worlds())
+def test_every_line_is_one_of_ours(world: World) -> None:
+    made = rendered(world, "/run/x")
+    for line in made.text("fuzz").split("\n"):
+        assert line == "" or line.startswith(BEGINS)
+        assert line.isascii()
+        assert line == "" or line.isprintable()
+        if line.startswith("    "):
+            assert line.split()[0] in WORDS
+    for entries in made.maps.values():
+        assert all(key.isprintable() and not set(key) & set(" \t") for key in entries)
+    assert all(name.count(" ") == 0 for name in made.certificates)
+
+
+@given(worlds(), worlds())
+def test_no_command_carries_another(first: World, second: World) -> None:
+    live, desired = rendered(first, "/run/x"), rendered(second, "/run/x")
+    for command in difference(live, desired).commands:
+        head, *payload = command.split("\n")
+        assert head.split()[0] in ("set", "add", "del", "new", "commit")
+        assert ";" not in head.replace("\\;", "")
+        assert all(payload[:-1])
+        assert head.endswith("<<") == bool(payload)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds())
+def test_haproxy_takes_whatever_is_rendered(world: World) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        made = rendered(world, folder)
+        said = check(made, Path(folder))
+        assert not said or (made.maps["expressions"] and "regex '" in said) or "replace-path" in said, said
