@@ -4,8 +4,6 @@
 zone always, and out of it where the asker wants recursion and there is somebody to ask (RFC 1034 4.3.2).
 """
 
-import time
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from vipwire.dns import names
@@ -40,10 +38,8 @@ class Resolver:
         forwarder: Forwarder | None,
         *,
         pods: bool = True,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.zone, self.forwarder = zone, forwarder
-        self._clock = clock
         self._pods = names.name_of(("pod",), zone.name) if pods else b""
 
     def quick(self, query: Query) -> Reply | None:
@@ -92,7 +88,7 @@ class Resolver:
         if self.forwarder is None or not query.flags & RD:
             return _REFUSED
         known = self.forwarder.known(query)
-        return None if known is None else known.reply(self._clock())
+        return None if known is None else known.reply(self.forwarder.now())
 
     def _follow(self, query: Query) -> Reply | None:
         chain = self._chain(query)
@@ -123,7 +119,7 @@ class Resolver:
         if self.forwarder is None:
             return _REFUSED
         if self.zone.target(query.name) is None:
-            return (await self.forwarder.ask(query)).reply(self._clock())
+            return (await self.forwarder.ask(query)).reply(self.forwarder.now())
         chain = self._chain(query)
         if not chain.outside:
             return chain.end
@@ -131,4 +127,4 @@ class Resolver:
         answer = await self.forwarder.ask(further)
         if answer.rcode == SERVFAIL:
             return _FAILED
-        return Reply.of(answer.rcode, (*chain.records, *answer.records(self._clock())), authoritative=False)
+        return Reply.of(answer.rcode, (*chain.records, *answer.records(self.forwarder.now())), authoritative=False)

@@ -62,6 +62,10 @@ class Forwarder:
         self._failed: dict[Server, float] = {}
         self._asking: dict[Key, asyncio.Future[Answer]] = {}
 
+    def now(self) -> float:
+        """Tell the time by which answers grow old, in seconds."""
+        return self._clock()
+
     def known(self, query: Query) -> Answer | None:
         """Find the answer to a question in the cache."""
         return self.cache.find(key_of(query), self._clock())

@@ -1,0 +1,90 @@
+"""A small name server on loopback, for tests: it answers over UDP and TCP what a function makes of each question."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import dns.message
+import dns.rcode
+import dns.rrset
+
+from vipwire.dns.upstream import Server
+
+Answering = Callable[[dns.message.Message, str], "bytes | None"]
+"""Makes the answer to a question that came over `udp` or `tcp`; None is silence."""
+
+
+@dataclass
+class Upstream:
+    """One server; `asked` are the transports of the questions so far, with the names as they came."""
+
+    answering: Answering
+    server: Server = field(default=Server("127.0.0.1"))
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    def take(self, data: bytes, protocol: str) -> bytes | None:
+        message = dns.message.from_wire(data)
+        self.asked.append((protocol, message.question[0].name.to_text()))
+        return self.answering(message, protocol)
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, address: Any) -> None:
+        answer = self._upstream.take(data, "udp")
+        if answer is not None:
+            self._transport.sendto(answer, address)
+
+
+@contextlib.asynccontextmanager
+async def upstream(answering: Answering) -> AsyncIterator[Upstream]:
+    """Run a server."""
+    made = Upstream(answering)
+
+    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+        answer = made.take(data, "tcp")
+        if answer is not None:
+            writer.write(struct.pack("!H", len(answer)) + answer)
+            await writer.drain()
+        writer.close()
+
+    stream = await asyncio.start_server(converse, "127.0.0.1", 0)
+    port = stream.sockets[0].getsockname()[1]
+    datagrams, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: _Datagrams(made), local_addr=("127.0.0.1", port)
+    )
+    made.server = Server("127.0.0.1", port)
+    try:
+        yield made
+    finally:
+        datagrams.close()
+        stream.close()
+        await stream.wait_closed()
+
+
+def records(*texts: str, rcode: int = 0, authority: tuple[str, ...] = ()) -> Answering:
+    """Answer everything with these records, written as in a zone file."""
+
+    def answering(message: dns.message.Message, _protocol: str) -> bytes:
+        response = dns.message.make_response(message)
+        response.set_rcode(dns.rcode.Rcode(rcode))
+        response.answer = [_rrset(text) for text in texts]
+        response.authority = [_rrset(text) for text in authority]
+        return response.to_wire(max_size=65535)
+
+    return answering
+
+
+def _rrset(text: str) -> dns.rrset.RRset:
+    name, ttl, _, kind, data = text.split(None, 4)
+    return dns.rrset.from_text(name, int(ttl), "IN", kind, data)

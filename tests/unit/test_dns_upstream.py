@@ -1,0 +1,257 @@
+"""Forwarding: who is asked, how often, what is kept and for how long."""
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+import dns.flags
+import dns.message
+import dns.rcode
+from tests.fakes.names import external, service
+from tests.fakes.upstream import Upstream, records, upstream
+
+from vipwire.dns.cache import Cache
+from vipwire.dns.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, read_query, render
+from vipwire.dns.objects import Service
+from vipwire.dns.resolver import Resolver
+from vipwire.dns.upstream import Asked, Forwarder, Server
+from vipwire.dns.zone import Zone
+from vipwire.state import event
+
+A_RECORD = "example.org. 60 IN A 192.0.2.1"
+SOA = "example.org. 900 IN SOA ns. host. 1 2 3 4 30"
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def question(name: str = "example.org", kind: str = "A", *, do: bool = False) -> Query:
+    read = read_query(dns.message.make_query(name, kind, use_edns=0, want_dnssec=do, id=7).to_wire())
+    assert isinstance(read, Query)
+    return read
+
+
+def forwarder(
+    *servers: Server,
+    clock: Clock | None = None,
+    capacity: int = 100,
+    witness: Callable[[Asked], None] = lambda _asked: None,
+    patience: float = 20.0,
+) -> Forwarder:
+    return Forwarder(servers, Cache(capacity), clock=clock or Clock(), witness=witness, patience=patience)
+
+
+async def resolve(resolver: Resolver, query: Query) -> dns.message.Message:
+    reply = resolver.quick(query) or await resolver.slow(query)
+    return dns.message.from_wire(render(query, reply, recursion=True))
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await story()
+
+    asyncio.run(bounded())
+
+
+def zone(*services: Service) -> Zone:
+    made = Zone("cluster.local")
+    for each in services:
+        made.apply(event.Upserted(each))  # type: ignore[arg-type]  # the types name the proxy's kinds
+    return made
+
+
+def test_an_answer_is_kept_for_its_ttl_which_runs_down() -> None:
+    clock = Clock()
+
+    async def story() -> None:
+        async with upstream(records(A_RECORD)) as there:
+            resolver = Resolver(zone(), forwarder(there.server, clock=clock))
+            seen = []
+            for later in (0, 20, 39, 2):
+                clock.now += later
+                seen.append((await resolve(resolver, question())).answer[0].ttl)
+            assert seen == [60, 40, 1, 60]
+            assert there.asked == [("udp", "example.org."), ("udp", "example.org.")]
+
+    run(story)
+
+
+def test_a_denial_is_kept_as_long_as_its_soa_says() -> None:
+    clock = Clock()
+
+    async def story() -> None:
+        async with upstream(records(rcode=NXDOMAIN, authority=(SOA,))) as there:
+            resolver = Resolver(zone(), forwarder(there.server, clock=clock))
+            for later in (0, 29, 2):
+                clock.now += later
+                answer = await resolve(resolver, question())
+                assert answer.rcode() == NXDOMAIN
+                assert answer.authority
+            assert len(there.asked) == 2
+
+    run(story)
+
+
+def test_a_denial_without_soa_is_not_kept() -> None:
+    async def story() -> None:
+        async with upstream(records()) as there:
+            resolver = Resolver(zone(), forwarder(there.server))
+            for _ in range(2):
+                assert (await resolve(resolver, question())).rcode() == NOERROR
+            assert len(there.asked) == 2
+
+    run(story)
+
+
+def test_equal_questions_at_a_time_are_asked_once_and_others_for_themselves() -> None:
+    async def story() -> None:
+        async with upstream(records(A_RECORD)) as there:
+            ours = forwarder(there.server)
+            queries = [question(), question("EXAMPLE.org"), question(kind="AAAA"), question(do=True)]
+            answers = await asyncio.gather(*(ours.ask(query) for query in queries))
+            assert {answer.rcode for answer in answers} == {NOERROR}
+            assert len(there.asked) == 3
+
+    run(story)
+
+
+def test_who_waits_for_anothers_question_is_told_when_that_one_is_given_up() -> None:
+    async def story() -> None:
+        came = asyncio.Event()
+
+        def silent(_message: dns.message.Message, _protocol: str) -> None:
+            came.set()
+
+        async with upstream(silent) as there:
+            ours = forwarder(there.server)
+            first = asyncio.ensure_future(ours.ask(question()))
+            await came.wait()
+            second = asyncio.ensure_future(ours.ask(question()))
+            asyncio.get_running_loop().call_soon(first.cancel)
+            assert (await second).rcode == SERVFAIL
+            assert len(there.asked) == 1
+
+    run(story)
+
+
+def test_what_is_cut_over_udp_is_asked_over_tcp() -> None:
+    many = tuple(f"example.org. 60 IN TXT {'x' * 200}{index}" for index in range(10))
+
+    def answering(message: dns.message.Message, protocol: str) -> bytes | None:
+        if protocol == "tcp":
+            return records(*many)(message, protocol)
+        response = dns.message.make_response(message)
+        response.flags |= dns.flags.TC
+        return response.to_wire()
+
+    async def story() -> None:
+        async with upstream(answering) as there:
+            resolver = Resolver(zone(), forwarder(there.server))
+            query = question(kind="TXT")
+            answer = await resolve(resolver, query)
+            assert len(answer.answer[0]) == 10
+            assert [protocol for protocol, _ in there.asked] == ["udp", "tcp"]
+            cut = dns.message.from_wire(render(query, await resolver.slow(query), query.limit))
+            assert cut.flags & dns.flags.TC
+            assert 0 < len(cut.answer[0]) < 10
+
+    run(story)
+
+
+def test_the_next_server_is_asked_where_one_is_silent_refuses_or_talks_nonsense() -> None:
+    def wrong_number(message: dns.message.Message, protocol: str) -> bytes | None:
+        good = records(A_RECORD)(message, protocol)
+        assert good is not None
+        return struct.pack("!H", message.id ^ 1) + good[2:]
+
+    def nonsense(message: dns.message.Message, protocol: str) -> bytes | None:
+        good = records(A_RECORD)(message, protocol)
+        assert good is not None
+        return good[:7] + b"\x09" + good[8:]
+
+    async def story(first: Upstream, *, asked: list[Asked]) -> None:
+        async with upstream(records(A_RECORD)) as second:
+            ours = forwarder(first.server, second.server, witness=asked.append, patience=0.3)
+            assert (await ours.ask(question())).rcode == NOERROR
+            before = len(first.asked)
+            assert (await ours.ask(question("www.example.org"))).rcode == NOERROR
+            assert len(first.asked) == before, "who failed is asked last for a while"
+
+    async def all_of_them() -> None:
+        for answering in (lambda _message, _protocol: None, wrong_number, nonsense):
+            asked: list[Asked] = []
+            async with upstream(answering) as first:
+                await story(first, asked=asked)
+            assert [each.result for each in asked] == ["failed", "answered", "answered"]
+
+    run(all_of_them)
+
+
+def test_servfail_of_all_is_servfail_and_is_held_for_a_moment() -> None:
+    clock = Clock()
+
+    async def story() -> None:
+        async with upstream(records(rcode=SERVFAIL)) as there:
+            ours = forwarder(there.server, clock=clock)
+            for later in (0, 0.5, 1):
+                clock.now += later
+                assert (await ours.ask(question())).rcode == SERVFAIL
+            assert len(there.asked) == 2
+
+    run(story)
+
+
+def test_external_name_is_followed_out_of_the_zone() -> None:
+    ours = zone(external("out", "www.example.org"), external("hop", "out.shop.svc.cluster.local"))
+
+    async def story() -> None:
+        answering = records("www.example.org. 60 IN CNAME example.org.", A_RECORD)
+        async with upstream(answering) as there:
+            resolver = Resolver(ours, forwarder(there.server))
+            answer = await resolve(resolver, question("hop.shop.svc.cluster.local"))
+            assert [rrset.to_text() for rrset in answer.answer] == [
+                "hop.shop.svc.cluster.local. 5 IN CNAME out.shop.svc.cluster.local.",
+                "out.shop.svc.cluster.local. 5 IN CNAME www.example.org.",
+                "www.example.org. 60 IN CNAME example.org.",
+                A_RECORD,
+            ]
+            assert there.asked == [("udp", "www.example.org.")]
+
+    run(story)
+
+
+def test_the_zones_own_names_are_never_asked_for_upstream() -> None:
+    async def story() -> None:
+        async with upstream(records(A_RECORD)) as there:
+            resolver = Resolver(zone(service("web", "10.96.0.1")), forwarder(there.server))
+            for name in ("web.shop.svc.cluster.local", "gone.shop.svc.cluster.local", "example.org.cluster.local"):
+                assert resolver.quick(question(name)) is not None
+            assert not there.asked
+
+    run(story)
+
+
+def test_without_a_server_upstream_other_names_are_refused() -> None:
+    reply = Resolver(zone(), None).quick(question())
+    assert reply is not None
+    assert dns.rcode.Rcode(reply.rcode) == REFUSED
+
+
+def test_the_cache_holds_no_more_than_it_may() -> None:
+    async def story() -> None:
+        async with upstream(records(A_RECORD)) as there:
+            ours = forwarder(there.server, capacity=3)
+            for index in range(5):
+                await ours.ask(question(f"name-{index}.example.org"))
+            assert len(ours.cache) == 3
+            assert ours.known(question("name-4.example.org")) is not None
+            assert ours.known(question("name-0.example.org")) is None
+
+    run(story)
