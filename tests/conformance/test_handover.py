@@ -62,6 +62,8 @@ TRACES: Mapping[str, str] = {
     "ipvs": r":KUBE-(NODE-PORT|LOAD-BALANCER|IPVS-FILTER)\b|create KUBE-\S+|inet6? \S+ scope global kube-ipvs0",
 }
 """What tells each mode, of all that `everything` lists."""
+SHORT = ("--ipvs-tcpfin-timeout=1s", "--ipvs-udp-timeout=1s")
+"""So that IPVS soon knows that connections have ended."""
 ENGINES = ("legacy",) if kernel.inside() else ("nft", "legacy")
 HINT = "KUBE-IPTABLES-HINT"
 DONE = "nothing of other modes is left"
@@ -74,9 +76,9 @@ class Stage:
     lab: Lab
     folder: Path
 
-    def proxy(self, mode: Mode, *more: str) -> Proxy:
+    def proxy(self, mode: Mode) -> Proxy:
         """Prepare a proxy in a mode."""
-        flags = [f"--manifests={self.folder / 'manifests'}", POD_CIDRS, *more]
+        flags = [f"--manifests={self.folder / 'manifests'}", POD_CIDRS, *(SHORT if mode.name == "ipvs" else ())]
         return Proxy(mode, self.lab, NODE, self.folder, flags, checks="60s")
 
     def prefer(self, variant: str) -> None:
