@@ -56,7 +56,7 @@ class Cluster(Packets):
         folder = Path(self._folder.name)
         self._draft, self._first, self.manifests = folder / "draft", folder / "first", folder / "manifests"
         watched = [f"--manifests={self._first}", f"--manifests={self.manifests}"]
-        checks = mode.calm if calm else "1s"
+        checks = mode.calm if calm else mode.watchful
         self.proxy = Proxy(mode, self.lab, node, folder, [*watched, *options], checks=checks)
         self._witness = Witness(lambda: self.lab.inside(node), self.proxy.flags, mode)
         self.nodes = {node.name: manifests.node(node) for node in self.topology.nodes}

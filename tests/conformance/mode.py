@@ -52,6 +52,7 @@ class Mode:
     """A value of `--proxy-mode`. `cannot` maps sentences of docs/semantics.md to what the kernel lacks.
 
     `calm` is how often a proxy checks the kernel that no test interferes with: reading it all is dear in some modes.
+    `watchful` is how often it does where tests interfere.
     `alarmed` says that changes of others elsewhere make it read its own rules, which the log tells. In a `tardy` mode
     the kernel adds up what it counts only now and then. `flags` give the mode the defaults that the sentences speak
     of, and `prepare` makes each node ready before the first proxy. One that `relays` has a process that outlives the
@@ -66,6 +67,7 @@ class Mode:
     cannot: Mapping[str, str] = field(default_factory=dict)
     others: Others = OTHER_TABLES
     calm: str = "1s"
+    watchful: str = "1s"
     alarmed: bool = True
     tardy: bool = False
     variant: str = ""

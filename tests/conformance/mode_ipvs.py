@@ -105,6 +105,7 @@ IPVS = (
         _CANNOT,
         _OTHERS,
         calm="60s",
+        watchful="4s",  # under the guest's kernel each takes about a second, and keeps others from running
         alarmed=False,
         plan_only="now and then `explain` sees virtual servers without the servers that packets meet",
         tardy=True,
