@@ -165,6 +165,23 @@ def test_a_table_of_ours_of_an_unknown_layout_goes_unless_the_mode_is_nftables()
     assert run("nft list tables") == ""
 
 
+def test_what_a_trial_has_left_that_was_killed_in_its_midst_goes() -> None:
+    write("nft", "*filter\n:KUBE-PROXY-PROBE - [0:0]\n-A KUBE-PROXY-PROBE -p tcp -j RETURN\nCOMMIT\n")
+    write("nft", "*nat\n:KUBE-PROXY-PROBE - [0:0]\n:KUBE-PORTALS-PROBE - [0:0]\nCOMMIT\n")
+    assert found(sweep(ProxyMode.NFTABLES)) == {ProxyMode.IPTABLES, ProxyMode.USERSPACE}
+    assert rules("nft") == ""
+
+
+def test_a_half_that_a_crashed_sync_has_left_goes_and_the_rest_of_it() -> None:
+    whole = of_kube_proxy()
+    write("nft", whole[: whole.index("*nat")])
+    assert found(sweep(ProxyMode.USERSPACE, "legacy")) == {ProxyMode.IPTABLES}
+    assert rules("nft") == ""
+    write("nft", whole[whole.index("*nat") : whole.index("*mangle")])
+    assert found(sweep(ProxyMode.NFTABLES)) == {ProxyMode.IPTABLES}
+    assert rules("nft") == ""
+
+
 def test_looking_makes_no_tables() -> None:
     before = Path("/proc/thread-self/net/ip_tables_names").read_text()
     assert sweep(ProxyMode.NFTABLES) == Swept()

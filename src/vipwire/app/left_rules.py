@@ -8,7 +8,7 @@ The filter tables go first. As long as the nat table of both modes is in force, 
 refuses the untranslated must not outlive what translates.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, cast
 
 from vipwire.app.config import ProxyMode
@@ -28,6 +28,12 @@ from vipwire.reconcile.delta import Delta
 
 GUARD: Final = ChainName("filter", "KUBE-IPVS-FILTER")
 """Keeps the host's own ports off the addresses of kube-ipvs0: it stays as long as these do."""
+TRIALS: Final = {
+    "KUBE-PROXY-PROBE": ProxyMode.IPTABLES,
+    "KUBE-IPVS-PROBE": ProxyMode.IPVS,
+    "KUBE-PORTALS-PROBE": ProxyMode.USERSPACE,
+}
+"""Chains that nobody jumps to, made for a moment to try a kernel: they are left by who was killed in that moment."""
 Saved = Mapping[str, str]
 """What iptables-save prints, by table."""
 
@@ -50,6 +56,8 @@ def remove_rules(tool: RuleTool, running: ProxyMode | None, *, guard: bool = Fal
             _remove_iptables(tool, running)
     if ProxyMode.USERSPACE in found:
         _write(tool, script.removal(saved["nat"] + saved["filter"]))
+    for table, text in saved.items():
+        _write(tool, _trial_removal(table, text, found))
     return found
 
 
@@ -64,6 +72,8 @@ def census(family: Family, saved: Saved, *, guard: bool = False) -> dict[ProxyMo
                 counts[ProxyMode.IPVS] += 1
             counts[ProxyMode.IPTABLES] += iptables and not ipvs
             counts[ProxyMode.USERSPACE] += chain in CHAINS.get(table, ())
+            if chain in TRIALS:
+                counts[TRIALS[chain]] += 1
     return {mode: count for mode, count in counts.items() if count}
 
 
@@ -122,6 +132,12 @@ def _remove_iptables(tool: RuleTool, running: ProxyMode | None) -> None:
     for table, text in saved.items():
         seen = without_ipvs(tool.family, table, text) if running is ProxyMode.IPVS else text
         _write(tool, removal(table, seen, kubelet=kubelet))
+
+
+def _trial_removal(table: str, saved: str, found: Collection[ProxyMode]) -> str:
+    chains = [chain for chain in read_table(saved).chains if chain in TRIALS and TRIALS[chain] in found]
+    lines = [*(f":{chain} - [0:0]" for chain in chains), *(f"-X {chain}" for chain in chains)]
+    return "\n".join([f"*{table}", *lines, "COMMIT", ""]) if chains else ""
 
 
 def _write(tool: RuleTool, text: str) -> None:
