@@ -1,0 +1,233 @@
+"""`vipwire ingress` as a process: manifests and an API server, its status and Events, deaths, metrics, rendering."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from tests.ingress.site import backend, endpoint, endpoint_slice, free_port, ingress, rule, service
+from tests.unit.cluster_process import CLIENTS, Kubectl, up
+
+COMMAND = (sys.executable, "-m", "vipwire.cli", "ingress")
+POD_TEXT = "from a pod"
+
+
+class Daemon:
+    """A process, where it listens, and what it has said."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.http, self.metrics = folder, free_port(), free_port()
+        self.log = folder / "log"
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def start(self, *flags: str) -> None:
+        common = ("--run-dir", str(self.folder / "run"), "--http", f"127.0.0.1:{self.http}", "--https", "")
+        more = ("--metrics-bind-address", f"127.0.0.1:{self.metrics}", "--grace", "0.2", "--threads", "1", *flags)
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(*COMMAND, *common, *more, stdout=log, stderr=log)
+
+    async def kill(self, number: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return await self.process.wait()
+
+    @property
+    def haproxy(self) -> int:
+        """The master's process."""
+        out = subprocess.run(
+            ("pgrep", "-o", "-f", f"^/usr/sbin/haproxy -W .*{self.folder}"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return int(out.stdout or 0)
+
+    async def ask(self, host: str, path: str = "/", port: int = 0) -> tuple[int, str]:
+        url = f"http://127.0.0.1:{port or self.http}{path}"
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(url, headers={"Host": host}, allow_redirects=False) as response,
+            ):
+                return response.status, await response.text()
+        except aiohttp.ClientError as error:
+            return 0, str(error)
+
+    async def until(self, fact: Callable[[], Awaitable[bool]]) -> None:
+        try:
+            async with asyncio.timeout(45):
+                while not await fact():
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(self.log.read_text()) from None
+
+    async def until_code(self, host: str, code: int, path: str = "/") -> None:
+        async def fact() -> bool:
+            return (await self.ask(host, path))[0] == code
+
+        await self.until(fact)
+
+
+@contextlib.asynccontextmanager
+async def daemon(folder: Path) -> AsyncIterator[Daemon]:
+    made = Daemon(folder)
+    try:
+        yield made
+    finally:
+        if made.process is not None and made.process.returncode is None:
+            await made.kill(signal.SIGTERM)
+        if left := made.haproxy:
+            os.kill(left, signal.SIGTERM)
+
+
+@contextlib.asynccontextmanager
+async def pod() -> AsyncIterator[int]:
+    """Run a Pod at 127.0.0.1; give its port."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            f"HTTP/1.1 200 OK\r\nContent-Length: {len(POD_TEXT)}\r\nConnection: close\r\n\r\n{POD_TEXT}".encode()
+        )
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield int(server.sockets[0].getsockname()[1])
+
+
+def write(folder: Path, *objects: dict[str, Any]) -> None:
+    """Write manifests as an editor does, in one step."""
+    (folder / "objects.new").write_text(yaml.safe_dump_all(objects))
+    (folder / "objects.new").rename(folder / "objects.yaml")
+
+
+def objects(port: int) -> tuple[dict[str, Any], ...]:
+    return service("web"), endpoint_slice("web", port, [endpoint("127.0.0.1")])
+
+
+def test_from_manifests_through_deaths_of_either_process(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(150), daemon(tmp_path) as here, pod() as port:
+            manifests = tmp_path / "manifests"
+            manifests.mkdir()
+            write(manifests, *objects(port), ingress("web", rule("a.example.com", "/")))
+            await here.start("--manifests", str(manifests))
+            await here.until_code("a.example.com", 200)
+            assert (await here.ask("x", "/healthz", here.metrics)) == (200, "ok")
+            write(manifests, *objects(port), ingress("web", rule("a.example.com", "/"), rule("b.example.com", "/")))
+            await here.until_code("b.example.com", 200)
+
+            master = here.haproxy
+            await here.kill(signal.SIGKILL)
+            assert (await here.ask("b.example.com"))[0] == 200  # HAProxy goes on
+            write(manifests, *objects(port), ingress("web", rule("c.example.com", "/")))
+            await here.start("--manifests", str(manifests))
+            await here.until_code("c.example.com", 200)
+            await here.until_code("b.example.com", 404)
+            assert here.haproxy == master  # and was taken over
+
+            os.kill(master, signal.SIGKILL)
+            await here.until_code("c.example.com", 200)
+            metrics = (await here.ask("x", "/metrics", here.metrics))[1]
+            labels = 'endpoint="127.0.0.1:%d",namespace="default",pod="pod-127.0.0.1",port="80",service="web"' % port
+            assert f"vipwire_ingress_sessions_total{{{labels}}}" in metrics
+            assert "vipwire_ingress_ingresses 1.0" in metrics
+            assert await here.kill(signal.SIGTERM) == 0
+            assert here.haproxy == 0
+
+    asyncio.run(scenario())
+
+
+def test_with_an_api_server_status_and_events_are_written(tmp_path: Path) -> None:
+    redirect = {"vipwire.io/force-ssl-redirect": "true"}  # an answer without a Pod
+    made = (
+        service("web"),
+        ingress("web", rule("a.example.com", "/"), annotations=redirect),
+        ingress("bad", rule("a.example.com", "/z"), rule("b.example.com", "/", service="none")),
+        ingress("theirs", defaultBackend=backend("web"), ingressClassName="nginx"),
+    )
+
+    async def scenario(kubectl: Kubectl, config: Path) -> None:
+        async with asyncio.timeout(150), daemon(tmp_path) as here:
+            publish = ("--publish-address", "192.0.2.1", "--publish-address", "edge.example.com")
+            await here.start("--kubeconfig", str(config), *publish)
+            await here.until_code("a.example.com", 308)
+            await here.until_code("b.example.com", 503)
+
+            async def told(*command: str) -> str:
+                return await asyncio.to_thread(kubectl, *command)
+
+            async def status_is_there() -> bool:
+                return "edge.example.com" in await told("get", "ingress", "web")
+
+            async def events_are_there() -> bool:
+                events = await told("get", "events", "-o", "wide")
+                return "the Service default/none does not exist" in events and "ingress/web" in events
+
+            await here.until(status_is_there)
+            await here.until(events_are_there)
+            assert "192.0.2.1" in await told("get", "ingress", "web")
+            assert "192.0.2.1" not in await told("get", "ingress", "theirs")
+            await told("delete", "ingress", "bad")
+            await here.until_code("b.example.com", 404)
+
+    with up(tmp_path / "cluster"):
+        config = tmp_path / "cluster" / "admin.kubeconfig"
+        kubectl = Kubectl(CLIENTS[0], config, tmp_path)
+        kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(made))
+        asyncio.run(scenario(kubectl, config))
+
+
+def test_render_writes_what_haproxy_takes_and_tells_of_problems(tmp_path: Path) -> None:
+    manifests, output = tmp_path / "manifests", tmp_path / "out"
+    manifests.mkdir()
+    write(manifests, *objects(8080), ingress("web", rule("a.example.com", "/"), rule("B!", "/")))
+    command = (*COMMAND, "render", "--manifests", str(manifests), "--run-dir", str(tmp_path / "run"))
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "server s1 127.0.0.1:8080 weight 128\n" in printed.stdout
+    assert "Ingress default/web: spec.rules[1].host: 'B!' is no host" in printed.stderr
+    subprocess.run((*command, "--output-dir", str(output)), capture_output=True, check=True, timeout=60)
+    checked = subprocess.run(("haproxy", "-c", "-f", str(output / "haproxy.cfg")), capture_output=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    assert (output / "prefixes.map").read_text() == "a.example.com/ default:web:80\n"
+    assert (output / "default.pem").stat().st_mode & 0o077 == 0
+
+
+def test_bad_flags_are_told_of(tmp_path: Path) -> None:
+    for flags, told in (
+        (("--http", "80"), "--http: '80' is no address (allowed: *:80"),
+        (("--http", "", "--https", ""), "there is nothing to serve"),
+        (("--manifests", str(tmp_path / "none")), "none does not exist"),
+        (("--manifests", str(tmp_path), "--haproxy", "no-such-haproxy"), "no-such-haproxy is not installed"),
+        (("--manifests", str(tmp_path), "--cookie-key", "a b\n"), "--cookie-key"),
+        (("--manifests", str(tmp_path), "--default-certificate", "/dev/null"), "--default-certificate /dev/null"),
+    ):
+        command = (*COMMAND, "--run-dir", str(tmp_path / "run"), *flags)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 1
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken_is_told_of(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(100), daemon(tmp_path) as here, pod() as port:
+            here.http = port
+            (tmp_path / "manifests").mkdir()
+            await here.start("--manifests", str(tmp_path / "manifests"))
+
+            async def told() -> bool:
+                return "cannot bind socket" in here.log.read_text()
+
+            await here.until(told)
+
+    asyncio.run(scenario())

@@ -1,0 +1,157 @@
+"""HAProxy's words, slots and changes, without HAProxy."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vipwire.ingress.haproxy.change import difference, merged
+from vipwire.ingress.haproxy.configuration import Configuration, configure
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.slots import Slots, fill, size_for
+from vipwire.ingress.haproxy.words import command_word, line, literal, plain, quoted
+from vipwire.ingress.plan.policy import Policy
+from vipwire.ingress.plan.sites import Certificate, Match, Pool, Route, Server, SitePlan
+from vipwire.ingress.watch.objects import Endpoint, ServicePort, Usability
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address
+
+WEB = ObjectName("default", "web")
+LAYOUT = Layout("/run/x", "/run/x/sock")
+PORT = ServicePort("http", 80)
+
+
+def server(number: int, use: Usability = Usability.READY) -> Server:
+    return Server(Endpoint(Address(bytes((10, 0, number >> 8, number & 255))), use), 8080)
+
+
+servers = st.lists(st.integers(1, 40), unique=True, max_size=24).map(lambda numbers: tuple(map(server, numbers)))
+
+
+def plan(
+    *routes: tuple[str, str], pools: tuple[str, ...] = ("p",), policy: Policy | None = None, **more: object
+) -> SitePlan:
+    made = tuple(Route("a.org", Match.PREFIX, path, target, WEB) for path, target in routes)
+    all_pools = tuple(Pool(name, WEB, PORT, policy or Policy()) for name in pools)
+    return replace(SitePlan(made, all_pools), **more)  # type: ignore[arg-type]  # of a SitePlan
+
+
+def configured(made: SitePlan, **slots: Slots) -> Configuration:
+    return configure(made, {each.name: slots.get(each.name, fill((), ())) for each in made.pools}, LAYOUT, "PEM")
+
+
+@pytest.mark.parametrize("text", ["", "a b", "a\nb", "a'", '"', "#", "a;b", "$x", "é", "{"])
+def test_a_plain_word_is_plain(text: str) -> None:
+    with pytest.raises(ValueError, match="cannot stand"):
+        plain(text)
+
+
+def test_quoted_words_may_hold_all_but_quotes_and_control_characters() -> None:
+    assert quoted('a "b" \\ $c #') == "'a \"b\" \\ $c #'"
+    assert literal("100%") == "'100%%'"
+    assert line("x {} y", quoted("{0}"), indent=0) == "x '{0}' y"
+    for text in ("'", "\n", "\x7f", "é"):
+        with pytest.raises(ValueError, match="cannot stand"):
+            quoted(text)
+
+
+def test_a_command_word_ends_nothing() -> None:
+    assert command_word("a;b c\\d") == "a\\;b\\ c\\\\d"
+    with pytest.raises(ValueError, match="cannot stand"):
+        command_word("a\nb")
+
+
+@given(servers, servers)
+def test_who_stays_keeps_the_slot_and_all_have_one(before: tuple[Server, ...], after: tuple[Server, ...]) -> None:
+    old = fill((), before)
+    new = fill(old, after)
+    assert sorted(map(hash, filter(None, new))) == sorted(map(hash, after))
+    for number, slot in enumerate(old):
+        if slot in after:
+            assert new[number] == slot
+    assert len(new) >= len(old)
+    assert len(new) == len(old) or len(after) > len(old)
+
+
+def test_there_are_slots_to_spare() -> None:
+    assert [size_for(count) for count in (0, 1, 3, 4, 7, 8, 100)] == [4, 4, 4, 8, 8, 16, 128]
+
+
+def test_endpoints_change_by_commands() -> None:
+    live = configured(plan(("", "p")), p=fill((), (server(1), server(2))))
+    going = server(1, Usability.DRAINING)
+    slots = fill(live.slots["p"], (going, server(3)))
+    change = difference(live, replace(live, slots={"p": slots}))
+    assert change.reason == ""
+    assert change.commands == (
+        "set server p/s1 weight 0",
+        "set server p/s2 state maint",
+        "set server p/s2 addr 10.0.0.3 port 8080",
+        "set server p/s2 state ready",
+    )
+
+
+def test_paths_change_by_commands() -> None:
+    live, desired = (
+        configured(plan(("/a", "p"), ("/b", "p"), pools=("p", "q"))),
+        configured(plan(("/a", "q"), ("/c;d", "p"), pools=("p", "q"))),
+    )
+    change = difference(live, desired)
+    assert change.reason == ""
+    assert change.commands == (
+        "add map /run/x/prefixes.map <<\na.org/c;d/ p\n",
+        "set map /run/x/prefixes.map a.org/a/ q",
+        "del map /run/x/prefixes.map a.org/b/",
+    )
+    assert "del map /run/x/prefixes.map a.org/c\\;d/" in difference(desired, live).commands
+
+
+def test_certificates_change_by_commands() -> None:
+    bare, made = plan(("", "p")), plan(("", "p"), certificates=(Certificate("c.pem", "ONE\n", ("a.org",)),))
+    first, second = configured(bare), configured(made)
+    assert difference(first, second).commands == (
+        "new ssl cert /run/x/c.pem",
+        "set ssl cert /run/x/c.pem <<\nONE\n",
+        "commit ssl cert /run/x/c.pem",
+        "add ssl crt-list /run/x/certificates.list <<\n/run/x/c.pem a.org\n",
+    )
+    assert difference(second, first).commands == (
+        "del ssl crt-list /run/x/certificates.list /run/x/c.pem",
+        "del ssl cert /run/x/c.pem",
+    )
+
+
+def test_what_has_another_shape_is_a_reload() -> None:
+    live = configured(plan(("", "p")))
+    for desired, reason in (
+        (configured(plan(("", "p"), pools=("p", "q"))), "a new backend q"),
+        (configured(plan(("", "p"), policy=Policy(retries=1))), "another backend p"),
+        (configured(plan(("", "p")), p=fill((), tuple(map(server, range(9))))), "more servers for p"),
+        (replace(live, layout=replace(LAYOUT, https="*:444")), "the frontend changes"),
+    ):
+        assert difference(live, desired).reason == reason
+    assert difference(None, live).reason == "start"
+
+
+def test_a_backend_that_nobody_needs_waits_for_the_next_reload() -> None:
+    live = configured(plan(("", "p"), ("/q", "q"), pools=("p", "q")), q=fill((), (server(1),)))
+    desired = configured(plan(("", "p")))
+    change = difference(live, desired)
+    assert change.commands == ("del map /run/x/prefixes.map a.org/q/", "set server q/s1 state maint") or (
+        change.commands == ("set server q/s1 state maint", "del map /run/x/prefixes.map a.org/q/")
+    )
+    after = merged(live, desired)
+    assert not difference(after, desired)
+    again = configured(plan(("", "p"), ("/q", "q"), pools=("p", "q")), q=fill((), (server(1),)))
+    assert difference(after, again).reason == ""
+    assert "set server q/s1 state ready" in difference(after, again).commands
+
+
+@given(servers, servers)
+def test_nothing_is_left_to_do_after_a_change(before: tuple[Server, ...], after: tuple[Server, ...]) -> None:
+    live = configured(plan(("", "p")), p=fill((), before))
+    desired = configured(plan(("", "p")), p=fill(live.slots["p"], after))
+    change = difference(live, desired)
+    if not change.reason:
+        assert not difference(merged(live, desired), desired)

@@ -1,0 +1,171 @@
+"""Planning, without HAProxy: readers, policies, endpoints, pools."""
+
+from types import MappingProxyType
+
+import pytest
+
+from vipwire.ingress.plan import readers
+from vipwire.ingress.plan.annotations import READERS, read_annotations
+from vipwire.ingress.plan.asked import general_policy
+from vipwire.ingress.plan.endpoints import servers_of
+from vipwire.ingress.plan.planner import Setting, World, is_ours, plan_sites, pool_name
+from vipwire.ingress.plan.policy import Affinity, Algorithm, Policy
+from vipwire.ingress.plan.sites import EVERY_HOST, UNAVAILABLE, Match, Pool
+from vipwire.ingress.watch.objects import (
+    Endpoint,
+    Ingress,
+    IngressClass,
+    PathRule,
+    PathType,
+    Service,
+    ServicePort,
+    ServiceRef,
+    Slice,
+    Usability,
+)
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family, parse_address
+
+WEB = ObjectName("default", "web")
+PORT = ServicePort("http", 80)
+READY, DRAINING, NOT_READY = Usability.READY, Usability.DRAINING, Usability.NOT_READY
+
+
+def annotated(**values: str) -> Ingress:
+    given = {f"vipwire.io/{name.replace('_', '-')}": value for name, value in values.items()}
+    return Ingress(WEB, "vipwire", annotations=MappingProxyType(given))
+
+
+def ruled(name: str, *paths: tuple[str, PathType], host: str = "a.org", created: str = "") -> Ingress:
+    ref = ServiceRef(WEB, 80)
+    rules = tuple(PathRule(host, path, kind, ref, "f.backend") for path, kind in paths)
+    return Ingress(ObjectName("default", name), "vipwire", rules, created=created)
+
+
+def world(*ingresses: Ingress, services: tuple[Service, ...] = (Service(WEB, (PORT,)),)) -> World:
+    return World({each.name: each for each in ingresses}, {}, {each.name: each for each in services}, {}, 0.0)
+
+
+def slice_of(*uses: Usability, family: Family = Family.IPV4, port: int = 8080) -> Slice:
+    prefix = "10.0.0." if family is Family.IPV4 else "fd00::"
+    endpoints = tuple(Endpoint(parse_address(f"{prefix}{n}"), use) for n, use in enumerate(uses, 1))
+    return Slice(ObjectName("default", f"s-{family.value}"), WEB, family, {"http": port}, endpoints)
+
+
+def pool(policy: Policy | None = None) -> Pool:
+    return Pool("p", WEB, PORT, policy or Policy())
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "value"),
+    [
+        (readers.duration, "30", 30_000),
+        (readers.duration, "1500ms", 1500),
+        (readers.duration, "5m", 300_000),
+        (readers.size, "8k", 8192),
+        (readers.size, "0", 0),
+        (readers.headers, "A, B-C", ("A", "B-C")),
+        (readers.set_headers, "A: b\n\nC: d: e", (("A", "b"), ("C", "d: e"))),
+        (readers.origins, "*,https://*.a.org:8443", ("*", "https://*.a.org:8443")),
+        (readers.flag, "TRUE", True),
+        (readers.path, "/x%20y?z=1", "/x%20y?z=1"),
+        (readers.secret, "ns/name", "ns/name"),
+    ],
+)
+def test_readers_take(reader: object, text: str, value: object) -> None:
+    assert callable(reader)
+    assert reader(text) == value
+
+
+@pytest.mark.parametrize("text", ["\n", "a\nb", "a'b", "\x00", "é", "a" * 2000])
+@pytest.mark.parametrize("name", sorted(set(READERS) - {"set-request-headers", "set-response-headers"}))
+def test_no_reader_takes_what_could_end_a_word_or_a_line(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"allowed|is not|length"):
+        READERS[name](text)
+
+
+def test_annotations_of_others_are_understood_and_ours_win() -> None:
+    nginx, haproxy = "nginx.ingress.kubernetes.io/", "haproxy-ingress.github.io/"
+    given = {
+        f"{nginx}affinity": "cookie",
+        f"{nginx}proxy-read-timeout": "5",
+        f"{nginx}whitelist-source-range": "10.0.0.0/8",
+        f"{haproxy}timeout-server": "9s",
+        f"{haproxy}balance-algorithm": "leastconn",
+        "vipwire.io/affinity": "cookie",
+        "vipwire.io/session-cookie-name": "ours",
+        f"{nginx}session-cookie-name": "theirs",
+    }
+    asked = read_annotations(Ingress(WEB, annotations=MappingProxyType(given)))
+    policy = general_policy(asked, None)
+    assert policy.affinity == Affinity("ours")
+    assert policy.timeouts == (("server", 5000),)
+    assert policy.balance.algorithm is Algorithm.LEAST_CONNECTIONS
+    assert [str(prefix) for prefix in policy.allow] == ["10.0.0.0/8"]
+    assert asked.problems == ()
+
+
+def test_a_guard_that_cannot_be_read_closes_its_ingress() -> None:
+    assert read_annotations(annotated(deny_source_range="x")).closed
+    assert read_annotations(annotated(limit_rps="-1")).closed
+    assert not read_annotations(annotated(balance="x")).closed
+
+
+def test_the_class_decides_whose_an_ingress_is() -> None:
+    setting = Setting()
+    ours = IngressClass(ObjectName("", "edge"), setting.controller)
+    classes = {ours.name: ours, ObjectName("", "vipwire"): IngressClass(ObjectName("", "vipwire"), "k8s.io/other")}
+    assert is_ours(Ingress(WEB, "edge"), classes, setting)
+    assert not is_ours(Ingress(WEB, "vipwire"), classes, setting)  # the class has another controller
+    assert is_ours(Ingress(WEB, "vipwire"), {}, setting)
+    assert not is_ours(Ingress(WEB), classes, setting)
+    default = {ours.name: IngressClass(ours.name, ours.controller, default=True)}
+    assert is_ours(Ingress(WEB), default, setting)
+
+
+def test_the_older_ingress_has_a_path_whatever_the_order() -> None:
+    old = ruled("z", ("/", PathType.PREFIX), created="2026-01-01T00:00:00Z")
+    new = ruled("a", ("/", PathType.PREFIX), ("/", PathType.EXACT), created="2026-01-02T00:00:00Z")
+    plans = [plan_sites(world(*order), Setting()) for order in ((old, new), (new, old))]
+    for plan in plans:
+        owners = {(route.match, route.path): route.owner.name for route in plan.routes}
+        assert owners == {(Match.PREFIX, ""): "z", (Match.EXACT, "/"): "a"}
+        assert [problem.object.name for problem in plan.problems] == ["a"]
+
+
+def test_equal_wishes_share_a_pool_and_missing_services_do_not_fall_through() -> None:
+    first, second = ruled("a", ("/", PathType.PREFIX)), ruled("b", ("/", PathType.PREFIX), host="")
+    plan = plan_sites(world(first, second), Setting())
+    assert [each.name for each in plan.pools] == ["default:web:80"]
+    assert plan.sites == {"a.org", EVERY_HOST}
+    nothing = plan_sites(world(first, services=()), Setting())
+    assert [route.target for route in nothing.routes] == [UNAVAILABLE]
+
+
+def test_pools_of_different_wishes_have_different_names() -> None:
+    names = {pool_name(WEB, 80, policy) for policy in (Policy(), Policy(https=True), Policy(retries=1))}
+    assert len(names) == 3
+    assert pool_name(WEB, 80, Policy(https=True)) == pool_name(WEB, 80, Policy(https=True))
+
+
+def addresses(*slices: Slice, service: Service | None = None) -> list[Address]:
+    return [server.endpoint.address for server in servers_of(pool(), service, slices)]
+
+
+def test_ready_endpoints_serve_and_going_ones_drain() -> None:
+    servers = servers_of(pool(), None, [slice_of(READY, DRAINING, NOT_READY)])
+    assert [server.endpoint.use for server in servers] == [READY, DRAINING]
+    fallback = servers_of(pool(), None, [slice_of(DRAINING, NOT_READY)])
+    assert [server.endpoint.use for server in fallback] == [READY]
+    assert servers_of(pool(), None, [slice_of(NOT_READY)]) == ()
+
+
+def test_one_family_serves_so_that_no_pod_counts_twice() -> None:
+    both = slice_of(READY), slice_of(READY, family=Family.IPV6)
+    assert [len(each) for each in addresses(*both)] == [4]
+    assert [len(each) for each in addresses(*both, service=Service(WEB, family=Family.IPV6))] == [16]
+    assert [len(each) for each in addresses(both[1])] == [16]
+
+
+def test_an_endpoint_in_two_slices_is_one_server() -> None:
+    assert len(addresses(slice_of(READY), slice_of(DRAINING))) == 1

@@ -1,0 +1,144 @@
+"""Objects on the wire, and what has been touched."""
+
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from vipwire.errors import DecodeError
+from vipwire.ingress.watch.convert import is_host
+from vipwire.ingress.watch.kinds import RESOURCES, read_manifest
+from vipwire.ingress.watch.objects import Endpoint, Ingress, Kind, PathType, Slice, Usability
+from vipwire.ingress.watch.snapshot import Snapshot, Touched
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.state.event import Deleted, Listed, Upserted
+
+
+def converted(kind: Kind, source: dict[str, Any]) -> tuple[Any, tuple[Problem, ...]]:
+    return RESOURCES[kind].convert(msgspec.convert(source, RESOURCES[kind].type))
+
+
+META = {"name": "web", "namespace": "default"}
+
+
+def paths(*entries: dict[str, Any]) -> tuple[Any, str]:
+    backend = {"service": {"name": "web", "port": {"number": 80}}}
+    rule = {"host": "a.org", "http": {"paths": [{"backend": backend} | entry for entry in entries]}}
+    made, problems = converted(Kind.INGRESS, {"metadata": META, "spec": {"rules": [rule]}})
+    return made, "\n".join(map(str, problems))
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [("a.org", True), ("*.a.org", True), ("*", False), ("a.*.org", False), ("A.org", False), ("a_b", False)]
+    + [("a..b", False), ("a.org:80", False), ("a b", False), ("a\n", False), ("x" * 64, False), ("localhost", True)],
+)
+def test_hosts(text: str, valid: bool) -> None:  # noqa: FBT001  # a row of the table
+    assert is_host(text) is valid
+
+
+def test_bad_paths_cost_only_themselves() -> None:
+    made, told = paths(
+        {"path": "/a b"}, {"path": "no", "pathType": "Prefix"}, {"path": "/ok", "pathType": "Exact"}, {}
+    )
+    assert [(rule.path, rule.type) for rule in made.rules] == [
+        ("/ok", PathType.EXACT),
+        ("/", PathType.IMPLEMENTATION_SPECIFIC),
+    ]
+    assert "spec.rules[0].http.paths[0].path: '/a b' is no path" in told
+    assert "spec.rules[0].http.paths[1].path: 'no' is no path" in told
+
+
+def test_the_class_of_the_spec_comes_before_the_annotation() -> None:
+    meta = META | {"annotations": {"kubernetes.io/ingress.class": "old"}}
+    assert converted(Kind.INGRESS, {"metadata": meta, "spec": {"ingressClassName": "new"}})[0].class_name == "new"
+    assert converted(Kind.INGRESS, {"metadata": meta})[0].class_name == "old"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "use"),
+    [
+        ({}, Usability.READY),
+        ({"ready": True}, Usability.READY),
+        ({"ready": False}, Usability.NOT_READY),
+        ({"ready": False, "serving": True, "terminating": True}, Usability.DRAINING),
+        ({"ready": False, "serving": False, "terminating": True}, Usability.NOT_READY),
+    ],
+)
+def test_conditions(conditions: dict[str, bool], use: Usability) -> None:
+    assert slice_of("10.0.0.1", **conditions).endpoints == (Endpoint(b"\x0a\x00\x00\x01", use),)  # type: ignore[arg-type]
+
+
+def slice_of(*addresses: str, **conditions: bool) -> Slice:
+    meta = {"name": "s", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}}
+    endpoints = [{"addresses": [address], "conditions": conditions} for address in addresses]
+    source = {"metadata": meta, "addressType": "IPv4", "endpoints": endpoints, "ports": [{"port": 80}]}
+    return cast("Slice", converted(Kind.SLICE, source)[0])
+
+
+def test_addresses_that_nobody_may_ask_are_left_out() -> None:
+    assert slice_of("169.254.169.254", "224.0.0.1", "0.0.0.0", "x").endpoints == ()
+    spec = {"type": "ExternalName", "externalName": "localhost", "ports": []}
+    assert converted(Kind.SERVICE, {"metadata": META, "spec": spec})[0] is None
+
+
+def listed(snapshot: Snapshot) -> Snapshot:
+    for kind in Kind:
+        assert not snapshot.complete
+        snapshot.apply(Listed(cast("Any", kind), ()))
+    assert snapshot.complete
+    return snapshot
+
+
+def test_endpoints_touch_their_service_and_all_else_the_structure() -> None:
+    snapshot = listed(Snapshot())
+    assert snapshot.take() == Touched(structure=True)
+    web = ObjectName("default", "web")
+    snapshot.apply(Upserted(cast("Any", slice_of("10.0.0.1"))))
+    assert snapshot.take() == Touched(frozenset({web}))
+    snapshot.apply(Upserted(cast("Any", slice_of("10.0.0.1"))))
+    assert not snapshot.take()
+    snapshot.apply(Deleted(cast("Any", Kind.SLICE), ObjectName("default", "s")))
+    assert snapshot.take() == Touched(frozenset({web}))
+    assert snapshot.slices(web) == ()
+    snapshot.apply(Upserted(cast("Any", Ingress(web))))
+    assert snapshot.take().structure
+
+
+def test_a_list_replaces_what_was_there() -> None:
+    snapshot = listed(Snapshot())
+    kind = cast("Any", Kind.INGRESS)
+    first, second = Ingress(ObjectName("a", "one")), Ingress(ObjectName("a", "two"))
+    problem = Problem("Ingress", first.name, "spec", "is odd")
+    snapshot.apply(Listed(kind, cast("Any", (first,)), (problem,)))
+    assert snapshot.problems == (problem,)
+    snapshot.apply(Listed(kind, cast("Any", (second,))))
+    assert list(snapshot.ingresses) == [second.name]
+    assert snapshot.problems == ()
+
+
+def test_manifests_are_read_kind_by_kind() -> None:
+    text = """
+kind: Ingress
+apiVersion: networking.k8s.io/v1
+metadata: {name: web}
+---
+kind: Deployment
+apiVersion: apps/v1
+metadata: {name: web}
+---
+kind: Ingress
+apiVersion: networking.k8s.io/v1
+metadata: {name: broken}
+spec: {rules: 7}
+--- 
+- just a list
+"""
+    manifest = read_manifest(text, "f.yaml")
+    assert [str(entry.name) for entry in manifest.entries] == ["default/web", "default/broken"]
+    assert manifest.ignored == {"Deployment (apps/v1)"}
+    assert "Expected `array | null`, got `int`" in str(manifest.entries[1].problems[0])
+    assert len(manifest.problems) == 1
+    with pytest.raises(DecodeError):
+        read_manifest("a: [", "f.yaml")
