@@ -11,7 +11,6 @@ runbooks and other programs know these names, so they are not ours to change. An
 The value of each is a tuple of rules in the words of iptables-save, so that comparing is comparing text.
 """
 
-import base64
 import hashlib
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
@@ -85,6 +84,9 @@ UNALLOCATED: Final = "kubernetes cluster IPs that no service has"
 """The comment of the rules that drop what goes to such."""
 
 
+_BASE32: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_PAIRS: Final = tuple(high + low for high in _BASE32 for low in _BASE32)
+
 _RANGE: Final = " range"
 """Tells a range's chains from those of its port."""
 
@@ -130,7 +132,13 @@ def shared_memory(service: ObjectName, address: str) -> str:
 
 
 def _hashed(text: str) -> str:
-    return base64.b32encode(hashlib.sha256(text.encode()).digest()[:10]).decode()
+    """Write the first 80 bits of a hash in base32, ten bits at a time: every endpoint has a name."""
+    bits = int.from_bytes(hashlib.sha256(text.encode()).digest()[:10])
+    pairs = _PAIRS
+    return (
+        f"{pairs[bits >> 70]}{pairs[bits >> 60 & 1023]}{pairs[bits >> 50 & 1023]}{pairs[bits >> 40 & 1023]}"
+        f"{pairs[bits >> 30 & 1023]}{pairs[bits >> 20 & 1023]}{pairs[bits >> 10 & 1023]}{pairs[bits & 1023]}"
+    )
 
 
 def rank(chain: str) -> int:

@@ -27,7 +27,7 @@ from vipwire.backends.iptables.rules import (
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.skeleton import needs_not_pod_chain
 from vipwire.model.names import ServicePortName
-from vipwire.model.net import Prefix, format_address
+from vipwire.model.net import Family, Prefix, format_address
 from vipwire.model.service import TrafficPolicy
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.plan.plan import (
@@ -157,9 +157,8 @@ class PortWriter:
             action = frontend.action
             if frontend.kind is FrontendKind.CLUSTER_IP and isinstance(action, Forward) and action.policy is policy:
                 yield from self._mark_cluster_ip(frontend, action.masquerade)
-        ends = [self._end(target) for target in forward.pool]
         if forward.affinity_seconds is not None and self._settings.affinity:
-            for end in ends:
+            for end in map(self._end, forward.pool):
                 known = seen(self._family, self._memory(forward, end), forward.affinity_seconds)
                 yield f"{end.note} {known} -j {end.chain}"
         for match, target in choices(self._family, forward, hashes=self._settings.source_hash):
@@ -175,11 +174,10 @@ class PortWriter:
     def _end(self, target: Target) -> "End":
         end = self._ends.get(target)
         if end is None:
-            text = str(target)
+            address = format_address(target.address)
+            text = f"{address}:{target.port}" if self._family is Family.IPV4 else f"[{address}]:{target.port}"
             chain = endpoint_chain(self._name, text, wide=self.WIDE)
-            end = self._ends[target] = End(
-                format_address(target.address), text, chain, comment(f"{self._text} -> {text}")
-            )
+            end = self._ends[target] = End(address, text, chain, comment(f"{self._text} -> {text}"))
         return end
 
     def _mark_cluster_ip(self, frontend: Frontend, masquerade: Masquerade) -> Iterator[str]:
@@ -202,7 +200,7 @@ class PortWriter:
             yield (
                 Key(CHAIN, NAT, end.chain),
                 (
-                    f"-s {host(target.address)} {note} -j {names.MARK_MASQ}",
+                    f"-s {end.address}/{self._family.bits} {note} -j {names.MARK_MASQ}",
                     f"-p {label} {note} {memory}-m {label} -j DNAT --to-destination {end.text}",
                 ),
             )
