@@ -12,7 +12,7 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from vipwire import __version__
-from vipwire.app import log
+from vipwire.app import collector, log
 from vipwire.app.stop import Stop
 from vipwire.dns.cache import Cache
 from vipwire.dns.resolver import Resolver
@@ -127,6 +127,7 @@ def run_dns(settings: Settings, feed: Feed) -> None:
             serving.cancel()
             reason.cancel()
 
+    collector.look_rarely()
     try:
         asyncio.run(until_stopped())
     except* VipwireError as errors:
