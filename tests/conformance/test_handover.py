@@ -144,37 +144,36 @@ def pass_some(streams: list[Continuous]) -> None:
 @pytest.mark.parametrize(("before", "after"), PAIRS, ids=[f"{before}-to-{after}" for before, after in PAIRS])
 def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mode, after: Mode) -> None:
     lab = stage.lab
+    stage.prefer(before.variant)
+    old, new = stage.proxy(before), stage.proxy(after)
     with contextlib.ExitStack() as stack:
-        stage.prefer(before.variant)
-        old = stage.proxy(before)
         began = len(old.log)
         old.start()
         stack.callback(old.end)
         old.said(began, DONE)
         assert stage.traces(before), "what is looked for is what this mode makes"
-        open_ones = [
-            stack.enter_context(lab.connect(host, WEB.at(kind, family).address, WEB.at(kind, family).port))
-            for family in Family
-            for host, kind, port in KINDS
-            if port == 0
-        ]
-        streams = stack.enter_context(traffic(lab))
-        assert old.stop() == 0
-        pass_some(streams)
-        stage.prefer(after.variant)
-        new = stage.proxy(after)
-        since = len(new.log)
-        new.start()
-        stack.callback(new.end)
-        assert before.name in new.said(since, "removed what another mode had left", "left_by=")
-        pass_some(streams)
-        for each in open_ones:
-            assert each.exchange(b"still here") == b"still here"
+        with contextlib.ExitStack() as connections:
+            open_ones = [
+                connections.enter_context(lab.connect(host, target.address, target.port, timeout=PATIENCE))
+                for family in Family
+                for host, kind, port in KINDS
+                if port == 0
+                for target in [WEB.at(kind, family)]
+            ]
+            streams = connections.enter_context(traffic(lab))
+            assert old.stop() == 0
+            pass_some(streams)
+            stage.prefer(after.variant)
+            since = len(new.log)
+            new.start()
+            stack.callback(new.end)
+            assert before.name in new.said(since, "removed what another mode had left", "left_by=")
+            pass_some(streams)
+            for each in open_ones:
+                assert each.exchange(b"still here") == b"still here"
         for stream in streams:
             assert not stream.report.failures, stream.report
             assert set(stream.report.pods) == {pod.name for pod in PODS}
-        for each in open_ones:
-            each.close()
         new.said(since, DONE)
         assert stage.traces(before) == []
         assert stage.traces(after)
