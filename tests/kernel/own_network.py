@@ -6,6 +6,10 @@ import os
 import subprocess
 from collections.abc import Iterator
 
+from vipwire.backends.userspace.calling import Call
+from vipwire.backends.userspace.messages import Retire
+from vipwire.model.net import Family
+
 _CLONE_NEWNET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -28,10 +32,22 @@ def own_network() -> Iterator[int]:
             run("ip link set lo up")
             yield here
         finally:
+            enter(here)  # wherever the test has left this thread
+            end_relays()
             enter(before)
             os.close(here)
     finally:
         os.close(before)
+
+
+def end_relays() -> None:
+    """End what outlives a proxy in userspace mode, in this namespace: it would hold the namespace for good."""
+    for family in Family:
+        call = Call.find(family)
+        if call is not None:
+            with contextlib.suppress(OSError):
+                call.tell(Retire())
+            call.close()
 
 
 def run(command: str, stdin: str | None = None) -> str:

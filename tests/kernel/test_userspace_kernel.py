@@ -14,7 +14,7 @@ from tests.kernel.own_network import own_network, run
 from vipwire.backends.userspace.build import build, leftovers
 from vipwire.backends.userspace.calling import Call, relay_name
 from vipwire.backends.userspace.kernel import UserspaceBackend
-from vipwire.backends.userspace.messages import Hello, Retire, Welcome
+from vipwire.backends.userspace.messages import Hello, Welcome
 from vipwire.backends.userspace.names import Front, Key, Value
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.tool import Variant
@@ -48,16 +48,6 @@ def _namespace() -> Iterator[None]:
         finally:
             while _OPEN:
                 _OPEN.pop().close()
-            for family in Family:
-                _end_relay(family)
-
-
-def _end_relay(family: Family) -> None:
-    call = Call.find(family)
-    if call is not None:
-        with suppress(OSError):
-            call.tell(Retire())
-        call.close()
 
 
 def _has_relay(family: Family) -> bool:

@@ -5,7 +5,8 @@ import select
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
 from vipwire.backends.userspace.hearing import CREDENTIALS
@@ -53,9 +54,11 @@ class Call:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.connect(f"\0{name}")
-        except ConnectionRefusedError:
+        except OSError as error:
             sock.close()
-            return None
+            if isinstance(error, ConnectionRefusedError):
+                return None
+            raise
         pid, uid, _ = CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
         if uid != os.geteuid():
             sock.close()
@@ -77,18 +80,29 @@ class Call:
     def _start(cls, family: Family, settings: Settings) -> "Call":
         call = cls.find(family)
         if call is not None:
-            welcome = call.hello()
-            if welcome is not None:
-                if welcome.settings != settings:
-                    call.tell(settings)
-                return call
+            with call.closed_by_failure():
+                welcome = call.hello()
+                if welcome is not None:
+                    if welcome.settings != settings:
+                        call.tell(settings)
+                    return call
             call.close()
         _spawn(relay_name(family))
         call = cls.find(family)
         if call is None:
             raise OSError("the relay has ended as soon as it was started")
-        call.tell(settings)
+        with call.closed_by_failure():
+            call.tell(settings)
         return call
+
+    @contextmanager
+    def closed_by_failure(self) -> Iterator[None]:
+        """Hang up if what is asked meanwhile fails."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def hello(self) -> Welcome | None:
         """Ask who is there; a relay of another version is told to retire, and is None."""
