@@ -147,7 +147,8 @@ def test_weights_are_shares(lab: Lab, proxy: IpvsProxy, family: Family, chosen: 
 def active(lab: Lab, proxy: IpvsProxy, family: Family) -> dict[bytes, int]:
     """Read how many connections each real server has open; they need not be those of this test."""
     with lab.inside(NODE):
-        return {row.real.address: row.active for row in proxy.lines[family].backend._servers.rows()}
+        servers = proxy.lines[family].backend._servers
+        return {row.real.address: row.active for row in servers.rows(servers.services())}
 
 
 def wait_for_quiet(lab: Lab, proxy: IpvsProxy, family: Family) -> None:

@@ -131,14 +131,20 @@ SCTP 0A600001:0051 rr
 
 def test_the_table_of_real_servers() -> None:
     web = RealServer(WEB, ip("10.244.1.11"), 8080)
-    assert list(parse_table(TABLE, Family.IPV4)) == [
+    ours = parse_table(TABLE, Family.IPV4)
+    assert ours.rows == [
         Row(web, Forwarding(3), 7, 9),
         Row(web._replace(server=MARKED), Forwarding(1, Method.ROUTE), 0, 0),
     ]
+    assert ours.listed == {WEB, MARKED, VirtualServer(132, WEB.address, 81)}, (
+        "one without real servers is listed, too"
+    )
     dns = RealServer(VirtualServer(17, ip("fd00::1"), 53), ip("fd00:10::2"), 53)
-    assert list(parse_table(TABLE, Family.IPV6)) == [Row(dns, Forwarding(0, Method.TUNNEL), 0, 1)]
+    six = parse_table(TABLE, Family.IPV6)
+    assert six.rows == [Row(dns, Forwarding(0, Method.TUNNEL), 0, 1)]
+    assert six.listed == {dns.server}, "a mark is of the family of its real servers"
 
 
 def test_a_line_that_is_not_understood_is_shown() -> None:
     with pytest.raises(DecodeError, match="'  -> nowhere'"):
-        list(parse_table("1\n2\n3\nTCP  0A600001:0050 rr\n  -> nowhere\n", Family.IPV4))
+        parse_table("1\n2\n3\nTCP  0A600001:0050 rr\n  -> nowhere\n", Family.IPV4)

@@ -244,9 +244,7 @@ class IpvsBackend:
         services = self._servers.services()
         ours = {key for key in services if (key in self._known or owned(key)) and not self._is_excluded(key)}
         objects.update((key, services[key][0]) for key in ours)
-        for row in self._servers.rows():
-            if row.real.server not in ours:
-                continue
+        for row in self._servers.rows(ours):
             if row.forwarding.weight or not (adopt or row.real in self._draining):
                 objects[row.real] = row.forwarding
             elif row.real not in self._draining:

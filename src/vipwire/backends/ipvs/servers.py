@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -70,10 +70,16 @@ class Servers:
         decoded = [ipvs.decode_service(payload) for payload in payloads]
         return {server: (how, counters) for family, server, how, counters in decoded if family is self._family}
 
-    def rows(self) -> Iterator[Row]:
-        """Read all real servers of the family, whoever made them."""
+    def rows(self, servers: Collection[VirtualServer]) -> Iterator[Row]:
+        """Read the real servers of these virtual servers: all in one read, then each that this has left out."""
         self._table.seek(0)
-        return parse_table(self._table.read(), self._family)
+        table = parse_table(self._table.read(), self._family)
+        yield from (row for row in table.rows if row.real.server in servers)
+        for server in servers:
+            if server not in table.listed:
+                for each in self.reals(server):
+                    real = RealServer(server, each.address, each.port)
+                    yield Row(real, each.forwarding, each.active, each.inactive)
 
     def reals(self, server: VirtualServer) -> list[RealServerState]:
         """Read one virtual server's real servers; none if there is no such virtual server."""

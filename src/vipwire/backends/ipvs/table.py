@@ -1,7 +1,14 @@
-"""Reads /proc/net/ip_vs: every real server of every virtual server, in one read.
+"""Reads /proc/net/ip_vs: the real servers of many virtual servers at the price of one read. Pure.
 
 Over netlink that takes a dump for each virtual server. What the file lacks (flags, timeouts) a dump of the virtual
-servers alone has. Format: ip_vs_info_seq_show in net/netfilter/ipvs/ip_vs_ctl.c; addresses and ports in hex.
+servers alone has.
+
+The file may lack whole virtual servers, though. The kernel hands it out in pieces of a page; where it goes on it
+counts the virtual servers of this network namespace (ip_vs_info_array), but where it has stopped it has counted those
+of all (ip_vs_info_seq_next). So each piece but the first begins too late where other network namespaces have any:
+those of other nodes on the same machine, for instance. What the file does not list has to be asked for.
+
+Format: ip_vs_info_seq_show in net/netfilter/ipvs/ip_vs_ctl.c; addresses and ports in hex.
 
     Prot LocalAddress:Port Scheduler Flags
       -> RemoteAddress:Port Forward Weight ActiveConn InActConn
@@ -10,7 +17,6 @@ servers alone has. Format: ip_vs_info_seq_show in net/netfilter/ipvs/ip_vs_ctl.c
     FWM  00000064 rr
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from vipwire.errors import DecodeError
@@ -36,22 +42,34 @@ class Row(NamedTuple):
     inactive: int
 
 
-def parse_table(text: str, family: Family) -> Iterator[Row]:
-    """Yield the real servers of one family.
+class Table(NamedTuple):
+    """The real servers of one family, and the virtual servers that are listed with all that they have."""
+
+    rows: list[Row]
+    listed: set[VirtualServer]
+
+
+def parse_table(text: str, family: Family) -> Table:
+    """Collect the real servers of one family.
 
     A virtual server of a mark does not say its family; its real servers do. One that has none is not seen.
     """
+    table = Table([], set())
     server: VirtualServer | None = None
     for line in text.splitlines()[3:]:
         fields = line.split()
         try:
             if fields[0] == "->":
                 if server is not None and (fields[1][0] == "[") is (family is Family.IPV6):
-                    yield _row(server, fields)
+                    table.rows.append(_row(server, fields))
+                    table.listed.add(server)
             else:
                 server = _server(fields, family)
+                if server is not None and not server.mark:
+                    table.listed.add(server)
         except (IndexError, ValueError, KeyError) as error:
             raise DecodeError(f"/proc/net/ip_vs has the line {line!r}, which is not understood") from error
+    return table
 
 
 def _row(server: VirtualServer, fields: list[str]) -> Row:
