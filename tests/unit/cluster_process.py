@@ -15,12 +15,13 @@ VIPWIRE = (sys.executable, "-m", "vipwire.cli")
 WHEEL = Path(sys.executable).parent / "kubectl"
 CLIENTS = tuple(dict.fromkeys(path for path in (shutil.which("kubectl"), str(WHEEL)) if path and Path(path).exists()))
 PATIENCE = 60.0
+ALONE = ("--no-proxy", "--no-dns")  # nothing of this machine's network is touched
 
 
 @contextlib.contextmanager
 def up(folder: Path, *flags: str) -> Iterator["subprocess.Popen[str]"]:
     """Run a cluster in a folder until it is left; it has been started when this yields."""
-    command = [*VIPWIRE, "up", "--data-dir", str(folder), "--secure-port", "0", *flags]
+    command = [*VIPWIRE, "up", "--data-dir", str(folder), "--secure-port", "0", *ALONE, *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         try:

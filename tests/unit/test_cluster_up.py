@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.unit.cluster_process import CLIENTS, VIPWIRE, Kubectl, up
+from tests.unit.cluster_process import ALONE, CLIENTS, VIPWIRE, Kubectl, up
 
 pytestmark = pytest.mark.slow
 
@@ -79,21 +79,21 @@ def test_what_cannot_work_is_said_in_one_line(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        said = vipwire("up", "--data-dir", str(data), "--secure-port", port)
+        said = vipwire("up", *ALONE, "--data-dir", str(data), "--secure-port", port)
         assert (said.returncode, len(said.stderr.splitlines())) == (1, 1)
         assert f"--secure-port {port}" in said.stderr
         assert "ddress already in use" in said.stderr
     (data / "tokens.csv").write_text("nonsense\n")
-    said = vipwire("up", "--data-dir", str(data), "--secure-port", "0")
+    said = vipwire("up", *ALONE, "--data-dir", str(data), "--secure-port", "0")
     assert f"{data}/tokens.csv: line 1: expected token,user,uid" in said.stderr
     (data / "tokens.csv").unlink()
     (data / "pki/ca.crt").write_text("nonsense")
-    said = vipwire("up", "--data-dir", str(data), "--secure-port", "0")
+    said = vipwire("up", *ALONE, "--data-dir", str(data), "--secure-port", "0")
     assert f"Error: {data}/pki/ca.crt: not a certificate" in said.stderr
     (data / "store.db").write_bytes(b"nonsense" * 1000)
-    said = vipwire("up", "--data-dir", str(data), "--secure-port", "0")
+    said = vipwire("up", *ALONE, "--data-dir", str(data), "--secure-port", "0")
     assert f"Error: {data}/store.db: not a database; restore a backup" in said.stderr
-    said = vipwire("up", "--data-dir", os.devnull)
+    said = vipwire("up", *ALONE, "--data-dir", os.devnull)
     assert said.returncode == 1
     assert "Traceback" not in said.stderr
 

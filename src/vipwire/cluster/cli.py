@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -43,23 +43,49 @@ def _told_plainly() -> Iterator[None]:
     help="Largest size of the store's file, in MiB; 0 is no limit.",
     show_default=True,
 )
-def up(data_dir: Path, bind_address: str, secure_port: int, names: tuple[str, ...], store_limit: int) -> None:
-    """Run a cluster for Services on this machine: an API server that kubectl talks to, and its store.
+@click.option("--node-name", default="", help="The name of this machine's Node; its hostname if not given.")
+@click.option(
+    "--service-cluster-ip-range",
+    default="10.96.0.0/16,fd00:10:96::/112",
+    show_default=True,
+    help="CIDRs of ClusterIPs, one of each family, the default family first; counts at the first start only.",
+)
+@click.option("--service-node-port-range", default="30000-32767", show_default=True, help="Ports of NodePorts.")
+@click.option("--proxy/--no-proxy", default=True, show_default=True, help="Serve Services on this machine's kernel.")
+@click.option(
+    "--proxy-mode", default="nftables", show_default=True, help="How the proxy does it, as in vipwire proxy."
+)
+@click.option("--dns/--no-dns", default=True, show_default=True, help="Answer DNS for the Services.")
+@click.option("--dns-address", default="127.0.0.1", show_default=True, help="Where DNS listens.")
+@click.option(
+    "--dns-port", type=click.IntRange(0, 65535), default=53, show_default=True, help="UDP and TCP; 0 is any."
+)
+@click.option("--cluster-domain", default="cluster.local", show_default=True, help="The zone of the Services' names.")
+@click.option(
+    "--exec-probes", is_flag=True, help="Run the commands of readiness probes, as the user of this process."
+)
+def up(**flags: Any) -> None:
+    """Run a cluster for Services on this machine: an API server, its store, controllers, DNS, and the proxy.
 
-    Writes a kubeconfig for each role into the data directory: admin.kubeconfig, node.kubeconfig, view.kubeconfig.
-    Ends on SIGTERM or Ctrl-C; what was acknowledged is on the disk at any moment.
+    kubectl talks to it. Writes a kubeconfig for each role into the data directory: admin.kubeconfig,
+    node.kubeconfig, view.kubeconfig. Ends on SIGTERM or Ctrl-C; what was acknowledged is on the disk at any moment,
+    and the rules stay, so that traffic goes on.
     """
     from vipwire.app import log  # noqa: PLC0415  # not for --help
     from vipwire.app.config_sections import Logging  # noqa: PLC0415
-    from vipwire.cluster.up import Setting, run  # noqa: PLC0415
-
-    def ready(url: str, kubeconfig: Path) -> None:
-        click.echo(f"API server at {url}")
-        click.echo(f"try: kubectl --kubeconfig {kubeconfig} get namespaces")
+    from vipwire.cluster.up import run  # noqa: PLC0415
+    from vipwire.cluster.up_settings import read_setting  # noqa: PLC0415
 
     log.configure(Logging())
-    setting = Setting(data_dir, bind_address, secure_port, names, store_limit << 20)
     with _told_plainly():
+        setting = read_setting(flags)
+
+        def ready(url: str, kubeconfig: Path) -> None:
+            click.echo(f"API server at {url}")
+            for line in setting.told():
+                click.echo(line)
+            click.echo(f"try: kubectl --kubeconfig {kubeconfig} get namespaces")
+
         asyncio.run(run(setting, ready))
 
 

@@ -15,6 +15,7 @@ from vipwire.cluster.controllers.addresses import Addresses
 from vipwire.cluster.controllers.allocation import ServiceAllocation
 from vipwire.cluster.controllers.node_ports import NodePorts
 from vipwire.cluster.controllers.ranges import Range, port_range
+from vipwire.cluster.controllers.workloads import Workloads
 from vipwire.cluster.store.record import StoreError
 from vipwire.cluster.store.store import Store
 
@@ -34,7 +35,8 @@ class Ranges:
 def hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequence[Admission]:
     """Make the hooks of a registry over a store."""
     draw = secrets.randbelow
-    return (ServiceAllocation(Addresses(store, draw), NodePorts(store, ranges.node_ports, draw), clock),)
+    allocation = ServiceAllocation(Addresses(store, draw), NodePorts(store, ranges.node_ports, draw), clock)
+    return (allocation, Workloads(clock))
 
 
 async def make_first_cidr(registry: Registry, ranges: Ranges) -> None:

@@ -1,0 +1,46 @@
+"""This machine as a Node object, which the proxy and its rules of locality need."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.node import NODES
+from vipwire.cluster.api.object import key_of
+from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.resource import Object
+from vipwire.cluster.store.record import StoreError
+from vipwire.host.addresses import LocalAddress
+from vipwire.model.net import format_address
+
+_OPTIONS: Final = Options(manager="vipwire-node", validation="Ignore")
+
+
+def node_addresses(machine: Iterable[LocalAddress], name: str) -> list[Object]:
+    """List a Node's addresses: the machine's first global one of each family, and its name."""
+    first: dict[int, str] = {}
+    for item in machine:
+        if item.scope == 0 and not item.is_loopback:
+            first.setdefault(len(item.address), format_address(item.address))
+    found = [{"type": "InternalIP", "address": first[size]} for size in sorted(first)]
+    return [*found, {"type": "Hostname", "address": name}]
+
+
+async def declare_node(registry: Registry, name: str, addresses: list[Object]) -> None:
+    """Make the Node of this machine; of one that is there, only the addresses are changed."""
+    try:
+        if registry.store.read(key_of(NODES, "", name)) is None:
+            await registry.create(NODES, "", _node(name, addresses), _OPTIONS)
+            return
+        await registry.change(NODES, "", name, lambda value: _with(value, addresses), _OPTIONS, subresource="status")
+    except ApiError as error:
+        raise StoreError(error.message) from error
+
+
+def _node(name: str, addresses: list[Object]) -> Object:
+    ready = {"type": "Ready", "status": "True", "reason": "VipwireReady", "message": "vipwire serves this machine"}
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+    return {"metadata": {"name": name, "labels": labels}, "status": {"addresses": addresses, "conditions": [ready]}}
+
+
+def _with(value: Object, addresses: list[Object]) -> Object:
+    return value | {"status": (value.get("status") or {}) | {"addresses": addresses}}

@@ -1,0 +1,75 @@
+"""From the flags of `vipwire up` to a setting; what is wrong is a ConfigError that names the flag."""
+
+import dataclasses
+import ipaddress
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from vipwire.app.config import Config
+from vipwire.app.flags import build_config, parse_flags
+from vipwire.cluster.controllers.ranges import Range, port_range
+from vipwire.cluster.controllers.wiring import Ranges
+from vipwire.cluster.up import Setting
+from vipwire.dns.settings import Settings as DnsSettings
+from vipwire.dns.settings import check_address, check_domain, read_resolv_conf, without_ourselves
+from vipwire.errors import ConfigError
+
+_RESOLV_CONF: Final = Path("/etc/resolv.conf")
+
+
+def read_setting(flags: Mapping[str, Any]) -> Setting:
+    """Read the flags; raise ConfigError."""
+    node = flags["node_name"] or socket.gethostname().lower()
+    ranges = Ranges(read_cidrs(flags["service_cluster_ip_range"]), read_ports(flags["service_node_port_range"]))
+    return Setting(
+        folder=flags["data_dir"],
+        address=flags["bind_address"],
+        port=flags["secure_port"],
+        names=flags["names"],
+        store_limit=flags["store_limit"] << 20,
+        ranges=ranges,
+        node=node,
+        proxy=_proxy(flags["proxy_mode"], node) if flags["proxy"] else None,
+        dns=_dns(flags) if flags["dns"] else None,
+        exec_probes=flags["exec_probes"],
+    )
+
+
+def read_cidrs(text: str) -> tuple[str, ...]:
+    """Read CIDRs, one or one of each family."""
+    flag, found = "--service-cluster-ip-range", []
+    for part in text.split(","):
+        try:
+            found.append(ipaddress.ip_network(part.strip()))
+        except ValueError as error:
+            raise ConfigError(f"{flag}: {error} (allowed: a CIDR, or an IPv4 and an IPv6 one)") from None
+    if len({network.version for network in found}) < len(found):
+        raise ConfigError(f"{flag}: {text!r} has more than one CIDR of a family")
+    return tuple(map(str, found))
+
+
+def read_ports(text: str) -> Range:
+    """Read a range of ports, `first-last`."""
+    first, _, last = text.partition("-")
+    if first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536:
+        return port_range(int(first), int(last))
+    raise ConfigError(f"--service-node-port-range: {text!r} is no range (allowed: 30000-32767, within 1-65535)")
+
+
+def _proxy(mode: str, node: str) -> Config:
+    return build_config(parse_flags(("--proxy-mode", mode, "--hostname-override", node))).config
+
+
+def _dns(flags: Mapping[str, Any]) -> DnsSettings:
+    settings = DnsSettings(
+        domain=check_domain(flags["cluster_domain"]),
+        addresses=(check_address(flags["dns_address"], "--dns-address"),),
+        port=flags["dns_port"],
+    )
+    try:
+        servers = read_resolv_conf(_RESOLV_CONF.read_text(encoding="utf-8"), str(_RESOLV_CONF))
+    except (OSError, UnicodeDecodeError):  # there need be none: then names outside are refused
+        servers = ()
+    return dataclasses.replace(settings, upstream=without_ourselves(settings, servers))
