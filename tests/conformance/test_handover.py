@@ -30,7 +30,7 @@ from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
 
-pytestmark = pytest.mark.conformance
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(190)]
 
 NODE = "node-1"
 PODS = [pod for pod in DEFAULT.pods if pod.name in ("pod-1a", "pod-2a")]
@@ -54,7 +54,7 @@ INTERVAL = 0.3 if kernel.inside() else 0.02
 
 LEGACY = tuple(mode for mode in IPTABLES if mode.variant == "legacy")
 MODES = (*IPVS, *LEGACY, *USERSPACE) if kernel.inside() else (*NFTABLES, *IPTABLES, *USERSPACE)
-PAIRS = list(itertools.permutations(MODES, 2))
+PAIRS = [pair for pair in itertools.permutations(MODES, 2) if not kernel.inside() or set(pair) & set(IPVS)]
 TRACES: Mapping[str, str] = {
     "nftables": r"table ip6? vipwire",
     "iptables": r":KUBE-(SVC|SEP|EXT|PROXY-CANARY)\S*",
@@ -62,9 +62,9 @@ TRACES: Mapping[str, str] = {
     "ipvs": r":KUBE-(NODE-PORT|LOAD-BALANCER|IPVS-FILTER)\b|create KUBE-\S+|inet6? \S+ scope global kube-ipvs0",
 }
 """What tells each mode, of all that `everything` lists."""
-SHORT = ("--ipvs-tcpfin-timeout=1s", "--ipvs-udp-timeout=1s")
-"""So that IPVS soon knows that connections have ended."""
 ENGINES = ("legacy",) if kernel.inside() else ("nft", "legacy")
+IPVS_CHAINS = r":KUBE-(NODE-PORT|LOAD-BALANCER)\b"
+"""Those of ipvs mode that go at once."""
 HINT = "KUBE-IPTABLES-HINT"
 DONE = "nothing of other modes is left"
 
@@ -78,7 +78,7 @@ class Stage:
 
     def proxy(self, mode: Mode) -> Proxy:
         """Prepare a proxy in a mode."""
-        flags = [f"--manifests={self.folder / 'manifests'}", POD_CIDRS, *(SHORT if mode.name == "ipvs" else ())]
+        flags = [f"--manifests={self.folder / 'manifests'}", POD_CIDRS]
         return Proxy(mode, self.lab, NODE, self.folder, flags, checks="60s")
 
     def prefer(self, variant: str) -> None:
@@ -174,6 +174,13 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
         for stream in streams:
             assert not stream.report.failures, stream.report
             assert set(stream.report.pods) == {pod.name for pod in PODS}
-        new.said(since, DONE)
-        assert stage.traces(before) == []
+        if before in IPVS:  # it takes minutes until IPVS takes the last connection for ended
+            new.said(since, "kept until it is idle", "left_by=ipvs")
+            assert not [each for each in stage.traces(before) if re.match(IPVS_CHAINS, each)]
+        else:
+            new.said(since, DONE)
+            assert stage.traces(before) == []
         assert stage.traces(after)
+    if before in IPVS:
+        new.vipwire("cleanup")
+        assert stage.traces(before) == []
