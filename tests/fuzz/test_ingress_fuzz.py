@@ -43,20 +43,9 @@ NASTY = (
     "é",
 )
 PLAIN = (
-    "true",
-    "cookie",
-    "uri",
-    "header",
-    "5",
-    "30s",
-    "1m",
-    "10m",
-    'X-A: b % c " \\ $x',
-    "X-A",
-    "10.0.0.0/8,::1",
-    "/x",
-    "/$1",
-) + ("h2", "https", "v2", "leastconn", "users", "*", "https://*.a.org", "GET,PUT", "Lax", "a.b-c_d", "30", "name")
+    *("true", "cookie", "uri", "header", "5", "30s", "1m", "10m", 'X-A: b % c " \\ $x', "X-A", "10.0.0.0/8,::1"),
+    *("/x", "/$1", "h2", "https", "v2", "leastconn", "users", "*", "https://*.a.org", "GET,PUT", "Lax", "a.b-c_d"),
+)
 values = st.one_of(st.sampled_from(PLAIN), st.sampled_from(NASTY), st.text(max_size=20))
 mixed = st.builds(lambda first, second: first + second, st.sampled_from(("", *PLAIN)), values)
 annotations = st.dictionaries(
@@ -72,12 +61,13 @@ hosts = st.one_of(st.sampled_from(("a.example.com", "*.example.com", "")), mixed
 paths = st.one_of(st.sampled_from(("/", "/a/b", "/a;b", "/%41'!$&()*+,=:@-._~")), mixed.map("/{}".format), mixed)
 KINDS = ("Exact", "Prefix", "ImplementationSpecific")
 BEGINS = ("    ", "global", "defaults", "resolvers cluster", "userlist users-", "frontend ingress", "backend ")
-WORDS = frozenset(
-    "description stats hard-stop-after ssl-default-bind-options ssl-server-verify tune.ssl.default-dh-param log"
-    " tune.http.logurilen tune.maxrewrite tune.bufsize nbthread maxconn mode retries option retry-on timeout"
-    " parse-resolv-conf hold accepted_payload_size bind http-request http-response use_backend default_backend"
-    " balance hash-type cookie dynamic-cookie-key no http-check acl stick-table default-server server user".split()
-)
+WORDS = {
+    *("description", "stats", "hard-stop-after", "ssl-default-bind-options", "ssl-server-verify", "log", "nbthread"),
+    *("tune.ssl.default-dh-param", "tune.http.logurilen", "tune.maxrewrite", "tune.bufsize", "maxconn", "mode"),
+    *("retries", "option", "retry-on", "timeout", "parse-resolv-conf", "hold", "accepted_payload_size", "bind"),
+    *("http-request", "http-response", "use_backend", "default_backend", "balance", "hash-type", "cookie", "no"),
+    *("dynamic-cookie-key", "http-check", "acl", "stick-table", "default-server", "server", "user"),
+}
 
 
 def convert(kind: Kind, source: dict[str, Any]) -> Any:

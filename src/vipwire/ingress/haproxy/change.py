@@ -96,10 +96,6 @@ def _servers(live: Mapping[str, Slots], desired: Mapping[str, Slots]) -> Iterato
         for number, (old, new) in enumerate(zip(before, slots, strict=True), 1):
             if old != new:
                 yield from _server(f"{plain(name)}/s{number}", old, new)
-    for name in live.keys() - desired.keys():
-        for number, old in enumerate(live[name], 1):
-            if old is not None:
-                yield f"set server {plain(name)}/s{number} state maint"
 
 
 def _server(name: str, old: Server | None, new: Server | None) -> Iterator[str]:
@@ -160,6 +156,10 @@ def _listing(layout: Layout, name: str, hosts: tuple[str, ...]) -> str:
 
 
 def _leftovers(live: Configuration, desired: Configuration) -> Iterator[str]:
+    for name in live.slots.keys() - desired.slots.keys():
+        for number, old in enumerate(live.slots[name], 1):
+            if old is not None:
+                yield f"set server {plain(name)}/s{number} state maint"
     for name in live.certificates.keys() - desired.certificates.keys():
         file = plain(desired.layout.certificate_file(name))
         yield f"del ssl crt-list {plain(desired.layout.certificate_list)} {file}"

@@ -62,6 +62,16 @@ async def _converse(path: Path, commands: Sequence[str]) -> list[str]:
         writer.close()
 
 
+async def _one_answer(path: Path, sent: bytes) -> bytes:
+    """Ask without a prompt, which is another at the master's socket: the end of the answer is that of all."""
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    try:
+        writer.write(sent)
+        return await reader.read()
+    finally:
+        writer.close()
+
+
 async def command(path: Path, commands: Sequence[str]) -> None:
     """Send commands that must succeed; raise ControlError with the first that did not."""
     for sent, answer in zip(commands, await ask(path, commands), strict=True):
@@ -82,10 +92,11 @@ async def mark_of(path: Path) -> str:
 async def processes(path: Path) -> list[Process]:
     """Ask the master for its processes; none when nobody answers."""
     try:
-        (answer,) = await ask(path, ["show proc"])
-    except ControlError:
+        async with asyncio.timeout(_SECONDS):
+            answer = await _one_answer(path, b"show proc\n")
+    except (OSError, TimeoutError):
         return []
-    lines = (line.split() for line in answer.splitlines())
+    lines = (line.split() for line in answer.decode(errors="replace").splitlines())
     return [
         Process(int(words[0]), words[1], int(words[2]) if words[2].isdigit() else 0)
         for words in lines
