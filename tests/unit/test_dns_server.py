@@ -168,6 +168,19 @@ def test_what_is_wrong_with_an_object_is_said_with_its_field(folder: Path, serve
     (folder / "bad.yaml").unlink()
 
 
+def test_a_lost_api_server_is_said() -> None:
+    command = [sys.executable, "-m", "vipwire.cli", "dns", "--port", "0", "--bind-address", "127.0.0.1"]
+    command += ["--resolv-conf", "", "--master", f"http://127.0.0.1:{free_port()}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "cannot follow" not in (line := process.stderr.readline()):
+            assert line, "it ended"
+        process.terminate()
+        process.stderr.read()
+    assert "resource=" in line
+    assert "Connect" in line
+
+
 def test_pages_tell_life_readiness_and_counts(server: Server) -> None:
     server.dig("web.shop.svc.cluster.local", "A")
     assert page(server, "/health") == (200, "OK")
@@ -182,6 +195,7 @@ def test_pages_tell_life_readiness_and_counts(server: Server) -> None:
     ("flags", "words"),
     [
         (["--cluster-domain", "a..b"], "--cluster-domain: 'a..b' is not a DNS name"),
+        (["--cluster-domain", "10.in-addr.arpa"], "'10.in-addr.arpa' is where the names of addresses are"),
         (["--bind-address", "here"], "--bind-address: 'here' is not an IP address"),
         (["--upstream", "192.0.2.1:0"], "--upstream: '192.0.2.1:0' has no port of 1 to 65535"),
         (["--resolv-conf", "/nowhere"], "--resolv-conf: /nowhere: No such file or directory"),

@@ -43,7 +43,9 @@ async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port: Non
             if settings.http:
                 pages = HttpServer("dns pages", served.pages(), settings.http, BindPolicy(on_failure=_tell_failure))
                 tasks.create_task(pages.run(), name="pages")
-            log.info("serving DNS", version=__version__, domain=settings.domain, port=port, at=settings.addresses)
+            log.info(
+                "serving DNS", version=__version__, domain=settings.domain, port=port, at=",".join(settings.addresses)
+            )
             ready(port)
             await feed(served.take)
         finally:

@@ -38,6 +38,8 @@ def check_domain(text: str) -> str:
         name = parse_name(text)
     except ValueError as error:
         raise ConfigError(f"--cluster-domain: {error} (allowed: a name such as cluster.local)") from error
+    if name.endswith(b"\4arpa\0"):
+        raise ConfigError(f"--cluster-domain: {text[:80]!r} is where the names of addresses are")
     if len(name) == 1 or len(name) > LONGEST_DOMAIN:
         raise ConfigError(f"--cluster-domain: {text[:80]!r} has to have 1 to {LONGEST_DOMAIN - 2} characters")
     return text
@@ -69,9 +71,7 @@ def read_resolv_conf(text: str, file: str) -> tuple[Server, ...]:
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 2 and words[0] == "nameserver":
-            host, _, zone = words[1].partition("%")
-            del zone
-            found[Server(check_address(host, f"{file}: nameserver"))] = None
+            found[Server(check_address(words[1], f"{file}: nameserver"))] = None
     return tuple(found)[:MOST_SERVERS]
 
 

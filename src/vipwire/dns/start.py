@@ -1,13 +1,14 @@
 """From the flags of `vipwire dns` to a running server: everything that they name is checked and opened here."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from vipwire.app import log
 from vipwire.app.config_sections import Logging
-from vipwire.dns.run import Feed, run_dns
+from vipwire.dns.run import Emit, Feed, run_dns
 from vipwire.dns.settings import (
     Settings,
     check_address,
@@ -20,6 +21,10 @@ from vipwire.dns.upstream import Server
 from vipwire.dns.watch import DnsSource, manifest_source
 from vipwire.errors import ConfigError
 from vipwire.kube.access import load_access
+from vipwire.kube.manifest import ManifestSource
+
+LOOK: Final = 1.0
+"""How often it is looked how the contact to the source is, in seconds."""
 
 
 def start(flags: Mapping[str, Any]) -> None:
@@ -62,10 +67,29 @@ def _servers(given: tuple[str, ...], resolv_conf: str) -> tuple[Server, ...]:
 
 
 def _feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ...]) -> Feed:
-    if not manifests:
-        return DnsSource(load_access(kubeconfig, master)).run
-    if kubeconfig or master:
+    if manifests and (kubeconfig or master):
         raise ConfigError(
             "--manifests: takes the place of an API server; --kubeconfig and --master do not go with it"
         )
-    return manifest_source(manifests).run
+    source = manifest_source(manifests) if manifests else DnsSource(load_access(kubeconfig, master))
+
+    async def feed(emit: Emit) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(source.run(emit), name="source")
+            tasks.create_task(_tell_contact(source), name="contact")
+
+    return feed
+
+
+async def _tell_contact(source: DnsSource | ManifestSource) -> None:
+    """Say when the contact to the source is lost, for another reason than before, or there again."""
+    told: dict[str, str] = {}
+    while True:
+        for health in source.health():
+            if health.error != told.get(health.resource, ""):
+                told[health.resource] = health.error
+                if health.error:
+                    log.warning("cannot follow", resource=health.resource, error=health.error)
+                else:
+                    log.info("followed again", resource=health.resource)
+        await asyncio.sleep(LOOK)
