@@ -54,7 +54,9 @@ INTERVAL = 0.3 if kernel.inside() else 0.02
 
 LEGACY = tuple(mode for mode in IPTABLES if mode.variant == "legacy")
 MODES = (*IPVS, *LEGACY, *USERSPACE) if kernel.inside() else (*NFTABLES, *IPTABLES, *USERSPACE)
-PAIRS = [pair for pair in itertools.permutations(MODES, 2) if not kernel.inside() or set(pair) & set(IPVS)]
+PAIRS = [
+    pair for pair in itertools.permutations(MODES, 2) if not kernel.inside() or any(mode in IPVS for mode in pair)
+]
 TRACES: Mapping[str, str] = {
     "nftables": r"table ip6? vipwire",
     "iptables": r":KUBE-(SVC|SEP|EXT|PROXY-CANARY)\S*",
