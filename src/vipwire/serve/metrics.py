@@ -48,6 +48,7 @@ class Metrics:
         self._programming()
         self._of_modes()
         self._own()
+        self._about_the_mode()
         self.counted = ServiceMetrics()
         self.registry.register(self.counted)
         self._process(version, features or {})
@@ -150,18 +151,6 @@ class Metrics:
         self.object_problems = self._gauge(
             "object_problems", "Problems of objects, by kind", ("kind",), prefix="vipwire"
         )
-        self.proxy_mode = self._gauge(
-            "proxy_mode",
-            "The mode that runs and the one that was configured; they differ after a fallback",
-            ("mode", "configured"),
-            prefix="vipwire",
-        )
-        self.leftovers_removed_total = self._counter(
-            "leftovers_removed_total",
-            "Things that another mode, or kube-proxy in one, had left and that were removed",
-            ("mode", "ip_family"),
-            prefix="vipwire",
-        )
         self.frontend_conflicts = self._gauge(
             "frontend_conflicts", "Addresses and ports that more than one Service claims", prefix="vipwire"
         )
@@ -196,6 +185,20 @@ class Metrics:
             _FAMILY,
             buckets=_TRANSACTION_BUCKETS,
             registry=self.registry,
+        )
+
+    def _about_the_mode(self) -> None:
+        self.proxy_mode = self._gauge(
+            "proxy_mode",
+            "The mode that runs and the one that was configured; they differ after a fallback",
+            ("mode", "configured"),
+            prefix="vipwire",
+        )
+        self.leftovers_removed_total = self._counter(
+            "leftovers_removed_total",
+            "Things that another mode, or kube-proxy in one, had left and that were removed",
+            ("mode", "ip_family"),
+            prefix="vipwire",
         )
 
     def _process(self, version: str, features: Mapping[str, tuple[str, bool]]) -> None:
