@@ -130,7 +130,7 @@ def kubeconfig(path: Path, server: str, user: Mapping[str, str], **cluster: str)
     return write(path, yaml.safe_dump(content))
 
 
-def test_kubeadms_configuration_with_a_kubeconfig_works_and_another_kubeconfig_waits_for_a_restart(tmp_path: Path) -> None:
+def test_kubeadms_configuration_works_and_another_kubeconfig_waits_for_a_restart(tmp_path: Path) -> None:
     config, token = tmp_path / "config.conf", tmp_path / "token"
     token.write_text("mounted")
 

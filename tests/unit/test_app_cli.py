@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from tests.unit.golden_text import matches_golden
 
 from vipwire.app.config import Config
-from vipwire.app.reloader import Reread
 from vipwire.app.config_file import load_config
+from vipwire.app.reloader import Reread
 from vipwire.cli import main
 from vipwire.errors import UnsupportedError
 

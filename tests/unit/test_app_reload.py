@@ -114,7 +114,7 @@ def test_a_mode_that_the_kernel_forced_is_no_change_and_stays() -> None:
 
 
 def test_what_would_be_invalid_with_what_waits_waits_too() -> None:
-    """Sections of modes that do not run are not judged: what is wrong in the mode of the start is right in another."""
+    """Sections of modes that do not run are not judged: what is wrong in the first mode is right in another."""
     started = replaced(START, "mode", "ipvs")
     wanted = read_config(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables\n"

@@ -31,6 +31,7 @@ from vipwire.plan.plan import (
     FrontendKind,
     HealthCheck,
     Masquerade,
+    RangeKey,
     Reason,
     Reject,
 )
@@ -230,7 +231,7 @@ def test_a_cluster_ip_stays_one_whatever_else_names_it() -> None:
 def test_what_another_service_holds_is_lost_once_and_the_rest_stays() -> None:
     subject = exposed(external_ips=ips("2.2.2.2"))
 
-    def holder(wanted: FrontendKey) -> Any:
+    def holder(wanted: FrontendKey | RangeKey) -> Any:
         return named("older") if wanted.address == ip("2.2.2.2") else None
 
     plan = plan_service(node_plan(), subject, BOTH, holder)

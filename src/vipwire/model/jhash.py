@@ -1,6 +1,7 @@
 """The kernel's jhash, with which rules deal clients to slots: to tell beforehand which slot a client gets.
 
-Bob Jenkins' lookup3 as in include/linux/jhash.h, scaled to a number of slots as net/netfilter/nft_hash.c and xt_cluster.c do.
+Bob Jenkins' lookup3 as in include/linux/jhash.h, scaled to a number of slots as net/netfilter/nft_hash.c and
+xt_cluster.c do.
 """
 
 import sys
