@@ -18,6 +18,7 @@ from tests.conformance.mode import Mode
 from tests.conformance.packets import Caller, Packets, family_of
 from tests.conformance.proxy import Proxy, until
 from tests.conformance.services import Hosts, LabService
+from tests.kernel.own_network import end_relays
 
 from vipwire.lab import manifests
 from vipwire.lab.cluster import Lab
@@ -92,13 +93,21 @@ class Cluster(Packets):
             self._witness.close()
             try:
                 if self.mode.relays:
-                    self.proxy.vipwire("cleanup")
+                    self._end_relays()
             finally:
                 if not self._borrowed:
                     self.lab.down()
                 self._folder.cleanup()
         assert status == 0, f"vipwire ended with status {status}:\n{log[-4000:]}"
         assert "Traceback" not in log, log
+
+    def _end_relays(self) -> None:
+        """End what outlives the proxy. In a lab that stays, no rule may lead there either, which takes longer."""
+        if self._borrowed:
+            self.proxy.vipwire("cleanup")
+        else:
+            with self.lab.inside(self.node_name):
+                end_relays()
 
     @contextlib.contextmanager
     def beside(self, node: str) -> Iterator["Cluster"]:
