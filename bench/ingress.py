@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.ingress.site import Site, endpoint, endpoint_slice, free_port, ingress, rule, service, site
 
-from vipwire.ingress.run.control import processes
+from vipwire.ingress.run import control
 
 BY_HAND = """global
     nbthread 1
@@ -103,8 +103,8 @@ async def compare(folder: Path, rounds: int, seconds: float) -> dict[str, object
         here.put(service("web"), endpoint_slice("web", pod, [endpoint("127.0.0.1")]))
         here.put(ingress("web", rule("bench.example.com", "/app")))
         await here.settled()
-        listed = await processes(folder / "run" / "master.sock")
-        worker = next(each.pid for each in listed if each.type == "worker")
+        (told,) = await control.ask(here.haproxy.socket, ["show info"])
+        worker = int(told.partition("\nPid: ")[2].split()[0])
         for number in range(rounds + 1):
             for name, port, pid in (("by hand", hand, by_hand), ("vipwire", here.http, worker)):
                 before = busy(pid)

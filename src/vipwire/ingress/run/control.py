@@ -62,12 +62,12 @@ async def _converse(path: Path, commands: Sequence[str]) -> list[str]:
         writer.close()
 
 
-async def _one_answer(path: Path, sent: bytes) -> bytes:
-    """Ask without a prompt, which is another at the master's socket: the end of the answer is that of all."""
+async def _process_list(path: Path) -> bytes:
+    """Read the master's list up to its last heading, of programs, which we have none of."""
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
-        writer.write(sent)
-        return await reader.read()
+        writer.write(b"show proc\n")
+        return await reader.readuntil(b"# programs")
     finally:
         writer.close()
 
@@ -93,8 +93,8 @@ async def processes(path: Path) -> list[Process]:
     """Ask the master for its processes; none when nobody answers."""
     try:
         async with asyncio.timeout(_SECONDS):
-            answer = await _one_answer(path, b"show proc\n")
-    except (OSError, TimeoutError):
+            answer = await _process_list(path)
+    except (OSError, TimeoutError, asyncio.IncompleteReadError):
         return []
     lines = (line.split() for line in answer.decode(errors="replace").splitlines())
     return [
