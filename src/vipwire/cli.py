@@ -32,6 +32,7 @@ _ELSEWHERE: Final = {
     "drain": ("vipwire.inspect.drain", "drain", "Give an endpoint no new connections on this node."),
     "check": ("vipwire.inspect.cli", "check", "Check this machine: kernel, settings, and who else writes rules."),
     "up": ("vipwire.cluster.cli", "up", "Run a cluster for Services on this machine; kubectl talks to it."),
+    "expose": ("vipwire.cluster.cli", "expose", "Make a Service and its endpoints in a running `vipwire up`."),
     "ingress": ("vipwire.ingress.cli", "ingress", "Serve Ingresses with HAProxy: hosts, paths, TLS, cookies."),
     "dns": ("vipwire.dns.cli", "dns", "Answer DNS for the cluster's Services, and forward the rest."),
     "store": ("vipwire.cluster.cli", "store", "Back up and restore the objects of `vipwire up`."),

@@ -62,6 +62,13 @@ def _told_plainly() -> Iterator[None]:
 )
 @click.option("--cluster-domain", default="cluster.local", show_default=True, help="The zone of the Services' names.")
 @click.option(
+    "--load-balancer-range",
+    "load_balancer_ranges",
+    multiple=True,
+    help="CIDR of addresses for LoadBalancer Services; may be given again.",
+)
+@click.option("--announce-interface", default="", help="Where they are announced to neighbours: ARP and NDP.")
+@click.option(
     "--exec-probes", is_flag=True, help="Run the commands of readiness probes, as the user of this process."
 )
 def up(**flags: Any) -> None:
@@ -87,6 +94,32 @@ def up(**flags: Any) -> None:
             click.echo(f"try: kubectl --kubeconfig {kubeconfig} get namespaces")
 
         asyncio.run(run(setting, ready))
+
+
+@click.command()
+@_FOLDER
+@click.argument("name")
+@click.option("--port", type=click.IntRange(1, 65535), required=True, help="The Service's port.")
+@click.option("--to", "targets", required=True, help="Where it leads: ADDRESS:PORT, several separated by commas.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="The Service's namespace.")
+@click.option("--type", "kind", type=click.Choice(["ClusterIP", "NodePort", "LoadBalancer"]), default="ClusterIP")
+@click.option("--protocol", type=click.Choice(["TCP", "UDP", "SCTP"]), default="TCP", show_default=True)
+@click.option("--check", default="", help="Health check of each target: tcp, or http:/path. None if not given.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="In place of the data directory's.")
+def expose(data_dir: Path, kubeconfig: Path | None, name: str, port: int, targets: str, **given: str) -> None:
+    """Make a Service NAME and its endpoints in a running `vipwire up`, in one line; again to change them.
+
+    vipwire expose web --port 80 --to 10.0.0.5:8080,10.0.0.6:8080 --check http:/healthz
+    """
+    from vipwire.cluster import expose as exposing  # noqa: PLC0415  # not for --help
+
+    with _told_plainly():
+        found = exposing.read_targets(targets)
+        rest = (given["kind"], given["protocol"], given["check"])
+        wanted = exposing.Wanted(name, given["namespace"], port, found, *rest)
+        made = asyncio.run(exposing.expose(kubeconfig or data_dir / "admin.kubeconfig", wanted))
+        for line in exposing.told(made):
+            click.echo(line)
 
 
 @click.group()

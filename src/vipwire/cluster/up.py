@@ -18,13 +18,16 @@ from aiohttp import web
 from vipwire.app.config import Config
 from vipwire.app.wiring import run_beside
 from vipwire.cluster.access import Access, load_tokens, write_kubeconfigs
+from vipwire.cluster.announce import announce
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Options, Registry
 from vipwire.cluster.api.server import ApiServer
 from vipwire.cluster.ca import Authority
+from vipwire.cluster.controllers.balancers import Balancers
 from vipwire.cluster.controllers.endpoint_controller import EndpointController
+from vipwire.cluster.controllers.ranges import Network
 from vipwire.cluster.controllers.wiring import Ranges, hooks, make_first_cidr
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.cluster.probes import Probes
@@ -61,6 +64,8 @@ class Setting:
     proxy: Config | None = None
     dns: DnsSettings | None = None
     exec_probes: bool = False
+    balancers: tuple[Network, ...] = ()
+    announce: str = ""
 
     def told(self) -> Iterator[str]:
         """Say in lines what runs besides the API server."""
@@ -100,6 +105,10 @@ def _parts(setting: Setting, registry: Registry) -> Iterator[Awaitable[None]]:
     yield GarbageCollector(registry).run()
     yield EndpointController(registry).run()
     yield Probes(registry, commands=setting.exec_probes).run()
+    if setting.balancers:
+        yield Balancers(registry, setting.balancers).run()
+    if setting.announce:
+        yield announce(registry, setting.announce)
     if setting.proxy is not None:
         yield run_beside(setting.proxy, StoreSource(registry.store, setting.node))
     if setting.dns is not None:

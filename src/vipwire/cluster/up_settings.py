@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from vipwire.app.config import Config
 from vipwire.app.flags import build_config, parse_flags
-from vipwire.cluster.controllers.ranges import Range, port_range
+from vipwire.cluster.controllers.ranges import Network, Range, port_range
 from vipwire.cluster.controllers.wiring import Ranges
 from vipwire.cluster.up import Setting
 from vipwire.dns.settings import Settings as DnsSettings
@@ -34,20 +34,25 @@ def read_setting(flags: Mapping[str, Any]) -> Setting:
         proxy=_proxy(flags["proxy_mode"], node) if flags["proxy"] else None,
         dns=_dns(flags) if flags["dns"] else None,
         exec_probes=flags["exec_probes"],
+        balancers=tuple(_network(text, "--load-balancer-range") for text in flags["load_balancer_ranges"]),
+        announce=flags["announce_interface"],
     )
 
 
 def read_cidrs(text: str) -> tuple[str, ...]:
     """Read CIDRs, one or one of each family."""
-    flag, found = "--service-cluster-ip-range", []
-    for part in text.split(","):
-        try:
-            found.append(ipaddress.ip_network(part.strip()))
-        except ValueError as error:
-            raise ConfigError(f"{flag}: {error} (allowed: a CIDR, or an IPv4 and an IPv6 one)") from None
+    flag = "--service-cluster-ip-range"
+    found = [_network(part, flag) for part in text.split(",")]
     if len({network.version for network in found}) < len(found):
         raise ConfigError(f"{flag}: {text!r} has more than one CIDR of a family")
     return tuple(map(str, found))
+
+
+def _network(text: str, flag: str) -> Network:
+    try:
+        return ipaddress.ip_network(text.strip())
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {error} (allowed: a CIDR such as 10.96.0.0/16 or fd00::/112)") from None
 
 
 def read_ports(text: str) -> Range:

@@ -1,0 +1,181 @@
+"""LoadBalancer addresses on the link: neighbours learn that this machine has them, and are answered when they ask.
+
+    IPv4   gratuitous ARP (RFC 5227): a request and a reply that name the address; replies to requests for it
+    IPv6   an unsolicited neighbour advertisement with the override flag to all nodes (RFC 4861 7.2.6); advertisements
+           to who solicits, which come to the address's solicited-node group
+
+The kernel would do this for addresses of its own. These are none: no interface has them, and packets for them are
+translated before routing. So they are answered here, from raw sockets, which needs CAP_NET_RAW. New ones are told
+three times, a second apart: the first may be lost while a switch learns.
+"""
+
+import asyncio
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from vipwire.cluster.api.kinds.service import SERVICES
+from vipwire.cluster.api.object import decoded
+from vipwire.cluster.api.registry import Registry
+from vipwire.cluster.controllers.balancers import held, is_ours
+from vipwire.cluster.controllers.feed import Feed
+from vipwire.errors import ConfigError
+
+TIMES: Final = 3
+_ETH_ARP: Final = 0x0806
+_EVERYBODY: Final = b"\xff" * 6
+_ALL_NODES: Final = "ff02::1"
+_SOLICITATION, _ADVERTISEMENT = 135, 136
+_SOLICITED, _OVERRIDE = 0x40000000, 0x20000000
+_ICMP6_FILTER: Final = 1
+
+
+def arp(operation: int, hardware: bytes, address: bytes, to: bytes, to_address: bytes) -> bytes:
+    """Write an Ethernet frame with an ARP message: operation 1 asks, 2 answers (RFC 826)."""
+    head = to + hardware + struct.pack("!H", _ETH_ARP)
+    target = bytes(6) if operation == 1 else to
+    return head + struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) + hardware + address + target + to_address
+
+
+def asked_by_arp(frame: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Read who asks for which address: its hardware address, its address, the wanted one; None for other frames."""
+    if len(frame) < 42 or frame[12:14] != b"\x08\x06" or frame[20:22] != b"\0\1":
+        return None
+    return frame[22:28], frame[28:32], frame[38:42]
+
+
+def advertisement(address: bytes, hardware: bytes, *, solicited: bool) -> bytes:
+    """Write a neighbour advertisement; the kernel fills in the checksum."""
+    flags = _OVERRIDE | (_SOLICITED if solicited else 0)
+    return struct.pack("!BBHI", _ADVERTISEMENT, 0, 0, flags) + address + b"\x02\x01" + hardware
+
+
+def solicited_group(address: bytes) -> bytes:
+    """Name the group that who asks for an address asks in: ff02::1:ffXX:XXXX (RFC 4291 2.7.1)."""
+    return bytes.fromhex("ff0200000000000000000001ff") + address[13:]
+
+
+class Announcer:
+    """Speaks for addresses on one interface. Raise ConfigError if it cannot."""
+
+    def __init__(self, interface: str) -> None:
+        self._interface = interface
+        self._addresses: frozenset[bytes] = frozenset()
+        try:
+            self._index = socket.if_nametoindex(interface)
+            self._arp = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_ARP))
+            self._arp.bind((interface, _ETH_ARP))
+            self._icmp = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+        except OSError as error:
+            raise ConfigError(f"--announce-interface {interface}: {error.strerror or error}") from error
+        self._hardware: bytes = self._arp.getsockname()[4]
+        self._prepare()
+
+    def _prepare(self) -> None:
+        passed = bytearray(b"\xff" * 32)  # a bit set is a type that is not wanted
+        passed[_SOLICITATION // 8] &= ~(1 << _SOLICITATION % 8) & 0xFF
+        # The filter's words are in the machine's order, its bits counted within them: little-endian fits bytes.
+        self._icmp.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, bytes(passed))
+        for option in (socket.IPV6_MULTICAST_HOPS, socket.IPV6_UNICAST_HOPS):
+            self._icmp.setsockopt(socket.IPPROTO_IPV6, option, 255)  # others are refused (RFC 4861 7.1.2)
+        self._icmp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, self._index)
+        self._icmp.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._interface.encode())
+        for each in (self._arp, self._icmp):
+            each.settimeout(0)
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """What it hears with."""
+        return self._arp, self._icmp
+
+    def close(self) -> None:
+        """Fall silent."""
+        self._arp.close()
+        self._icmp.close()
+
+    def listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Answer from now on who asks."""
+        loop.add_reader(self._arp, self._hear_arp)
+        loop.add_reader(self._icmp, self._hear_solicitation)
+
+    def speak_for(self, addresses: Iterable[str]) -> frozenset[bytes]:
+        """Take on addresses, in place of those before; give those that are new."""
+        wanted = frozenset(ipaddress.ip_address(text).packed for text in addresses)
+        for address in self._addresses ^ wanted:
+            if len(address) == 16:
+                join = address in wanted
+                option = socket.IPV6_JOIN_GROUP if join else socket.IPV6_LEAVE_GROUP
+                group = solicited_group(address) + struct.pack("@I", self._index)
+                self._join(option, group)
+        new, self._addresses = wanted - self._addresses, wanted
+        return new
+
+    def _join(self, option: int, group: bytes) -> None:
+        try:
+            self._icmp.setsockopt(socket.IPPROTO_IPV6, option, group)
+        except OSError:  # two addresses may share a group
+            return
+
+    def tell(self, addresses: Iterable[bytes]) -> None:
+        """Tell all neighbours of addresses that are still ours."""
+        for address in self._addresses.intersection(addresses):
+            if len(address) == 4:
+                for operation in (1, 2):
+                    self._send(arp(operation, self._hardware, address, _EVERYBODY, address))
+            else:
+                self._advertise(address, _ALL_NODES, solicited=False)
+
+    def _hear_arp(self) -> None:
+        try:
+            asked = asked_by_arp(self._arp.recv(2048))
+        except OSError:
+            return
+        if asked is not None and asked[2] in self._addresses and asked[1] != asked[2]:
+            self._send(arp(2, self._hardware, asked[2], asked[0], asked[1]))
+
+    def _hear_solicitation(self) -> None:
+        try:
+            message, sender = self._icmp.recvfrom(2048)
+        except OSError:
+            return
+        if len(message) < 24 or message[0] != _SOLICITATION or message[8:24] not in self._addresses:
+            return
+        host = sender[0].partition("%")[0]
+        nobody = host == "::"  # a machine that looks whether it may have the address: RFC 4862 5.4
+        self._advertise(message[8:24], _ALL_NODES if nobody else host, solicited=not nobody)
+
+    def _advertise(self, address: bytes, to: str, *, solicited: bool) -> None:
+        try:
+            self._icmp.sendto(advertisement(address, self._hardware, solicited=solicited), (to, 0, 0, self._index))
+        except OSError:  # the link is down, or has no address of its own yet: it is told again
+            return
+
+    def _send(self, frame: bytes) -> None:
+        try:
+            self._arp.send(frame)
+        except OSError:  # the link is down
+            return
+
+
+async def announce(registry: Registry, interface: str) -> None:
+    """Announce the addresses of a registry's LoadBalancer Services until cancelled."""
+    announcer, feed, loop = Announcer(interface), Feed(registry.store, (SERVICES,)), asyncio.get_running_loop()
+    announcer.listen(loop)
+    pending: set[asyncio.TimerHandle] = set()
+    try:
+        while True:
+            feed.look()
+            services = (decoded(record) for record in registry.store.scan(SERVICES.id))
+            new = announcer.speak_for([each for value in services if is_ours(value) for each in held(value)])
+            for seconds in range(TIMES if new else 0):
+                pending.add(loop.call_later(seconds, announcer.tell, new))
+            pending = {each for each in pending if each.when() > loop.time() - 1}
+            await feed.wait()
+    finally:
+        for each in pending:
+            each.cancel()
+        for watched in announcer.sockets:
+            loop.remove_reader(watched)
+        announcer.close()

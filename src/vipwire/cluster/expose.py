@@ -1,0 +1,193 @@
+"""`vipwire expose`: a Service and its endpoints in one line, against the API server of a running `vipwire up`.
+
+The endpoints are EndpointSlices that belong to the Service by label, one for each family and port; or, with a check,
+Pods with a readiness probe, that the Service selects. Everything is applied: the same line again changes nothing, and
+another one changes what is other.
+"""
+
+import ipaddress
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from vipwire.errors import ConfigError, VipwireError
+from vipwire.kube.access import load_access
+from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, Payload, describe
+
+Object: TypeAlias = dict[str, Any]
+Query: TypeAlias = tuple[tuple[str, str], ...]
+MANAGER: Final = "vipwire-expose"
+TIMEOUT: Final = 30.0
+LABEL: Final = "vipwire.io/exposed"
+_NAME: Final = re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where connections go."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be exposed. `check` is "", "tcp" or "http:/path"."""
+
+    name: str
+    namespace: str
+    port: int
+    targets: tuple[Target, ...]
+    type: str = "ClusterIP"
+    protocol: str = "TCP"
+    check: str = ""
+
+
+def read_targets(text: str) -> tuple[Target, ...]:
+    """Read `10.0.0.5:8080,[fd00::5]:8080`; raise ConfigError."""
+    return tuple(_target(part.strip()) for part in text.split(","))
+
+
+def _target(text: str) -> Target:
+    host, _, port = text.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+        sound = port.isdecimal() and 0 < int(port) < 65536 and (address.version == 6) == host.startswith("[")
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ConfigError(f"--to: {text!r} is no target (allowed: 10.0.0.5:8080 or [fd00::5]:8080)")
+    if address.is_loopback or address.is_unspecified or address.is_multicast or address.is_link_local:
+        raise ConfigError(f"--to: {address} cannot be an endpoint: other machines and Pods mean another one by it")
+    return Target(str(address), int(port))
+
+
+def objects(wanted: Wanted) -> Iterator[tuple[str, Object]]:
+    """Write the objects with their paths. Raise ConfigError for what cannot be."""
+    if not _NAME.fullmatch(wanted.name):
+        raise ConfigError(f"{wanted.name!r} is no name for a Service (allowed: lower-case letters, digits and -)")
+    families = tuple(dict.fromkeys(_family(target) for target in wanted.targets))
+    base = f"/api/v1/namespaces/{wanted.namespace}"
+    yield f"{base}/services/{wanted.name}", _service(wanted, families)
+    if not wanted.check:
+        yield from _slices(wanted)
+        return
+    if len({target.port for target in wanted.targets}) > 1:
+        raise ConfigError("--to: with --check all targets have to have the same port")
+    for number, target in enumerate(wanted.targets, 1):
+        yield f"{base}/pods/{wanted.name}-{number}", _pod(wanted, target, f"{wanted.name}-{number}")
+
+
+def _family(target: Target) -> str:
+    return f"IPv{ipaddress.ip_address(target.address).version}"
+
+
+def _service(wanted: Wanted, families: tuple[str, ...]) -> Object:
+    port = {"port": wanted.port, "protocol": wanted.protocol, "targetPort": wanted.targets[0].port}
+    spec: Object = {"type": wanted.type, "ports": [port]}
+    if wanted.check:
+        spec["selector"] = {LABEL: wanted.name}
+    spec |= {
+        "ipFamilies": list(families),
+        "ipFamilyPolicy": "RequireDualStack" if len(families) > 1 else "SingleStack",
+    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": wanted.name}, "spec": spec}
+
+
+def _slices(wanted: Wanted) -> Iterator[tuple[str, Object]]:
+    groups: dict[tuple[str, int], list[str]] = {}
+    for target in wanted.targets:
+        groups.setdefault((_family(target), target.port), []).append(target.address)
+    for (family, port), addresses in groups.items():
+        name = f"{wanted.name}-{family.lower()}-{port}"
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{wanted.namespace}/endpointslices/{name}"
+        labels = {"kubernetes.io/service-name": wanted.name, LABEL: wanted.name}
+        yield (
+            path,
+            {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"name": name, "labels": labels},
+                "addressType": family,
+                "endpoints": [
+                    {"addresses": [each], "conditions": {"ready": True}} for each in dict.fromkeys(addresses)
+                ],
+                "ports": [{"name": "", "port": port, "protocol": wanted.protocol}],
+            },
+        )
+
+
+def _pod(wanted: Wanted, target: Target, name: str) -> Object:
+    kind, _, path = wanted.check.partition(":")
+    action: Object = {"tcpSocket": {"port": target.port}}
+    if kind == "http":
+        action = {"httpGet": {"port": target.port, "path": path or "/"}}
+    elif wanted.check != "tcp":
+        raise ConfigError(f"--check: {wanted.check!r} is not known (allowed: tcp, http:/path)")
+    port = {"containerPort": target.port, "protocol": wanted.protocol}
+    container = {
+        "name": "workload",
+        "image": "none",
+        "ports": [port],
+        "readinessProbe": action | {"periodSeconds": 2},
+    }
+    meta = {"name": name, "labels": {LABEL: wanted.name}, "annotations": {"vipwire.io/address": target.address}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
+
+
+async def expose(kubeconfig: Path, wanted: Wanted) -> Object:
+    """Apply all objects, and delete those of an earlier line that are wanted no more; give the Service.
+
+    Raise VipwireError with the server's words.
+    """
+    made = dict(objects(wanted))
+    async with Connection(load_access(kubeconfig), MANAGER) as connection:
+        applied = [await _apply(connection, path, value) for path, value in made.items()]
+        for folder in _folders(wanted.namespace):
+            found = await _ask(connection, "GET", folder, (("labelSelector", f"{LABEL}={wanted.name}"),))
+            for name in (item["metadata"]["name"] for item in found.get("items") or ()):
+                if f"{folder}/{name}" not in made:
+                    await _ask(connection, "DELETE", f"{folder}/{name}")
+    return applied[0]
+
+
+def told(service: Object) -> Iterator[str]:
+    """Say in lines where a Service is reached."""
+    spec, meta = service["spec"], service["metadata"]
+    for address in spec.get("clusterIPs") or ():
+        host = f"[{address}]" if ":" in address else address
+        yield f"{meta['namespace']}/{meta['name']}: {host}:{spec['ports'][0]['port']}"
+    if node_port := spec["ports"][0].get("nodePort"):
+        yield f"{meta['namespace']}/{meta['name']}: port {node_port} of this machine"
+
+
+def _folders(namespace: str) -> Iterable[str]:
+    return (
+        f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices",
+        f"/api/v1/namespaces/{namespace}/pods",
+    )
+
+
+async def _apply(connection: Connection, path: str, value: Object) -> Object:
+    payload = Payload(json.dumps(value).encode(), "application/apply-patch+yaml")
+    return await _ask(connection, "PATCH", path, (("fieldManager", MANAGER), ("force", "true")), payload)
+
+
+async def _ask(
+    connection: Connection, method: str, path: str, query: Query = (), payload: Payload | None = None
+) -> Object:
+    try:
+        async with connection.request(method, path, query, timeout=TIMEOUT, payload=payload) as response:
+            status, body = response.status, await response.read()
+    except TRANSPORT_ERRORS as error:
+        raise VipwireError(f"the API server does not answer: {describe(error)} (is `vipwire up` running?)") from None
+    try:
+        value: Object = json.loads(body or b"{}")
+    except ValueError:
+        value = {}
+    if status >= 300:
+        raise VipwireError(str(value.get("message") or f"the API server answered {status}"))
+    return value

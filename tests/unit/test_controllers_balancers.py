@@ -1,0 +1,83 @@
+"""LoadBalancer addresses: given, kept, refused, taken back."""
+
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+from tests.unit.cluster_here import SERVICES, Here, service
+from tests.unit.controllers_here import items, play_allocating
+
+from vipwire.cluster.announce import arp, asked_by_arp, solicited_group
+from vipwire.cluster.controllers.balancers import CLASS, Balancers
+
+POOL = (ipaddress.ip_network("192.0.2.0/31"),)
+EVENTS = "/api/v1/namespaces/default/events"
+
+
+async def given(here: Here) -> dict[str, list[str]]:
+    listed = await items(here, SERVICES)
+    found: dict[str, list[str]] = {}
+    for value in listed:
+        entries = value["status"]["loadBalancer"].get("ingress", [])
+        found[value["metadata"]["name"]] = [entry["ip"] for entry in entries]
+    return found
+
+
+def balanced(name: str, **spec: Any) -> dict[str, Any]:
+    return service(name, type="LoadBalancer", ipFamilies=["IPv4"], **spec)
+
+
+def test_addresses_are_given_kept_and_taken_back(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        balancers = Balancers(here.registry, POOL)
+        await here.post(SERVICES, balanced("a"))
+        await here.post(SERVICES, balanced("b", loadBalancerIP="192.0.2.0"))
+        await here.post(SERVICES, balanced("c", loadBalancerClass="example.com/other"))
+        await balancers.step()
+        assert await given(here) == {"a": ["192.0.2.0"], "b": [], "c": []}
+        (event,) = await items(here, EVENTS)
+        assert event["message"] == "spec.loadBalancerIP 192.0.2.0 is another Service's"
+        await here.send("DELETE", f"{SERVICES}/a")
+        await balancers.step()
+        assert await given(here) == {"b": ["192.0.2.0"], "c": []}
+        await Balancers(here.registry, POOL).step()
+        assert (await given(here))["b"] == ["192.0.2.0"]
+        change = {"spec": {"type": "ClusterIP"}}
+        await here.send("PATCH", f"{SERVICES}/b", change, patch="merge-patch+json")
+        await balancers.step()
+        assert (await given(here))["b"] == []
+
+    play_allocating(tmp_path, scenario)
+
+
+def test_none_left_and_none_of_ours(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        balancers = Balancers(here.registry, POOL)
+        for name in ("a", "b", "c"):
+            await here.post(SERVICES, balanced(name, loadBalancerClass=CLASS))
+        await here.post(SERVICES, balanced("d", loadBalancerIP="198.51.100.1"))
+        await balancers.step()
+        assert [len(each) for each in (await given(here)).values()] == [1, 1, 0, 0]
+        assert {event["message"] for event in await items(here, EVENTS)} == {
+            "no address is left for IPv4",
+            "spec.loadBalancerIP 198.51.100.1 is in none of the ranges 192.0.2.0/31",
+        }
+        before = here.store.revision
+        await balancers.step()
+        assert here.store.revision == before
+
+    play_allocating(tmp_path, scenario)
+
+
+def test_arp_is_written_as_it_is_read() -> None:
+    ours, theirs, address, asker = b"\2\0\0\0\0\1", b"\2\0\0\0\0\2", bytes([192, 0, 2, 1]), bytes([192, 0, 2, 9])
+    frame = arp(1, theirs, asker, b"\xff" * 6, address)
+    assert len(frame) == 42
+    assert asked_by_arp(frame) == (theirs, asker, address)
+    assert asked_by_arp(arp(2, ours, address, theirs, asker)) is None
+    assert asked_by_arp(frame[:41]) is None
+
+
+def test_the_group_of_a_solicitation_is_made_of_the_last_three_bytes() -> None:
+    address = ipaddress.ip_address("2001:db8::1234:5678").packed
+    assert ipaddress.ip_address(solicited_group(address)) == ipaddress.ip_address("ff02::1:ff34:5678")

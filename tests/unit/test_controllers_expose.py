@@ -1,0 +1,61 @@
+"""`vipwire expose`: what it makes of its line, and at a running API server."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.unit.cluster_here import SERVICES, USERS, Here
+from tests.unit.controllers_here import PODS, SLICES, items, listed_names, play_allocating
+
+from vipwire.cluster.expose import Target, Wanted, expose, objects, read_targets, told
+from vipwire.errors import ConfigError, VipwireError
+
+TWO = (Target("192.0.2.5", 8080), Target("192.0.2.6", 8080))
+
+
+def test_targets_are_read() -> None:
+    assert read_targets("192.0.2.5:8080, [fd00::5]:81") == (Target("192.0.2.5", 8080), Target("fd00::5", 81))
+
+
+@pytest.mark.parametrize("text", ["", "192.0.2.5", "192.0.2.5:0", "192.0.2.5:http", "fd00::5:80", "127.0.0.1:80"])
+def test_wrong_targets_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--to: "):
+        read_targets(text)
+
+
+def test_wrong_names_and_checks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no name for a Service"):
+        list(objects(Wanted("Web", "default", 80, TWO)))
+    with pytest.raises(ConfigError, match="--check: 'ping' is not known"):
+        list(objects(Wanted("web", "default", 80, TWO, check="ping")))
+
+
+def kubeconfig(folder: Path, url: str) -> Path:
+    path = folder / "kubeconfig"
+    value = {
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}],
+        "current-context": "c",
+    }
+    path.write_text(yaml.safe_dump(value))
+    return path
+
+
+def test_one_line_makes_a_service_and_another_changes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(here: Here) -> None:
+        config = kubeconfig(tmp_path, here.url)
+        made = await expose(config, Wanted("web", "default", 80, TWO))
+        assert [line.partition(": ")[2] for line in told(made)] == [f"{made['spec']['clusterIP']}:80"]
+        (found,) = await items(here, SLICES)
+        assert [each["addresses"][0] for each in found["endpoints"]] == ["192.0.2.5", "192.0.2.6"]
+        revision = here.store.revision
+        await expose(config, Wanted("web", "default", 80, TWO))
+        assert here.store.revision == revision
+        await expose(config, Wanted("web", "default", 80, TWO[:1], check="http:/healthz"))
+        assert (await listed_names(here, SLICES), await listed_names(here, PODS)) == ([], ["web-1"])
+        assert (await listed_names(here, SERVICES)) == ["web"]
+        with pytest.raises(VipwireError, match='namespaces "none" not found'):
+            await expose(config, Wanted("web", "none", 80, TWO))
+
+    monkeypatch.setitem(USERS, "nobody", USERS["admin"])  # a client without the header of tests
+    play_allocating(tmp_path, scenario)
