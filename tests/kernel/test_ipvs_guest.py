@@ -12,7 +12,7 @@ from vipwire.backends.ipvs.kernel import IpvsBackend
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 
-pytestmark = [pytest.mark.kernel, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(4000)]  # two boots; see `guests`
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=str)
