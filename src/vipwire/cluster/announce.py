@@ -144,13 +144,15 @@ class Announcer:
             return
         host = sender[0].partition("%")[0]
         nobody = host == "::"  # a machine that looks whether it may have the address: RFC 4862 5.4
-        self._advertise(message[8:24], _ALL_NODES if nobody else host, solicited=not nobody)
+        if nobody or not self._advertise(message[8:24], host, solicited=True):  # there may be no route to it
+            self._advertise(message[8:24], _ALL_NODES, solicited=False)
 
-    def _advertise(self, address: bytes, to: str, *, solicited: bool) -> None:
+    def _advertise(self, address: bytes, to: str, *, solicited: bool) -> bool:
         try:
             self._icmp.sendto(advertisement(address, self._hardware, solicited=solicited), (to, 0, 0, self._index))
         except OSError:  # the link is down, or has no address of its own yet: it is told again
-            return
+            return False
+        return True
 
     def _send(self, frame: bytes) -> None:
         try:

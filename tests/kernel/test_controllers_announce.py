@@ -1,0 +1,97 @@
+"""LoadBalancer addresses on a real link: what a neighbour's table holds, and that it is answered when it asks."""
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from tests.kernel.own_network import own_network, run
+
+from vipwire.cluster.announce import Announcer
+from vipwire.errors import ConfigError
+
+pytestmark = pytest.mark.kernel
+V4, V6 = "192.0.2.77", "2001:db8::77"
+WRONG = "02:00:00:00:00:99"
+
+
+@contextlib.contextmanager
+def neighbour() -> Iterator[str]:
+    """Give this thread a network with the link `near`; yield what runs a command at its other end, `far`."""
+    with own_network(), subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE) as holder:
+        there = f"nsenter -t {holder.pid} -n"
+        try:
+            ours = run("readlink /proc/self/ns/net")
+            while run(f"readlink /proc/{holder.pid}/ns/net") == ours:  # it has yet to move into its own
+                pass
+            run(f"ip link add near type veth peer name far netns {holder.pid}")
+            run("sysctl -qw net.ipv6.conf.near.accept_dad=0")
+            run(f"{there} sysctl -qw net.ipv6.conf.far.accept_dad=0")
+            run("ip link set near up")
+            run(f"{there} ip link set far up")
+            for address in ("192.0.2.9/24", "2001:db8::9/64"):
+                run(f"{there} ip addr add {address} dev far nodad")
+            yield there
+        finally:
+            holder.communicate()
+
+
+def hardware() -> str:
+    return run("ip -br link show near").split()[2]
+
+
+def table(there: str, address: str) -> str:
+    return run(f"{there} ip neigh show {address} dev far")
+
+
+async def until_it_knows(there: str, address: str, what: str) -> None:
+    async with asyncio.timeout(20):
+        while what not in table(there, address):  # noqa: ASYNC110  # the table is another kernel namespace's
+            await asyncio.sleep(0.02)
+
+
+async def ask(there: str, address: str) -> asyncio.subprocess.Process:
+    """Have the neighbour send a datagram, for which it must find out where the address is."""
+    send = f"echo > /dev/udp/{address}/9"
+    return await asyncio.create_subprocess_exec(*there.split(), "bash", "-c", send)
+
+
+@pytest.mark.parametrize("address", [V4, V6])
+def test_a_neighbour_that_knows_another_one_is_told(address: str) -> None:
+    async def scenario(there: str) -> None:
+        with contextlib.closing(Announcer("near")) as announcer:
+            run(f"{there} ip neigh replace {address} lladdr {WRONG} dev far nud stale")
+            assert WRONG in table(there, address)
+            announcer.tell(announcer.speak_for([address]))
+            await until_it_knows(there, address, hardware())
+
+    with neighbour() as there:
+        asyncio.run(scenario(there))
+
+
+@pytest.mark.parametrize("address", [V4, V6])
+def test_a_neighbour_that_asks_is_answered_while_the_address_is_ours(address: str) -> None:
+    async def scenario(there: str) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.closing(Announcer("near")) as announcer:
+            announcer.listen(loop)
+            announcer.speak_for([V4, V6])
+            asking = await ask(there, address)
+            await until_it_knows(there, address, hardware())
+            await asking.wait()
+            run(f"{there} ip neigh flush dev far")
+            announcer.speak_for([])
+            asking = await ask(there, address)
+            await asking.wait()
+            assert hardware() not in table(there, address)
+            for each in announcer.sockets:
+                loop.remove_reader(each)
+
+    with neighbour() as there:
+        asyncio.run(scenario(there))
+
+
+def test_an_interface_that_is_not_there_is_said() -> None:
+    with pytest.raises(ConfigError, match="--announce-interface nowhere: no interface with this name"):
+        Announcer("nowhere")
