@@ -63,7 +63,7 @@ KINDS = ("Exact", "Prefix", "ImplementationSpecific")
 BEGINS = ("    ", "global", "defaults", "resolvers cluster", "userlist users-", "frontend ingress", "backend ")
 WORDS = {
     *("description", "stats", "hard-stop-after", "ssl-default-bind-options", "ssl-server-verify", "log", "nbthread"),
-    *("tune.ssl.default-dh-param", "tune.http.logurilen", "tune.maxrewrite", "tune.bufsize", "maxconn", "mode"),
+    *("tune.ssl.default-dh-param", "tune.http.logurilen", "maxconn", "mode"),
     *("retries", "option", "retry-on", "timeout", "parse-resolv-conf", "hold", "accepted_payload_size", "bind"),
     *("http-request", "http-response", "use_backend", "default_backend", "balance", "hash-type", "cookie", "no"),
     *("dynamic-cookie-key", "http-check", "acl", "stick-table", "default-server", "server", "user"),

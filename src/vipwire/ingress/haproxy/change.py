@@ -16,8 +16,8 @@ from vipwire.ingress.plan.sites import Server
 from vipwire.model.net import format_address
 
 MOST_COMMANDS = 20_000
-LONGEST_PAYLOAD = 15_000
-"""Bytes that a command may have (half of tune.bufsize); a longer certificate needs a reload."""
+LONGEST_PAYLOAD = 12_000
+"""Bytes that a command may have, of the 16 KiB of HAProxy's buffers; a longer certificate needs a reload."""
 
 
 @dataclass(frozen=True, slots=True)

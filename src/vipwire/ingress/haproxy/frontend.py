@@ -41,8 +41,6 @@ def _global(layout: Layout, mark: str) -> Iterator[str]:
     yield line("ssl-server-verify none")
     yield line("tune.ssl.default-dh-param 2048")
     yield line("tune.http.logurilen 4096")
-    yield line("tune.maxrewrite 8192")
-    yield line("tune.bufsize 32768")
     if layout.threads:
         yield line("nbthread {}", plain(layout.threads))
     if layout.connections:
@@ -114,8 +112,7 @@ def _site(layout: Layout) -> Iterator[str]:
     yield line("http-request set-var(txn.path) path")
     if layout.access_log:
         yield line("http-request set-var(txn.method) method")
-    yield line("http-request set-header X-Forwarded-Proto https if {{ ssl_fc }}")
-    yield line("http-request set-header X-Forwarded-Proto http unless {{ ssl_fc }}")
+    yield line("http-request set-header X-Forwarded-Proto %[ssl_fc,iif(https,http)]")
     yield line("http-request set-header X-Forwarded-Host %[req.hdr(host)]")
     yield line("http-request disable-l7-retry unless {{ method GET HEAD OPTIONS }}")
     yield line(f"http-request set-var(txn.site) var(txn.host),map_str({sites})")

@@ -21,6 +21,8 @@ from vipwire.ingress.run.process import Haproxy, Refused
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.state.event import Event
 
+START = "start"
+"""The reason of the first configuration, and of that after HAProxy's death."""
 _ATTEMPTS = 50
 _REPLAN = 60.0
 """Seconds after which all is planned again without a change: certificates expire."""
@@ -137,7 +139,7 @@ class Controller:
     def _change(self) -> Change:
         live = self._live
         if live is None:
-            return Change(reason="start")
+            return Change(reason=START)
         return difference(live, self.desired.made(live.layout.folder))
 
     def _adopt_commands(self, change: Change, began: float) -> None:

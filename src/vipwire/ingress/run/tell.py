@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from vipwire.app import log
-from vipwire.ingress.run.controller import Done
+from vipwire.ingress.run.controller import START, Done
 from vipwire.ingress.watch.objects import Ingress
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.events import EventRecorder, EventType, Subject
@@ -47,7 +47,8 @@ class Teller:
         if done.failure:
             log.error("HAProxy refuses the configuration; the last good one stays", error=done.failure[:1000])
         elif done.reload:
-            log.info("HAProxy reloaded", reason=done.reload, seconds=done.seconds)
+            what = "HAProxy started" if done.reload == START else "HAProxy reloaded"
+            log.info(what, reason=done.reload, seconds=done.seconds)
         else:
             log.info("HAProxy changed", commands=done.commands, seconds=done.seconds)
 
