@@ -37,11 +37,13 @@ class TablePart:
     def lines(self, table: str) -> Iterator[str]:
         """Write it as iptables-restore reads it."""
         yield f"*{table}"
-        # The tools keep chains sorted: in this order each goes to the end, which saves a quarter of a large load.
-        for chain in sorted((*self.chains, *self.emptied, *self.gone)):
+        # The tools keep chains sorted: in this order each goes to the end, which saves a quarter of a large load, and
+        # is found near the one before.
+        chains = sorted((*self.chains, *self.emptied, *self.gone))
+        for chain in chains:
             yield f":{chain} - [0:0]"
-        for chain, rules in self.chains.items():
-            for rule in rules:
+        for chain in chains:
+            for rule in self.chains.get(chain, ()):
                 yield f"-A {chain} {rule}"
         yield from self.jumps
         for chain in self.gone:
