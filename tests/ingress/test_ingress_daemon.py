@@ -202,7 +202,7 @@ def test_render_writes_what_haproxy_takes_and_tells_of_problems(tmp_path: Path) 
     write(manifests, *objects(8080), ingress("web", rule("a.example.com", "/"), rule("B!", "/")))
     command = (*COMMAND, "render", "--manifests", str(manifests), "--run-dir", str(tmp_path / "run"))
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert "server s1 127.0.0.1:8080 weight 128\n" in printed.stdout
+    assert "server s1 127.0.0.1:8080 weight 16\n" in printed.stdout
     assert "Ingress default/web: spec.rules[1].host: 'B!' is no host" in printed.stderr
     subprocess.run((*command, "--output-dir", str(output)), capture_output=True, check=True, timeout=60)
     checked = subprocess.run(("haproxy", "-c", "-f", str(output / "haproxy.cfg")), capture_output=True, check=False)

@@ -169,3 +169,20 @@ def test_one_family_serves_so_that_no_pod_counts_twice() -> None:
 
 def test_an_endpoint_in_two_slices_is_one_server() -> None:
     assert len(addresses(slice_of(READY), slice_of(DRAINING))) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        ("", [16, 16]),
+        ('{"10.0.0.1": 3}', [48, 16]),
+        ('{"10.0.0.1": 100, "10.0.0.2": 50}', [200, 100]),
+        ('{"10.0.0.2": 0}', [16, 0]),
+        ('{"10.0.0.1": 101, "x": 1, "10.0.0.2": true}', [16, 16]),
+        ("[1]", [16, 16]),
+        ("{", [16, 16]),
+    ],
+)
+def test_weights_of_the_service_apply(text: str, weights: list[int]) -> None:
+    web = Service(WEB, annotations=MappingProxyType({"vipwire.io/weights": text}))
+    assert [server.weight for server in servers_of(pool(), web, [slice_of(READY, READY)])] == weights

@@ -3,13 +3,23 @@
 Ready ones do. One that is going while it still serves drains: whoever is bound to it by a cookie goes on. Where none
 is ready, those that are going are used all the same (KEP-1669). One family is used, or a dual-stack Pod would count
 twice: that of the Service, else IPv4.
+
+Weights are those of the Service's annotation `vipwire.io/weights` ('{"10.0.1.5": 3}', 0 to 100, 1 where absent; 0
+drains), as `vipwire proxy` takes them. HAProxy's go up to 256, and its hashes want more than a few.
 """
 
+import json
 from collections.abc import Iterable
+from functools import lru_cache
 
 from vipwire.ingress.plan.sites import Pool, Server
 from vipwire.ingress.watch.objects import Endpoint, Service, Slice, Usability
-from vipwire.model.net import Address, Family
+from vipwire.model.net import Address, Family, parse_address
+
+WEIGHTS = "vipwire.io/weights"
+HEAVIEST = 100
+MOST, UNIT = 256, 16
+"""HAProxy's heaviest server, and what a weight of 1 is as long as the others fit."""
 
 
 def servers_of(pool: Pool, service: Service | None, slices: Iterable[Slice]) -> tuple[Server, ...]:
@@ -26,10 +36,31 @@ def servers_of(pool: Pool, service: Service | None, slices: Iterable[Slice]) -> 
                 key = endpoint.address, port
                 if key not in found or endpoint.use is Usability.READY:
                     found[key] = endpoint
+    weights = weights_of(service.annotations.get(WEIGHTS, "")) if service else {}
+    unit = MOST // max(UNIT, *weights.values()) if weights else UNIT
     none_ready = not any(endpoint.use is Usability.READY for endpoint in found.values())
     return tuple(
-        Server(_as_ready(found[key]) if none_ready else found[key], key[1]) for key in sorted(found, key=_order)
+        Server(_as_ready(found[key]) if none_ready else found[key], key[1], unit * weights.get(key[0], 1))
+        for key in sorted(found, key=_order)
     )
+
+
+@lru_cache(maxsize=1024)
+def weights_of(text: str) -> dict[Address, int]:
+    """Read the annotation; entries that are none count as absent, of which the proxy's plan tells."""
+    try:
+        given = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    found: dict[Address, int] = {}
+    for key, value in given.items() if isinstance(given, dict) else ():
+        try:
+            address = parse_address(key)
+        except ValueError:
+            continue
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= HEAVIEST:
+            found[address] = value
+    return found
 
 
 def _order(key: tuple[Address, int]) -> tuple[bytes, int]:

@@ -87,4 +87,4 @@ class Server:
 
     endpoint: Endpoint
     port: int
-    weight: int = 128
+    weight: int = 16
