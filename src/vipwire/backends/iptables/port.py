@@ -17,7 +17,6 @@ from vipwire.backends.iptables.rules import (
     comment,
     counted,
     from_pod,
-    host,
     refuse,
     remember,
     rule,
