@@ -80,7 +80,9 @@ async def follow(monitor: asyncio.subprocess.Process, address: str) -> None:
 
 async def changes(client: Client, count: int, services: int) -> list[float]:
     """Make Pods ready and unready in turn; give the milliseconds until the kernel has each change."""
-    monitor = await asyncio.create_subprocess_exec("nft", "monitor", stdout=asyncio.subprocess.PIPE, limit=1 << 24)
+    monitor = await asyncio.create_subprocess_exec(
+        "stdbuf", "-oL", "nft", "monitor", stdout=asyncio.subprocess.PIPE, limit=1 << 24
+    )
     took = []
     for number in range(count):
         which = number // 2 % services
