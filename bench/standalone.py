@@ -83,6 +83,7 @@ async def changes(client: Client, count: int, services: int) -> list[float]:
     monitor = await asyncio.create_subprocess_exec(
         "stdbuf", "-oL", "nft", "monitor", stdout=asyncio.subprocess.PIPE, limit=1 << 24
     )
+    await asyncio.sleep(5)  # it reads the whole table before it listens, and does not say when
     took = []
     for number in range(count):
         which = number // 2 % services
