@@ -107,6 +107,7 @@ IPVS = (
         calm="60s",
         watchful="4s",  # under the guest's kernel each takes about a second, and keeps others from running
         alarmed=False,
+        sampled=True,  # a guest has one CPU, some five times slower: all cases take it most of an hour
         plan_only="now and then `explain` sees virtual servers without the servers that packets meet",
         tardy=True,
         flags=("--nodeport-addresses=primary",),  # by default it serves all, as kube-proxy's ipvs mode
