@@ -1,7 +1,7 @@
 """Fixtures of the conformance suite: every test is run for each mode and each family, in a cluster that others share.
 
-Clusters are built when a test first asks for one of these options, and stay until the end of the session: tests tell
-their Services apart by name.
+Clusters are built when a test first asks for one of these options, and stay while tests of their mode are run, one
+mode after the other: tests tell their Services apart by name.
 """
 
 import contextlib
@@ -33,13 +33,29 @@ def pytest_unconfigure() -> None:
     Path(os.environ.pop("XTABLES_LOCKFILE")).unlink(missing_ok=True)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run a mode after the other, behind all other tests but those that wait for guests; leave a sample of some."""
+    if os.environ.get("VIPWIRE_CONFORMANCE") != "whole":
+        _sample(config, items)
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """Say when a test's turn is. The proxies of a mode's clusters take time from whatever is run beside them."""
+    if item.name.startswith("test_in_the_guest"):
+        return len(MODES) + 1
+    mode = (
+        item.callspec.params.get("mode") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    )
+    return len(MODES) - MODES.index(mode) if isinstance(mode, Mode) else 0
+
+
+def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave one case of each test and its sentences for modes that are but sampled: of one family or of the other.
 
     VIPWIRE_CONFORMANCE=whole in the environment leaves all.
     """
-    if os.environ.get("VIPWIRE_CONFORMANCE") == "whole":
-        return
     seen: set[tuple[object, ...]] = set()
     surplus: list[pytest.Item] = []
     for item in items:
@@ -81,7 +97,8 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 
 @pytest.fixture(scope="session")
-def _clusters() -> Iterator[dict[tuple[object, ...], Cluster]]:
+def _clusters(mode: Mode) -> Iterator[dict[tuple[object, ...], Cluster]]:
+    del mode  # those of one mode end before the next one's begin
     if os.geteuid() != 0:
         pytest.fail(
             "the conformance suite makes network namespaces, which needs root: run it with sudo", pytrace=False
