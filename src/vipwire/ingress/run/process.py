@@ -21,7 +21,8 @@ from vipwire.ingress.haproxy.configuration import Configuration
 from vipwire.ingress.run.control import mark_of, processes
 
 _LOOK = 0.02
-_PATIENCE = 60.0
+_PATIENCE, _HEARD = 60.0, 3.0
+"""Seconds for a start; for a reload before it is asked for again."""
 _KEEP = 2
 """Folders of configurations that are kept: the one that runs, and the one before."""
 
@@ -104,25 +105,35 @@ class Haproxy:
                 command, stdin=subprocess.DEVNULL, stderr=messages, start_new_session=True
             )
         self._pid = self._child.pid
-        await self._until(mark)
+        if not await self._answers(mark, _PATIENCE):
+            raise self._refusal()
 
     async def _reload(self, mark: str) -> None:
         if self._messages.exists():
             os.truncate(self._messages, 0)
-        os.kill(self._pid, signal.SIGUSR2)
         self.reloads += 1
-        await self._until(mark)
+        patience = _HEARD
+        while self.running and patience < _PATIENCE / 2:
+            # A master that is still at its last reload does not hear the signal, and nothing tells us so.
+            os.kill(self._pid, signal.SIGUSR2)
+            if await self._answers(mark, patience):
+                return
+            patience *= 2
+        raise self._refusal()
 
-    async def _until(self, mark: str) -> None:
-        """Wait for the worker that has a configuration."""
+    async def _answers(self, mark: str, seconds: float) -> bool:
+        """Wait for the worker that has a configuration; tell whether it came."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(seconds):
                 while self.running:
                     if self.socket.exists() and await mark_of(self.socket) == mark:
-                        return
+                        return True
                     await asyncio.sleep(_LOOK)
+        return False
+
+    def _refusal(self) -> Refused:
         said = self._messages.read_text(errors="replace") if self._messages.exists() else ""
-        raise Refused(f"it does not start: {_alerts(said) or 'no answer at its socket'}")
+        return Refused(f"it does not start: {_alerts(said) or 'no answer at its socket'}")
 
     async def ended(self) -> None:
         """Wait until the master has ended."""
