@@ -68,8 +68,8 @@ def rivals(pair: Both, packet: Packet) -> bool:
 
 @pytest.mark.xfail(
     strict=False,
-    reason="known faults: a refusal stands before a source range's drop at external IPs; a node port is served or not "
-    "at an address of this node where the plan says otherwise (docs/modes/userspace.md, Known faults)",
+    reason="known faults: a refusal stands before a source range's drop at external IPs; a node port is served "
+    "or not at an address of this node where the plan says otherwise (docs/modes/userspace.md, Known faults)",
 )
 @settings(max_examples=60)
 @given(data=st.data(), pair=pairs)
