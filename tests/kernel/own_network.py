@@ -30,6 +30,8 @@ def own_network() -> Iterator[int]:
         here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             run("ip link set lo up")
+            # A new namespace has this machine's own value; a machine that runs containers forwards.
+            run("sysctl -q -e -w net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0")
             yield here
         finally:
             enter(here)  # wherever the test has left this thread
