@@ -16,7 +16,7 @@ from vipwire.dns import convert, wire
 from vipwire.dns.objects import Kind
 from vipwire.kube.access import Access
 from vipwire.kube.client import ApiSource
-from vipwire.kube.document import Entry, Manifest, file_problem, read_objects
+from vipwire.kube.document import Entry, Manifest, gather
 from vipwire.kube.manifest import ManifestSource
 from vipwire.kube.resource import BROKEN, Reader, Resource, document_name, explain
 from vipwire.kube.watch import ResourceWatch
@@ -52,19 +52,7 @@ def manifest_source(paths: Iterable[Path]) -> ManifestSource:
 
 def read_manifest(text: str, file: str) -> Manifest:
     """Read a file's text; raise DecodeError with the line and column when it does not parse."""
-    entries: list[Entry] = []
-    problems: list[Problem] = []
-    ignored: set[str] = set()
-    for index, item in enumerate(read_objects(text, file)):
-        if isinstance(item, str):
-            problems.append(file_problem(file, f"object {index + 1}", item))
-            continue
-        entry = _entry(item)
-        if entry is None:
-            ignored.add(f"{item['kind']} ({item['apiVersion']})")
-        else:
-            entries.append(entry)
-    return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
+    return gather(text, file, _entry)
 
 
 def _entry(item: dict[str, object]) -> Entry | None:

@@ -9,7 +9,7 @@ out.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -67,24 +67,21 @@ def read_manifest(text: str, file: str) -> Manifest:
 
     A file whose name ends in `.json` is JSON, any other is YAML.
     """
+    return gather(text, file, _entry)
+
+
+def gather(text: str, file: str, entry: Callable[[dict[str, object]], Entry | None]) -> Manifest:
+    """Read a file's text as above, lists unfolded, for whoever reads other kinds; `entry` gives None for the rest."""
     entries, problems, ignored = [], [], set()
     for index, document in enumerate(_parse(text, json_only=file.endswith(".json"))):
         for item in _objects(document, "", 0):
             if isinstance(item, str):
                 problems.append(file_problem(file, f"document {index + 1}", item))
-                continue
-            entry = _entry(item)
-            if entry is None:
-                ignored.add(f"{item.get('kind')} ({item.get('apiVersion')})")
+            elif made := entry(item):
+                entries.append(made)
             else:
-                entries.append(entry)
+                ignored.add(f"{item['kind']} ({item['apiVersion']})")
     return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
-
-
-def read_objects(text: str, file: str) -> Iterator[dict[str, object] | str]:
-    """Yield each object of a file, lists unfolded, or a text that says why there is none; DecodeError as above."""
-    for document in _parse(text, json_only=file.endswith(".json")):
-        yield from _objects(document, "", 0)
 
 
 def file_problem(file: str, place: str, message: str) -> Problem:

@@ -17,7 +17,7 @@ from vipwire.ingress.watch import convert, wire
 from vipwire.ingress.watch.objects import Kind, Slice
 from vipwire.kube.access import Access
 from vipwire.kube.client import ApiSource
-from vipwire.kube.document import Entry, Manifest, file_problem, read_objects
+from vipwire.kube.document import Entry, Manifest, gather
 from vipwire.kube.manifest import ManifestSource
 from vipwire.kube.resource import BROKEN, Resource, document_name, explain
 from vipwire.kube.watch import ResourceWatch
@@ -70,20 +70,12 @@ def manifest_source(paths: Iterable[Path]) -> ManifestSource:
 
 def read_manifest(text: str, file: str) -> Manifest:
     """Read a file's text; raise DecodeError with the line and column when it does not parse."""
-    entries: list[Entry] = []
-    problems: list[Problem] = []
-    ignored: set[str] = set()
-    for index, item in enumerate(read_objects(text, file)):
-        if isinstance(item, str):
-            problems.append(file_problem(file, f"object {index + 1}", item))
-        elif _API_VERSIONS.get(str(item["kind"])) != item["apiVersion"]:
-            ignored.add(f"{item['kind']} ({item['apiVersion']})")
-        else:
-            entries.append(_entry(item))
-    return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
+    return gather(text, file, _entry)
 
 
-def _entry(item: dict[str, object]) -> Entry:
+def _entry(item: dict[str, object]) -> Entry | None:
+    if _API_VERSIONS.get(str(item["kind"])) != item["apiVersion"]:
+        return None
     kind, meta = Kind(item["kind"]), item.get("metadata")
     if kind is not Kind.INGRESS_CLASS and isinstance(meta, dict) and not meta.get("namespace"):
         item = {**item, "metadata": {**meta, "namespace": "default"}}
