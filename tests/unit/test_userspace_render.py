@@ -145,6 +145,19 @@ def test_a_node_port_for_some_sources_is_led_to_and_others_are_dropped() -> None
     assert drop.endswith('--comment "default/web from other sources to the node port" -m tcp --dport 30080 -j DROP')
 
 
+def test_without_endpoints_those_who_may_come_are_refused_before_the_others_are_dropped() -> None:
+    subject = service(load_balancer_ips=(ip("198.18.0.9"),), source_ranges=(cidr("203.0.113.0/24"),))
+    objects = rendered(subject)
+    refuse, drop = (key for key in objects if isinstance(key, Rule) and key.chain == names.PORTALS_DROP)
+    assert refuse.first
+    assert refuse.words.startswith("-s 203.0.113.0/24 -d 198.18.0.9/32 ")
+    assert refuse.words.endswith("-j KUBE-PORTALS-REFUSE")
+    assert not drop.first
+    assert drop.words.startswith("-d 198.18.0.9/32 ")
+    assert drop.words.endswith("-j DROP")
+    assert not [words for words in rules(objects, names.PORTALS_REJECT) if "198.18.0.9" in words]
+
+
 def test_an_address_of_the_node_itself_is_not_refused_where_a_node_port_may_answer() -> None:
     own = (ip("192.168.0.2"),)
     objects = rendered(service(external_ips=own), addresses=own)

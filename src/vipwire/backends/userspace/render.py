@@ -132,13 +132,28 @@ class _Writer:
 
     def _deny(self, frontend: Frontend, dropping: str, rejecting: str) -> None:
         """Write what becomes of those who were not translated, or not to be accepted."""
+        limited = frontend.allowed_sources is not None
         match frontend.action:
             case Reject(reason) if frontend.key.address not in self._plan.own_addresses:
-                self._refuse(frontend, reason.value, rejecting)
+                if limited:
+                    self._refuse_some(frontend, dropping, reason.value)
+                else:
+                    self._refuse(frontend, reason.value, rejecting)
             case Drop(reason):
                 self._turn_down(frontend, dropping, reason.value, "-j DROP")
-            case Forward() if frontend.allowed_sources is not None:
-                self._turn_down(frontend, dropping, f"{OTHER_SOURCES} to the {frontend.kind.value}", "-j DROP")
+            case Forward() if limited:
+                self._drop_others(frontend, dropping)
+
+    def _refuse_some(self, frontend: Frontend, chain: str, why: str) -> None:
+        """Refuse those who may come, ahead of the drop of all others."""
+        key = frontend.key
+        for source in sources(frontend.allowed_sources):
+            words = packet(source, key.address, key.protocol, key.port, f"{frontend.port_name} {why}")
+            self.objects[Rule(FILTER, chain, f"{words} -j {names.REFUSE}", first=True)] = 1
+        self._drop_others(frontend, chain)
+
+    def _drop_others(self, frontend: Frontend, chain: str) -> None:
+        self._turn_down(frontend, chain, f"{OTHER_SOURCES} to the {frontend.kind.value}", "-j DROP")
 
     def _refuse(self, frontend: Frontend, why: str, chain: str = "") -> None:
         default = names.NODEPORT_FILTER if frontend.key.address is None else names.PORTALS_REJECT
