@@ -17,7 +17,6 @@ from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.names import Key, Rules
 from vipwire.backends.iptables.nfacct import read_counter
 from vipwire.backends.iptables.probe import choose_variant, probe
-from vipwire.backends.iptables.rules import LOOPBACK
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.tool import Tool, Variant
 from vipwire.errors import CommitError
@@ -27,6 +26,7 @@ from vipwire.model.service import Service, TrafficPolicy
 from vipwire.plan.frontends import plan_service
 from vipwire.reconcile.counting import Refusal
 from vipwire.reconcile.reconciler import Reconciler
+from vipwire.xtables.words import LOOPBACK
 
 pytestmark = pytest.mark.kernel
 

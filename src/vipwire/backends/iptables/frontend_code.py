@@ -14,9 +14,10 @@ from base64 import b32encode
 from typing import Final
 
 from vipwire.backends.iptables.names import LARGEST_NAME
-from vipwire.backends.iptables.rules import LOCAL_DESTINATION, masked
+from vipwire.backends.iptables.rules import masked
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.plan import FrontendKey
+from vipwire.xtables.words import LOCAL_DESTINATION
 
 _PROTOCOLS: Final = (Protocol.TCP, Protocol.UDP, Protocol.SCTP)
 ANY_PORT: Final = (Protocol.TCP, 0)

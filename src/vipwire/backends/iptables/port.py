@@ -10,19 +10,7 @@ from vipwire.backends.iptables import names
 from vipwire.backends.iptables.choice import choices
 from vipwire.backends.iptables.frontend_code import encode
 from vipwire.backends.iptables.names import CHAIN, ENTRY, FILTER, NAT, Key, Rules, endpoint_chain, port_chains
-from vipwire.backends.iptables.rules import (
-    LOCAL_DESTINATION,
-    LOCAL_SOURCE,
-    LOOPBACK,
-    comment,
-    counted,
-    from_pod,
-    refuse,
-    remember,
-    rule,
-    seen,
-    served,
-)
+from vipwire.backends.iptables.rules import counted, remember, seen
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.skeleton import needs_not_pod_chain
 from vipwire.model.names import ServicePortName
@@ -36,6 +24,16 @@ from vipwire.plan.plan import (
     FrontendKind,
     Masquerade,
     Target,
+)
+from vipwire.xtables.words import (
+    LOCAL_DESTINATION,
+    LOCAL_SOURCE,
+    LOOPBACK,
+    comment,
+    from_pod,
+    refuse,
+    rule,
+    served,
 )
 
 

@@ -18,11 +18,12 @@ from vipwire.backends.iptables import names
 from vipwire.backends.iptables.frontend_code import encode
 from vipwire.backends.iptables.names import ENTRY, FILTER, NAT, Key, Rules
 from vipwire.backends.iptables.port import End, PortWriter, reachable
-from vipwire.backends.iptables.rules import ports, served
+from vipwire.backends.iptables.rules import ports
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.net import Address, format_address
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, RangeFrontend, Target
+from vipwire.xtables.words import served
 
 
 class RangeWriter(PortWriter):

@@ -15,13 +15,13 @@ from vipwire.backends.iptables.frontend_code import ANY_PORT, encode
 from vipwire.backends.iptables.names import ENTRY, FILTER, Key, Rules
 from vipwire.backends.iptables.port import PortWriter
 from vipwire.backends.iptables.ranges import RangeWriter
-from vipwire.backends.iptables.rules import comment, host, rule, served
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, FrontendKey, RangeFrontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
+from vipwire.xtables.words import comment, host, rule, served
 
 
 def render(node: NodePlan, settings: Settings, plan: ServicePlan) -> Rendered[Key, Rules]:

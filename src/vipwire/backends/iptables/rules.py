@@ -1,22 +1,11 @@
-"""The words of rules, exactly as iptables-save prints them: what is written and what is read is then the same text.
+"""The words of rules that only this mode writes, exactly as iptables-save prints them; see `xtables.words`.
 
-iptables-save puts `! -s -d ! -i -p` first, then the matches in the order in which they were given, then the target;
-addresses have their length, marks are hexadecimal, and chances are what the kernel keeps: 31 bits.
+Chances are what the kernel keeps: 31 bits.
 """
 
 from functools import lru_cache
 
-from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
-from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes, PodTraffic
-
-LOCAL_DESTINATION = "-m addrtype --dst-type LOCAL"
-LOCAL_SOURCE = "-m addrtype --src-type LOCAL"
-LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1/128"}
-
-
-def host(address: Address) -> str:
-    """Write one address: `10.0.0.1/32`."""
-    return f"{format_address(address)}/{len(address) * 8}"
+from vipwire.model.net import Address, Family, format_address
 
 
 def masked(family: Family, value: int, mask: int) -> str:
@@ -24,23 +13,6 @@ def masked(family: Family, value: int, mask: int) -> str:
     size = family.bits // 8
     parts = (format_address(Address(number.to_bytes(size))) for number in (value, mask))
     return f"-d {'/'.join(parts)}"
-
-
-def comment(text: str) -> str:
-    """Write a comment; it holds a blank or a slash, so that iptables-save quotes it."""
-    return f'-m comment --comment "{text}"'
-
-
-def rule(*words: str) -> str:
-    """Join the words of a rule that are there."""
-    return " ".join(word for word in words if word)
-
-
-def served(protocol: Protocol, port: int | str, note: str, *matches: str, address: Address | None = None) -> str:
-    """Write the matches of a frontend: `-d 10.0.0.1/32 -p tcp -m comment … -m tcp --dport 80`."""
-    name = protocol.label
-    where = f"-d {host(address)}" if address is not None else ""
-    return rule(where, f"-p {name}", comment(note), *matches, f"-m {name} --dport {port}")
 
 
 def ports(first: int, last: int) -> str:
@@ -74,34 +46,6 @@ def _whole_source(family: Family) -> str:
     return f"--mask {format_address(Address(bytes([255] * (family.bits // 8))))} --rsource"
 
 
-def from_pod(traffic: PodTraffic | None) -> tuple[str, ...]:
-    """Match what comes from a Pod, one alternative each."""
-    match traffic:
-        case PodPrefixes(prefixes):
-            return tuple(f"-s {prefix}" for prefix in prefixes)
-        case PodBridge(interface):
-            return (f"-i {interface}",)
-        case PodInterfaces(prefix):
-            return (f"-i {prefix}+",)
-    return ()
-
-
 def counted(counter: str) -> str:
     """Count packets in an nfacct object; matches always."""
     return f"-m nfacct --nfacct-name {counter}"
-
-
-REFUSALS = {Family.IPV4: "icmp-port-unreachable", Family.IPV6: "icmp6-port-unreachable"}
-
-
-def refuse(family: Family, protocol: Protocol | None) -> str:
-    """Tell the client that nobody answers; for TCP the rule must match `-p tcp`.
-
-    kube-proxy answers TCP with ICMP too, which Linux ignores inside connect(): its clients hear of it a second later.
-    """
-    return f"-j REJECT --reject-with {'tcp-reset' if protocol is Protocol.TCP else REFUSALS[family]}"
-
-
-def in_prefix(prefix: Prefix) -> str:
-    """Match destinations in a prefix; nothing where that is everywhere."""
-    return f"-d {prefix}" if prefix.length else ""

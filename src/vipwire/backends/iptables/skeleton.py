@@ -20,35 +20,35 @@ from typing import Final
 
 from vipwire.backends.iptables import names
 from vipwire.backends.iptables.names import CHAIN, FILTER, JUMP, NAT, ROOT, TABLES, Key, Rules
-from vipwire.backends.iptables.rules import (
-    LOCAL_DESTINATION,
-    LOOPBACK,
-    comment,
-    counted,
-    from_pod,
-    host,
-    in_prefix,
-    refuse,
-    rule,
-)
+from vipwire.backends.iptables.rules import counted
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.net import Family, Prefix, Protocol
 from vipwire.plan.node import NodePlan, PodPrefixes
-
-_NEW: Final = "-m conntrack --ctstate NEW"
+from vipwire.xtables.words import (
+    LOCAL_DESTINATION,
+    LOOPBACK,
+    NEW,
+    comment,
+    from_pod,
+    host,
+    in_prefix,
+    own_mask,
+    refuse,
+    rule,
+)
 
 _JUMPS: Final = (
     (
         FILTER,
         ("OUTPUT", "INPUT", "FORWARD"),
         names.EXTERNAL_SERVICES,
-        _NEW,
+        NEW,
         "kubernetes externally-visible service portals",
     ),
     (FILTER, ("INPUT",), names.NODE_PORTS, "", "kubernetes health check service ports"),
-    (FILTER, ("FORWARD", "OUTPUT"), names.SERVICES, _NEW, "kubernetes service portals"),
+    (FILTER, ("FORWARD", "OUTPUT"), names.SERVICES, NEW, "kubernetes service portals"),
     (FILTER, ("FORWARD",), names.FORWARD, "", "kubernetes forwarding rules"),
-    (FILTER, ("INPUT", "OUTPUT", "FORWARD"), names.PROXY_FIREWALL, _NEW, "kubernetes load balancer firewall"),
+    (FILTER, ("INPUT", "OUTPUT", "FORWARD"), names.PROXY_FIREWALL, NEW, "kubernetes load balancer firewall"),
     (NAT, ("OUTPUT", "PREROUTING"), names.SERVICES, "", "kubernetes service portals"),
     (NAT, ("POSTROUTING",), names.POSTROUTING, "", "kubernetes postrouting rules"),
     (FILTER, ("INPUT", "OUTPUT"), names.FIREWALL, "", ""),
@@ -96,7 +96,7 @@ def node_objects(node: NodePlan, settings: Settings) -> dict[Key, Rules]:
     )
     objects[Key(ROOT, NAT, names.SERVICES)] = (*_node_ports(node, settings), *_to_ranges(node))
     objects[Key(ROOT, FILTER, names.EXTERNAL_SERVICES)] = tuple(_to_ranges(node))
-    objects[Key(CHAIN, NAT, names.MARK_MASQ)] = (f"-j MARK --set-xmark {_mark(node)}",)
+    objects[Key(CHAIN, NAT, names.MARK_MASQ)] = (f"-j MARK --set-xmark {own_mask(node.masquerade_mark)}",)
     objects[Key(CHAIN, NAT, names.POSTROUTING)] = _postrouting(node, settings)
     objects[Key(CHAIN, FILTER, names.FORWARD)] = _forward(node, settings)
     if needs_not_pod_chain(node):
@@ -138,14 +138,10 @@ def needs_not_pod_chain(node: NodePlan) -> bool:
     return isinstance(node.pod_traffic, PodPrefixes) and len(node.pod_traffic.prefixes) > 1
 
 
-def _mark(node: NodePlan) -> str:
-    return f"{node.masquerade_mark:#x}/{node.masquerade_mark:#x}"
-
-
 def _postrouting(node: NodePlan, settings: Settings) -> Rules:
     masquerade = "-j MASQUERADE --random-fully" if settings.random_fully else "-j MASQUERADE"
     return (
-        f"-m mark ! --mark {_mark(node)} -j RETURN",
+        f"-m mark ! --mark {own_mask(node.masquerade_mark)} -j RETURN",
         # The mark goes: a packet that is sent again through a tunnel would be masqueraded twice.
         f"-j MARK --set-xmark {node.masquerade_mark:#x}/0x0",
         rule(comment("kubernetes service traffic requiring SNAT"), masquerade),
@@ -159,7 +155,7 @@ def _forward(node: NodePlan, settings: Settings) -> Rules:
     established = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
     return (
         *((invalid,) if settings.drop_invalid else ()),
-        rule(comment("kubernetes forwarding rules"), f"-m mark --mark {_mark(node)} -j ACCEPT"),
+        rule(comment("kubernetes forwarding rules"), f"-m mark --mark {own_mask(node.masquerade_mark)} -j ACCEPT"),
         rule(comment("kubernetes forwarding conntrack rule"), established),
     )
 
@@ -173,14 +169,10 @@ def _node_ports(node: NodePlan, settings: Settings) -> Iterator[str]:
         if prefix.length == 0:
             where = "" if settings.localhost_node_ports else f"! -d {loopback}"
             yield rule(where, note, LOCAL_DESTINATION, jump)
-        elif _is_loopback(prefix, loopback):
+        elif prefix.network in loopback:
             if settings.localhost_node_ports:
                 yield rule(f"-d {prefix}", note, jump)
         elif node.address is not None and prefix == Prefix.host(node.address):
             yield rule(f"-d {host(node.address)}", note, jump)
         else:
             yield rule(in_prefix(prefix), note, LOCAL_DESTINATION, jump)
-
-
-def _is_loopback(prefix: Prefix, loopback: str) -> bool:
-    return prefix.network in Prefix.parse(loopback)

@@ -19,12 +19,9 @@ Rules stand as iptables-save prints them, so that what is there can be compared.
 from collections.abc import Iterable
 
 from vipwire.backends.ipvs.names import ChainName, Object, ObjectKey, Rules, Set, SetName, set_name, set_spec
-from vipwire.model.net import Family
-from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
-
-_LOCAL_SOURCE = "-m addrtype --src-type LOCAL"
-_LOCAL_DESTINATION = "-m addrtype --dst-type LOCAL"
-_NEW = "-m conntrack --ctstate NEW"
+from vipwire.model.net import Family, Protocol
+from vipwire.plan.node import NodePlan
+from vipwire.xtables.words import LOCAL_DESTINATION, LOCAL_SOURCE, LOOPBACK, NEW, comment, from_pod, own_mask, refuse
 
 
 def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
@@ -43,11 +40,10 @@ class _Rules:
 
     def __init__(self, node: NodePlan) -> None:
         self._node = node
-        self._mark = f"{node.masquerade_mark:#x}/{node.masquerade_mark:#x}"
-        ipv4 = node.family is Family.IPV4
-        self._loopback = "127.0.0.0/8" if ipv4 else "::1/128"
-        self._segment = 1440 if ipv4 else 1400  # what a link of 1500 bytes carries behind two headers of the family
-        self._unreachable = "icmp-port-unreachable" if ipv4 else "icmp6-port-unreachable"
+        self._mark = own_mask(node.masquerade_mark)
+        self._pods = from_pod(node.pod_traffic)
+        # What a link of 1500 bytes carries behind two headers of the family.
+        self._segment = 1440 if node.family is Family.IPV4 else 1400
 
     def mangle(self) -> dict[str, Iterable[str]]:
         """Write the chains of table mangle.
@@ -65,12 +61,12 @@ class _Rules:
                 _jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS"),
             ],
             # Only counts: a connection from here that nobody answers IPVS itself refuses, without a word to anybody.
-            "KUBE-NO-ENDPOINTS": [f"-p tcp {_NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN"],
+            "KUBE-NO-ENDPOINTS": [f"-p tcp {NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN"],
             "KUBE-DIRECT-RETURN": [f"-j SET --map-set {self._name(Set.DIRECT_RETURN)} dst,dst --map-mark"],
             "KUBE-DIRECT-SEGMENTS": [f"{answers} -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss {self._segment}"],
             "KUBE-LOCAL-POOL": [
-                *(f"{pod} -j RETURN" for pod in self._pods()),
-                f"{_LOCAL_SOURCE} -j RETURN",
+                *(f"{pod} -j RETURN" for pod in self._pods),
+                f"{LOCAL_SOURCE} -j RETURN",
                 f"-j SET --map-set {self._name(Set.LOCAL_POOL)} dst,dst --map-mark",
             ],
             **self._firewall(),
@@ -87,18 +83,18 @@ class _Rules:
             "KUBE-SERVICES": self._services(),
             "KUBE-CLUSTER-IP": self._cluster_ip(),
             "KUBE-LOAD-BALANCER": [
-                f"{self._match(Set.LOAD_BALANCER_LOCAL)} {_LOCAL_SOURCE} -j KUBE-MARK-MASQ",
-                _comment("Kubernetes service load balancer ip + port with externalTrafficPolicy=local")
+                f"{self._match(Set.LOAD_BALANCER_LOCAL)} {LOCAL_SOURCE} -j KUBE-MARK-MASQ",
+                comment("Kubernetes service load balancer ip + port with externalTrafficPolicy=local")
                 + f" {self._match(Set.LOAD_BALANCER_LOCAL)} -j RETURN",
                 "-j KUBE-MARK-MASQ",
             ],
             "KUBE-NODE-PORT": self._node_port(),
             "KUBE-POSTROUTING": [
-                _comment("Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose")
+                comment("Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose")
                 + f" {self._match(Set.LOOP_BACK, 'dst,dst,src')} -j MASQUERADE",
                 f"-m mark ! --mark {self._mark} -j RETURN",
                 f"-j MARK --set-xmark {self._node.masquerade_mark:#x}/0x0",
-                _comment("kubernetes service traffic requiring SNAT") + " -j MASQUERADE --random-fully",
+                comment("kubernetes service traffic requiring SNAT") + " -j MASQUERADE --random-fully",
             ],
         }
 
@@ -113,12 +109,12 @@ class _Rules:
             ],
             "FORWARD": [firewall, _jump("kubernetes forwarding rules", "KUBE-FORWARD")],
             "KUBE-NODE-PORT": [
-                _comment("Kubernetes health check node port") + f" {self._match(Set.HEALTH_CHECK, 'dst')} -j ACCEPT"
+                comment("Kubernetes health check node port") + f" {self._match(Set.HEALTH_CHECK, 'dst')} -j ACCEPT"
             ],
             "KUBE-IPVS-FILTER": self._access(),
             "KUBE-FORWARD": [
-                _comment("kubernetes forwarding rules") + f" -m mark --mark {self._mark} -j ACCEPT",
-                _comment("kubernetes forwarding conntrack rule")
+                comment("kubernetes forwarding rules") + f" -m mark --mark {self._mark} -j ACCEPT",
+                comment("kubernetes forwarding conntrack rule")
                 + " -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
             ],
             **self._firewall(),
@@ -128,9 +124,9 @@ class _Rules:
         ips = self._name(Set.IPVS_IPS)
         return {
             "KUBE-PROXY-FIREWALL": [
-                _comment("Kubernetes service load balancer ip + port for load balancer with sourceRange")
+                comment("Kubernetes service load balancer ip + port for load balancer with sourceRange")
                 + f" {self._match(Set.LOAD_BALANCER_FW)} -j KUBE-SOURCE-RANGES-FIREWALL",
-                f"{_NEW} {self._match(Set.NO_LOCAL_ENDPOINTS)} -j KUBE-NO-LOCAL-ENDPOINTS",
+                f"{NEW} {self._match(Set.NO_LOCAL_ENDPOINTS)} -j KUBE-NO-LOCAL-ENDPOINTS",
                 *(f"-d {cidr} -m set ! --match-set {ips} dst -j DROP" for cidr in self._node.service_cidrs),
             ],
             "KUBE-SOURCE-RANGES-FIREWALL": [
@@ -139,9 +135,9 @@ class _Rules:
                 "-j DROP",
             ],
             "KUBE-NO-LOCAL-ENDPOINTS": [
-                _comment("internalTrafficPolicy Local") + f" {self._match(Set.CLUSTER_IP)} -j DROP",
-                *(f"{pod} -j RETURN" for pod in self._pods()),
-                f"{_LOCAL_SOURCE} -j RETURN",
+                comment("internalTrafficPolicy Local") + f" {self._match(Set.CLUSTER_IP)} -j DROP",
+                *(f"{pod} -j RETURN" for pod in self._pods),
+                f"{LOCAL_SOURCE} -j RETURN",
                 "-j DROP",
             ],
         }
@@ -151,15 +147,14 @@ class _Rules:
         balancer, external = self._match(Set.LOAD_BALANCER), self._match(Set.EXTERNAL_IP)
         local = self._match(Set.EXTERNAL_IP_LOCAL)
         return (
-            f"-s {self._loopback} -j RETURN",
-            _comment("Kubernetes service lb portal") + f" {balancer} -j KUBE-LOAD-BALANCER",
-            _comment("Kubernetes service cluster ip + port for masquerade purpose")
-            + f" {cluster} -j KUBE-CLUSTER-IP",
-            _comment("Kubernetes service external ip + port for masquerade and filter purpose")
+            f"-s {LOOPBACK[self._node.family]} -j RETURN",
+            comment("Kubernetes service lb portal") + f" {balancer} -j KUBE-LOAD-BALANCER",
+            comment("Kubernetes service cluster ip + port for masquerade purpose") + f" {cluster} -j KUBE-CLUSTER-IP",
+            comment("Kubernetes service external ip + port for masquerade and filter purpose")
             + f" {external} -j KUBE-MARK-MASQ",
-            f"{local} {_LOCAL_SOURCE} -j KUBE-MARK-MASQ",
+            f"{local} {LOCAL_SOURCE} -j KUBE-MARK-MASQ",
             *(f"{match} -j ACCEPT" for match in (cluster, balancer, external, local)),
-            f"{_LOCAL_DESTINATION} -j KUBE-NODE-PORT",
+            f"{LOCAL_DESTINATION} -j KUBE-NODE-PORT",
         )
 
     def _cluster_ip(self) -> Rules:
@@ -169,7 +164,7 @@ class _Rules:
         own = f"{self._match(Set.CLUSTER_IP, 'src,dst')} -j KUBE-MARK-MASQ"
         if self._node.pod_traffic is None:
             return (own,)
-        return (own, *(f"{pod} -j RETURN" for pod in self._pods()), "-j KUBE-MARK-MASQ")
+        return (own, *(f"{pod} -j RETURN" for pod in self._pods), "-j KUBE-MARK-MASQ")
 
     def _node_port(self) -> Rules:
         rules: list[str] = []
@@ -180,7 +175,7 @@ class _Rules:
         ):
             kept = f"-p {protocol} {self._match(local, where)}"
             rules += (
-                f"{kept} {_LOCAL_SOURCE} -j KUBE-MARK-MASQ",
+                f"{kept} {LOCAL_SOURCE} -j KUBE-MARK-MASQ",
                 f"{kept} -j RETURN",
                 f"-p {protocol} {self._match(everyone, where)} -j KUBE-MARK-MASQ",
             )
@@ -188,29 +183,19 @@ class _Rules:
 
     def _access(self) -> Rules:
         """Keep the host's own ports off the VIPs, and reject what no Service, or nobody behind one, answers."""
-        reject = f"{_NEW} {self._match(Set.NO_ENDPOINTS)} -j REJECT --reject-with"
+        reset, unreachable = (refuse(self._node.family, protocol) for protocol in (Protocol.TCP, None))
+        nobody = f"{NEW} {self._match(Set.NO_ENDPOINTS)}"
         passes = (Set.LOAD_BALANCER, Set.CLUSTER_IP, Set.EXTERNAL_IP, Set.EXTERNAL_IP_LOCAL, Set.DIRECT_RETURN)
-        others = f"{_NEW} {self._match(Set.IPVS_IPS, 'dst')} -j REJECT --reject-with"
+        others = f"{NEW} {self._match(Set.IPVS_IPS, 'dst')}"
         return (
             # A reset reaches a client that is still inside connect(); Linux ignores an ICMP error so early.
-            f"-p tcp {reject} tcp-reset",
-            f"{reject} {self._unreachable}",
+            f"-p tcp {nobody} {reset}",
+            f"{nobody} {unreachable}",
             *(f"{self._match(which)} -j RETURN" for which in passes),
             f"{self._match(Set.HEALTH_CHECK, 'dst')} -j RETURN",
-            f"-p tcp {others} tcp-reset",
-            f"{others} {self._unreachable}",
+            f"-p tcp {others} {reset}",
+            f"{others} {unreachable}",
         )
-
-    def _pods(self) -> tuple[str, ...]:
-        """Match Pods, one alternative each; nothing where they cannot be told."""
-        match self._node.pod_traffic:
-            case PodPrefixes(prefixes):
-                return tuple(f"-s {prefix}" for prefix in prefixes)
-            case PodBridge(interface):
-                return (f"-i {interface}",)
-            case PodInterfaces(prefix):
-                return (f"-i {prefix}+",)
-        return ()
 
     def _name(self, which: Set) -> str:
         return set_name(self._node.family, which)
@@ -219,9 +204,5 @@ class _Rules:
         return f"-m set --match-set {self._name(which)} {where}"
 
 
-def _comment(text: str) -> str:
-    return f'-m comment --comment "{text}"'
-
-
-def _jump(comment: str, target: str) -> str:
-    return f"{_comment(comment)} -j {target}"
+def _jump(note: str, target: str) -> str:
+    return f"{comment(note)} -j {target}"

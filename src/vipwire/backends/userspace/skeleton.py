@@ -17,15 +17,15 @@ from collections.abc import Iterator
 from vipwire.backends.userspace import names
 from vipwire.backends.userspace.names import CHAINS, FILTER, NAT, Chain, Key, Rule, Rules, Value
 from vipwire.backends.userspace.settings import Bind, Choices
-from vipwire.backends.userspace.words import LOCAL, LOOPBACK, NEW, NO_SUCH_SERVICE, comment, from_pods, inside, join
-from vipwire.model.net import Family, Prefix
+from vipwire.backends.userspace.words import NO_SUCH_SERVICE
+from vipwire.model.net import Family, Protocol
 from vipwire.plan.node import NodePlan
+from vipwire.xtables.words import LOCAL_DESTINATION, LOOPBACK, NEW, comment, from_pod, in_prefix, refuse, rule
 
 _PORTALS_NOTE = "handle ClusterIPs; NOTE: this must be before the NodePort rules"
 _NODEPORT_NOTE = "handle service NodePorts; NOTE: this must be the last rule in the chain"
 _NON_LOCAL_NOTE = "Ensure that non-local NodePort traffic can flow"
 _FILTER_NOTE = "kubernetes service portals that answer nobody"
-_REFUSALS = {Family.IPV4: "icmp-port-unreachable", Family.IPV6: "icmp6-port-unreachable"}
 
 
 def node_objects(node: NodePlan, choices: Choices) -> dict[Key, Value]:
@@ -37,7 +37,7 @@ def node_objects(node: NodePlan, choices: Choices) -> dict[Key, Value]:
         Chain(table, chain): fixed.get(chain) for table, chains in CHAINS.items() for chain in chains
     }
     objects.update((rule, 1) for rule in _jumps(node))
-    for pods in from_pods(node):
+    for pods in from_pod(node.pod_traffic):
         objects[Rule(NAT, names.PORTALS_CONTAINER, f"{pods} -j {names.PORTALS_POD}", first=True)] = 1
         objects[Rule(NAT, names.NODEPORT_CONTAINER, f"{pods} -j {names.NODEPORT_POD}", first=True)] = 1
     return objects
@@ -52,30 +52,25 @@ def _jumps(node: NodePlan) -> Iterator[Rule]:
         yield Rule(FILTER, chain, f"{NEW} {filtering} -j {names.PORTALS_FILTER}", first=True)
     ports = comment(_NODEPORT_NOTE)
     for prefix in node.node_port_addresses:
-        where = inside(prefix)
-        yield Rule(NAT, "PREROUTING", join(where, LOCAL, ports, f"-j {names.NODEPORT_CONTAINER}"))
-        yield Rule(NAT, "OUTPUT", join(where, LOCAL, ports, f"-j {names.NODEPORT_HOST}"))
-        yield Rule(FILTER, "INPUT", join(where, NEW, LOCAL, f"-j {names.NODEPORT_FILTER}"), first=True)
+        where = in_prefix(prefix)
+        yield Rule(NAT, "PREROUTING", rule(where, LOCAL_DESTINATION, ports, f"-j {names.NODEPORT_CONTAINER}"))
+        yield Rule(NAT, "OUTPUT", rule(where, LOCAL_DESTINATION, ports, f"-j {names.NODEPORT_HOST}"))
+        yield Rule(FILTER, "INPUT", rule(where, NEW, LOCAL_DESTINATION, f"-j {names.NODEPORT_FILTER}"), first=True)
 
 
 def _refuse(family: Family) -> Rules:
     """Tell a client that nobody is there: TCP by a reset, which connect() heeds at once."""
-    icmp = _REFUSALS[family]
-    return (
-        "-p tcp -j REJECT --reject-with tcp-reset",
-        f"-p udp -j REJECT --reject-with {icmp}",
-        f"-p sctp -j REJECT --reject-with {icmp}",
-    )
+    return tuple(f"-p {each.label} {refuse(family, each)}" for each in (Protocol.TCP, Protocol.UDP, Protocol.SCTP))
 
 
 def _portals_filter(node: NodePlan) -> Rules:
-    rest = (f"{inside(prefix)} {comment(NO_SUCH_SERVICE)} -j DROP" for prefix in node.service_cidrs)
+    rest = (f"{in_prefix(prefix)} {comment(NO_SUCH_SERVICE)} -j DROP" for prefix in node.service_cidrs)
     return (f"-j {names.PORTALS_DROP}", f"-j {names.PORTALS_REJECT}", *rest)
 
 
 def serves_loopback(node: NodePlan, choices: Choices) -> bool:
     """Tell whether node ports are served at loopback addresses: unless nodePortAddresses leaves them out."""
-    loopback: Prefix = LOOPBACK[node.family]
+    loopback = LOOPBACK[node.family]
     return choices.localhost_node_ports and any(
         loopback.network in prefix or prefix.network in loopback for prefix in node.node_port_addresses
     )

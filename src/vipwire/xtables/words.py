@@ -1,0 +1,77 @@
+"""The words of rules, exactly as iptables-save prints them: what is written and what is read is then the same text.
+
+iptables-save puts `! -s -d ! -i -p` first, then the matches in the order in which they were given, then the target;
+addresses have their length, marks are hexadecimal.
+"""
+
+from typing import Final
+
+from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
+from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes, PodTraffic
+
+LOCAL_DESTINATION: Final = "-m addrtype --dst-type LOCAL"
+LOCAL_SOURCE: Final = "-m addrtype --src-type LOCAL"
+NEW: Final = "-m conntrack --ctstate NEW"
+LOOPBACK: Final = {Family.IPV4: Prefix.parse("127.0.0.0/8"), Family.IPV6: Prefix.parse("::1/128")}
+_UNREACHABLE: Final = {Family.IPV4: "icmp-port-unreachable", Family.IPV6: "icmp6-port-unreachable"}
+
+
+def rule(*words: str) -> str:
+    """Join the words of a rule that are there."""
+    return " ".join(word for word in words if word)
+
+
+def comment(text: str) -> str:
+    """Write a comment; it holds a blank or a slash, so that iptables-save quotes it."""
+    return f'-m comment --comment "{text}"'
+
+
+def host(address: Address) -> str:
+    """Write one address: `10.0.0.1/32`."""
+    return f"{format_address(address)}/{len(address) * 8}"
+
+
+def to(address: Address | None) -> str:
+    """Match a destination; any if None."""
+    return "" if address is None else f"-d {host(address)}"
+
+
+def in_prefix(prefix: Prefix) -> str:
+    """Match destinations in a prefix; nothing where that is everywhere."""
+    return f"-d {prefix}" if prefix.length else ""
+
+
+def served(
+    protocol: Protocol, port: int | str, note: str, *matches: str, address: Address | None = None, source: str = ""
+) -> str:
+    """Write the matches of a frontend: `-d 10.0.0.1/32 -p tcp -m comment … -m tcp --dport 80`.
+
+    `source` is a match that stands first, `matches` stand before the port.
+    """
+    name = protocol.label
+    return rule(source, to(address), f"-p {name}", comment(note), *matches, f"-m {name} --dport {port}")
+
+
+def from_pod(traffic: PodTraffic | None) -> tuple[str, ...]:
+    """Match what comes from a Pod, one alternative each; none if Pods cannot be told."""
+    match traffic:
+        case PodPrefixes(prefixes):
+            return tuple(f"-s {prefix}" for prefix in prefixes)
+        case PodBridge(interface):
+            return (f"-i {interface}",)
+        case PodInterfaces(prefix):
+            return (f"-i {prefix}+",)
+    return ()
+
+
+def own_mask(mark: int) -> str:
+    """Write a mark that is its own mask: `0x4000/0x4000`."""
+    return f"{mark:#x}/{mark:#x}"
+
+
+def refuse(family: Family, protocol: Protocol | None) -> str:
+    """Tell the client that nobody answers; for TCP the rule must match `-p tcp`.
+
+    kube-proxy answers TCP with ICMP too, which Linux ignores inside connect(): its clients hear of it a second later.
+    """
+    return f"-j REJECT --reject-with {'tcp-reset' if protocol is Protocol.TCP else _UNREACHABLE[family]}"
