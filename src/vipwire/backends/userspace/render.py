@@ -21,21 +21,13 @@ from vipwire.backends.userspace.messages import Listener, Place, Share
 from vipwire.backends.userspace.names import FILTER, NAT, Front, Key, Rule, Value
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import serves_loopback
-from vipwire.backends.userspace.words import (
-    NEW,
-    NO_SUCH_PORT,
-    OTHER_SOURCES,
-    comment,
-    destination,
-    packet,
-    sources,
-    translate,
-)
+from vipwire.backends.userspace.words import NO_SUCH_PORT, OTHER_SOURCES, packet, sources, translate
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Drop, Forward, Frontend, Reject, ServicePlan
 from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.backend import Rendered
+from vipwire.xtables.words import NEW, comment, to
 
 ALGORITHM: Final = "vipwire.io/algorithm"
 PROXY_PROTOCOL: Final = "vipwire.io/proxy-protocol"
@@ -58,7 +50,7 @@ def render(node: NodePlan, choices: Choices, plan: ServicePlan) -> Rendered[Key,
     if choices.bind is Bind.RULES:
         for address in plan.cluster_ips:
             note = comment(f"{plan.name} {NO_SUCH_PORT}")
-            writer.rule(FILTER, names.PORTALS_REJECT, f"{destination(address)} {note} -j {names.REFUSE}")
+            writer.rule(FILTER, names.PORTALS_REJECT, f"{to(address)} {note} -j {names.REFUSE}")
     return Rendered(writer.objects)
 
 

@@ -4,20 +4,7 @@ from collections.abc import Iterable
 
 from vipwire.backends.userspace.names import PORT
 from vipwire.model.net import Address, Prefix, Protocol, format_address
-from vipwire.xtables.words import NEW, comment, served
-from vipwire.xtables.words import to as destination
-
-__all__ = [
-    "NEW",
-    "NO_SUCH_PORT",
-    "NO_SUCH_SERVICE",
-    "OTHER_SOURCES",
-    "comment",
-    "destination",
-    "packet",
-    "sources",
-    "translate",
-]
+from vipwire.xtables.words import served
 
 NO_SUCH_PORT = "cluster IP has no such port"
 NO_SUCH_SERVICE = "no Service has this ClusterIP"
