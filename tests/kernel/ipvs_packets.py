@@ -578,6 +578,32 @@ def test_an_external_ip_that_the_node_has_itself_stays_where_it_is(lab: Lab, pro
     assert own not in lab.run(NODE, ["ip", "address", "show", "dev", "kube-ipvs0"]).stdout
 
 
+@FAMILIES
+def test_an_external_ip_of_the_node_with_policy_local_goes_before_a_node_port_of_the_same_number(
+    lab: Lab, proxy: IpvsProxy, family: Family
+) -> None:
+    """Who answers at the Pods' port 8080 came to the external IP, at 80 to the node port."""
+    own, other = (each for each in lab.host(NODE).addresses if (":" in each) is (family is Family.IPV6))
+    ports = (ServicePort("e", Protocol.TCP, 30080), ServicePort("n", Protocol.TCP, 81, 30080))
+    behind = (*slices(lab, "web", TWO, 8080, name="e"), *slices(lab, "web", TWO, 80, name="n"))
+    proxy.put(web(ports=ports, external_ips=(ip(own),), external_policy=TrafficPolicy.LOCAL), *behind)
+
+    def met(host: str, address: str) -> tuple[set[tuple[str, int]], set[str]]:
+        results = lab.probe(host, address, 30080, count=6, parallel=1)
+        assert all(each.answer for each in results), f"{host} {address}: {results[0]}\n{proxy.state()}"
+        return {(r.pod, r.answer.local.port) for r in results if r.answer}, {r.saw for r in results}
+
+    assert met("client", own) == ({("pod-1a", 8080)}, {lab.address("client", family)})
+    assert met("pod-1b", own) == ({(pod, 8080) for pod in TWO}, {lab.address("pod-1b", family)})
+    assert met(NODE, own) == ({(pod, 8080) for pod in TWO}, {own})
+    assert met("client", other)[0] == {("pod-1a", 80)}
+    restarted = proxy.restarted()
+    try:
+        assert {report.added + report.changed + report.removed for report in restarted.sync().values()} == {0}
+    finally:
+        restarted.close()
+
+
 def test_a_refused_commit_leaves_everything_as_it_was(lab: Lab, proxy: IpvsProxy) -> None:
     proxy.put(web(), *slices(lab, "web", TWO))
     before = proxy.state()

@@ -8,7 +8,7 @@ from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, port, service
 from vipwire.backends.ipvs.drain import LOOK_SECONDS, Draining
 from vipwire.backends.ipvs.hints import Hints, parse_hints
 from vipwire.backends.ipvs.iptables import BUILT_IN, parse_save, rank_variants, restore_text
-from vipwire.backends.ipvs.marks import Marks
+from vipwire.backends.ipvs.marks import Marks, is_among
 from vipwire.backends.ipvs.names import ChainName, Entry, ObjectKey, Receiver, Rules, Set, Steer, Vip, set_name
 from vipwire.backends.ipvs.render import Manner, render
 from vipwire.backends.ipvs.skeleton import node_objects
@@ -81,6 +81,36 @@ def test_external_policy_local_gives_clients_outside_a_pool_of_their_own() -> No
     assert list(behind.values()) == [{ip("10.0.0.1")}, {ip("10.0.0.1"), ip("10.0.0.2")}]
     assert entries(objects, Set.EXTERNAL_IP_LOCAL) == {place}
     assert entries(objects, Set.EXTERNAL_IP) == set()
+
+
+def test_at_an_address_of_the_node_policy_local_leaves_the_node_ports_place_alone() -> None:
+    """Both pools go by marks: the virtual server of the place is the node port's."""
+    of = service("web", external_ips=(NODE[0],), external_policy=TrafficPolicy.LOCAL)
+    objects = rendered(of, endpoint("10.0.0.1", "node-1"), endpoint("10.0.0.2"))
+    place = Element(NODE[0], 6, 80)
+    assert VirtualServer(6, NODE[0], 80) not in objects.own
+    outside = objects.own[Entry("KUBE-LOCAL-POOL-NODE", place)]
+    inside = objects.own[Entry("KUBE-DIRECT-RETURN", place)]
+    behind = {
+        mark: {each.address for each in objects.own if isinstance(each, RealServer) and each.server.mark == mark}
+        for mark in (outside, inside, inside | 0x4000)
+    }
+    everybody = {ip("10.0.0.1"), ip("10.0.0.2")}
+    assert behind == {outside: {ip("10.0.0.1")}, inside: everybody, inside | 0x4000: everybody}
+    assert entries(objects, Set.EXTERNAL_IP_LOCAL) == {place}
+    assert entries(objects, Set.LOCAL_POOL) == set()
+    marks = {outside, inside}
+    assert all(is_among(key.mark, marks) for key in objects.own if isinstance(key, VirtualServer) and key.mark)
+    assert not is_among(outside ^ 0x4001, marks)
+
+
+def test_at_an_address_of_the_node_without_endpoints_here_only_those_outside_are_dropped() -> None:
+    of = service("web", external_ips=(NODE[0],), external_policy=TrafficPolicy.LOCAL)
+    objects = rendered(of, endpoint("10.0.0.2"))
+    place = Element(NODE[0], 6, 80)
+    assert entries(objects, Set.NO_LOCAL_ENDPOINTS) == {place}
+    assert entries(objects, Set.LOCAL_POOL_NODE) == set()
+    assert entries(objects, Set.DIRECT_RETURN) == {place}
 
 
 def test_policy_local_without_local_endpoints_drops() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from vipwire.backends.ipvs.hints import parse_hints
-from vipwire.backends.ipvs.marks import Marks
+from vipwire.backends.ipvs.marks import Marks, Side
 from vipwire.backends.ipvs.names import Set, set_name
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family
@@ -48,8 +48,8 @@ def _of_plan(plan: ServicePlan, marks: Marks) -> Iterator[tuple[VirtualServer, O
         key = frontend.key
         for address in plan.node_port_addresses if key.address is None else (key.address,):
             yield VirtualServer(key.protocol, address, key.port), Origin(frontend.port_name, both_ways=True)
-        if mark := marks.given.get(key):
-            outside = frontend.kind in (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
+        outside = frontend.kind in (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
+        for mark in filter(None, (marks.given.get((key, side)) for side in Side)):
             for number in (mark, mark | marks.avoid):
                 yield VirtualServer(0, Address(b""), 0, number), Origin(frontend.port_name, not (direct and outside))
 

@@ -20,7 +20,7 @@ from vipwire.backends.ipvs.device import Device
 from vipwire.backends.ipvs.drain import Draining
 from vipwire.backends.ipvs.hints import parse_hints
 from vipwire.backends.ipvs.leaving import Leaving
-from vipwire.backends.ipvs.marks import Marks
+from vipwire.backends.ipvs.marks import Marks, is_among
 from vipwire.backends.ipvs.names import (
     MARKING,
     OWNING,
@@ -286,7 +286,7 @@ class IpvsBackend:
 
         def test(server: VirtualServer) -> bool:
             if server.mark:
-                return server.mark in marks
+                return is_among(server.mark, marks)
             place = (server.protocol, bytes(server.address), server.port)
             return place in places or (server.protocol, server.port) in ports
 

@@ -7,6 +7,7 @@ terminates; a flow to one that does not is better taken elsewhere at once. SCTP'
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vipwire.backends.ipvs.marks import is_among
 from vipwire.backends.ipvs.names import Entry, Object, ObjectKey
 from vipwire.model.net import Address, Protocol
 from vipwire.netlink.ipvs import RealServer, VirtualServer
@@ -30,11 +31,11 @@ class Leaving:
         marks = {
             mark
             for key, mark in own.items()
-            if isinstance(key, Entry) and mark and key.element.protocol in _DATAGRAMS
+            if isinstance(key, Entry) and isinstance(mark, int) and mark and key.element.protocol in _DATAGRAMS
         }
         serving: frozenset[tuple[Address, int]] = frozenset().union(*(each.serving for each in plan.frontends))
         for server in servers:
-            if server.mark in marks if server.mark else server.protocol in _DATAGRAMS:
+            if is_among(server.mark, marks) if server.mark else server.protocol in _DATAGRAMS:
                 self._serving[server] = serving
 
     def may_finish(self, real: RealServer) -> bool:

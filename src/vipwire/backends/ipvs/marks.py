@@ -4,12 +4,18 @@ A virtual server has one pool, and a frontend whose external policy is Local has
 outside, that of the cluster for clients on this node. The latter is the virtual server of the VIP; the former is one
 of a mark, which an ipset gives to the packets of clients outside.
 
+A frontend at an address of the node itself has two marks: one for clients outside, one for those on the node.
+
 A mark is a checksum of the frontend, so that the next process finds the same one. Two frontends with the same
 checksum (one case in ten million for 20 frontends, one in 4,000 for 1,000) are told apart by counting on.
+
+The rules that ask for masquerading set a bit of the mark before IPVS sees it. So the mark of a virtual server may
+have that bit where the mark of the frontend has not.
 """
 
+import enum
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -18,29 +24,48 @@ from vipwire.plan.plan import FrontendKey
 _BITS = 0x7FFFFFFF  # ipvsadm lists greater numbers as negative ones
 
 
+class Side(enum.Enum):
+    """Whom a mark is for. The value goes into the checksum."""
+
+    OUTSIDE = b""
+    INSIDE = b"inside"
+
+
+Use = tuple[FrontendKey, Side]
+
+
 @dataclass(slots=True)
 class Marks:
     """Who has which mark. `avoid` are bits that mean something else, such as: masquerade me."""
 
     avoid: int
-    _of: dict[FrontendKey, int] = field(default_factory=dict)
-    _taken: dict[int, FrontendKey] = field(default_factory=dict)
+    _of: dict[Use, int] = field(default_factory=dict)
+    _taken: dict[int, Use] = field(default_factory=dict)
 
     @property
-    def given(self) -> Mapping[FrontendKey, int]:
+    def given(self) -> Mapping[Use, int]:
         """The marks that were asked for so far."""
         return MappingProxyType(self._of)
 
-    def mark(self, key: FrontendKey) -> int:
+    def mark(self, key: FrontendKey, side: Side = Side.OUTSIDE) -> int:
         """Tell a frontend's mark; never 0."""
-        known = self._of.get(key)
+        use = key, side
+        known = self._of.get(use)
         if known is not None and not known & self.avoid:
             return known
         if known is not None:
             del self._taken[known]
-        number = zlib.crc32(key.port.to_bytes(2) + bytes((key.protocol,)) + (key.address or b""))
+        number = zlib.crc32(key.port.to_bytes(2) + bytes((key.protocol,)) + (key.address or b"") + side.value)
         while (mark := number & ~self.avoid & _BITS) == 0 or mark in self._taken:
             number += 1
-        self._of[key] = mark
-        self._taken[mark] = key
+        self._of[use] = mark
+        self._taken[mark] = use
         return mark
+
+
+def is_among(mark: int, marks: Collection[int]) -> bool:
+    """Tell whether a mark is one of these, or differs from one in a single bit: that which asks for masquerading.
+
+    Which bit that is only who runs the proxy knows; what is left of a proxy has to be recognised by anybody.
+    """
+    return mark in marks or any(mark ^ (1 << bit) in marks for bit in range(32))

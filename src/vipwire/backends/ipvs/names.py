@@ -73,7 +73,7 @@ Object: TypeAlias = Scheduling | Forwarding | Method | SetSpec | Rules | int | N
 
 
 class Set(enum.Enum):
-    """The ipsets; the value is the name of the IPv4 one. The last four are ours alone."""
+    """The ipsets; the value is the name of the IPv4 one. The last five are ours alone."""
 
     LOOP_BACK = "KUBE-LOOP-BACK"
     CLUSTER_IP = "KUBE-CLUSTER-IP"
@@ -93,6 +93,7 @@ class Set(enum.Enum):
     HEALTH_CHECK = "KUBE-HEALTH-CHECK-NODE-PORT"
     IPVS_IPS = "KUBE-IPVS-IPS"
     LOCAL_POOL = "KUBE-LOCAL-POOL"
+    LOCAL_POOL_NODE = "KUBE-LOCAL-POOL-NODE"
     NO_LOCAL_ENDPOINTS = "KUBE-NO-LOCAL-ENDPOINTS"
     NO_ENDPOINTS = "KUBE-NO-ENDPOINTS"
     DIRECT_RETURN = "KUBE-DIRECT-RETURN"
@@ -122,7 +123,7 @@ def set_spec(which: Set) -> SetSpec:
     return SetSpec(_TYPES.get(which, SetType.ADDRESS_PORT), which in MARKING)
 
 
-MARKING: Final = frozenset({Set.LOCAL_POOL, Set.DIRECT_RETURN})
+MARKING: Final = frozenset({Set.LOCAL_POOL, Set.LOCAL_POOL_NODE, Set.DIRECT_RETURN})
 """The sets whose elements carry marks, each that of a virtual server of ours."""
 
 OWNING: Final = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from vipwire.backends.ipvs.hints import Hints, parse_hints
-from vipwire.backends.ipvs.marks import Marks
+from vipwire.backends.ipvs.marks import Marks, Side
 from vipwire.backends.ipvs.names import Entry, Object, ObjectKey, Receiver, Set, Steer, Vip, set_name
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.netlink.ipset import Element
@@ -79,7 +79,7 @@ class _Writer:
         """Write one frontend: on its address, or on each that serves node ports."""
         key = frontend.key
         addresses = self._plan.node_port_addresses if key.address is None else (key.address,)
-        if key.address in self._plan.own_addresses and frontend.short_circuit is None:
+        if key.address in self._plan.own_addresses:
             self._at_the_node(frontend)
             return
         method = self._method(frontend)
@@ -113,21 +113,38 @@ class _Writer:
     def _at_the_node(self, frontend: Frontend) -> None:
         """Write a frontend at an address that this node has as well: a node port may be at the same place.
 
-        IPVS looks for the virtual server of a mark first, so this frontend gets one. The mark has the bit that asks
-        for masquerading, which the rules would set in a connection's first packet only. Where nobody answers, the
-        packet is left to the node port.
+        IPVS looks for the virtual server of a mark first, so this frontend gets one. Where nobody answers, the packet
+        is left to the node port.
         """
         key, action = frontend.key, frontend.action
         if key.address is None or isinstance(action, Reject):
             return
         place = Element(key.address, key.protocol, key.port)
         self._filter(frontend, place)
-        if isinstance(action, Forward):
-            mark = self._marks.mark(key) | self._marks.avoid
-            self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend)
-            self._entry(Set.DIRECT_RETURN, place, mark)
-            for which, element in _registers(frontend, (key.address,)):
-                self._entry(which, element)
+        if frontend.short_circuit is not None:
+            self._two_pools_at_the_node(frontend, frontend.short_circuit, place)
+        elif isinstance(action, Forward):
+            # With the bit that asks for masquerading, which the rules would set in a connection's first packet only.
+            self._marked(frontend, action, self._marks.mark(key) | self._marks.avoid)
+            self._entry(Set.DIRECT_RETURN, place, self._marks.mark(key) | self._marks.avoid)
+        else:
+            return
+        for which, element in _registers(frontend, (key.address,)):
+            self._entry(which, element)
+
+    def _two_pools_at_the_node(self, frontend: Frontend, inside: Forward, place: Element) -> None:
+        """Write both pools. Clients on this node have the mark of the greater one, its own processes masqueraded."""
+        mark = self._marks.mark(frontend.key, Side.INSIDE)
+        for each in (mark, mark | self._marks.avoid):
+            self._marked(frontend, inside, each)
+        self._entry(Set.DIRECT_RETURN, place, mark)
+        if isinstance(frontend.action, Forward):
+            mark = self._marks.mark(frontend.key)
+            self._marked(frontend, frontend.action, mark)
+            self._entry(Set.LOCAL_POOL_NODE, place, mark)
+
+    def _marked(self, frontend: Frontend, action: Forward, mark: int) -> None:
+        self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend)
 
     def _servers(self, frontend: Frontend, place: Element) -> None:
         action, key = frontend.action, frontend.key
@@ -135,7 +152,7 @@ class _Writer:
         self._server(virtual, frontend.short_circuit or action, frontend)
         if frontend.short_circuit is not None and isinstance(action, Forward):
             mark = self._marks.mark(key)
-            self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend)
+            self._marked(frontend, action, mark)
             self._entry(Set.LOCAL_POOL, place, mark)
 
     def _server(

@@ -67,6 +67,8 @@ class _Rules:
             "KUBE-LOCAL-POOL": [
                 *(f"{pod} -j RETURN" for pod in self._pods),
                 f"{LOCAL_SOURCE} -j RETURN",
+                f"-j SET --map-set {self._name(Set.LOCAL_POOL_NODE)} dst,dst --map-mark",
+                f"{self._match(Set.DIRECT_RETURN)} -j RETURN",  # at an address of the node, node ports come last
                 f"-j SET --map-set {self._name(Set.LOCAL_POOL)} dst,dst --map-mark",
             ],
             **self._firewall(),
