@@ -40,7 +40,7 @@ def test_what_the_api_acknowledges_is_answered(tmp_path: Path) -> None:
             bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             feed = StoreFeed(here.store, CompactedError)
             settings = Settings(addresses=("127.0.0.1",), port=0)
-            serving = tasks.create_task(serve(settings, feed.run, bound.set_result))
+            serving = tasks.create_task(serve(settings, feed.run, lambda port, _: bound.set_result(port)))
             port = await bound
             async with asyncio.timeout(60):
                 while not await ask(port, "first.default.svc.cluster.local"):

@@ -14,11 +14,11 @@ from typing import Final
 
 from vipwire.cluster.api.cells import at, format_time
 from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.kinds.plain import EVENTS
 from vipwire.cluster.api.kinds.pod import PODS
 from vipwire.cluster.api.object import decoded
 from vipwire.cluster.api.registry import Options, Registry
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.controllers.selection import Name
 from vipwire.cluster.controllers.workloads import probes, ready_condition
@@ -120,23 +120,7 @@ class Probes:
                 PODS, *name, lambda value: with_ready(value, problem, now), _OPTIONS, subresource="status"
             )
             if problem:
-                await self._say(pod, f"Readiness probe failed: {problem}", now)
-
-    async def _say(self, pod: Object, message: str, now: str) -> None:
-        meta = pod["metadata"]
-        about = {"apiVersion": "v1", "kind": "Pod", "uid": meta["uid"]}
-        event = {
-            "metadata": {"generateName": f"{meta['name']}."},
-            "involvedObject": about | {"namespace": meta["namespace"], "name": meta["name"]},
-            "type": "Warning",
-            "reason": "Unhealthy",
-            "message": message,
-            "count": 1,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "source": {"component": "vipwire"},
-        }
-        await self._registry.create(EVENTS, meta["namespace"], event, _OPTIONS)
+                await warn(self._registry, PODS, pod, "Unhealthy", f"Readiness probe failed: {problem}")
 
 
 def with_ready(pod: Object, problem: str, now: str) -> Object:

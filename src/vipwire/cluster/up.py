@@ -13,38 +13,34 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from aiohttp import web
-
 from vipwire.app.config import Config
 from vipwire.app.wiring import run_beside
-from vipwire.cluster.access import Access, load_tokens, write_kubeconfigs
 from vipwire.cluster.announce import announce
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Options, Registry
-from vipwire.cluster.api.server import ApiServer
-from vipwire.cluster.ca import Authority
+from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.balancers import Balancers
+from vipwire.cluster.controllers.cidrs import ServiceCidrs
 from vipwire.cluster.controllers.endpoint_controller import EndpointController
+from vipwire.cluster.controllers.own_services import DNS_SERVICE, OwnServices
 from vipwire.cluster.controllers.ranges import Network
+from vipwire.cluster.controllers.repair import AddressRepair
 from vipwire.cluster.controllers.wiring import Ranges, hooks, make_first_cidr
 from vipwire.cluster.garbage import GarbageCollector
+from vipwire.cluster.listen import Place, serve_api, serve_names
 from vipwire.cluster.probes import Probes
+from vipwire.cluster.reach import internal_addresses
 from vipwire.cluster.source import StoreSource
 from vipwire.cluster.store.database import Database
-from vipwire.cluster.store.record import CompactedError, StoreError
+from vipwire.cluster.store.record import StoreError
 from vipwire.cluster.store.store import Store
 from vipwire.cluster.this_node import declare_node, node_addresses
-from vipwire.dns.feed import StoreFeed
-from vipwire.dns.run import serve as serve_dns
 from vipwire.dns.settings import Settings as DnsSettings
-from vipwire.errors import ConfigError
 from vipwire.host.addresses import read_addresses
 
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
-_NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
-_NAMES_BELOW: Final = ("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +81,36 @@ async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
     registry = Registry(store, now, hooks(store, now, setting.ranges))
     async with asyncio.TaskGroup() as tasks:
         storing = tasks.create_task(store.run())
-        await _make_first_objects(registry, setting)
+        addresses = node_addresses(read_addresses(), setting.node)
+        await _make_first_objects(registry, setting, addresses)
+        services = OwnServices(registry)
+        place = Place(
+            setting.folder, setting.address, setting.port, setting.names, setting.node, internal_addresses(addresses)
+        )
         working: list[asyncio.Task[None]] = []
-        runner, url = None, ""
+        served = None
         try:
-            runner, url, kubeconfig = await _serve(setting, registry)
-            working += [tasks.create_task(_until_end(part, ending)) for part in _parts(setting, registry)]
-            ready(url, kubeconfig)
+            served = await serve_api(place, registry, services, now())
+            if setting.dns is None:
+                await services.drop(DNS_SERVICE)
+            parts = _parts(setting, registry, services, place)
+            working += [tasks.create_task(_until_end(part, ending)) for part in parts]
+            ready(served.url, served.kubeconfig)
             await ending.wait()
         finally:
-            if runner is not None:
-                await runner.cleanup()
+            if served is not None:
+                await served.runner.cleanup()
             for task in (*working, storing):
                 task.cancel()
 
 
-def _parts(setting: Setting, registry: Registry) -> Iterator[Awaitable[None]]:
+def _parts(setting: Setting, registry: Registry, services: OwnServices, place: Place) -> Iterator[Awaitable[None]]:
     """Name what runs beside the API server."""
     yield GarbageCollector(registry).run()
     yield EndpointController(registry).run()
+    yield ServiceCidrs(registry).run()
+    yield AddressRepair(registry).run()
+    yield services.run()
     yield Probes(registry, commands=setting.exec_probes).run()
     if setting.balancers:
         yield Balancers(registry, setting.balancers).run()
@@ -112,13 +119,13 @@ def _parts(setting: Setting, registry: Registry) -> Iterator[Awaitable[None]]:
     if setting.proxy is not None:
         yield run_beside(setting.proxy, StoreSource(registry.store, setting.node))
     if setting.dns is not None:
-        yield serve_dns(setting.dns, StoreFeed(registry.store, CompactedError).run)
+        yield serve_names(setting.dns, registry, services, place)
 
 
-async def _make_first_objects(registry: Registry, setting: Setting) -> None:
+async def _make_first_objects(registry: Registry, setting: Setting, addresses: list[Object]) -> None:
     await _make_namespaces(registry)
     await make_first_cidr(registry, setting.ranges)
-    await declare_node(registry, setting.node, node_addresses(read_addresses(), setting.node))
+    await declare_node(registry, setting.node, addresses)
 
 
 def now() -> datetime:
@@ -129,26 +136,6 @@ def now() -> datetime:
 async def _until_end(work: Awaitable[None], ending: asyncio.Event) -> None:
     await work
     ending.set()
-
-
-async def _serve(setting: Setting, registry: Registry) -> tuple[web.AppRunner, str, Path]:
-    authority = Authority(setting.folder / "pki", now())
-    names = (*_NAMES, *_NAMES_BELOW, setting.address, socket.gethostname().lower(), *setting.names)
-    pair = authority.server(name for name in names if name not in ("0.0.0.0", "::"))  # noqa: S104  # not bound here
-    server = ApiServer(registry, Access(load_tokens(setting.folder / "tokens.csv")).identify)
-    try:
-        runner, port = await server.listen(setting.address, setting.port, authority.server_context(pair))
-    except OSError as error:
-        raise ConfigError(
-            f"--bind-address {setting.address} --secure-port {setting.port}: {error.strerror}"
-        ) from error
-    url = _url(setting.address, port)
-    return runner, url, write_kubeconfigs(setting.folder, authority, url)
-
-
-def _url(address: str, port: int) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104  # where a client here finds it
-    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 async def _make_namespaces(registry: Registry) -> None:

@@ -29,24 +29,29 @@ from vipwire.state.event import Event
 Emit: TypeAlias = Callable[[Event], None]
 Feed: TypeAlias = Callable[[Emit], Awaitable[None]]
 """Tells of all objects and then of every change, until it is cancelled."""
-Ready: TypeAlias = Callable[[int], None]
-"""Is told the port once the sockets are open."""
+Ready: TypeAlias = Callable[[int, tuple[str, ...]], None]
+"""Is told the port and the addresses once the sockets are open."""
 
 
-async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port: None) -> None:
+async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _addresses: None) -> None:
     """Serve DNS until cancelled. Raise UnsupportedError where an address cannot be bound."""
     served = _Served(settings)
     async with asyncio.TaskGroup() as tasks:
         server = DnsServer(served.resolver, served.tally, tasks)
         try:
             port = await _listen(server, settings)
+            inner = [address for address in settings.inner if await _listen_within(server, address, port)]
             if settings.http:
                 pages = HttpServer("dns pages", served.pages(), settings.http, BindPolicy(on_failure=_tell_failure))
                 tasks.create_task(pages.run(), name="pages")
             log.info(
-                "serving DNS", version=__version__, domain=settings.domain, port=port, at=",".join(settings.addresses)
+                "serving DNS",
+                version=__version__,
+                domain=settings.domain,
+                port=port,
+                at=",".join((*settings.addresses, *inner)),
             )
-            ready(port)
+            ready(port, (*settings.addresses, *inner))
             await feed(served.take)
         finally:
             server.close()
@@ -60,6 +65,16 @@ async def _listen(server: DnsServer, settings: Settings) -> int:
         except OSError as error:
             raise UnsupportedError(f"cannot listen on {address} port {port}: {error.strerror}") from error
     return port
+
+
+async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
+    """Answer this machine at one more address of it; tell whether that can be."""
+    try:
+        await server.listen(address, port, from_here=True)
+    except OSError as error:
+        log.warning("DNS does not listen there too", address=address, port=port, reason=error.strerror)
+        return False
+    return True
 
 
 def _tell_failure(server: str, reason: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from vipwire.dns.inner import answer_this_machine_only
 from vipwire.dns.message import FORMERR, SERVFAIL, Query, Refusal, Reply, read_query, render
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.tally import Tally
@@ -46,12 +47,15 @@ class DnsServer:
         for task in (*self._waiting, *self._connections):
             task.cancel()
 
-    async def listen(self, host: str, port: int) -> int:
-        """Answer at an address over UDP and TCP; port 0 takes any, the same for both. Raise OSError."""
+    async def listen(self, host: str, port: int, *, from_here: bool = False) -> int:
+        """Answer at an address over UDP and TCP; port 0 takes any, the same for both. Raise OSError.
+
+        `from_here` answers who asks on this machine and nobody else.
+        """
         with contextlib.ExitStack() as on_error:
-            stream = on_error.enter_context(_socket(host, port, socket.SOCK_STREAM))
+            stream = on_error.enter_context(_socket(host, port, socket.SOCK_STREAM, from_here=from_here))
             port = stream.getsockname()[1]
-            datagrams = on_error.enter_context(_socket(host, port, socket.SOCK_DGRAM))
+            datagrams = on_error.enter_context(_socket(host, port, socket.SOCK_DGRAM, from_here=from_here))
             server = await asyncio.start_server(self._connected, sock=stream, backlog=128)
             loop = asyncio.get_running_loop()
             exact = host not in ("0.0.0.0", "::")  # noqa: S104  # a comparison
@@ -160,10 +164,12 @@ def _forget(loop: asyncio.AbstractEventLoop, datagrams: socket.socket) -> None:
     datagrams.close()
 
 
-def _socket(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
+def _socket(host: str, port: int, kind: socket.SocketKind, *, from_here: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as on_error:
         made = on_error.enter_context(socket.socket(family, kind))
+        if from_here:
+            answer_this_machine_only(made)
         if kind == socket.SOCK_STREAM:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         else:

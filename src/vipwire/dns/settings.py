@@ -19,6 +19,7 @@ class Settings:
     """One DNS server. `ttl` in seconds; `http` is the address of health and metrics, empty for none.
 
     `advertised` are the addresses that the name of this server leads to. `cache` counts answers; 0 keeps none.
+    At `inner` addresses only this machine is answered; they are taken if they are free.
     """
 
     domain: str = "cluster.local"
@@ -30,6 +31,7 @@ class Settings:
     pods: bool = True
     http: str = ""
     advertised: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
 
 
 def check_domain(text: str) -> str:

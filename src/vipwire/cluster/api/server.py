@@ -7,6 +7,7 @@ does not read for half a minute is cut off.
 import asyncio
 import contextlib
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any, Final
@@ -70,6 +71,11 @@ class ApiServer:
         await runner.setup()
         await web.TCPSite(runner, host, port, ssl_context=tls).start()
         return runner, int(runner.addresses[0][1])
+
+    @staticmethod
+    async def listen_too(runner: web.AppRunner, opened: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Serve at one more socket."""
+        await web.SockSite(runner, opened, ssl_context=tls).start()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         user = self._identify(request)

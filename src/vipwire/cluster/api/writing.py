@@ -1,6 +1,8 @@
 """Requests that change something: from headers, query and body to the registry, and what is answered."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -8,7 +10,7 @@ import msgspec
 import yaml
 
 from vipwire.cluster.api import protobuf
-from vipwire.cluster.api.errors import ApiError, bad_request, expired, not_valid, unsupported
+from vipwire.cluster.api.errors import ApiError, bad_request, not_valid, unsupported
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.listing import list_page, parse_number
 from vipwire.cluster.api.object import encode, parse
@@ -19,7 +21,7 @@ from vipwire.cluster.api.route import Route
 from vipwire.cluster.api.selectors import Selector, select
 from vipwire.cluster.api.strategic import strategic_patch
 from vipwire.cluster.api.transition import Preconditions
-from vipwire.cluster.store.record import CompactedError
+from vipwire.cluster.store.record import Record
 
 APPLY: Final = "application/apply-patch+yaml"
 _VALIDATIONS: Final = ("Ignore", "Strict", "Warn")
@@ -31,6 +33,7 @@ _PATCHES: Final[dict[str, Callable[[Object, Any, Resource], Any]]] = {
         value, patch, resource.type
     ),
 }
+_TOGETHER: Final = 256
 _TYPES: Final = ("application/json", "application/yaml", "text/json", "")
 
 
@@ -135,8 +138,9 @@ async def _delete_all(registry: Registry, request: Request) -> Answer:
         request.query.get("fieldSelector", ""),
     )
     page = await list_page(registry.store, route.resource, selector, {})
-    for record in page.records:
-        try:
+
+    async def delete(record: Record) -> None:
+        with _gone_already():
             await registry.delete(
                 route.resource,
                 record.key.namespace,
@@ -145,13 +149,23 @@ async def _delete_all(registry: Registry, request: Request) -> Answer:
                 grace=given.grace_period_seconds,
                 propagation=given.propagation_policy,
             )
-        except ApiError as error:
-            if error.code != 404:  # somebody else was quicker
-                raise
-        except CompactedError as error:
-            raise expired(str(error)) from None
+
+    for start in range(0, len(page.records), _TOGETHER):  # what goes together shares a commit
+        part = page.records[start : start + _TOGETHER]
+        results = await asyncio.gather(*map(delete, part), return_exceptions=True)
+        for error in filter(None, results):
+            raise error
     details = {"group": route.resource.group, "kind": route.resource.plural}
     return Answer(200, status=_success({key: value for key, value in details.items() if value}))
+
+
+@contextlib.contextmanager
+def _gone_already() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        if error.code != 404:  # somebody else was quicker
+            raise
 
 
 def _gone(resource: Resource, name: str, result: Result) -> dict[str, Any]:

@@ -113,6 +113,11 @@ def address_object(owner: Object, address: str, now: str) -> Object:
     }
 
 
+def is_noted_by_us(note: Object) -> bool:
+    """Tell whether the allocator has made an IPAddress, so that it may also delete it."""
+    return (note["metadata"].get("labels") or {}).get(f"{_LABEL}/managed-by") == MANAGED_BY
+
+
 def _networks(records: Iterable[Record]) -> Iterator[Network]:
     values = [decoded(record) for record in records]
     for value in sorted(

@@ -14,11 +14,11 @@ from typing import Final
 
 from vipwire.cluster.api.admission import Admitted, Attempt, Operation
 from vipwire.cluster.api.cells import format_time
-from vipwire.cluster.api.errors import not_valid
+from vipwire.cluster.api.errors import internal, not_valid
 from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.addresses import Addresses
-from vipwire.cluster.controllers.families import family_of, settle_families
+from vipwire.cluster.controllers.families import NONE, family_of, settle_families
 from vipwire.cluster.controllers.node_ports import NodePorts, ports_of, wants_health_check, wants_ports
 from vipwire.cluster.store.record import Write
 
@@ -63,7 +63,10 @@ class ServiceAllocation:
         return Admitted(also, undo)
 
     def _settle_families(self, new: Object, old: Object) -> None:
-        causes = settle_families(new["spec"], self._addresses.families(), old)
+        available = self._addresses.families() or tuple(old.get("ipFamilies") or ())
+        if not available and new["spec"].get("clusterIP") != NONE:
+            raise internal("failed to allocate a serviceIP: there is no ServiceCIDR that is ready")
+        causes = settle_families(new["spec"], available, old)
         if causes:
             raise not_valid("Service", "", new["metadata"]["name"], causes)
 

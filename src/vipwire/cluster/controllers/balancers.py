@@ -10,13 +10,13 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from vipwire.cluster.api.cells import at, format_time
+from vipwire.cluster.api.cells import at
 from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.kinds.plain import EVENTS
 from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.object import decoded
 from vipwire.cluster.api.registry import Options, Registry
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.families import family_of
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.controllers.ranges import Network
@@ -116,29 +116,7 @@ class Balancers:
             return
         self._told[name] = problem
         if problem:
-            await say(self._registry, service, problem)
-
-
-async def say(registry: Registry, service: Object, message: str) -> None:
-    """Report to people that a Service has no address."""
-    meta, now = service["metadata"], format_time(registry.clock())
-    about = {"apiVersion": "v1", "kind": "Service", "uid": meta["uid"]}
-    event = {
-        "metadata": {"generateName": f"{meta['name']}."},
-        "involvedObject": about | {"namespace": meta["namespace"], "name": meta["name"]},
-        "type": "Warning",
-        "reason": "AllocationFailed",
-        "message": message,
-        "count": 1,
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "source": {"component": "vipwire"},
-    }
-    try:
-        await registry.create(EVENTS, meta["namespace"], event, _OPTIONS)
-    except ApiError as error:
-        if error.code not in (403, 404):  # its namespace goes
-            raise
+            await warn(self._registry, SERVICES, service, "AllocationFailed", problem)
 
 
 def held(service: Object) -> list[str]:

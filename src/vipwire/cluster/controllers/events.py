@@ -1,0 +1,37 @@
+"""Events: what controllers have to tell people about an object, found again by `kubectl describe`."""
+
+from typing import Final
+
+from vipwire.cluster.api.cells import format_time
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.plain import EVENTS
+from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.resource import Object, Resource
+
+_OPTIONS: Final = Options(manager="vipwire-events", validation="Ignore")
+
+
+async def warn(registry: Registry, resource: Resource, about: Object, reason: str, message: str) -> None:
+    """Report what is wrong with an object; nothing is said in a namespace that goes.
+
+    What is in no namespace is reported in `default`, as Kubernetes does. Raise ApiError if the store fails.
+    """
+    meta, now = about["metadata"], format_time(registry.clock())
+    place = {"namespace": meta["namespace"]} if resource.namespaced else {}
+    kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+    event = {
+        "metadata": {"generateName": f"{meta['name']}."},
+        "involvedObject": kind | place | {"name": meta["name"], "uid": meta["uid"]},
+        "type": "Warning",
+        "reason": reason,
+        "message": message,
+        "count": 1,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "source": {"component": "vipwire"},
+    }
+    try:
+        await registry.create(EVENTS, place.get("namespace", "default"), event, _OPTIONS)
+    except ApiError as error:
+        if error.code not in (403, 404):
+            raise

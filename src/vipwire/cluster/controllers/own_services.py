@@ -1,0 +1,173 @@
+"""The Services of the cluster itself: `kubernetes` leads to the API server, `kube-dns` to DNS, as everywhere.
+
+Each has the address that people write into their configuration: the first and the tenth of the first range. They
+have no selector; their Endpoints and EndpointSlice are written here, and written again when somebody changes them.
+A Service of one of these names that somebody else has made is left alone, unless it is `kubernetes`.
+"""
+
+import contextlib
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from vipwire.cluster.api.cells import at
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire.cluster.api.kinds.networking import SERVICE_CIDRS
+from vipwire.cluster.api.kinds.service import ENDPOINTS, SERVICES
+from vipwire.cluster.api.object import decoded, key_of
+from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.controllers.cidrs import networks_of
+from vipwire.cluster.controllers.feed import Feed
+from vipwire.cluster.controllers.ranges import Network
+from vipwire.cluster.controllers.selection import Name
+from vipwire.cluster.controllers.slices import MANAGED_BY, SERVICE
+from vipwire.cluster.controllers.wiring import FIRST_CIDR
+
+MANAGER: Final = "vipwire"
+API_SERVICE: Final = ("default", "kubernetes")
+DNS_SERVICE: Final = ("kube-system", "kube-dns")
+_LABEL: Final = "app.kubernetes.io/managed-by"
+_OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPort:
+    """A port of a Service and the one that listens here."""
+
+    name: str
+    protocol: str
+    port: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnService:
+    """A Service of the cluster itself: the how-manieth address it has, where it leads, on which Node."""
+
+    name: Name
+    number: int
+    labels: tuple[tuple[str, str], ...]
+    ports: tuple[OwnPort, ...]
+    addresses: tuple[str, ...]
+    node: str
+
+
+def api_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
+    """Describe Service `kubernetes`."""
+    labels = (("component", "apiserver"), ("provider", "kubernetes"))
+    return OwnService(API_SERVICE, 1, labels, (OwnPort("https", "TCP", 443, port),), addresses, node)
+
+
+def dns_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
+    """Describe Service `kube-dns`, under the name and labels that tools look for."""
+    labels = (("k8s-app", "kube-dns"), ("kubernetes.io/cluster-service", "true"), ("kubernetes.io/name", "CoreDNS"))
+    ports = (OwnPort("dns", "UDP", 53, port), OwnPort("dns-tcp", "TCP", 53, port))
+    return OwnService(DNS_SERVICE, 10, labels, ports, addresses, node)
+
+
+class OwnServices:
+    """Keeps some Services in a registry as they should be."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._feed = Feed(registry.store, (SERVICES, ENDPOINTS, ENDPOINT_SLICES))
+        self._services: dict[Name, OwnService] = {}
+
+    @property
+    def version(self) -> int:
+        """The IP version of the first range, in which these Services are."""
+        network = self._range()
+        return network.version if network else 4
+
+    def address(self, number: int) -> str:
+        """Tell the address of a number in the first range, "" if it has not so many."""
+        network = self._range()
+        return str(network.network_address + number) if network and network.num_addresses > number + 1 else ""
+
+    def _range(self) -> Network | None:
+        record = self._registry.store.read(key_of(SERVICE_CIDRS, "", FIRST_CIDR))
+        return next(networks_of(decoded(record)), None) if record else None
+
+    async def add(self, service: OwnService) -> None:
+        """Keep one more."""
+        self._services[service.name] = service
+        await self._settle(service)
+
+    async def drop(self, name: Name) -> None:
+        """Delete one that an earlier start has made."""
+        found = self._read(SERVICES, name)
+        if found is not None and _is_ours(found):
+            for resource in (SERVICES, ENDPOINTS, ENDPOINT_SLICES):
+                with contextlib.suppress(ApiError):  # it is not there
+                    await self._registry.delete(resource, *name, options=_OPTIONS)
+
+    async def run(self) -> None:
+        """Write them again when they change, until cancelled."""
+        while True:
+            changes, anew = self._feed.look()
+            changed = {(change.record.key.namespace, change.record.key.name) for change in changes}
+            for name, service in list(self._services.items()):
+                if anew or name in changed:
+                    await self._settle(service)
+            await self._feed.wait()
+
+    async def _settle(self, service: OwnService) -> None:
+        found = self._read(SERVICES, service.name)
+        if found is not None and not _is_ours(found) and service.name != API_SERVICE:
+            return
+        with contextlib.suppress(ApiError):  # the store cannot write now: again at its next change
+            made = await self._apply_service(service, found)
+            for resource, value in _endpoints(service, made):
+                await self._registry.apply(resource, *service.name, value, _OPTIONS)
+
+    async def _apply_service(self, service: OwnService, found: Object | None) -> Object:
+        body = _service(service)
+        if found is not None:
+            body["spec"]["clusterIP"] = at(found, "spec", "clusterIP")
+        elif address := self.address(service.number):
+            with contextlib.suppress(ApiError):  # taken by somebody: then any other
+                wished = body | {"spec": body["spec"] | {"clusterIP": address}}
+                return decoded((await self._registry.apply(SERVICES, *service.name, wished, _OPTIONS)).record)
+        return decoded((await self._registry.apply(SERVICES, *service.name, body, _OPTIONS)).record)
+
+    def _read(self, resource: Resource, name: Name) -> Object | None:
+        record = self._registry.store.read(key_of(resource, *name))
+        return decoded(record) if record else None
+
+
+def _is_ours(value: Object) -> bool:
+    return (value["metadata"].get("labels") or {}).get(_LABEL) == MANAGER
+
+
+def _service(service: OwnService) -> Object:
+    ports = [
+        {"name": port.name, "protocol": port.protocol, "port": port.port, "targetPort": port.target}
+        for port in service.ports
+    ]
+    meta = {"name": service.name[1], "labels": dict(service.labels) | {_LABEL: MANAGER}}
+    return {"metadata": meta, "spec": {"type": "ClusterIP", "ports": ports}}
+
+
+def _endpoints(service: OwnService, made: Object) -> Iterator[tuple[Resource, Object]]:
+    """Write a Service's endpoints in both forms: for those who read slices, and for those who do not."""
+    family = (at(made, "spec", "ipFamilies") or ["IPv4"])[0]
+    fitting = [each for each in service.addresses if f"IPv{ipaddress.ip_address(each).version}" == family]
+    ports = [{"name": port.name, "protocol": port.protocol, "port": port.target} for port in service.ports]
+    name = service.name[1]
+    labels = {"endpointslice.kubernetes.io/skip-mirror": "true", _LABEL: MANAGER}
+    subsets = [{"addresses": [{"ip": each} for each in fitting], "ports": ports}] if fitting else []
+    yield ENDPOINTS, {"metadata": {"name": name, "labels": labels}, "subsets": subsets}
+    labels = {SERVICE: name, MANAGED_BY: MANAGER, _LABEL: MANAGER}
+    endpoints = [{"addresses": [each], "conditions": {"ready": True}, "nodeName": service.node} for each in fitting]
+    yield (
+        ENDPOINT_SLICES,
+        {
+            "metadata": {"name": name, "labels": labels},
+            "addressType": family,
+            "endpoints": endpoints,
+            "ports": ports,
+        },
+    )

@@ -1,0 +1,114 @@
+"""Where `vipwire up` listens, with which certificate, and what becomes of it: the Services that lead there."""
+
+import asyncio
+import dataclasses
+import socket
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from vipwire.app import log
+from vipwire.cluster.access import Access, load_tokens, write_kubeconfigs
+from vipwire.cluster.api.registry import Registry
+from vipwire.cluster.api.server import ApiServer
+from vipwire.cluster.ca import Authority
+from vipwire.cluster.controllers.own_services import OwnServices, api_service, dns_service
+from vipwire.cluster.reach import Reach, inner_socket, reach
+from vipwire.cluster.store.record import CompactedError
+from vipwire.dns.feed import StoreFeed
+from vipwire.dns.run import serve as serve_dns
+from vipwire.dns.settings import Settings as DnsSettings
+from vipwire.errors import ConfigError
+
+_NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+_NAMES_BELOW: Final = ("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1")
+_WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what is found here instead of them
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the API server shall listen; `names` are further ones for its certificate, `node` this machine's Node.
+
+    `own` are the Node's addresses.
+    """
+
+    folder: Path
+    address: str
+    port: int
+    names: tuple[str, ...]
+    node: str
+    own: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that listens: what to clean up, its URL, and the admin's kubeconfig."""
+
+    runner: web.AppRunner
+    url: str
+    kubeconfig: Path
+
+
+async def serve_api(place: Place, registry: Registry, services: OwnServices, now: datetime) -> Served:
+    """Open the API server, and have Service `kubernetes` lead to it. Raise ConfigError."""
+    authority = Authority(place.folder / "pki", now)
+    tls = authority.server_context(authority.server(_names(place, services.address(1))))
+    server = ApiServer(registry, Access(load_tokens(place.folder / "tokens.csv")).identify)
+    try:
+        runner, port = await server.listen(place.address, place.port, tls)
+    except OSError as error:
+        where = f"--bind-address {place.address} --secure-port {place.port}"
+        raise ConfigError(f"{where}: {error.strerror}") from error
+    found = reach((place.address,), place.own, services.version)
+    if found is not None and found.inner and not await _listen_within(server, runner, found.address, port, tls):
+        found = None
+    await services.add(api_service(_listed(found), port, place.node))
+    url = _url(place.address, port)
+    return Served(runner, url, write_kubeconfigs(place.folder, authority, url))
+
+
+async def serve_names(settings: DnsSettings, registry: Registry, services: OwnServices, place: Place) -> None:
+    """Answer DNS until cancelled, and have Service `kube-dns` lead to it. Raise UnsupportedError."""
+    found = reach(settings.addresses, place.own, services.version)
+    if found is not None and found.inner:
+        settings = dataclasses.replace(settings, inner=(found.address,))
+    listening: asyncio.Future[tuple[int, tuple[str, ...]]] = asyncio.get_running_loop().create_future()
+    feed = StoreFeed(registry.store, CompactedError)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(serve_dns(settings, feed.run, lambda *opened: listening.set_result(opened)))
+        port, addresses = await listening
+        if found is not None and found.inner and found.address not in addresses:
+            found = None
+        await services.add(dns_service(_listed(found), port, place.node))
+
+
+def _listed(found: Reach | None) -> tuple[str, ...]:
+    return (found.address,) if found else ()
+
+
+async def _listen_within(
+    server: ApiServer, runner: web.AppRunner, address: str, port: int, tls: ssl.SSLContext
+) -> bool:
+    """Serve this machine at one more address of it; tell whether that can be."""
+    try:
+        await server.listen_too(runner, inner_socket(address, port), tls)
+    except OSError as error:
+        log.warning("the API server does not listen there too", address=address, port=port, reason=error.strerror)
+        return False
+    return True
+
+
+def _names(place: Place, service: str) -> Iterable[str]:
+    """List all that the server's certificate has to be good for."""
+    found = (*_NAMES, *_NAMES_BELOW, place.address, socket.gethostname().lower(), *place.names, *place.own, service)
+    return (name for name in found if name and name not in _WILDCARDS)
+
+
+def _url(address: str, port: int) -> str:
+    host = _WILDCARDS.get(address, address)
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
