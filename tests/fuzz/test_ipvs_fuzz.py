@@ -47,6 +47,7 @@ def test_any_text_for_a_table(text: str) -> None:
 @given(st.text(alphabet="*:-AjKUBE nat\nPREROUTING", max_size=200))
 def test_any_text_for_saved_rules(text: str) -> None:
     ours = frozenset({ChainName("nat", "KUBE"), ChainName("nat", "PREROUTING")})
-    for chain, rules in parse_save(text, ours).items():
-        assert chain.table == "nat"
-        assert all(isinstance(rule, str) for rule in rules)
+    with contextlib.suppress(DecodeError):
+        for chain, rules in parse_save(text, ours).items():
+            assert chain.table == "nat"
+            assert all(isinstance(rule, str) for rule in rules)

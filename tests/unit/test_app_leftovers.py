@@ -9,7 +9,6 @@ from vipwire.app.arrival import Arrival, in_steps
 from vipwire.app.config import ProxyMode
 from vipwire.app.left_ipvs import Flow, judge, parse_flows, parse_sources, removable
 from vipwire.app.left_rules import GUARD, census, ipvs_removal, without_ipvs
-from vipwire.backends.ipvs.iptables import BUILT_IN
 from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, SetName, Steer, Vip
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.model.net import Address, Family, parse_address
@@ -17,6 +16,7 @@ from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import Forwarding, RealServer, Scheduling, VirtualServer
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta
+from vipwire.xtables.save import BUILT_IN
 
 WEB, DNS, POD = (parse_address(each) for each in ("10.96.0.1", "10.96.0.10", "10.244.1.5"))
 FLOWS = """\

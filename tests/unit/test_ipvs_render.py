@@ -7,7 +7,7 @@ from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, port, service
 
 from vipwire.backends.ipvs.drain import LOOK_SECONDS, Draining
 from vipwire.backends.ipvs.hints import Hints, parse_hints
-from vipwire.backends.ipvs.iptables import BUILT_IN, parse_save, rank_variants, restore_text
+from vipwire.backends.ipvs.iptables import parse_save, rank_variants, restore_text
 from vipwire.backends.ipvs.marks import Marks, is_among
 from vipwire.backends.ipvs.names import ChainName, Entry, ObjectKey, Receiver, Rules, Set, Steer, Vip, set_name
 from vipwire.backends.ipvs.render import Manner, render
@@ -21,6 +21,7 @@ from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.delta import Delta
+from vipwire.xtables.save import BUILT_IN
 
 NODE = ips("192.168.0.2", "192.168.1.2")
 WEB = VirtualServer(6, ip("10.96.0.1"), 80)

@@ -19,6 +19,7 @@ from vipwire.model.service import Service, TrafficPolicy
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan, PodBridge
 from vipwire.reconcile.delta import Delta, diff
+from vipwire.xtables.save import BUILT_IN
 
 LOCAL, REMOTE = endpoint("10.1.0.1", "node-1"), endpoint("10.1.0.2")
 RULES = Choices()
@@ -243,6 +244,7 @@ def saved(objects: dict[Key, Value], ports: dict[str, int]) -> str:
     lines = []
     for table in names.TABLES:
         lines.append(f"*{table}")
+        lines += [f":{chain} ACCEPT [0:0]" for chain in sorted(BUILT_IN)]
         lines += [f":{key.chain} - [0:0]" for key in objects if isinstance(key, Chain) and key.table == table]
         for first in (True, False):
             for key, value in objects.items():

@@ -14,10 +14,10 @@ from typing import Final, cast
 from vipwire.app.config import ProxyMode
 from vipwire.backends.iptables.kernel import removal
 from vipwire.backends.iptables.names import KUBELETS, TABLES
-from vipwire.backends.iptables.read import is_ours, read_table
+from vipwire.backends.iptables.read import is_ours
 from vipwire.backends.iptables.skeleton import jump_keys
 from vipwire.backends.iptables.tool import RuleTool
-from vipwire.backends.ipvs.iptables import BUILT_IN, parse_save, restore_text
+from vipwire.backends.ipvs.iptables import parse_save, restore_text
 from vipwire.backends.ipvs.names import ChainName, Rules
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.backends.userspace import script
@@ -25,6 +25,7 @@ from vipwire.backends.userspace.names import CHAINS
 from vipwire.model.net import Family
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta
+from vipwire.xtables.save import BUILT_IN, read_table
 
 GUARD: Final = ChainName("filter", "KUBE-IPVS-FILTER")
 """Keeps the host's own ports off the addresses of kube-ipvs0: it stays as long as these do."""
@@ -66,7 +67,7 @@ def census(family: Family, saved: Saved, *, guard: bool = False) -> dict[ProxyMo
     shared = _ipvs_chains(family)
     counts = dict.fromkeys((ProxyMode.IPTABLES, ProxyMode.IPVS, ProxyMode.USERSPACE), 0)
     for table, text in saved.items():
-        for chain in read_table(text).chains:
+        for chain in read_table(text):
             ipvs, iptables = ChainName(table, chain) in shared, is_ours(table, chain)
             if ipvs and not iptables and chain not in BUILT_IN and not (guard and (table, chain) == GUARD):
                 counts[ProxyMode.IPVS] += 1
@@ -135,7 +136,7 @@ def _remove_iptables(tool: RuleTool, running: ProxyMode | None) -> None:
 
 
 def _trial_removal(table: str, saved: str, found: Collection[ProxyMode]) -> str:
-    chains = [chain for chain in read_table(saved).chains if chain in TRIALS and TRIALS[chain] in found]
+    chains = [chain for chain in read_table(saved) if chain in TRIALS and TRIALS[chain] in found]
     lines = [*(f":{chain} - [0:0]" for chain in chains), *(f"-X {chain}" for chain in chains)]
     return "\n".join([f"*{table}", *lines, "COMMIT", ""]) if chains else ""
 

@@ -15,7 +15,7 @@ from vipwire.backends.iptables.counting import FEW, Ledger, count, endpoints_of
 from vipwire.backends.iptables.frontend_code import Zone, decode
 from vipwire.backends.iptables.limits import shortcomings
 from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, RANGES, ROOT, ROOTS, TABLES, Key, Rules
-from vipwire.backends.iptables.read import is_ours, read, read_table
+from vipwire.backends.iptables.read import is_ours, read
 from vipwire.backends.iptables.render import render
 from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
@@ -30,6 +30,7 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counting import Counts
 from vipwire.reconcile.delta import Delta
+from vipwire.xtables.save import read_table
 
 BATCH: Final = {Variant.NFT: 4000, Variant.LEGACY: 0}
 """Lines a run. Each run of the legacy tool writes whole tables, so that there is nothing to gain by dividing."""
@@ -107,8 +108,8 @@ class IptablesBackend:
         seen = read(self.family, tables, self._dispatches)
         self._tails = {(key.table, key.chain): rules for key, rules in seen.objects.items() if key.kind == ROOT}
         self._pinned = frozenset(seen.pinned)
-        self._firewall_missing = names.FIREWALL not in tables[names.FILTER].chains
-        self._kubelet = any(chain in table.chains for table in tables.values() for chain in names.KUBELETS)
+        self._firewall_missing = names.FIREWALL not in tables[names.FILTER]
+        self._kubelet = any(chain in table for table in tables.values() for chain in names.KUBELETS)
         if self._kubelet and not self.settings.on(self._node).localhost_node_ports:
             seen.objects = {key: rules for key, rules in seen.objects.items() if not guards(key)}
         self._rules = _counted(Delta(added=seen.objects))
@@ -235,7 +236,7 @@ def removal(table: str, saved: str, *, kubelet: bool = False) -> str:
     A chain that others' rules jump to is only emptied. KUBE-FIREWALL goes when no rule but ours is in it, and
     stays with all that belongs to it where `kubelet` has made its chains.
     """
-    chains = read_table(saved).chains
+    chains = read_table(saved)
     ours = [chain for chain in chains if is_ours(table, chain)]
     lines: list[str] = []
     pinned: set[str] = set()

@@ -1,4 +1,4 @@
-"""From the text of iptables-save to our objects. Pure; a line that does not parse raises DecodeError.
+"""From what iptables-save shows to our objects. Pure.
 
 What others have put into a dispatch chain, or moved about in it, shows in the value of its root. Rules in chains that
 are not ours are theirs, except the jumps that have our very words.
@@ -15,43 +15,14 @@ from vipwire.backends.iptables.frontend_code import ANY_PORT, encode
 from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, ROOT, Key, Rules, rank, tree_root
 from vipwire.backends.iptables.skeleton import jump_keys
 from vipwire.backends.iptables.tree import Dispatch, Leaf
-from vipwire.errors import DecodeError
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.plan.plan import FrontendKey
+from vipwire.xtables.save import Chains, target
 
 _DESTINATION: Final = re.compile(r"(?<!! )-d (\S+)/(32|128)(?: |$)")
 _PORT: Final = re.compile(r"-m (tcp|udp|sctp) --dport (\d+)(?::(\d+))?(?: |$)")
-_TARGET: Final = re.compile(r"(?:^| )-[jg] (\S+)")
 _FORWARDS: Final = re.compile(r"(?:^| )(-[jg]) (KUBE-\S+)$")
 _JUMPS: Final = frozenset(jump_keys())
-
-
-@dataclass(slots=True)
-class Table:
-    """One table as iptables-save shows it: each chain's rules, without `-A CHAIN`."""
-
-    chains: dict[str, list[str]] = field(default_factory=dict)
-
-
-def read_table(text: str) -> Table:
-    """Read the part of one table."""
-    table = Table()
-    chains = table.chains
-    rules: list[str] = []
-    current = ""
-    for line in text.splitlines():
-        if line.startswith("-A "):
-            _, chain, rest = (*line.split(" ", 2), "")[:3]
-            if chain != current:
-                if chain not in chains:
-                    raise DecodeError(f"iptables-save: a rule of the undeclared chain {chain!r}: {line!r}")
-                current, rules = chain, chains[chain]
-            rules.append(rest.replace("--nfacct-name  ", "--nfacct-name ") if "nfacct" in rest else rest)
-        elif line.startswith(":"):
-            chains[line[1:].partition(" ")[0]] = []
-        elif line and line[0] not in "#*" and line != "COMMIT":
-            raise DecodeError(f"iptables-save: neither chain nor rule: {line!r}")
-    return table
 
 
 @dataclass(slots=True)
@@ -67,12 +38,12 @@ def is_ours(table: str, chain: str) -> bool:
     return (table, chain) in names.WHOLE or rank(chain) > 0 or tree_root(table, chain) is not None
 
 
-def read(family: Family, tables: Mapping[str, Table], dispatches: Mapping[tuple[str, str], Dispatch]) -> Seen:
+def read(family: Family, tables: Mapping[str, Chains], dispatches: Mapping[tuple[str, str], Dispatch]) -> Seen:
     """Find our objects, and load the dispatch chains with what they hold."""
     seen = Seen()
-    for name, table in tables.items():
-        trees: dict[str, dict[str, list[str]]] = {}
-        for chain, rules in table.chains.items():
+    for name, found in tables.items():
+        trees: dict[str, Chains] = {}
+        for chain, rules in found.items():
             root = tree_root(name, chain)
             if root is not None:
                 trees.setdefault(root, {})[chain] = rules
@@ -93,8 +64,8 @@ def _foreign(table: str, chain: str, rules: Iterable[str], seen: Seen) -> None:
         key = Key(JUMP, table, chain, rule)
         if key in _JUMPS:
             seen.objects[key] = (*seen.objects.get(key, ()), rule)
-        elif (found := _TARGET.search(rule)) and is_ours(table, found[1]):
-            seen.pinned.add((table, found[1]))
+        elif is_ours(table, there := target(rule)):
+            seen.pinned.add((table, there))
 
 
 def _root(

@@ -7,7 +7,6 @@ node knows the names.
 from collections.abc import Iterable, Iterator, Mapping
 
 from vipwire.backends.ipvs.describe import describe_element
-from vipwire.backends.ipvs.iptables import BUILT_IN
 from vipwire.backends.ipvs.names import (
     DEVICE,
     STEER_PRIORITY,
@@ -27,6 +26,7 @@ from vipwire.model.net import Family, Protocol, format_address, format_endpoint
 from vipwire.netlink.ipset import SetSpec, SetType
 from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.reconcile.delta import Delta
+from vipwire.xtables.save import BUILT_IN
 
 _SERVICES = {Protocol.TCP: "-t", Protocol.UDP: "-u", Protocol.SCTP: "--sctp-service"}
 _METHODS = {Method.MASQUERADE: "-m", Method.ROUTE: "-g", Method.TUNNEL: "-i"}

@@ -9,39 +9,27 @@ from typing import Final
 
 from vipwire.backends.ipvs.names import ChainName, Rules
 from vipwire.reconcile.delta import Delta
+from vipwire.xtables.save import BUILT_IN, read_tables, target
 
 TABLES: Final = ("mangle", "nat", "filter")
-BUILT_IN: Final = frozenset({"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"})
 
 
 def parse_save(text: str, ours: frozenset[ChainName]) -> dict[ChainName, Rules]:
-    """Collect our chains from the output of iptables-save; a built-in chain only if it jumps to one of ours."""
-    found: dict[ChainName, list[str]] = {}
-    targets = {table: {chain.chain for chain in ours if chain.table == table} - BUILT_IN for table in TABLES}
-    table = ""
-    for line in text.splitlines():
-        if line.startswith("*"):
-            table = line[1:].strip()
-        elif line.startswith(":"):
-            chain = ChainName(table, line[1:].partition(" ")[0])
-            if chain in ours and chain.chain not in BUILT_IN:
-                found[chain] = []
-        elif line.startswith("-A "):
-            name, _, rule = line[3:].partition(" ")
-            if name in BUILT_IN:
-                if _target(rule) in targets.get(table, ()):
-                    found.setdefault(ChainName(table, name), []).append(rule)
-            elif (chain := ChainName(table, name)) in found:
-                found[chain].append(rule)
-    return {chain: tuple(rules) for chain, rules in found.items()}
+    """Collect our chains from the output of iptables-save; a built-in chain only if it jumps to one of ours.
 
-
-def _target(rule: str) -> str:
-    words = rule.split()
-    for flag in ("-j", "-g"):
-        if flag in words[:-1]:
-            return words[words.index(flag) + 1]
-    return ""
+    Raise DecodeError for what iptables-save does not print.
+    """
+    found: dict[ChainName, Rules] = {}
+    for table, chains in read_tables(text).items():
+        targets = {chain.chain for chain in ours if chain.table == table} - BUILT_IN
+        for name, rules in chains.items():
+            chain = ChainName(table, name)
+            if name not in BUILT_IN:
+                if chain in ours:
+                    found[chain] = tuple(rules)
+            elif jumps := tuple(rule for rule in rules if target(rule) in targets):
+                found[chain] = jumps
+    return found
 
 
 def restore_text(delta: Delta[ChainName, Rules]) -> str:

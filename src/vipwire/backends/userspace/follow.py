@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import Final
 
 from vipwire.backends.userspace.names import REFUSE, Chain, Key, Rule, Value
-from vipwire.backends.userspace.script import BUILT_IN
 from vipwire.model.net import Address, Prefix
 from vipwire.plan.resolve import Packet
+from vipwire.xtables.save import BUILT_IN
 
 
 class Verdict(enum.Enum):

@@ -11,8 +11,8 @@ from typing import Final
 
 from vipwire.backends.userspace.names import CHAINS, PORT, TABLES, Chain, Front, Key, Rule, Value
 from vipwire.reconcile.delta import Delta
+from vipwire.xtables.save import BUILT_IN, read_tables, target
 
-BUILT_IN: Final = frozenset({"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"})
 _LEADS: Final = re.compile(
     r"(?P<head>(?:.* )?-p (?P<protocol>tcp|udp) .*(?:--to-destination \S+:|--to-ports ))(?P<port>\d+)$"
 )
@@ -72,22 +72,20 @@ def written(rule: Rule, ports: Ports) -> str:
 
 
 def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
-    """Collect our chains and rules from what iptables-save has printed, one table or several."""
+    """Collect our chains and rules from what iptables-save has printed, one table or several.
+
+    Raise DecodeError for what it does not print.
+    """
     found: dict[Key, Value] = {}
     times: Counter[Rule] = Counter()
     members: dict[Chain, list[str]] = {}
-    table = ""
-    for line in saved.splitlines():
-        if line.startswith("*"):
-            table = line[1:].strip()
-        elif line.startswith(":") and (chain := line[1:].partition(" ")[0]) in CHAINS.get(table, ()):
-            members[Chain(table, chain)] = []
-        elif line.startswith("-A "):
-            chain, _, words = line[3:].partition(" ")
-            if chain in CHAINS.get(table, ()):
-                members.setdefault(Chain(table, chain), []).append(words)
-            elif chain in BUILT_IN and _target(words) in CHAINS.get(table, ()):
-                times[_jump(table, chain, words)] += 1
+    for table, chains in read_tables(saved).items():
+        ours = CHAINS.get(table, ())
+        for chain, rules in chains.items():
+            if chain in ours:
+                members[Chain(table, chain)] = rules
+            elif chain in BUILT_IN:
+                times.update(_jump(table, chain, words) for words in rules if target(words) in ours)
     for key, rules in members.items():
         if key.chain in FIXED:
             found[key] = tuple(rules)
@@ -98,24 +96,20 @@ def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
     return found
 
 
-def _target(words: str) -> str:
-    return words.rpartition(" -j ")[2] if " -j " in words else words.removeprefix("-j ")
-
-
 FIXED: Final = frozenset({"KUBE-PORTALS-FILTER", "KUBE-PORTALS-REFUSE"})
 """Chains whose rules never change, or all at once."""
 _LAST_JUMPS: Final = ("KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST")
 
 
 def _jump(table: str, chain: str, words: str) -> Rule:
-    return Rule(table, chain, words, first=_target(words) not in _LAST_JUMPS)
+    return Rule(table, chain, words, first=target(words) not in _LAST_JUMPS)
 
 
 def _members(key: Chain, rules: Iterable[str], fronts: Fronts) -> Iterator[Rule]:
     """Read the rules of a chain. One that should be first and is not counts as another: it is replaced."""
     at_head = True
     for words in rules:
-        first = _target(words) in CHAINS[key.table] and words.startswith(("-s ", "-i "))
+        first = words.startswith(("-s ", "-i ")) and target(words) in CHAINS[key.table]
         at_head = at_head and first
         yield _rule(key, words, fronts)._replace(first=at_head)
 
