@@ -6,7 +6,7 @@ removing what is not, is refused; anybody may change its objects, which `changed
 
 from collections.abc import Callable, Iterable, Mapping
 
-from vipwire.errors import CommitError
+from vipwire.errors import CommitError, VipwireError
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -22,7 +22,7 @@ class DictBackend:
         self.held: Objects = dict(held)
         self.refused: set[str] = set()
         """Keys that no transaction may add or change."""
-        self.fails = ""
+        self.fails: str | VipwireError = ""
         """Why the kernel does not answer at all; empty if it does."""
         self.observed = 0
         self.deltas: list[Delta[str, str]] = []
@@ -80,6 +80,8 @@ class DictBackend:
         return had
 
     def _answer(self) -> None:
+        if isinstance(self.fails, VipwireError):
+            raise self.fails
         if self.fails:
             raise OSError(5, self.fails)
 

@@ -7,6 +7,7 @@ from tests.fakes.kernel import DictBackend, touched
 from tests.fakes.values import endpoint, ips, named, node_plan, service, slice_of
 
 from vipwire.app.engine import Engine, Line
+from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.model.node import Node
@@ -218,11 +219,22 @@ def test_changes_are_told_with_the_sync_that_carried_them_through() -> None:
     assert done.report.repaired == []
 
 
-def test_a_kernel_that_does_not_say_whether_it_changed_is_observed_when_it_answers_again() -> None:
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        ("Input/output error", "the kernel does not answer: [Errno 5] Input/output error"),
+        (DecodeError("no rule: ?"), "the kernel's answer is not understood: no rule: ?"),
+        (CommitError("iptables-save fails"), "iptables-save fails"),
+    ],
+    ids=["silent", "garbled", "no tool"],
+)
+def test_a_kernel_that_does_not_say_whether_it_changed_is_observed_when_it_answers_again(
+    fails: str | VipwireError, said: str
+) -> None:
     machine = Machine().listed(Upserted(service("web"))).settled()
-    machine.kernel.fails = "Input/output error"
+    machine.kernel.fails = fails
     (outcome,) = machine.engine.sync(2 * PERIOD)
-    assert outcome.error is not None
+    assert str(outcome.error) == said
     machine.kernel.fails = ""
     (outcome,) = machine.engine.sync(3 * PERIOD)
     assert (outcome.error, outcome.full) == (None, True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from vipwire.errors import CommitError
+from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
 from vipwire.model.node import Node
@@ -153,7 +153,7 @@ class Line:
         """Ask whether others may have changed the kernel; if so, or if it does not say, the next sync observes it."""
         try:
             return self.reconciler.verify()
-        except OSError:
+        except (OSError, VipwireError):
             self.reconciler.distrust()
             return True
 
@@ -166,7 +166,7 @@ class Line:
         if isinstance(self.backend, Housekeeper) and self.backend.housekeeping_due() == 0:
             try:
                 self.backend.housekeep()
-            except (OSError, CommitError):
+            except (OSError, VipwireError):
                 self.reconciler.distrust()
 
     def sync(self, now: float) -> Outcome:
@@ -180,6 +180,9 @@ class Line:
         except OSError as error:
             self.reconciler.distrust()
             outcome.error = CommitError(f"the kernel does not answer: {error}", errno=error.errno or 0)
+        except DecodeError as error:
+            self.reconciler.distrust()
+            outcome.error = CommitError(f"the kernel's answer is not understood: {error}")
         outcome.seconds = time.perf_counter() - began
         if outcome.error or self.reconciler.isolated:
             self.pacer.failed(now + outcome.seconds, blocked=outcome.error is not None)
