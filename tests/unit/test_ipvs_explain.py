@@ -246,6 +246,24 @@ def test_what_others_have_put_behind_a_service_is_named() -> None:
     assert [step.object for step in walk.steps if step.state is ObjectState.FOREIGN] == ["-> 10.0.0.9:8080"]
 
 
+def test_who_finishes_its_connections_counts_for_a_hash_of_the_source() -> None:
+    """The kernel deals its buckets to those without weight, too, and observed objects lack them."""
+    wanted = objects(annotations=(("vipwire.io/algorithm", "source-hash"),))
+    reals = {key: how for key, how in wanted.items() if isinstance(key, RealServer) and isinstance(how, Forwarding)}
+    gone = RealServer(WEB, ip("10.0.0.9"), 8080)
+    explainer = IpvsExplainer(Family.IPV4, lambda: {WEB: {gone: Forwarding(0), **reals}})
+    met: set[tuple[Address, int] | None] = set()
+    for number in range(1, 60):
+        packet = Packet(ip(f"203.0.113.{number}"), ip("10.96.0.1"), Protocol.TCP, 80, "eth0")
+        walk = explainer.walk(wanted, wanted, packet)
+        hashed = Scheduling("sh", Flag.SCHEDULER_1)
+        expected = connection_shares(hashed, {gone: Forwarding(0), **reals}, packet.source)
+        assert walk.shares == {(real.address, real.port): share for real, share in expected.items()}
+        assert ("finishes its connections", ObjectState.PLANNED) in {(step.effect, step.state) for step in walk.steps}
+        met |= walk.shares.keys()
+    assert met == {(real.address, real.port) for real in reals}
+
+
 def test_nothing_in_the_kernel() -> None:
     walk = walked({}, objects())
     assert (walk.end, walk.steps[0].state) == (End.UNTOUCHED, ObjectState.MISSING)
@@ -254,5 +272,6 @@ def test_nothing_in_the_kernel() -> None:
 def test_a_cluster_ip_that_nobody_has_is_dropped_and_another_port_rejected() -> None:
     held = objects()
     assert walked(held, held, "10.96.9.9").end is End.DROPPED
-    assert walked(held, held, "10.96.0.1", 81).end is End.REJECTED
+    stray = walked(held, held, "10.96.0.1", 81)
+    assert (stray.end, stray.refuses_strays) == (End.REJECTED, True), "the address is this node's own here"
     assert walked(held, held, "203.0.113.1").end is End.UNTOUCHED

@@ -101,7 +101,7 @@ _MODES: dict[ProxyMode, _Build] = {
 }
 _EXPLAINERS: dict[ProxyMode, Callable[[Family, Any], Explainer[Any, Any]]] = {
     ProxyMode.NFTABLES: lambda family, _: NftablesExplainer(family),
-    ProxyMode.IPVS: lambda family, _: IpvsExplainer(family),
+    ProxyMode.IPVS: lambda family, backend: IpvsExplainer(family, lambda: backend.resting),
     ProxyMode.IPTABLES: lambda _, backend: IptablesExplainer(backend),
     ProxyMode.USERSPACE: lambda family, _: UserspaceExplainer(family),
 }
@@ -117,6 +117,11 @@ def build_modes(config: Config, families: Iterable[Family], *, prepare: bool = F
             "leave the mode blank for the default"
         )
     return make(config, families, prepare=prepare)
+
+
+def needs_net_admin(config: Config) -> bool:
+    """Tell whether the selected mode writes rules: all do but userspace mode where it is told to do without."""
+    return config.proxy_mode is not ProxyMode.USERSPACE or not config.userspace_bind
 
 
 def mode_sysctls(config: Config) -> tuple[Sysctl, ...]:
@@ -142,16 +147,18 @@ def build_explainer(config: Config, family: Family, mode: Mode) -> Explainer[Any
     return make(family, mode) if make is not None else None
 
 
-def every_mode(families: Iterable[Family]) -> Iterator[tuple[ProxyMode, Family, Mode]]:
-    """Build every mode that this machine can run, to clean up after any of them."""
+def every_mode(families: Iterable[Family], *, rules: bool = True) -> Iterator[tuple[ProxyMode, Family, Mode]]:
+    """Build every mode that this machine can run, to clean up after any of them; without `rules` only relays."""
     for name, make in _MODES.items():
+        if name is ProxyMode.USERSPACE:
+            for left in userspace.leftovers(families, rules=rules):
+                yield name, left.family, left
+            continue
+        if not rules:
+            continue
         if name is ProxyMode.IPTABLES:
             for each in leftovers(families):
                 yield name, each.family, each
-            continue
-        if name is ProxyMode.USERSPACE:
-            for left in userspace.leftovers(families):
-                yield name, left.family, left
             continue
         with contextlib.suppress(UnsupportedError):
             for family, mode in make(Config(), families, prepare=False).items():

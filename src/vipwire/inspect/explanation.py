@@ -120,6 +120,8 @@ def agreement(explanation: Explanation) -> tuple[bool | None, str]:
         return None, reason
     if walk.end is End.UNKNOWN:
         return None, "somebody has changed rules on the way, and what they do now cannot be told"
+    if walk.refuses_strays and explanation.planned is End.UNTOUCHED:
+        return True, ""
     if walk.end is not explanation.planned:
         return False, f"the plan says {explanation.planned.value}, the kernel would leave it {walk.end.value}"
     if walk.end is not End.ANSWERED:
@@ -235,8 +237,10 @@ def reasons(explanation: Explanation) -> Iterable[str]:
         case Answered():
             yield from _answer_reasons(explanation, outcome)
         case _:
-            place = format_endpoint(packet.destination, packet.port)
-            yield f"no Service is reached at {place}/{packet.protocol.label}: the kernel routes the packet as it is"
+            place = f"{format_endpoint(packet.destination, packet.port)}/{packet.protocol.label}"
+            strays = explanation.walk is not None and explanation.walk.refuses_strays
+            what = "refused, for in this mode the node has the address" if strays else "the kernel routes it as it is"
+            yield f"no Service is reached at {place}: {what}"
     if frontend is None:
         yield from hints(explanation.situation, packet)
 

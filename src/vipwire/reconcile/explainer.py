@@ -56,7 +56,8 @@ class Walk:
     leads nowhere; they add up to 1 if `end` is ANSWERED, and are empty otherwise. `masqueraded` are the targets'
     addresses that see the node instead of the client. `remembered` is the target to which session affinity binds this
     client now, with the seconds that are left. `relayed`: the client's connection ends on this node, and another one
-    begins here, so that every target sees the node.
+    begins here, so that every target sees the node. `refuses_strays`: in this mode the address is the node's own, so
+    that ports which no Service has are refused, where the plan leaves such packets alone.
     """
 
     end: End
@@ -65,6 +66,7 @@ class Walk:
     masqueraded: frozenset[Address] = frozenset()
     remembered: tuple[Address, int, float] | None = None
     relayed: bool = False
+    refuses_strays: bool = False
 
 
 class Explainer(Protocol[K, V]):

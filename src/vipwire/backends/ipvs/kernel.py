@@ -42,6 +42,7 @@ from vipwire.backends.ipvs.servers import Change, Servers
 from vipwire.backends.ipvs.sets import Sets
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.backends.ipvs.steer import Steering
+from vipwire.backends.ipvs.table import with_resting
 from vipwire.backends.ipvs.tallies import Tallies
 from vipwire.backends.ipvs.tool import Tool
 from vipwire.errors import CommitError
@@ -85,6 +86,8 @@ class IpvsBackend:
         self._direct = set_name(family, Set.DIRECT_RETURN)
         self._chains = frozenset(_chains(node_objects(NodePlan(family))))
         self._left: Objects | None = None
+        self.resting: Mapping[VirtualServer, Mapping[RealServer, Forwarding]] = {}
+        """Virtual servers with real servers that take nothing new, as they were when all was read: see `table`."""
 
     def require(self) -> None:
         """Raise UnsupportedError if ipsets or iptables are missing."""
@@ -244,7 +247,9 @@ class IpvsBackend:
         services = self._servers.services()
         ours = {key for key in services if (key in self._known or owned(key)) and not self._is_excluded(key)}
         objects.update((key, services[key][0]) for key in ours)
-        for row in self._servers.rows(ours):
+        rows = list(self._servers.rows(ours))
+        self.resting = with_resting(rows)
+        for row in rows:
             if row.forwarding.weight or not (adopt or row.real in self._draining):
                 objects[row.real] = row.forwarding
             elif row.real not in self._draining:

@@ -17,6 +17,7 @@ Format: ip_vs_info_seq_show in net/netfilter/ipvs/ip_vs_ctl.c; addresses and por
     FWM  00000064 rr
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from vipwire.errors import DecodeError
@@ -70,6 +71,14 @@ def parse_table(text: str, family: Family) -> Table:
         except (IndexError, ValueError, KeyError) as error:
             raise DecodeError(f"/proc/net/ip_vs has the line {line!r}, which is not understood") from error
     return table
+
+
+def with_resting(rows: Iterable[Row]) -> dict[VirtualServer, dict[RealServer, Forwarding]]:
+    """Choose the virtual servers of which a real server takes nothing new; all that they have, in the same order."""
+    servers: dict[VirtualServer, dict[RealServer, Forwarding]] = {}
+    for row in rows:
+        servers.setdefault(row.real.server, {})[row.real] = row.forwarding
+    return {server: reals for server, reals in servers.items() if not all(how.weight for how in reals.values())}
 
 
 def _row(server: VirtualServer, fields: list[str]) -> Row:
