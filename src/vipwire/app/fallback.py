@@ -45,7 +45,7 @@ def settle_mode(config: Config, families: Iterable[Family], build: Build) -> tup
             reasons.append(str(error))
             if at + 1 < len(ladder):
                 _tell(mode, ladder[at + 1], error)
-    raise UnsupportedError("\n".join(reasons))
+    raise UnsupportedError("\n".join(dict.fromkeys(reasons)))
 
 
 def _tell(mode: ProxyMode, after: ProxyMode, error: UnsupportedError) -> None:

@@ -22,6 +22,7 @@ from vipwire.app.config import ProxyMode
 from vipwire.app.left_rules import disarm
 from vipwire.app.leftovers import Leftovers, Removed, Swept, engines, translated_by_others
 from vipwire.errors import CommitError, VipwireError
+from vipwire.host.rights import capabilities
 from vipwire.model.net import Family
 from vipwire.reconcile.backend import Backend
 from vipwire.serve.metrics import Metrics
@@ -44,6 +45,9 @@ class Handover:
         """Wait until `synced`; then remove, and look again until nothing is left."""
         while not synced():  # noqa: ASYNC110  # asked for seconds, once in the life of a process
             await asyncio.sleep(_LOOK_SECONDS)
+        if not self._leftovers.writes_rules and "CAP_NET_ADMIN" not in capabilities():
+            log.info("what other modes may have left is not looked for", reason="that needs CAP_NET_ADMIN")
+            return
         while (again := await self._sweep()) is not None:  # noqa: ASYNC110  # the kernel tells nobody of idleness
             await asyncio.sleep(again)
         log.info("nothing of other modes is left", mode=self._mode.value)

@@ -73,6 +73,8 @@ class Leftovers:
             family: backend.variant if isinstance(backend, RuleUser) else "" for family, backend in backends.items()
         }
         self._relays: dict[Family, float] = {}
+        self.writes_rules = running is not ProxyMode.USERSPACE or any(self._variants.values())
+        """Whether the running mode has rules at all: userspace mode may do without."""
 
     def sweep(self) -> Swept:
         """Remove what can go. Raise CommitError, OSError or UnsupportedError if the kernel does not let us."""

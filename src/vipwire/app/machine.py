@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from vipwire.app import log
 from vipwire.app.config import Config
-from vipwire.app.modes import mode_sysctls
+from vipwire.app.modes import mode_sysctls, needs_net_admin
 from vipwire.conntrack.sysctls import conntrack_sysctls, forwarding_sysctls
 from vipwire.host.forwarding import router_sysctls
 from vipwire.host.kernel import cpus
@@ -16,14 +16,17 @@ from vipwire.model.sysctl import Sysctl
 
 def prepare_machine(config: Config, families: Iterable[Family]) -> None:
     """Set what needs privileges, and go on where it cannot be set."""
-    conntrack = conntrack_sysctls(config.conntrack, cpus())
-    _set((*conntrack, *router_sysctls(), *forwarding_sysctls(families), *mode_sysctls(config)))
+    wanted = mode_sysctls(config)
+    if needs_net_admin(config):  # without rules nothing is tracked, and nothing forwarded
+        conntrack = conntrack_sysctls(config.conntrack, cpus())
+        wanted = (*conntrack, *router_sysctls(), *forwarding_sysctls(families), *wanted)
+    _set(wanted)
     _score(config)
 
 
 def adjust_machine(before: Config, after: Config) -> None:
     """Set what a changed configuration changes."""
-    if before.conntrack != after.conntrack:
+    if before.conntrack != after.conntrack and needs_net_admin(after):
         _set(conntrack_sysctls(after.conntrack, cpus()))
     if before.oom_score_adj != after.oom_score_adj:
         _score(after)

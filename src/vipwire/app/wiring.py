@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from vipwire.app.follow import FlowKeeper, HealthPorts
 from vipwire.app.handover import Handover, arriving, become_anew
 from vipwire.app.loop import Loop, Parts, Source
 from vipwire.app.machine import adjust_machine, prepare_machine
-from vipwire.app.modes import VIP_DEVICES, attach_counters, build_modes, every_mode
+from vipwire.app.modes import VIP_DEVICES, attach_counters, build_modes, every_mode, needs_net_admin
 from vipwire.app.node import node_plan
 from vipwire.app.reloader import Reloader, Reread
 from vipwire.app.report import Reporter
@@ -30,7 +30,7 @@ from vipwire.app.servers import Servers
 from vipwire.app.stop import Stop
 from vipwire.errors import UnsupportedError, VipwireError
 from vipwire.host.addresses import AddressWatch
-from vipwire.host.rights import require_net_admin
+from vipwire.host.rights import capabilities, require_net_admin
 from vipwire.kube.access import load_access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.connection import Answered
@@ -54,7 +54,6 @@ def run_proxy(config: Config, reread: Reread) -> int:
     if config.init_only:
         prepare_machine(config, _families())
         return 0
-    require_net_admin("vipwire proxy")
     collector.look_rarely()
     with _prepared(config) as proxy:
         status = asyncio.run(proxy.run(Reloader(config, proxy.config, reread, proxy.metrics)))
@@ -75,7 +74,7 @@ async def run_beside(config: Config, source: Source) -> None:
 def _prepared(asked: Config, source: Source | None = None) -> Iterator["_Proxy"]:
     with contextlib.ExitStack() as stack:
         # First the mode: where it cannot work, nothing of the machine is changed.
-        config, modes = settle_mode(asked, _families(), partial(build_modes, prepare=True))
+        config, modes = settle_mode(asked, _families(), _build)
         for mode in modes.values():
             stack.callback(mode.close)
         prepare_machine(config, _families())
@@ -87,9 +86,9 @@ def _prepared(asked: Config, source: Source | None = None) -> Iterator["_Proxy"]
 
 def run_cleanup(config: Config) -> int:
     """Remove everything of ours, of every mode and family, and nothing else."""
-    del config
-    require_net_admin("vipwire cleanup")
-    for name, family, mode in every_mode(_families()):
+    if needs_net_admin(config):
+        require_net_admin("vipwire cleanup")
+    for name, family, mode in every_mode(_families(), rules="CAP_NET_ADMIN" in capabilities()):
         with contextlib.closing(mode):
             if mode.delete():
                 log.info("removed", mode=name.value, ip_family=family.value)
@@ -101,9 +100,16 @@ def _families() -> tuple[Family, ...]:
     return (Family.IPV4, Family.IPV6) if Path("/proc/net/if_inet6").exists() else (Family.IPV4,)
 
 
+def _build(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
+    """Build a mode that is going to be run. Raise UnsupportedError if it cannot be, also for lack of rights."""
+    if needs_net_admin(config):
+        require_net_admin("vipwire proxy")
+    return build_modes(config, families, prepare=True)
+
+
 def _try_mode(config: Config) -> ProxyMode:
     """Find out in which mode a configuration would run here. Raise UnsupportedError if in none."""
-    found, modes = settle_mode(config, _families(), partial(build_modes, prepare=True))
+    found, modes = settle_mode(config, _families(), _build)
     for mode in modes.values():
         mode.close()
     return found.proxy_mode

@@ -5,7 +5,7 @@ Names are those of Kubernetes where it has the thing (`nodePort`, `sessionAffini
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from vipwire.inspect.counted import Seen, count_document, open_document, refusal_documents
 from vipwire.inspect.situation import Side, Situation
@@ -21,6 +21,14 @@ from vipwire.reconcile.delta import Delta
 Document = dict[str, Any]
 
 _MASQUERADE = {Masquerade.NEVER: "never", Masquerade.UNLESS_POD: "unless-pod", Masquerade.ALWAYS: "always"}
+
+
+@runtime_checkable
+class Listens(Protocol):
+    """A mode that may have clients connect to sockets of its own instead of leading them there."""
+
+    def listens_at(self, frontend: Frontend) -> tuple[str, ...]:
+        """Tell where: `address:port`; nothing where rules lead clients there."""
 
 
 def shares(forward: Forward) -> dict[Target, Fraction]:
@@ -162,11 +170,17 @@ def _frontend_document(side: Side, frontend: Frontend) -> Document:
         "protocol": key.protocol.label,
         **_action_document(frontend),
     }
+    if places := _listening(side.mode, frontend):
+        document["listening"] = places
     if frontend.short_circuit is not None:
         document["fromThisNode"] = _forward_document(frontend.short_circuit)
     if frontend.allowed_sources is not None:
         document["allowedSources"] = [str(prefix) for prefix in frontend.allowed_sources]
     return document
+
+
+def _listening(mode: object, frontend: Frontend) -> list[str]:
+    return list(mode.listens_at(frontend)) if isinstance(mode, Listens) else []
 
 
 def _action_document(frontend: Frontend) -> Document:

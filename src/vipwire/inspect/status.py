@@ -85,11 +85,16 @@ def _row(service: Document, port: Document, most: int | None) -> list[str | Text
 
 def _place(frontend: Document) -> str:
     if frontend["address"] is None:
-        return f"node port {frontend['port']}/{frontend['protocol']}" + _family_mark(frontend)
+        return f"node port {frontend['port']}/{frontend['protocol']}{_family_mark(frontend)}{_listening(frontend)}"
     address = f"[{frontend['address']}]" if ":" in frontend["address"] else frontend["address"]
     kind = "" if frontend["kind"] == "cluster IP" else f" ({frontend['kind']})"
     ports = f"{frontend['port']}-{frontend['lastPort']}" if "lastPort" in frontend else frontend["port"]
-    return f"{address}:{ports}/{frontend['protocol']}{kind}"
+    return f"{address}:{ports}/{frontend['protocol']}{kind}{_listening(frontend)}"
+
+
+def _listening(frontend: Document) -> str:
+    """Say where clients connect instead, in a mode that listens and has no rules."""
+    return f" at {', '.join(frontend['listening'])}" if frontend.get("listening") else ""
 
 
 def _family_mark(frontend: Document) -> str:

@@ -25,6 +25,7 @@ def build(families: Iterable[Family], choices: Choices, *, prepare: bool) -> dic
     return {family: UserspaceBackend(family, choices, tool, sight, runs=prepare) for family, tool in tools.items()}
 
 
-def leftovers(families: Iterable[Family]) -> list[UserspaceBackend]:
-    """Build what removes all that this mode has left, whatever it was set to."""
-    return [UserspaceBackend(family, Choices(), None, runs=False) for family in families]
+def leftovers(families: Iterable[Family], *, rules: bool = True) -> list[UserspaceBackend]:
+    """Build what removes all that this mode has left, whatever it was set to; without `rules` only relays."""
+    choices = Choices() if rules else Choices(bind=Bind.NONE)
+    return [UserspaceBackend(family, choices, None, runs=False) for family in families]

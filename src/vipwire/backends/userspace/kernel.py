@@ -10,7 +10,7 @@ needed, and outlives this process; should it end, `changed` and `housekeep` noti
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +18,7 @@ from vipwire.backends.userspace.describe import describe
 from vipwire.backends.userspace.messages import Listener, Settings
 from vipwire.backends.userspace.names import Front, Key, Value
 from vipwire.backends.userspace.remote import Remote, ask_counts
-from vipwire.backends.userspace.render import render
+from vipwire.backends.userspace.render import front_name, render
 from vipwire.backends.userspace.script import Ports, read, removal, script
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import node_objects
@@ -26,9 +26,9 @@ from vipwire.backends.userspace.tally import refusals, tally
 from vipwire.backends.userspace.tool import Tool, Variant, installed
 from vipwire.backends.userspace.witness import Generations
 from vipwire.errors import CommitError
-from vipwire.model.net import Address, Family, Protocol
+from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import ServicePlan
+from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counting import Counts
 from vipwire.reconcile.delta import Delta
@@ -60,6 +60,7 @@ class UserspaceBackend:
         self._node = NodePlan(family)
         self._left: dict[Key, Value] | None = None
         self._looked = clock()
+        self._told: dict[str, str] = {}
 
     @property
     def variant(self) -> str:
@@ -106,6 +107,7 @@ class UserspaceBackend:
         self._seen = self._sight.look() if self._sight is not None else None
         found = self._read()
         self._left = dict(found)
+        self._tell_places()
         return found
 
     def commit(self, delta: Delta[Key, Value]) -> int:
@@ -123,14 +125,13 @@ class UserspaceBackend:
             self._remote.undo([*coming, *instead], before)
             raise
         self._remote.remove(going.keys() - set(instead))
-        if self._choices.bind is Bind.NONE:
-            self._tell_ports(coming)
         if left is not None:
             for key in delta.removed:
                 left.pop(key, None)
             left.update(delta.added)
             left.update((key, new) for key, (_, new) in delta.changed.items())
         self._left = left
+        self._tell_places()
         return len(text)
 
     def relayed(self) -> frozenset[tuple[Address, int]]:
@@ -158,10 +159,11 @@ class UserspaceBackend:
     def delete(self) -> bool:
         """Remove the rules of either variant and have the relay retire; tell whether there was anything.
 
+        Set to do without rules, it leaves them alone: they need a right that this process may not have.
         Connections that are relayed go on; the relay ends with the last of them.
         """
         found = False
-        for tool in installed(self.family):
+        for tool in installed(self.family) if self._choices.bind is Bind.RULES else ():
             if text := removal(tool.save()):
                 tool.restore(text)
                 found = True
@@ -184,10 +186,28 @@ class UserspaceBackend:
             # What others committed before or while we did is for the next check to see.
             self._seen = self._seen if before != self._seen else self._sight.look()
 
-    def _tell_ports(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            fields = {"frontend": key, "ports": ",".join(map(str, self._remote.ports[key]))}
-            _LOG.info("listening", extra={"fields": fields})
+    def listens_at(self, frontend: Frontend) -> tuple[str, ...]:
+        """Tell where clients reach a frontend themselves, as it was last seen; nothing where rules lead there."""
+        if self._choices.bind is Bind.RULES:
+            return ()
+        name = front_name(frontend)
+        listener = (self._left or {}).get(Front(name))
+        return tuple(self._places(name, listener)) if isinstance(listener, Listener) else ()
+
+    def _places(self, front: str, listener: Listener) -> Iterator[str]:
+        for place, port in zip(listener.binds, self._remote.ports.get(front, ()), strict=False):
+            yield format_endpoint(Address(place.address), port)
+
+    def _tell_places(self) -> None:
+        """Log where listeners are that chose their ports themselves, whenever that is new to this process."""
+        if self._choices.bind is Bind.RULES or not self._runs:
+            return
+        for key, listener in (self._left or {}).items():
+            if isinstance(key, Front) and isinstance(listener, Listener) and any(not b.port for b in listener.binds):
+                at = ",".join(self._places(key.front, listener))
+                if at and self._told.get(key.front) != at:
+                    self._told[key.front] = at
+                    _LOG.info("listening", extra={"fields": {"frontend": key.front, "at": at}})
 
 
 def _fronts(delta: Delta[Key, Value]) -> tuple[dict[str, Listener], dict[str, Listener], dict[str, Listener]]:
