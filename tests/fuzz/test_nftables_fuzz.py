@@ -17,7 +17,14 @@ from vipwire.backends.nftables.language import (
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.elements import Element, Verdict, decode_elements, element, encode_element
+from vipwire.netlink.nftables.elements import (
+    Element,
+    Verdict,
+    decode_answers,
+    decode_elements,
+    element,
+    encode_element,
+)
 
 KEY = bytes(range(16))
 RULE = compile_rule("meta priority set ip daddr . meta l4proto . th dport map @a counter goto b", Family.IPV4)
@@ -49,6 +56,12 @@ def damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
     for at, value in draw(st.lists(st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255)), max_size=6)):
         data[at] = value
     return bytes(data[: draw(st.integers(0, len(data)))]) if draw(st.booleans()) else bytes(data)
+
+
+@given(st.lists(st.binary(max_size=80) | damaged([bytes(16) + SEEDS[4]]), max_size=3))
+def test_answers_with_single_elements(datagrams: list[bytes]) -> None:
+    with contextlib.suppress(DecodeError):
+        assert len(decode_answers(datagrams, 16, 8).keys) == len(datagrams)
 
 
 @given(st.binary(max_size=200) | damaged(SEEDS))

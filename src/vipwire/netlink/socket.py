@@ -131,6 +131,22 @@ class NetlinkSocket:
                 _raise_for(acknowledgement(message))
                 return answers
 
+    def answers(self, kind: int, payload: bytes, count: int, size: int = 512) -> list[bytes]:
+        """Send one request that is answered by so many datagrams, of one message of at most `size` bytes each.
+
+        Raise NetlinkError as the kernel says, or if it has answered less.
+        """
+        sequence, receive = self.sequence(), self._socket.recv
+        self.send(encode(kind, NLM_F_REQUEST | 0x4, sequence, payload))
+        try:
+            answers = [receive(size, socket.MSG_DONTWAIT) for _ in range(count + 1)]
+        except BlockingIOError:
+            raise NetlinkError(errno.ENOENT, f"less than {count} answers came") from None
+        for message in messages(answers.pop()):
+            if message.type == NLMSG_ERROR:
+                _raise_for(acknowledgement(message))
+        return answers
+
     def dump(self, kind: int, payload: bytes) -> Iterator[memoryview]:
         """Yield the payload of each message of a dump.
 

@@ -9,7 +9,6 @@ looks nothing but our own commits, of either family, may have counted: that is w
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import repeat
 from typing import TypeVar
 
 from vipwire.backends.nftables import render as rendering
@@ -22,21 +21,17 @@ from vipwire.backends.nftables.names import (
     TABLE,
     Chain,
     Hook,
-    Noted,
     Object,
     ObjectKey,
-    Until,
-    Verdict,
 )
-from vipwire.backends.nftables.read import read_counted
+from vipwire.backends.nftables.read import LARGE, read_counted, read_elements
 from vipwire.backends.nftables.script import Step, steps
 from vipwire.backends.nftables.skeleton import compiled, node_objects
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
 from vipwire.netlink.message import Acknowledgement
 from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.elements import Element, decode_elements, decode_plain
-from vipwire.netlink.nftables.wire import NFPROTO, Code, Kind
+from vipwire.netlink.nftables.wire import NFPROTO, Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -77,13 +72,17 @@ class NftablesBackend:
     """The table `vipwire` of one family, in the network namespace in which this was made.
 
     `witness` is shared with the other family's backend, so that one's commits are not foreign to the other.
-    `counters` says what is counted.
+    `counters` says what is counted; `large` from how many elements on a map is not listed but read by its keys.
     """
 
     def __init__(
-        self, family: Family, witness: Witness | None = None, counters: Counters = Counters.CONNECTIONS
+        self,
+        family: Family,
+        witness: Witness | None = None,
+        counters: Counters = Counters.CONNECTIONS,
+        large: int = LARGE,
     ) -> None:
-        self.family = family
+        self.family, self._large = family, large
         self._counters = counters
         self._socket = NetlinkSocket(NETLINK_NETFILTER)
         self._witness = witness or Witness()
@@ -201,9 +200,8 @@ class NftablesBackend:
         if self._recreate or self._wrong_hook(objects):
             self._recreate = True
             return {}
-        for item in declared:
-            if item.name not in _UNREAD and (SET, item.name.encode()) in self._known:
-                objects.update(self._read_elements(item))
+        wanted = [item for item in declared if (SET, item.name.encode()) in self._known and item.name not in _UNREAD]
+        objects.update(read_elements(self._socket, self.family, wanted, self._large))
         return objects
 
     def _dump(self, kind: Kind, read: Callable[[memoryview], T]) -> list[T]:
@@ -239,33 +237,10 @@ class NftablesBackend:
 
         return tuple(text(expressions) for expressions in found)
 
-    def _read_elements(self, declaration: decode.SetDeclaration) -> Iterator[tuple[ObjectKey, Object]]:
-        name, sizes = declaration.name, (declaration.key_length, declaration.value_length)
-        request = encode.list_elements(self.family, TABLE, name)
-        for payload in self._socket.dump(Kind.GETSETELEM, request):
-            plain = decode_plain(payload, *sizes)
-            if plain is not None:
-                yield from zip(zip(repeat(name), plain.keys), plain.data, strict=False)
-                continue
-            for element in decode_elements(payload, *sizes):
-                yield (name, element.key), _value(element)
-
 
 def _hook(chain: decode.Chain) -> Hook | None:
     hook = chain.hook
     return None if hook is None else Hook(hook.type, _HOOK_NAMES.get(hook.hook, str(hook.hook)), hook.priority)
-
-
-def _value(element: Element) -> Object:
-    code, chain = element.verdict or (Code.GOTO, "")
-    chain = chain if code == Code.GOTO else f"# verdict {code} {chain}"
-    if element.key_end is not None:
-        return Until(element.key_end, element.comment, element.data or b"", chain)
-    if element.verdict is not None:
-        return Verdict(chain)
-    if not element.comment:
-        return element.data or b""
-    return Noted(element.data or b"", element.comment)
 
 
 def _reason(answer: Acknowledgement) -> str:

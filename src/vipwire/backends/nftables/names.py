@@ -17,7 +17,7 @@ import struct
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 from vipwire.backends.nftables.language import SetSpec
 from vipwire.model.net import Address
@@ -38,7 +38,8 @@ LARGEST_POOL = 65534
 ordered_bytes = struct.Struct(">I").pack
 """Lays out a slot in the key of an interval set, where values sort as bytes."""
 
-handle_bytes = struct.Struct("=I").pack
+_HANDLE = struct.Struct("=I")
+handle_bytes = _HANDLE.pack
 """Lays out what travels in `meta priority`, a class, a slot or an identity: host byte order."""
 
 
@@ -143,6 +144,21 @@ class Class(NamedTuple):
         kind = 1 + (self.space is Space.NODE_PORT) + 2 * self.local + 4 * self.memory
         major = kind + 12 * list(Algorithm).index(self.algorithm) + 48 * (self.space is Space.RANGE)
         return handle_bytes(major << 16 | (1 if self.algorithm is Algorithm.ROUND_ROBIN else self.size))
+
+    @classmethod
+    def of(cls, handle: bytes) -> Self | None:
+        """Read a class handle; None for bytes that are none."""
+        if len(handle) != _HANDLE.size:
+            return None
+        major, size = divmod(_HANDLE.unpack(handle)[0], 1 << 16)
+        wide, rest = divmod(major - 1, 48)
+        algorithm, rest = divmod(rest, 12)
+        memory, rest = divmod(rest, 4)
+        local, node_port = divmod(rest, 2)
+        if not 0 <= wide <= 1 or (wide and node_port):
+            return None
+        space = Space.RANGE if wide else Space.NODE_PORT if node_port else Space.SERVICE
+        return cls(space, bool(local), Memory(memory), list(Algorithm)[algorithm], size)
 
     @property
     def first_slot(self) -> int:

@@ -1,22 +1,103 @@
-"""Reads the sets in which packets count, over a socket of its own, so that a scrape and a sync do not meet."""
+"""Reads sets: those that are the Services, and those in which packets count.
+
+A set is listed, or a large map's elements are asked for one by one: a listing costs the square of its size (`index`).
+That costs 2 us an element whatever the map's size is, and a listing less only up to some 50,000.
+"""
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import repeat
 
-from vipwire.backends.nftables.names import TABLE
+from vipwire.backends.nftables import index
+from vipwire.backends.nftables.names import TABLE, Noted, Object, ObjectKey, Until, Verdict
+from vipwire.errors import DecodeError
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import encode
 from vipwire.netlink.nftables.counted import Counted, decode_counted
-from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.nftables.decode import SetDeclaration
+from vipwire.netlink.nftables.elements import Element, decode_answers, decode_elements, decode_plain
+from vipwire.netlink.nftables.wire import Code, Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
+
+LARGE = 50_000
+"""From so many elements on they are asked for by their keys."""
+_ASKED = 256
+"""So many elements at once: their answers wait in the socket's buffer."""
+
+Elements = dict[ObjectKey, Object]
+
+
+def read_elements(
+    netlink: NetlinkSocket, family: Family, declared: Iterable[SetDeclaration], large: int = LARGE
+) -> Elements:
+    """Read all elements of these sets of our table."""
+    found: dict[str, Elements] = {}
+    for item in sorted(declared, key=_turn):
+        pairs = _by_key(netlink, family, item, found) if item.count is not None and item.count >= large else None
+        found[item.name] = dict(_listed(netlink, family, item) if pairs is None else pairs)
+    return {key: value for elements in found.values() for key, value in elements.items()}
+
+
+def _turn(item: SetDeclaration) -> int:
+    """Put a map behind those that tell its keys."""
+    return index.INDEXED.index(item.name) + 1 if item.name in index.INDEXED else 0
+
+
+def _by_key(
+    netlink: NetlinkSocket, family: Family, item: SetDeclaration, known: index.Elements
+) -> list[tuple[ObjectKey, Object]] | None:
+    """Read a map whose keys can be told; None if that are not all of its keys, or one of them is not there."""
+    keys = index.keys(item.name, known) if item.name in index.INDEXED else None
+    if keys is None or len(keys) != item.count or len(set(keys)) != len(keys):
+        return None
+    found: list[tuple[ObjectKey, Object]] = []
+    try:
+        for at in range(0, len(keys), _ASKED):
+            found += _answered(netlink, family, item, keys[at : at + _ASKED])
+    except (NetlinkError, DecodeError):
+        netlink.drain()
+        return None
+    return found
+
+
+def _answered(
+    netlink: NetlinkSocket, family: Family, item: SetDeclaration, keys: Sequence[bytes]
+) -> Iterator[tuple[ObjectKey, Object]]:
+    request = encode.ask_elements(family, TABLE, item.name, keys)
+    answers = netlink.answers(Kind.GETSETELEM, request, len(keys))
+    columns = decode_answers(answers, item.key_length, item.value_length)
+    return zip(zip(repeat(item.name), columns.keys), columns.data, strict=False)
+
+
+def _listed(netlink: NetlinkSocket, family: Family, item: SetDeclaration) -> Iterator[tuple[ObjectKey, Object]]:
+    name, sizes = item.name, (item.key_length, item.value_length)
+    for payload in netlink.dump(Kind.GETSETELEM, encode.list_elements(family, TABLE, name)):
+        plain = decode_plain(payload, *sizes)
+        if plain is not None:
+            yield from zip(zip(repeat(name), plain.keys), plain.data, strict=False)
+            continue
+        for element in decode_elements(payload, *sizes):
+            yield (name, element.key), _value(element)
+
+
+def _value(element: Element) -> Object:
+    code, chain = element.verdict or (Code.GOTO, "")
+    chain = chain if code == Code.GOTO else f"# verdict {code} {chain}"
+    if element.key_end is not None:
+        return Until(element.key_end, element.comment, element.data or b"", chain)
+    if element.verdict is not None:
+        return Verdict(chain)
+    if not element.comment:
+        return element.data or b""
+    return Noted(element.data or b"", element.comment)
 
 
 def read_counted(family: Family, names: Iterable[str]) -> dict[str, list[Counted]]:
     """Read these sets of our table of one family: elements by set, none where there is no such set.
 
-    Elements that come or go meanwhile may be missing or stand there twice; of each the last is taken. Raise OSError
-    where the kernel does not let itself be read.
+    Elements that come or go meanwhile may be missing or stand there twice; of each the last is taken. Over a socket
+    of its own, so that a scrape and a sync do not meet. Raise OSError where the kernel does not let itself be read.
     """
     with NetlinkSocket(NETLINK_NETFILTER) as netlink:
         return {name: _read(netlink, family, name) for name in names}

@@ -55,7 +55,8 @@ class Rule:
 class SetDeclaration:
     """A set or map. Lengths are in bytes, `timeout` in ms, `size` 0 when unlimited.
 
-    `attributes` are all raw attributes after table and name, to be compared with a compiled set.
+    `attributes` are all raw attributes after table and name, to be compared with a compiled set. `count` is how many
+    elements there are; None from a kernel that does not say (before Linux 6.18).
     """
 
     family: int
@@ -71,6 +72,7 @@ class SetDeclaration:
     size: int
     userdata: bytes
     attributes: bytes
+    count: int | None = None
 
     @property
     def value_length(self) -> int:
@@ -173,6 +175,7 @@ def declaration(payload: memoryview) -> SetDeclaration:
         number_of(description.get(wire.DESCRIPTION_SIZE, _NOTHING)),
         bytes(found.get(wire.SET_USERDATA, _NOTHING)),
         bytes(payload[4:]),
+        value(wire.SET_COUNT) if wire.SET_COUNT in found else None,
     )
 
 

@@ -187,6 +187,26 @@ def _uniform(members: memoryview, shape: _Shape) -> Columns | None:
     return Columns(keys, found)
 
 
+def decode_answers(datagrams: Sequence[bytes], key: int, data: int) -> Columns:
+    """Decode answers to a request for elements by their keys: datagrams of one message with one plain element each.
+
+    Raise DecodeError if one of them is anything else; sizes are as in `decode_elements`.
+    """
+    if not datagrams:
+        return Columns((), ())
+    shape = _shape(key, data)
+    head, middle = _frame(*shape, 0)
+    before = len(datagrams[0]) - len(head) - shape.key - len(middle) - shape.data
+    joined = b"".join(datagrams)
+    layout = struct.Struct(f"={before + len(head)}s{shape.key}s{len(middle)}s{shape.data}s") if before > 0 else None
+    if layout is None or len(joined) != layout.size * len(datagrams) or not datagrams[0][before:].startswith(head):
+        raise DecodeError("an answer with an element has another size than was asked for")
+    heads, keys, middles, found = zip(*layout.iter_unpack(joined), strict=True)
+    if heads.count(heads[0]) != len(heads) or middles.count(middle) != len(middles):
+        raise DecodeError("an answer is no plain element")
+    return Columns(keys, found)
+
+
 @functools.cache
 def _rows(head: int, key: int, middle: int, data: int) -> struct.Struct:
     return struct.Struct(f"={head}s{key}s{middle}s{data}s")

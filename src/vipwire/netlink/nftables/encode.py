@@ -13,6 +13,7 @@ from vipwire.model.net import Family
 from vipwire.netlink.attributes import attribute, nested, string, u32be
 from vipwire.netlink.message import NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode
 from vipwire.netlink.nftables import userdata, wire
+from vipwire.netlink.nftables.elements import plain_elements
 from vipwire.netlink.nftables.wire import Kind
 
 
@@ -184,6 +185,15 @@ def list_elements(family: Family, table: str, name: str) -> bytes:
     """Make the payload of a dump (Kind.GETSETELEM) of a set's elements."""
     head = wire.header(wire.NFPROTO[family])
     return head + string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
+
+
+def ask_elements(family: Family, table: str, name: str, keys: Sequence[bytes]) -> bytes:
+    """Make the payload of a request (Kind.GETSETELEM) for elements by their keys, all of one size.
+
+    Each is answered by a message of its own; the first that is not there ends the request (ENOENT).
+    """
+    blobs = plain_elements([(key, b"") for key in keys])
+    return list_elements(family, table, name) + nested(wire.ELEMENTS_LIST, *blobs)
 
 
 def ask_generation() -> bytes:

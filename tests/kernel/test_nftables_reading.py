@@ -1,0 +1,125 @@
+"""A large map is read by its keys: the same as its listing, and a listing where the keys cannot be told."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from tests.fakes.values import HERE, endpoint, node_plan, port, service, slice_of
+from tests.kernel.own_network import own_network, run
+
+from vipwire.backends.nftables.index import INDEXED
+from vipwire.backends.nftables.kernel import NftablesBackend
+from vipwire.backends.nftables.names import Object, ObjectKey
+from vipwire.model.net import Family
+from vipwire.model.service import Service, TrafficPolicy
+from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.plan.plan import ServicePlan
+from vipwire.plan.planner import Planner
+from vipwire.reconcile.delta import Delta
+from vipwire.state.event import Upserted
+from vipwire.state.store import Store
+
+pytestmark = pytest.mark.kernel
+LISTED, BY_KEY = 1 << 30, 1
+ENDPOINTS = tuple(endpoint(f"10.1.0.{number}", HERE if number % 2 else "elsewhere") for number in range(1, 8))
+
+
+def services() -> Iterator[Service]:
+    """Make Services of every kind of pool: plain, in turn, remembered, by weight, Local at a node port."""
+    yield service("plain", "10.96.0.1", port(80, node_port=30080))
+    yield service("turns", "10.96.0.2", annotations=(("vipwire.io/algorithm", "round-robin"),))
+    yield service("sticky", "10.96.0.3", affinity_seconds=600)
+    yield service("weighed", "10.96.0.4", annotations=(("vipwire.io/weights", '{"10.1.0.1": 3}'),))
+    yield service(
+        "local",
+        "10.96.0.5",
+        port(80, node_port=30081),
+        external_policy=TrafficPolicy.LOCAL,
+        affinity_seconds=10,
+        annotations=(("vipwire.io/algorithm", "round-robin"),),
+    )
+
+
+class Asking(NetlinkSocket):
+    """Notes how many elements were asked for by their keys."""
+
+    asked = 0
+
+    def answers(self, kind: int, payload: bytes, count: int, size: int = 512) -> list[bytes]:
+        self.asked += count
+        return super().answers(kind, payload, count, size)
+
+
+@pytest.fixture
+def backend() -> Iterator[NftablesBackend]:
+    """Program them."""
+    with own_network(), closing(NftablesBackend(Family.IPV4)) as made:
+        planner, store = Planner(node_plan()), Store()
+        for each in services():
+            store.apply(Upserted(each))
+            store.apply(Upserted(slice_of(each.name.name, *ENDPOINTS)))
+        objects = dict(made.render_node(planner.node))
+        for change in planner.update(store.take_dirty(), store.view).values():
+            assert change.new is not None
+            rendered = made.render(change.new)
+            objects.update({**rendered.own, **rendered.shared})
+        made.commit(Delta(added=objects))
+        yield made
+
+
+def read(backend: NftablesBackend, large: int) -> dict[ObjectKey, Object]:
+    """Read the table, asking by keys from so many elements on."""
+    backend._large = large
+    return backend.observe()
+
+
+def test_a_map_read_by_its_keys_is_as_it_is_listed(backend: NftablesBackend) -> None:
+    backend._socket.close()
+    backend._socket = asking = Asking(NETLINK_NETFILTER)
+    listed = read(backend, LISTED)
+    assert not asking.asked
+    assert len([key for key in listed if key[0] == "service-endpoints"]) == 7 + 7 + 9, "of three Services"
+    assert read(backend, BY_KEY) == listed
+    assert asking.asked == len([key for key in listed if key[0] in INDEXED])
+
+
+@pytest.mark.parametrize("removed", ["10.96.0.1 . tcp . 80 . 0:3", ""])
+@pytest.mark.parametrize("added", ["10.96.0.99 . tcp . 80 . 0:3 : 10.9.9.9 . 80", ""])
+def test_what_others_have_added_and_removed_is_seen(backend: NftablesBackend, removed: str, added: str) -> None:
+    before = read(backend, BY_KEY)
+    if removed:
+        run(f"nft delete element ip vipwire service-endpoints {{ {removed} }}")
+    if added:
+        run(f"nft add element ip vipwire service-endpoints {{ {added} }}")
+    after = read(backend, BY_KEY)
+    assert len(before) - len(after) == bool(removed) - bool(added)
+    assert after == read(backend, LISTED)
+
+
+def test_another_value_is_seen(backend: NftablesBackend) -> None:
+    before = read(backend, BY_KEY)
+    slot = "10.96.0.1 . tcp . 80 . 0:3"
+    run(f"nft delete element ip vipwire service-endpoints {{ {slot} }}")
+    run(f"nft add element ip vipwire service-endpoints {{ {slot} : 10.9.9.9 . 80 }}")
+    after = read(backend, BY_KEY)
+    assert sum(before[key] != after[key] for key in before) == 1
+
+
+def test_a_map_that_grows_beyond_one_request_is_read_as_well(backend: NftablesBackend) -> None:
+    added = {
+        key: value
+        for number in range(100, 200)
+        for key, value in backend.render(replaced(f"10.97.0.{number}")).own.items()
+    }
+    backend.commit(Delta(added=added))
+    assert read(backend, BY_KEY) == read(backend, LISTED)
+
+
+def replaced(address: str) -> ServicePlan:
+    """Plan a Service at another address."""
+    store, planner = Store(), Planner(node_plan())
+    store.apply(Upserted(service("more", address)))
+    store.apply(Upserted(slice_of("more", *ENDPOINTS)))
+    (change,) = planner.update(store.take_dirty(), store.view).values()
+    assert change.new is not None
+    return change.new
