@@ -47,7 +47,7 @@ _IPVS = Harm(
         "the virtual servers are cleared": _both("ipvsadm -C"),
         "everything is flushed": _both(f"{_FLUSH}; ipvsadm -C; ipset flush; ip link delete kube-ipvs0"),
     },
-    # Every other kind of damage is done in tests/kernel/ipvs_features.py, in less time.
+    # Every other kind of damage is done in tests/kernel/ipvs/features.py, in less time.
     pieces={
         "a real server is removed": _of_server(f"ipvsadm -d -t {{server}} -r {_FIRST}"),
         "an element is removed": _both("ipset del {set}CLUSTER-IP {vip},tcp:80"),
@@ -108,7 +108,6 @@ IPVS = (
         watchful="4s",  # under the guest's kernel each takes about a second, and keeps others from running
         alarmed=False,
         sampled=True,  # a guest has one CPU, some five times slower: all cases take it most of an hour
-        plan_only="now and then `explain` sees virtual servers without the servers that packets meet",
         tardy=True,
         flags=("--nodeport-addresses=primary",),  # by default it serves all, as kube-proxy's ipvs mode
     ),

@@ -49,7 +49,7 @@ _STANDING = frozenset(_CONFORMANCE.glob("test_*.py")) - _CHANGING
 SUITES = (
     Suite("conformance-changing", tuple(sorted(_CHANGING))),
     Suite("conformance-standing", tuple(sorted(_STANDING))),
-    Suite("packets", tuple(_HERE / f"ipvs_{name}.py" for name in ("packets", "features", "explain"))),
+    Suite("packets", tuple(_HERE / "ipvs" / f"{name}.py" for name in ("packets", "features", "explain"))),
 )
 """The longest first."""
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 from tests.fakes.values import ip
-from tests.kernel.ipvs_proxy import EXTERNAL, NODE, VIP, IpvsProxy, addresses, proxied, slices, web
+from tests.kernel.ipvs.proxy import EXTERNAL, FAMILIES, NODE, VIP, IpvsProxy, addresses, annotated, slices, web
 
 from vipwire.backends.ipvs.servers import Change, Servers
 from vipwire.lab.cluster import Lab
@@ -21,35 +21,9 @@ from vipwire.reconcile.counting import Count, Counting, Counts, EndpointName, Re
 
 pytestmark = pytest.mark.kernel
 
-FAMILIES = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
 OLD, NEW = "pod-1a", "pod-2a"
 TWO = (OLD, NEW)
 T = TypeVar("T")
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab() as built:
-        yield built
-
-
-@pytest.fixture(scope="module")
-def shared(lab: Lab) -> Iterator[IpvsProxy]:
-    with proxied(lab) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(shared: IpvsProxy) -> Iterator[IpvsProxy]:
-    yield shared
-    for name in list(shared._objects):
-        shared.drop(name.name)
-    shared.housekeep()
-    shared.sync()
-
-
-def annotated(**pairs: str) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((f"vipwire.io/{key.replace('_', '-')}", value) for key, value in pairs.items()))
 
 
 def pass_time(proxy: IpvsProxy, now: float) -> None:

@@ -1,11 +1,22 @@
 """What explain and diff say of ipvs mode is what packets and tools do, on a real IPVS kernel. Run in the guest."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import pytest
 from tests.fakes.values import ip
-from tests.kernel.ipvs_proxy import BALANCER, EXTERNAL, NODE, VIP, IpvsProxy, addresses, proxied, slices, web
+from tests.kernel.ipvs.proxy import (
+    BALANCER,
+    EXTERNAL,
+    FAMILIES,
+    NODE,
+    VIP,
+    IpvsProxy,
+    addresses,
+    annotated,
+    slices,
+    web,
+)
 
 from vipwire.backends.ipvs.explain import IpvsExplainer
 from vipwire.backends.ipvs.names import Object, ObjectKey
@@ -19,7 +30,6 @@ from vipwire.reconcile.explainer import End, ObjectState, Walk
 
 pytestmark = pytest.mark.kernel
 
-FAMILIES = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
 CALLERS: tuple[str, ...] = ("client", NODE, "pod-1b", "pod-1a")
 PORT = ServicePort("", Protocol.TCP, 80, 30080)
 ALL = ("pod-1a", "pod-1b", "pod-2a")
@@ -31,10 +41,6 @@ class Offer(NamedTuple):
 
     service: Service
     pods: tuple[str, ...] = ("pod-1a", "pod-2a")
-
-
-def annotated(**pairs: str) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((f"vipwire.io/{key.replace('_', '-')}", value) for key, value in pairs.items()))
 
 
 def offered(**fields: object) -> Service:
@@ -54,27 +60,6 @@ OFFERS = {
     "itself": Offer(offered(), ("pod-1a",)),
     "direct": Offer(web(external_ips=addresses(EXTERNAL), annotations=annotated(forwarding="dsr")), ("pod-1a",)),
 }
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab() as built:
-        yield built
-
-
-@pytest.fixture(scope="module")
-def shared(lab: Lab) -> Iterator[IpvsProxy]:
-    with proxied(lab) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(shared: IpvsProxy) -> Iterator[IpvsProxy]:
-    yield shared
-    for name in list(shared._objects):
-        shared.drop(name.name)
-    shared.housekeep()
-    shared.sync()
 
 
 class Seen:

@@ -4,11 +4,13 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pytest
 from tests.fakes.values import named
 
 from vipwire.backends.ipvs import start
+from vipwire.backends.ipvs.describe import describe_object
 from vipwire.backends.ipvs.kernel import IpvsBackend, Settings
-from vipwire.backends.ipvs.names import Object, ObjectKey
+from vipwire.backends.ipvs.names import Entry, Object, ObjectKey, Steer, Vip
 from vipwire.host.sysctl import apply_sysctls
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import ProbeResult
@@ -28,6 +30,7 @@ VIP = {Family.IPV4: "10.96.0.10", Family.IPV6: "fd00:10:96::10"}
 EXTERNAL = {Family.IPV4: "198.51.100.10", Family.IPV6: "2001:db8:5::10"}
 BALANCER = {Family.IPV4: "198.51.100.20", Family.IPV6: "2001:db8:5::20"}
 TCP = ServicePort("", Protocol.TCP, 80)
+FAMILIES = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
 
 
 class Clock:
@@ -60,6 +63,14 @@ class Line:
         )
         self.planner = Planner(node)
         self.reconciler.desire_node(self.backend.render_node(node))
+
+    def remains(self) -> Iterator[ObjectKey]:
+        """Find what no node has without Services, and read no more than that takes."""
+        backend = self.backend
+        yield from backend._servers.services()
+        yield from (key for key in backend._sets.read() if isinstance(key, Entry))
+        yield from map(Vip, backend._device.addresses())
+        yield from map(Steer, backend._steering.marks())
 
 
 class IpvsProxy:
@@ -121,6 +132,16 @@ class IpvsProxy:
         """Let draining servers go."""
         for line in self.lines.values():
             line.backend.housekeep()
+
+    def forget(self) -> list[str]:
+        """Remove all Services; return what is left behind of them, or of others."""
+        for name in self._objects:
+            self._objects = {key: value for key, value in self._objects.items() if key != name}
+            self._plan(name)
+        self.sync()
+        self.housekeep()
+        self.sync()
+        return [describe_object(key) for line in self.lines.values() for key in line.remains()]
 
     def clean(self) -> None:
         """Remove everything of ours."""
@@ -184,6 +205,11 @@ def web(**fields: Any) -> Service:
     """Make the dual-stack Service `web` with a ClusterIP and port 80/TCP, unless other ports are given."""
     ports = fields.pop("ports", (TCP,))
     return Service(named("web"), ports, tuple(map(parse_address, VIP.values())), **fields)
+
+
+def annotated(**pairs: str) -> tuple[tuple[str, str], ...]:
+    """Write annotations of ours: `slow_start="30s"`."""
+    return tuple(sorted((f"vipwire.io/{key.replace('_', '-')}", value) for key, value in pairs.items()))
 
 
 def addresses(of: dict[Family, str]) -> tuple[Any, ...]:

@@ -7,7 +7,20 @@ from typing import Any
 
 import pytest
 from tests.fakes.values import ip, ips
-from tests.kernel.ipvs_proxy import BALANCER, EXTERNAL, NODE, VIP, IpvsProxy, Line, addresses, proxied, slices, web
+from tests.kernel.ipvs.proxy import (
+    BALANCER,
+    EXTERNAL,
+    FAMILIES,
+    NODE,
+    VIP,
+    IpvsProxy,
+    Line,
+    addresses,
+    annotated,
+    proxied,
+    slices,
+    web,
+)
 
 from vipwire.backends.ipvs.kernel import Settings
 from vipwire.backends.ipvs.servers import Servers
@@ -24,43 +37,15 @@ from vipwire.reconcile.delta import diff
 
 pytestmark = pytest.mark.kernel
 
-FAMILIES = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
 PROTOCOLS = pytest.mark.parametrize("protocol", list(Protocol), ids=lambda protocol: protocol.label)
 TWO = ("pod-1a", "pod-2a")
 ALL = ("pod-1a", "pod-1b", "pod-1c", "pod-2a", "pod-2b")
 LOCAL = ("pod-1a", "pod-1b", "pod-1c")
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab() as built:
-        yield built
-
-
-@pytest.fixture(scope="module")
-def shared(lab: Lab) -> Iterator[IpvsProxy]:
-    with proxied(lab) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(shared: IpvsProxy) -> Iterator[IpvsProxy]:
-    yield shared
-    for name in list(shared._objects):
-        shared.drop(name.name)
-    shared.housekeep()
-    shared.sync()
-    left = [line for line in shared.saved() if "-A" in line]
-    assert left == [], "a virtual server that disappears leaves nothing behind"
-
-
 def answered_by(results: list[ProbeResult]) -> set[str]:
     assert {result.outcome for result in results} == {Outcome.ANSWERED}, pods_of(results)
     return {result.pod for result in results}
-
-
-def annotated(**pairs: str) -> tuple[tuple[str, str], ...]:
-    return tuple((f"vipwire.io/{key.replace('_', '-')}", value) for key, value in pairs.items())
 
 
 @FAMILIES
