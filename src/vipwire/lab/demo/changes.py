@@ -46,7 +46,7 @@ def proxy_restarts(stage: Stage, teller: Teller) -> None:
         stage.lab.continuous(POD.name, objects.WEB, 80) as stream,
     ):
         stream.wait_for(20)
-        status = stage.proxy.end() if stage.proxy else 1
+        status = stage.proxy.stop() if stage.proxy else 1
         teller.check("it ends on SIGTERM with status 0 and leaves its rules", holds=status == 0)
         stream.wait_for(20)
         with teller.waiting("starting vipwire"):
@@ -72,7 +72,7 @@ def cleaned_up(stage: Stage, teller: Teller) -> None:
     """Remove the rules."""
     teller.chapter("vipwire cleanup")
     if stage.proxy:
-        stage.proxy.end()
+        stage.proxy.stop()
     removed = stage.cleanup()
     teller.check(
         "it says that it removed the tables of both families",

@@ -15,6 +15,7 @@ POD_CIDRS = "10.244.0.0/16,fd00:10:244::/48"
 WEB, WEB_IPV6 = "10.96.0.10", "fd00:10:96::10"
 WEB_NODE_PORT = 30080
 SHOP_IP, SHOP_IPV6 = "198.51.100.10", "2001:db8:100::10"
+HELLO_PORT = 8080
 EMPTY, STICKY, LATE = "10.96.0.20", "10.96.0.30", "10.96.0.40"
 
 _HTTP = (Port(80, name="http"),)
@@ -67,3 +68,19 @@ def sticky() -> list[Manifest]:
 def late() -> list[Manifest]:
     """Make the Service that comes while all is running."""
     return manifests.service_manifest(TOPOLOGY, "late", (LATE,), _HTTP, LOCAL_PODS)
+
+
+def hello() -> Manifest:
+    """Make the Service that is applied with kubectl: what a user would write, and no more."""
+    ports = [{"name": "http", "port": 80, "targetPort": HELLO_PORT}]
+    spec = {"type": "LoadBalancer", "selector": {"app": "hello"}, "ports": ports}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hello"}, "spec": spec}
+
+
+def workload(pod: Pod) -> Manifest:
+    """Declare a Pod of the lab as a workload that runs already, with a probe of its port each second."""
+    meta = {"name": pod.name, "labels": {"app": "hello"}, "annotations": {"vipwire.io/address": pod.addresses[0]}}
+    probe = {"tcpSocket": {"port": HELLO_PORT}, "periodSeconds": 1, "failureThreshold": 1}
+    container = {"name": "hello", "image": "none", "readinessProbe": probe}
+    spec = {"nodeName": pod.node, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}

@@ -11,9 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -21,9 +20,11 @@ from typing import Any, Self
 from vipwire.lab import state
 from vipwire.lab.cluster import Lab
 from vipwire.lab.demo.objects import POD_CIDRS, TOPOLOGY
+from vipwire.lab.demo.process import Listened
 from vipwire.lab.errors import LabError
 from vipwire.lab.manifests import Manifest, as_yaml
 from vipwire.lab.outcome import ProbeResult
+from vipwire.lab.topology import Pod
 from vipwire.model.net import Protocol
 
 FAMILIES = ("IPv4", "IPv6")
@@ -56,55 +57,24 @@ class Sync:
         return f"{self.family}: {observed}{counts}; {self.size} bytes, {self.seconds * 1000:.1f} ms"
 
 
-class Proxy:
+class Proxy(Listened):
     """A running `vipwire proxy`."""
 
     def __init__(self, process: subprocess.Popen[Any]) -> None:
-        self._process = process
-        self._lines: list[str] = []
-        self._news = threading.Condition()
-        self._over = False
-        self._reader = threading.Thread(target=self._read, name="proxy log", daemon=True)
-        self._reader.start()
-
-    def mark(self) -> int:
-        """Remember how far the log has come, for `synced`."""
-        with self._news:
-            return len(self._lines)
+        super().__init__("vipwire proxy", process)
 
     def synced(self, since: int, families: Sequence[str] = FAMILIES) -> list[Sync]:
         """Wait until every family has been synced after the mark; return what that took, in the families' order."""
-        deadline = time.monotonic() + _PATIENCE
-        with self._news:
-            while True:
-                syncs = {sync.family: sync for sync in map(_parse, self._lines[since:]) if sync}
-                if all(family in syncs for family in families):
-                    return [syncs[family] for family in families]
-                if self._over or not self._news.wait(deadline - time.monotonic()):
-                    what = "ended" if self._over else f"has not synced for {_PATIENCE:.0f} s"
-                    raise LabError(f"vipwire proxy {what}; it said:\n" + "\n".join(self._lines[-12:]))
 
-    def end(self) -> int:
+        def found(lines: Sequence[str]) -> dict[str, Sync]:
+            return {sync.family: sync for sync in map(_parse, lines) if sync}
+
+        lines = self.until(lambda lines: found(lines).keys() >= set(families), _PATIENCE, since)
+        return [found(lines)[family] for family in families]
+
+    def stop(self) -> int:
         """End it as a service manager does, and return its exit status."""
-        self._process.terminate()
-        try:
-            status = self._process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired as error:
-            self._process.kill()
-            self._process.wait()
-            raise LabError(f"vipwire proxy has not ended within {_PATIENCE:.0f} s of SIGTERM") from error
-        self._reader.join()
-        return status
-
-    def _read(self) -> None:
-        with self._process.stdout or open(os.devnull) as lines:  # noqa: PTH123 - nothing to read
-            for line in lines:
-                with self._news:
-                    self._lines.append(line.rstrip())
-                    self._news.notify_all()
-        with self._news:
-            self._over = True
-            self._news.notify_all()
+        return self.end(_PATIENCE)
 
 
 class Stage:
@@ -188,6 +158,27 @@ class Stage:
         """Run `vipwire cleanup` on node-1; return what it says."""
         done = self.lab.run(NODE, _vipwire("cleanup"))
         return done.stdout + done.stderr
+
+    def until_gone(self, host: str, address: str, port: int, pod: Pod) -> None:
+        """Connect until a Pod is not among those who answer any more; 30 of a few have all of them."""
+        self._until_who(host, address, port, lambda names: pod.name not in names)
+
+    def until_seen(self, host: str, address: str, port: int, pods: Iterable[Pod]) -> None:
+        """Connect until each of some Pods has answered."""
+        wanted = {pod.name for pod in pods}
+        self._until_who(host, address, port, lambda names: names >= wanted)
+
+    def until_unanswered(self, host: str, address: str, port: int) -> None:
+        """Connect until nobody answers."""
+        self._until_who(host, address, port, lambda names: names == {""})
+
+    def _until_who(self, host: str, address: str, port: int, holds: Callable[[set[str]], bool]) -> None:
+        began = time.monotonic()
+        while time.monotonic() - began < _PATIENCE:
+            names = {result.pod for result in self.lab.probe(host, address, port, count=30, timeout=0.5)}
+            if holds(names):
+                return
+        raise LabError(f"after {_PATIENCE:.0f} s, {address}:{port} is still answered by {', '.join(sorted(names))}")
 
     def until_answered(self, host: str, address: str, port: int) -> tuple[float, ProbeResult]:
         """Connect again and again until somebody answers; return after how many seconds, and the answer."""
