@@ -14,6 +14,7 @@ from typing import TypeVar
 from vipwire.backends.nftables import render as rendering
 from vipwire.backends.nftables import text
 from vipwire.backends.nftables.counters import COUNTING, Counters, counts
+from vipwire.backends.nftables.known import written
 from vipwire.backends.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
 from vipwire.backends.nftables.names import (
     CHAIN,
@@ -228,7 +229,7 @@ class NftablesBackend:
 
     def _recognised(self, key: ObjectKey, found: Iterable[bytes]) -> tuple[str, ...]:
         """Give rules the texts of ours that they are equal to."""
-        known = self._known.get(key)
+        known = self._known.get(key) or written(self.family, key[1].decode())
         ours = known.rules if isinstance(known, Chain) else ()
 
         def text(expressions: bytes) -> str:

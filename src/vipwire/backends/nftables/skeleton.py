@@ -29,7 +29,7 @@ from vipwire.backends.nftables.counters import (
 from vipwire.backends.nftables.language import CompiledRule, SetSpec, compile_rule
 from vipwire.backends.nftables.names import CHAIN, SET, Chain, Class, Hook, Memory, Object, ObjectKey, Space
 from vipwire.backends.nftables.ranges import RANGE_ADDRESSES, RANGE_ALLOWED, RANGE_SETS, range_sets
-from vipwire.model.net import Family
+from vipwire.model.net import Family, Protocol
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.counting import Refusal
@@ -300,8 +300,10 @@ def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
     cluster_ip = f"{words.ip} daddr @cluster-ips goto cluster-ip"
     yield "range-ip", Chain((cluster_ip, to_local, mark, "meta priority vmap @spread"))
     yield "local-policy-range", Chain(_local_policy(node, words, Space.RANGE, "ranges"))
+    # One for each protocol, or nft could not load the first: it does not know yet that there is a port.
     dnat = f"dnat {words.ip} to {key} . meta priority map"
-    yield "range-dnat", Chain((f"{dnat} @range-endpoints", f"{dnat} @{RANGE_ADDRESSES}"))
+    by_port = (f"meta l4proto {protocol.label} {dnat} @range-endpoints" for protocol in Protocol)
+    yield "range-dnat", Chain((*by_port, f"{dnat} @{RANGE_ADDRESSES}"))
     yield "ranges-check", Chain(("ct status dnat return", *_refuse(key, "ranges")))
     denied = f"{key} @firewall-ranges {key} . {words.ip} saddr != @{RANGE_ALLOWED}"
     yield "ranges-firewall", Chain((f"{denied} counter goto {refused(Refusal.SOURCE_RANGE)}",))

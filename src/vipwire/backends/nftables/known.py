@@ -1,0 +1,42 @@
+"""What a chain holds, by its name: chains come and go with the sizes of pools, and their names say it all. Pure.
+
+A chain that this process has not rendered (another plan's, an earlier moment's) is understood all the same.
+"""
+
+import re
+from functools import lru_cache
+
+from vipwire.backends.nftables.names import LARGEST_POOL, Chain, Class, Memory, Space
+from vipwire.backends.nftables.skeleton import class_chain, remember_chain, turn_chain
+from vipwire.model.net import Family
+from vipwire.plan.spread import Algorithm
+
+_MEMORIES = {"": Memory.NONE, "-affinity": Memory.FRONTEND, "-shared-affinity": Memory.ADDRESS}
+_VERBS = {
+    "pick": Algorithm.RANDOM,
+    "turn": Algorithm.ROUND_ROBIN,
+    "hash": Algorithm.SOURCE_HASH,
+    "maglev": Algorithm.MAGLEV,
+}
+_DEALING = re.compile(
+    r"(service|nodeport|range)(-local)?(-affinity|-shared-affinity|)(?:-(pick|turn|hash|maglev))?(?:-(\d{1,5}))?(-.+)?"
+)
+_REMEMBERING = re.compile(r"(service|nodeport)(-shared)?-remember-(\d{1,6})")
+
+
+@lru_cache(maxsize=4096)
+def written(family: Family, name: str) -> Chain | None:
+    """Write the chain that has this name if a vipwire has made it; None for a name that tells nothing."""
+    if found := _REMEMBERING.fullmatch(name):
+        memory = Memory.ADDRESS if found[2] else Memory.FRONTEND
+        return remember_chain(family, Space(found[1]), int(found[3]), memory)
+    if not (found := _DEALING.fullmatch(name)):
+        return None
+    space, local, memory = Space(found[1]), bool(found[2]), _MEMORIES[found[3]]
+    kind = Class(space, local, memory, _VERBS[found[4] or "pick"], int(found[5] or 1))
+    if not 1 <= kind.size <= LARGEST_POOL:
+        return None
+    if found[6]:  # a Service's own chain
+        own = kind.algorithm is Algorithm.ROUND_ROBIN and name.startswith(f"{kind.chain}-{kind.size}-")
+        return turn_chain(family, kind) if own else None
+    return class_chain(family, kind) if kind.chain == name else None
