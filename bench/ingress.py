@@ -1,11 +1,12 @@
-"""What the Ingress controller costs: `python -m bench.ingress` (needs haproxy; loopback only, ends by itself).
+"""What the Ingress controller costs: `python -m bench.ingress` (needs haproxy and wrk; loopback only).
 
-1 Requests per second and p99, HAProxy with vipwire's configuration beside one written by hand, in turns, in one run.
-2 From start to serving with 1,000 Ingresses, and one endpoint's change until HAProxy answers from the new Pod.
+1 HAProxy with vipwire's configuration beside one written by hand for the same sites (bench/ingress_by_hand.py): one
+  host, one with a cookie, one over TLS, and a thousand. HAProxy has a core of its own, wrk and the Pod have another;
+  the two are asked in turns. The CPU time that HAProxy takes for a request is the figure that depends least on who
+  else is here; `busy` tells whether rates are HAProxy's own: it is the share of its core that it has used.
+2 From objects to serving with 1,000 Ingresses, and one endpoint's change until HAProxy answers from the new Pod.
 
-The server behind is a HAProxy that answers itself, so that it is not what is measured. The load is made by this
-script with keep-alive connections over raw sockets; it shares the cores with what it measures, and with whoever else
-uses the machine: the CPU time that HAProxy takes for a request is the figure that depends least on them.
+The Pod is a HAProxy that answers itself.
 """
 
 import argparse
@@ -13,31 +14,20 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.ingress.site import Site, endpoint, endpoint_slice, free_port, ingress, rule, service, site
+from bench import ingress_by_hand
+from tests.ingress.site import Site, certificate, endpoint, endpoint_slice, free_port, ingress, rule, service, site
 
 from vipwire.ingress.run import control
 
-BY_HAND = """global
-    nbthread 1
-defaults
-    mode http
-    timeout connect 5s
-    timeout client 60s
-    timeout server 60s
-    option forwardfor
-frontend front
-    bind 127.0.0.1:{port}
-    use_backend web if {{ req.hdr(host) -i bench.example.com }} {{ path_beg /app }}
-backend web
-    server one 127.0.0.1:{pod} weight 128
-"""
 ANSWERING = """global
     nbthread 1
 defaults
@@ -47,7 +37,37 @@ frontend pod
     bind 127.0.0.1:{port}
     http-request return status 200 content-type text/plain string "{text}"
 """
-REQUEST = b"GET /app/x HTTP/1.1\r\nHost: bench.example.com\r\n\r\n"
+HOST = "bench.example.com"
+PROXY_CORE, LOAD_CORE = 0, 1
+CONNECTIONS = 32
+ASKING = """
+local hosts, next_host = {%s}, 0
+local made = {}
+init = function() for i, h in ipairs(hosts) do made[i] = wrk.format("GET", "/app/x", {Host = h}) end end
+request = function() next_host = next_host %% #made + 1; return made[next_host] end
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sites to ask. `annotations` are those of our Ingresses."""
+
+    name: str
+    hosts: tuple[str, ...] = (HOST,)
+    sticky: bool = False
+    tls: bool = False
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round of a second or two has measured."""
+
+    rate: float
+    p99: float
+    """Milliseconds."""
+    cpu: float
+    """Microseconds of HAProxy's for a request."""
+    busy: float
 
 
 @contextlib.asynccontextmanager
@@ -56,6 +76,7 @@ async def haproxy(folder: Path, text: str) -> AsyncIterator[int]:
     file = folder / f"{free_port()}.cfg"
     file.write_text(text)
     process = subprocess.Popen(("haproxy", "-db", "-q", "-f", str(file)))  # noqa: ASYNC220  # does not wait
+    os.sched_setaffinity(process.pid, {LOAD_CORE})
     await asyncio.sleep(0.5)
     try:
         yield process.pid
@@ -64,66 +85,84 @@ async def haproxy(folder: Path, text: str) -> AsyncIterator[int]:
         process.wait()
 
 
-async def load(port: int, seconds: float, clients: int) -> list[float]:
-    """Ask as fast as possible; give the milliseconds of each request."""
-    took: list[float] = []
-    end = time.perf_counter() + seconds
-
-    async def client() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        while (began := time.perf_counter()) < end:
-            writer.write(REQUEST)
-            head = await reader.readuntil(b"\r\n\r\n")
-            if not head.startswith(b"HTTP/1.1 200"):
-                raise RuntimeError(head.decode())
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
-            await reader.readexactly(length)
-            took.append(1000 * (time.perf_counter() - began))
-        writer.close()
-
-    await asyncio.gather(*(client() for _ in range(clients)))
-    return took
+def load(case: Case, folder: Path, port: int, seconds: int) -> tuple[int, float, float]:
+    """Ask as fast as possible with wrk; give how many requests there were, their rate, and p99 in milliseconds."""
+    asking = folder / "asking.lua"
+    asking.write_text(ASKING % ", ".join(f'"{host}"' for host in case.hosts))
+    flags = ("-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", "-s", str(asking))
+    url = f"{'https' if case.tls else 'http'}://127.0.0.1:{port}/app/x"
+    command = ("taskset", "-c", str(LOAD_CORE), "wrk", *flags, url)
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    count, rate = re.search(r"(\d+) requests in", said), re.search(r"Requests/sec:\s+([\d.]+)", said)
+    p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)", said)
+    if "Non-2xx" in said or "Socket errors" in said or not (count and rate and p99):
+        raise RuntimeError(said)
+    return int(count[1]), float(rate[1]), float(p99[1]) * {"us": 0.001, "ms": 1, "s": 1000}[p99[2]]
 
 
-def busy(pid: int) -> float:
-    """Tell the seconds of CPU that a process has used."""
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+def used(pid: int) -> float:
+    """Tell the microseconds of CPU that a process of one thread has used (proc(5), schedstat)."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1000
 
 
-async def compare(folder: Path, rounds: int, seconds: float) -> dict[str, object]:
-    """Measure both configurations in turns."""
+async def measure(case: Case, folder: Path, port: int, pid: int, seconds: int) -> Round:
+    before, began = used(pid), time.perf_counter()
+    count, rate, p99 = await asyncio.to_thread(load, case, folder, port, seconds)
+    taken = used(pid) - before
+    return Round(rate, p99, taken / count, taken / 1e6 / (time.perf_counter() - began))
+
+
+async def compare(case: Case, folder: Path, rounds: int, seconds: int) -> dict[str, object]:
+    """Measure both configurations in turns; who begins changes from round to round."""
     pod, hand = free_port(), free_port()
-    found: dict[str, list[tuple[float, float, float]]] = {"by hand": [], "vipwire": []}
     async with (
         haproxy(folder, ANSWERING.format(port=pod, text="x" * 512)),
-        haproxy(folder, BY_HAND.format(port=hand, pod=pod)) as by_hand,
+        haproxy(folder, by_hand(case, folder, hand, pod)) as by_hand_pid,
         site(folder) as here,
     ):
-        here.put(service("web"), endpoint_slice("web", pod, [endpoint("127.0.0.1")]))
-        here.put(ingress("web", rule("bench.example.com", "/app")))
+        for number, host in enumerate(case.hosts):
+            name = f"web-{number}"
+            annotations = {"vipwire.io/affinity": "cookie"} if case.sticky else {}
+            made = ingress(name, rule(host, "/app", service=name), annotations=annotations)
+            here.put(service(name), endpoint_slice(name, pod, [endpoint("127.0.0.1")]), made)
         await here.settled()
         (told,) = await control.ask(here.haproxy.socket, ["show info"])
         worker = int(told.partition("\nPid: ")[2].split()[0])
+        runs = {"by hand": (hand, by_hand_pid), "vipwire": (here.https if case.tls else here.http, worker)}
+        for _, pid in runs.values():
+            os.sched_setaffinity(pid, {PROXY_CORE})
+        found: dict[str, list[Round]] = {name: [] for name in runs}
         for number in range(rounds + 1):
-            for name, port, pid in (("by hand", hand, by_hand), ("vipwire", here.http, worker)):
-                before = busy(pid)
-                took = sorted(await load(port, seconds, 16))
+            for name in runs if number % 2 else reversed(runs):
+                result = await measure(case, folder, *runs[name], seconds)
                 if number:  # the first round warms up
-                    used = 1e6 * (busy(pid) - before) / len(took)
-                    found[name].append((len(took) / seconds, took[int(len(took) * 0.99)], used))
-    return {name: medians(values) for name, values in found.items()} | {
-        "cpu_ratio": round(
-            statistics.median(v[2] for v in found["vipwire"]) / statistics.median(v[2] for v in found["by hand"]), 3
-        ),
-        "rates": {name: [round(rate) for rate, _, _ in values] for name, values in found.items()},
+                    found[name].append(result)
+    return judged(found)
+
+
+def by_hand(case: Case, folder: Path, port: int, pod: int) -> str:
+    """Write the other configuration, with the files that it reads."""
+    bind, hosts = f"127.0.0.1:{port}", folder / "hosts.map"
+    if case.tls:
+        pem = folder / "by_hand.pem"
+        pem.write_text(certificate(HOST))
+        bind += f" ssl crt {pem} alpn h2,http/1.1"
+    if len(case.hosts) == 1:
+        return ingress_by_hand.for_one_host(bind, HOST, pod, sticky=case.sticky)
+    text, entries = ingress_by_hand.for_hosts(bind, list(case.hosts), pod, str(hosts))
+    hosts.write_text(entries)
+    return text
+
+
+def judged(found: dict[str, list[Round]]) -> dict[str, object]:
+    """Give medians over the rounds, and their ratios: vipwire's to the other's."""
+    columns = ("rate", "p99", "cpu", "busy")
+    medians = {
+        name: {column: round(statistics.median(getattr(each, column) for each in rounds), 3) for column in columns}
+        for name, rounds in found.items()
     }
-
-
-def medians(values: list[tuple[float, float, float]]) -> dict[str, float]:
-    """Give the median of each figure over the rounds."""
-    rate, p99, cpu = (statistics.median(column) for column in zip(*values, strict=True))
-    return {"requests_per_second": round(rate), "p99_ms": round(p99, 3), "cpu_us_per_request": round(cpu, 1)}
+    ratios = {column: round(medians["vipwire"][column] / medians["by hand"][column], 3) for column in columns}
+    return medians | {"ratio": ratios}
 
 
 async def scale(folder: Path, count: int, changes: int) -> dict[str, object]:
@@ -180,16 +219,33 @@ async def ask(port: int, host: str) -> bytes:
     return answer.rpartition(b"\r\n\r\n")[2]
 
 
-async def measured(rounds: int, seconds: float, count: int) -> dict[str, object]:
-    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-        scaled = await scale(Path(second), count, 50)
-        return {"scale": scaled, "beside_by_hand": await compare(Path(first), rounds, seconds)}
+CASES = (
+    Case("one host"),
+    Case("one host, a cookie", sticky=True),
+    Case("one host, TLS", tls=True),
+    Case("1,000 hosts", tuple(f"h{number}.example.com" for number in range(1000))),
+)
+
+
+async def measured(cases: tuple[Case, ...], rounds: int, seconds: int, count: int) -> None:
+    for case in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            show(case.name, await compare(case, Path(folder), rounds, seconds))
+    if count:
+        with tempfile.TemporaryDirectory() as folder:
+            show("scale", await scale(Path(folder), count, 50))
+
+
+def show(name: str, figures: dict[str, object]) -> None:
+    print(json.dumps({name: figures}, indent=2), flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--ingresses", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=int, default=1)
+    parser.add_argument("--case", choices=[case.name for case in CASES], help="only this one")
+    parser.add_argument("--ingresses", type=int, default=1000, help="of the second part; 0 leaves it out")
     given = parser.parse_args()
-    print(json.dumps(asyncio.run(measured(given.rounds, given.seconds, given.ingresses)), indent=2))
+    chosen = tuple(case for case in CASES if given.case in (None, case.name))
+    asyncio.run(measured(chosen, given.rounds, given.seconds, given.ingresses))

@@ -96,7 +96,7 @@ def test_no_request_fails_during_twenty_reloads(tmp_path: Path) -> None:
 def test_hosts_paths_endpoints_and_removals_need_no_reload(tmp_path: Path) -> None:
     async def scenario(here: Site) -> None:
         await here.pods("web", OLD[0])
-        here.put(ingress("web", rule("a.example.com", "/")))
+        here.put(ingress("web", rule("a.example.com", "/"), rule("*.d.example.com", "/", kind="Exact")))
         await here.settled()
         before = len(here.reloads)
         here.put(ingress("more", rule("b.example.com", "/x", "/y"), rule("*.c.example.com", "/", kind="Exact")))
@@ -113,5 +113,37 @@ def test_hosts_paths_endpoints_and_removals_need_no_reload(tmp_path: Path) -> No
         codes.append((await here.curl("http://a.example.com/")).code)
         assert codes == [200, 200, 404, 200, 503]
         assert len(here.reloads) == before
+
+    play(tmp_path, scenario)
+
+
+def test_the_first_rule_of_a_kind_is_a_reload_and_no_other_is(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", OLD[0])
+        here.put(ingress("web", rule("a.example.com", "/app")))
+        await here.settled()
+        for number, (made, where, reason) in enumerate(
+            (
+                (rule("a.example.com", "/app", kind="Exact"), "a.example.com/app", "a first path of type Exact"),
+                (rule("*.example.com", "/x"), "b.example.com/x/y", "a first host with a wildcard"),
+                (rule("", "/y"), "c.org/y", "a first rule without a host"),
+            )
+        ):
+            for again in (False, True):
+                here.put(ingress(f"more-{number}", made, rule(f"{number}-{again}.example.com", "/")))
+                await here.settled()
+                codes = [(await here.curl(f"http://{each}")).code for each in (where, "a.example.com/app/z")]
+                assert codes == [200, 200]
+            assert here.reloads[-1] == reason
+            assert len(here.reloads) == number + 3
+        # What is not needed any more stays, and is kept up to date, until the next reload.
+        for number in (0, 1, 2):
+            here.remove("Ingress", f"more-{number}")
+        await here.settled()
+        assert (await here.curl("http://c.org/y")).code == 404
+        here.put(ingress("back", rule("", "/y")))
+        await here.settled()
+        assert (await here.curl("http://c.org/y")).code == 200
+        assert len(here.reloads) == 5
 
     play(tmp_path, scenario)

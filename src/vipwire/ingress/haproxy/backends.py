@@ -115,7 +115,7 @@ def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
     if policy.limit:
         yield from _limit(policy.limit)
     if policy.https:
-        where = Word(f"https://%[var(txn.host)]{layout.https_suffix}%[pathq]")
+        where = Word(f"https://%[req.hdr(host),host_only,lower]{layout.https_suffix}%[pathq]")
         yield line("http-request redirect location {} code 308 unless {{ ssl_fc }}", where)
     if policy.body_size is not None:
         size = plain(policy.body_size)

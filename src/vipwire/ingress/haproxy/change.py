@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from vipwire.ingress.haproxy.backends import weight_of
 from vipwire.ingress.haproxy.configuration import Configuration
+from vipwire.ingress.haproxy.frontend import maps_of
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import command_word, plain
@@ -53,6 +54,7 @@ def merged(live: Configuration, desired: Configuration) -> Configuration:
     left = {name: (None,) * len(slots) for name, slots in live.slots.items() if name not in desired.slots}
     shape = replace(
         desired.shape,
+        stages=live.shape.stages,
         backends={**desired.shape.backends, **{name: live.shape.backends[name] for name in left}},
         slots={**desired.shape.slots, **{name: len(slots) for name, slots in left.items()}},
         users=live.shape.users,
@@ -69,8 +71,9 @@ def _needs_reload(live: Configuration, desired: Configuration) -> str:
 
 def _reasons(live: Configuration, desired: Configuration) -> Iterator[str]:
     old, new = live.shape, desired.shape
-    if live.layout != desired.layout or old.frontend != new.frontend:
+    if live.layout != desired.layout or old.splits != new.splits:
         yield "the frontend changes"
+    yield from sorted(stage.value for stage in new.stages - old.stages)
     if old.expressions != new.expressions:
         yield "regular expressions change"
     for name, text in new.backends.items():
@@ -113,8 +116,8 @@ def _server(name: str, old: Server | None, new: Server | None) -> Iterator[str]:
 
 
 def _maps(live: Configuration, desired: Configuration) -> Iterator[str]:
-    for name, entries in desired.maps.items():
-        before, file = live.maps[name], plain(desired.layout.map_file(name))
+    for name in maps_of(live.shape.stages):
+        entries, before, file = desired.maps[name], live.maps[name], plain(desired.layout.map_file(name))
         if before == entries:
             continue
         added = [f"{key} {value}\n" for key, value in entries.items() if key not in before]

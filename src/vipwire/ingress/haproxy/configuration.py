@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
-from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, frontend_text, process_text
+from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, process_text, stages_of
 from vipwire.ingress.haproxy.layout import MAPS, Layout
 from vipwire.ingress.haproxy.slots import Slots
-from vipwire.ingress.plan.sites import Certificate, Match, Pool, Route, SitePlan
+from vipwire.ingress.plan.sites import Certificate, Match, Pool, Route, SitePlan, Split
 
 DEFAULT_CERTIFICATE = "default.pem"
 
@@ -20,7 +20,8 @@ DEFAULT_CERTIFICATE = "default.pem"
 class Shape:
     """What only a reload can change. `backends` is text by pool, `slots` their number of servers."""
 
-    frontend: str
+    stages: frozenset[Stage]
+    splits: tuple[Split, ...]
     users: str
     expressions: tuple[tuple[str, str], ...]
     backends: Mapping[str, str]
@@ -50,7 +51,7 @@ class Configuration:
         yield "", process_text(self.layout, mark, resolve=self.shape.resolve)
         if self.shape.users:
             yield "", self.shape.users
-        yield "", self.shape.frontend
+        yield "", frontend_text(self.layout, self.shape.stages, self.shape.splits)
         for name, text in self.shape.backends.items():
             yield name, text + server_text(self.pools[name], self.slots[name])
 
@@ -79,7 +80,8 @@ def configure(plan: SitePlan, slots: Mapping[str, Slots], layout: Layout, defaul
     users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
     certificates = (Certificate(DEFAULT_CERTIFICATE, default_pem), *plan.certificates)
     shape = Shape(
-        frontend_text(layout, plan.splits),
+        stages_of(maps),
+        plan.splits,
         "\n".join(users[name] for name in sorted(users)),
         tuple(maps["expressions"].items()),
         {name: backend_text(pool, layout) for name, pool in pools.items()},
@@ -98,7 +100,7 @@ def make_maps(plan: SitePlan) -> dict[str, dict[str, str]]:
     for route in sorted(plan.routes, key=_longest_first):
         match route.match:
             case Match.EXACT:
-                maps["exact"][f"{route.site}{route.path}"] = route.target
+                maps["exact"][f"{route.site}{route.path}/"] = route.target
             case Match.PREFIX:
                 maps["prefixes"][f"{route.site}{route.path}/"] = route.target
             case Match.EXPRESSION:

@@ -1,24 +1,43 @@
 """The constant part of a configuration: process, defaults, and how a request finds its backend.
 
-Hosts and paths are data in maps, not rules, so that a new one is a runtime command:
+Hosts and paths are data in maps, not rules, so that a new one is a runtime command. Keys end with a slash:
 
-    host ─▶ sites.map ─▶ site ┬─ exact.map[site + path]               a rule of type Exact
+    host ─▶ sites.map ─▶ site ┬─ exact.map[site + path + "/"]         a rule of type Exact
                               ├─ expressions.map[site + path]         regular expressions, the longest first
                               ├─ prefixes.map[longest of site + path + "/"]   whole elements: /foo/ is in /foo/bar/
                               └─ default.map                          a default backend
 
 A host that has rules of its own never falls to those of a wildcard, and a wildcard's never to those without a host
 (networking.k8s.io/v1 IngressRule.host): there only the default backend is left. A wildcard stands for one label.
+
+Each step takes time of every request, so only those are written that some rule needs (`Stage`): where all rules are
+prefixes of hosts in full, one search is all there is. The first rule that needs another step is a reload.
 """
 
-from collections.abc import Iterator
+import enum
+from collections.abc import Collection, Iterator, Mapping
 
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.words import Word, line, plain, quoted
-from vipwire.ingress.plan.sites import UNAVAILABLE, Split
+from vipwire.ingress.plan.sites import EVERY_HOST, UNAVAILABLE, Split
 
 NOWHERE = "nowhere"
 DEFAULT_KEY = "default"
+
+
+class Stage(enum.Enum):
+    """A step that not every set of rules needs. The value is why it is taken, in words for a log."""
+
+    EXACT = "a first path of type Exact"
+    EXPRESSIONS = "a first regular expression"
+    WILDCARDS = "a first host with a wildcard"
+    HOSTLESS = "a first rule without a host"
+    DEFAULT = "a first default backend"
+
+
+_NEED_SITE = frozenset({Stage.EXPRESSIONS, Stage.WILDCARDS, Stage.HOSTLESS})
+_HOST = "req.hdr(host),host_only,lower"
+_MISSING = "unless {{ var(txn.target) -m found }}"
 _LOG_FORMAT = (
     '{"time":"%[date,ltime(%Y-%m-%dT%H:%M:%S%z)]","client":"%[src]","host":"%[var(txn.host),json(utf8s)]",'
     '"method":"%[var(txn.method),json(utf8s)]","path":"%[var(txn.path),json(utf8s)]","status":%ST,'
@@ -75,15 +94,40 @@ def _resolvers() -> Iterator[str]:
     yield line("accepted_payload_size 8192")
 
 
-def frontend_text(layout: Layout, splits: tuple[Split, ...]) -> str:
+def stages_of(maps: Mapping[str, Mapping[str, str]]) -> frozenset[Stage]:
+    """Tell which steps the entries of maps need."""
+    needed = {
+        Stage.EXACT: bool(maps["exact"]),
+        Stage.EXPRESSIONS: bool(maps["expressions"]),
+        Stage.WILDCARDS: any(site.startswith("*.") for site in maps["sites"]),
+        Stage.HOSTLESS: EVERY_HOST in maps["sites"],
+        Stage.DEFAULT: bool(maps["default"]),
+    }
+    return frozenset(stage for stage, is_needed in needed.items() if is_needed)
+
+
+def maps_of(stages: Collection[Stage]) -> Iterator[str]:
+    """Name the maps that are asked; HAProxy knows no others."""
+    yield "prefixes"
+    if not _NEED_SITE.isdisjoint(stages):
+        yield "sites"
+    for stage, name in ((Stage.EXACT, "exact"), (Stage.EXPRESSIONS, "expressions"), (Stage.DEFAULT, "default")):
+        if stage in stages:
+            yield name
+
+
+def frontend_text(layout: Layout, stages: Collection[Stage], splits: tuple[Split, ...]) -> str:
     """Write the one frontend, and the backends that answer themselves."""
-    lines = ["frontend ingress", *_binds(layout)]
-    if layout.access_log:
-        lines += [line("option httplog"), line("log global"), line("log-format {}", quoted(_LOG_FORMAT))]
-    lines += [*_site(layout), *_target(layout)]
-    for split in splits:
-        lines += _split(split)
-    lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
+    lines = ["frontend ingress", *_binds(layout), *_log(layout), *_headers()]
+    lines.append(line("http-request set-var(txn.path) path"))
+    if stages or splits:
+        lines += [*_key(layout, stages), *_target(layout, stages)]
+        for split in splits:
+            lines += _split(split)
+        lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
+    else:
+        # A name that is no backend's, such as an empty one, is the default backend.
+        lines.append(line(f"use_backend %[{_HOST},concat(,txn.path,/),map_beg({layout.map_file('prefixes')})]"))
     lines.append(line("default_backend {}", plain(NOWHERE)))
     return "\n".join(lines) + "\n" + _answer(NOWHERE, 404, "no rule for this host and path") + _unavailable()
 
@@ -106,32 +150,46 @@ def _binds(layout: Layout) -> Iterator[str]:
         yield line(f"bind {{}}{words} ssl crt-list {{}} alpn h2,http/1.1", plain(layout.https), where)
 
 
-def _site(layout: Layout) -> Iterator[str]:
-    sites = layout.map_file("sites")
-    yield line("http-request set-var(txn.host) req.hdr(host),host_only,lower")
-    yield line("http-request set-var(txn.path) path")
+def _log(layout: Layout) -> Iterator[str]:
     if layout.access_log:
+        yield from (line("option httplog"), line("log global"), line("log-format {}", quoted(_LOG_FORMAT)))
+        yield line(f"http-request set-var(txn.host) {_HOST}")
         yield line("http-request set-var(txn.method) method")
+
+
+def _headers() -> Iterator[str]:
     yield line("http-request set-header X-Forwarded-Proto %[ssl_fc,iif(https,http)]")
     yield line("http-request set-header X-Forwarded-Host %[req.hdr(host)]")
     yield line("http-request disable-l7-retry unless {{ method GET HEAD OPTIONS }}")
-    yield line(f"http-request set-var(txn.site) var(txn.host),map_str({sites})")
-    missing = "unless {{ var(txn.site) -m found }}"
-    yield line(f"http-request set-var(txn.site) 'var(txn.host),regsub(^[^.]*,*),map_str({sites})' {missing}")
-    yield line(f"http-request set-var(txn.site) str(*) {missing}")
-    yield line("http-request set-var(txn.key) var(txn.site),concat(,txn.path)")
 
 
-def _target(layout: Layout) -> Iterator[str]:
-    missing = "unless {{ var(txn.target) -m found }}"
-    lookups = (
-        f"var(txn.key),map_str({layout.map_file('exact')})",
-        f"var(txn.key),map_reg({layout.map_file('expressions')})",
-        f"var(txn.key),concat(/),map_beg({layout.map_file('prefixes')})",
-        f"str({DEFAULT_KEY}),map_str({layout.map_file('default')})",
-    )
-    for number, lookup in enumerate(lookups):
-        yield line(f"http-request set-var(txn.target) {lookup}{' ' + missing if number else ''}")
+def _key(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
+    """Find the site that a host is of, and make the key that maps are asked for."""
+    site = _HOST
+    if not _NEED_SITE.isdisjoint(stages):
+        sites, missing = layout.map_file("sites"), "unless {{ var(txn.site) -m found }}"
+        yield line(f"http-request set-var(txn.site) {_HOST},map_str({sites})")
+        if Stage.WILDCARDS in stages:
+            yield line(f"http-request set-var(txn.site) '{_HOST},regsub(^[^.]*,*),map_str({sites})' {missing}")
+        if Stage.HOSTLESS in stages:
+            yield line(f"http-request set-var(txn.site) str({EVERY_HOST}) {missing}")
+        site = "var(txn.site)"
+    yield line(f"http-request set-var(txn.key) {site},concat(,txn.path,/)")
+
+
+def _target(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
+    lookups = {
+        "exact": "var(txn.key),map_str({})",
+        "expressions": "var(txn.site),concat(,txn.path),map_reg({})",
+        "prefixes": "var(txn.key),map_beg({})",
+        "default": f"str({DEFAULT_KEY}),map_str({{}})",
+    }
+    asked, missing = set(maps_of(stages)), ""
+    for name in (name for name in lookups if name in asked):
+        yield line(
+            f"http-request set-var(txn.target) {lookups[name].format(layout.map_file(name))} {missing}"
+        ).rstrip()
+        missing = _MISSING
 
 
 def _split(split: Split) -> Iterator[str]:
