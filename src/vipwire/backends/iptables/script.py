@@ -37,9 +37,10 @@ class TablePart:
     def lines(self, table: str) -> Iterator[str]:
         """Write it as iptables-restore reads it."""
         yield f"*{table}"
-        # The tools keep chains sorted: in this order each goes to the end, which saves a quarter of a large load, and
-        # is found near the one before.
-        chains = sorted((*self.chains, *self.emptied, *self.gone))
+        # The legacy tool keeps chains sorted, and an index of each 40th: from the last to the first each new chain goes to
+        # the beginning of the list, where it is looked for three times. That saves a sixth of a large load's time beside
+        # any other order that was tried, a quarter of the tool's own.
+        chains = sorted((*self.chains, *self.emptied, *self.gone), reverse=True)
         for chain in chains:
             yield f":{chain} - [0:0]"
         for chain in chains:
