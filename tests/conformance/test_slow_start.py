@@ -36,6 +36,7 @@ def test_an_endpoint_that_joins_has_a_small_share_at_first(cluster: Cluster, fam
     cluster.answered(OUTSIDE, service.vip(family), [OLD, NEW])
     shares = met(cluster, service.vip(family), 72)  # by chance, more than a third is one case in a hundred million
     assert shares[NEW] <= 24, shares
+    cluster.put(service.name, [])  # who reads the kernel does not know how long it has grown: a difference to others
 
 
 @sentence("S145")

@@ -5,6 +5,7 @@ import struct
 import pytest
 from tests.fakes.values import cidr, ip
 
+from vipwire.backends.ipvs.servers import settled
 from vipwire.backends.ipvs.table import Row, parse_table
 from vipwire.errors import DecodeError
 from vipwire.model.net import Address, Family
@@ -55,6 +56,19 @@ def test_the_kernels_own_flag_is_no_flag_of_ours() -> None:
         )
     )
     assert ipvs.decode_service(memoryview(command(1, nested(1, inside))))[2] == Scheduling("rr")
+
+
+def test_a_list_counts_once_two_in_a_row_name_the_same() -> None:
+    """What goes while the kernel lists lets it pass over others; what they have counted may differ."""
+    one, two, three = (
+        command(Command.GET_SERVICE, nested(1, ipvs._identity(Family.IPV4, server)) + attribute(12, bytes(40)))
+        for server in (WEB, WEB._replace(port=81), MARKED)
+    )
+    counted = memoryview(one[:-1] + b"\7")
+    lists = [[memoryview(one), memoryview(two)], [memoryview(one), memoryview(three)], [memoryview(three), counted]]
+    assert settled(iter(lists).__next__) == lists[2]
+    changing = ([memoryview(one)] if number % 2 else [] for number in range(6))
+    assert settled(changing.__next__) == [memoryview(one)], "somebody changes them all the time: the last one, then"
 
 
 def test_a_dest_reads_back() -> None:

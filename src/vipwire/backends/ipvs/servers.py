@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -23,9 +23,11 @@ from vipwire.netlink.ipvs import (
     Timeouts,
     VirtualServer,
 )
-from vipwire.netlink.socket import NETLINK_GENERIC, DumpInterruptedError, NetlinkError, NetlinkSocket
+from vipwire.netlink.socket import NETLINK_GENERIC, NetlinkError, NetlinkSocket
 
 _ATTEMPTS = 5
+_NAMED = 52
+"""Bytes of a listed virtual server that tell which it is; what it has counted comes behind them."""
 _TABLE = Path("/proc/thread-self/net/ip_vs")
 
 
@@ -60,13 +62,7 @@ class Servers:
     def services(self) -> dict[VirtualServer, tuple[Scheduling, Counters]]:
         """Read all virtual servers of the family, whoever made them."""
         self._generic.drain()
-        for last in range(_ATTEMPTS - 1, -1, -1):
-            try:
-                payloads = list(self._generic.dump(self._number, ipvs.list_services()))
-                break
-            except DumpInterruptedError:
-                if not last:
-                    raise
+        payloads = settled(lambda: list(self._generic.dump(self._number, ipvs.list_services())))
         decoded = [ipvs.decode_service(payload) for payload in payloads]
         return {server: (how, counters) for family, server, how, counters in decoded if family is self._family}
 
@@ -141,6 +137,20 @@ class Servers:
             name = change.value.scheduler
             return f"{what}: this kernel has no IPVS scheduler {name!r}: load the module ip_vs_{name} or name another"
         return f"{what}: {os.strerror(code)}"
+
+
+def settled(read: Callable[[], list[memoryview]]) -> list[memoryview]:
+    """List virtual servers until two lists in a row name the same ones; return the last one.
+
+    The kernel lists in pieces, and counts how far it has come. What goes meanwhile lets it pass over others, and of
+    that it says nothing (ip_vs_genl_dump_services sets no sequence): those would seem to be gone.
+    """
+    payloads = read()
+    for _ in range(_ATTEMPTS):
+        before, payloads = payloads, read()
+        if {bytes(each[:_NAMED]) for each in before} == {bytes(each[:_NAMED]) for each in payloads}:
+            break
+    return payloads
 
 
 _ADDED = {Command.NEW_SERVICE: Command.SET_SERVICE, Command.NEW_DEST: Command.SET_DEST}
