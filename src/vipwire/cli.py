@@ -95,6 +95,9 @@ class GoFlagsCommand(click.Command):
 
             self.params = list(flag_options())
             return super().parse_args(ctx, args)
+        from vipwire.app import hangup  # noqa: PLC0415  # only needed by this command
+
+        hangup.remember()
         from vipwire.app.flags import parse_flags  # noqa: PLC0415  # only needed by this command
 
         given = _or_exit(lambda: parse_flags(args))

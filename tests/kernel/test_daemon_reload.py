@@ -298,6 +298,31 @@ def test_without_a_file_hanging_up_is_answered_and_ends_nothing(tmp_path: Path) 
         asyncio.run(scenario())
 
 
+def test_hanging_up_while_it_starts_ends_nothing_and_is_answered() -> None:
+    async def scenario() -> None:
+        server = FakeApiServer()
+        prepare(server)
+        async with scene(server) as it:
+            process = it.daemon._process
+            assert process is not None
+            async with asyncio.timeout(PATIENCE):
+                while not catches(process.pid, signal.SIGHUP):  # noqa: ASYNC110 - the kernel tells nobody
+                    await asyncio.sleep(0.001)
+            process.send_signal(signal.SIGHUP)
+            await it.daemon.heard("nothing to read again: there is no configuration file (--config)")
+            assert await it.daemon.terminate() == 0
+
+    with stage():
+        asyncio.run(scenario())
+
+
+def catches(process: int, number: signal.Signals) -> bool:
+    """Tell whether a process has a handler for a signal."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def test_more_is_said_from_each_level_on(tmp_path: Path) -> None:
     """One line a sync at -v=0; Services from 2, frontends from 4, objects from 5 on."""
 

@@ -4,6 +4,8 @@ import asyncio
 import signal
 from collections.abc import Callable
 
+from vipwire.app import hangup
+
 
 class Stop:
     """Waits for the end. Make it inside the event loop, before anything that takes long."""
@@ -14,6 +16,8 @@ class Stop:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.end, number.name)
         loop.add_signal_handler(signal.SIGHUP, hung_up)
+        if hangup.taken():  # while the proxy was starting
+            hung_up()
 
     async def wait(self) -> str:
         """Wait for the end and say what it was."""

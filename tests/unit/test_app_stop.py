@@ -1,0 +1,42 @@
+"""A SIGHUP that comes while the proxy starts is not its end, and is not forgotten."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from vipwire.app import hangup
+from vipwire.app.stop import Stop
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Give back the signals' handlers."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    hangup.taken()
+
+
+def test_one_that_came_before_counts_once() -> None:
+    hangup.remember()
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert hangup.taken()
+    assert not hangup.taken()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_whoever_listens_is_told_of_it(*, early: bool) -> None:
+    heard: list[str] = []
+
+    async def start() -> None:
+        Stop(lambda: heard.append("hung up"))
+
+    hangup.remember()
+    if early:
+        os.kill(os.getpid(), signal.SIGHUP)
+    asyncio.run(start())
+    assert heard == ["hung up"] * early
