@@ -21,7 +21,6 @@ from vipwire.backends.iptables.kernel import IptablesBackend, dispatches
 from vipwire.backends.iptables.names import ENTRY, NAT, SERVICES, Key, Rules
 from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.tool import WAIT_SECONDS, Tool, Variant
 from vipwire.backends.iptables.tree import Branch, Dispatch
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family
@@ -29,6 +28,8 @@ from vipwire.model.service import Service
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import Reconciler
+from vipwire.xtables.tool import WAIT_SECONDS, Tool
+from vipwire.xtables.variant import Variant
 
 TITLE = "iptables mode and kube-proxy's own text"
 SETTINGS = Settings(counters=False)
@@ -42,11 +43,11 @@ class TimedTool(Tool):
 
     seconds = 0.0
 
-    def save(self, table: str) -> str:
-        """Print a table, and look at the clock."""
+    def save(self, *tables: str, counted: bool = False) -> str:
+        """Print tables, and look at the clock."""
         began = time.perf_counter()
         try:
-            return super().save(table)
+            return super().save(*tables, counted=counted)
         finally:
             self.seconds += time.perf_counter() - began
 
@@ -61,7 +62,7 @@ class Proxy:
     """Planner, reconciler and backend, and the objects they work on."""
 
     def __init__(self, variant: Variant, services: list[Service], slices: list[EndpointSlice]) -> None:
-        self.tool = TimedTool(Family.IPV4, variant)
+        self.tool = TimedTool(Family.IPV4, variant, "a bench")
         self.backend = IptablesBackend(self.tool, SETTINGS)
         self._slices = {piece.service: piece for piece in slices}
         self._services = {service.name: service for service in services}
@@ -122,7 +123,7 @@ def _beside_kube_proxy(variant: Variant, count: int, endpoints: int) -> list[Fig
     proxy.backend.delete()
     text = kube_proxys_text(proxy)
     proxy.backend.close()
-    rival = TimedTool(Family.IPV4, variant)
+    rival = TimedTool(Family.IPV4, variant, "a bench")
     rival_worked = -cpu()
     rival.restore(text)
     rival_worked += cpu()
@@ -206,7 +207,7 @@ def _mean(count: int, endpoints: int) -> float:
     proxy = Planner(node_plan())
     by_name = {service.name: service for service in services}
     pieces = {piece.service: [piece] for piece in slices}
-    backend = IptablesBackend(TimedTool(Family.IPV4, Variant.NFT), SETTINGS)
+    backend = IptablesBackend(TimedTool(Family.IPV4, Variant.NFT, "a bench"), SETTINGS)
     backend.render_node(proxy.node)
     dispatch = dispatches(Family.IPV4, tree=True)[NAT, SERVICES]
     entries: dict[int, Rules] = {}

@@ -5,10 +5,10 @@ What the kernel refuses is refused here: a jump to a chain that does not exist, 
 
 from itertools import pairwise
 
-from vipwire.backends.iptables.tool import Variant
 from vipwire.backends.iptables.witness import Sight
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
+from vipwire.xtables.variant import Variant
 
 BUILT_IN = {
     "filter": ("INPUT", "FORWARD", "OUTPUT"),

@@ -8,13 +8,13 @@ from tests.fakes.values import node_plan
 from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.names import CLUSTER_IPS, NO_SUCH_PORT, Key, Rules
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.tool import Variant
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.service import Service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler, Report
+from vipwire.xtables.variant import Variant
 
 PLAIN = Settings(counters=False)
 """As on a kernel without nfacct."""

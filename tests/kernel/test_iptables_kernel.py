@@ -18,7 +18,6 @@ from vipwire.backends.iptables.names import Key, Rules
 from vipwire.backends.iptables.nfacct import read_counter
 from vipwire.backends.iptables.probe import choose_variant, probe
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.tool import Tool, Variant
 from vipwire.errors import CommitError
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
@@ -26,6 +25,8 @@ from vipwire.model.service import Service, TrafficPolicy
 from vipwire.plan.frontends import plan_service
 from vipwire.reconcile.counting import Refusal
 from vipwire.reconcile.reconciler import Reconciler
+from vipwire.xtables.tool import PROGRAM, Tool
+from vipwire.xtables.variant import Variant
 from vipwire.xtables.words import LOOPBACK
 
 pytestmark = pytest.mark.kernel
@@ -64,7 +65,7 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 @pytest.fixture
 def tool(family: Family, variant: Variant) -> Tool:
-    return Tool(family, variant)
+    return Tool(family, variant, "a test")
 
 
 def address(family: Family, number: int, net: int = 96) -> Address:
@@ -272,7 +273,7 @@ def test_a_service_that_the_kernel_refuses_is_named_and_left_alone(
 
 
 def test_the_holder_of_the_lock_is_named() -> None:
-    tool = Tool(Family.IPV4, Variant.LEGACY)
+    tool = Tool(Family.IPV4, Variant.LEGACY, "a test")
     holder = (
         "import fcntl, os, sys; f = open(os.environ.get('XTABLES_LOCKFILE', '/run/xtables.lock'), 'w');"
         "fcntl.flock(f, fcntl.LOCK_EX);"
@@ -290,7 +291,7 @@ def test_the_holder_of_the_lock_is_named() -> None:
 
 
 def test_the_variant_is_the_one_that_kubelet_uses(family: Family, variant: Variant) -> None:
-    run(f"{Tool(family, variant).name} -t mangle -N KUBE-KUBELET-CANARY")
+    run(f"{PROGRAM[family]}-{variant.value} -t mangle -N KUBE-KUBELET-CANARY")
     choice = choose_variant([family])
     assert (choice.variant, choice.both) == (variant, False)
 

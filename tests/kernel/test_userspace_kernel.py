@@ -17,7 +17,6 @@ from vipwire.backends.userspace.kernel import UserspaceBackend
 from vipwire.backends.userspace.messages import Hello, Welcome
 from vipwire.backends.userspace.names import Front, Key, Value
 from vipwire.backends.userspace.settings import Bind, Choices
-from vipwire.backends.userspace.tool import Variant
 from vipwire.errors import CommitError
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Protocol
@@ -26,6 +25,7 @@ from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.reconciler import Reconciler
+from vipwire.xtables.variant import Variant
 
 pytestmark = pytest.mark.kernel
 

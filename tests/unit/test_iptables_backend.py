@@ -9,11 +9,11 @@ from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.skeleton import FIREWALL_RULE
-from vipwire.backends.iptables.tool import Variant
 from vipwire.errors import CommitError, DecodeError
 from vipwire.model.net import Family
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.plan.node import PodPrefixes
+from vipwire.xtables.variant import Variant
 
 FLAT = Settings(counters=False, tree=False)
 

@@ -7,7 +7,7 @@ from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, port, service
 
 from vipwire.backends.ipvs.drain import LOOK_SECONDS, Draining
 from vipwire.backends.ipvs.hints import Hints, parse_hints
-from vipwire.backends.ipvs.iptables import parse_save, rank_variants, restore_text
+from vipwire.backends.ipvs.iptables import parse_save, restore_text
 from vipwire.backends.ipvs.marks import Marks, is_among
 from vipwire.backends.ipvs.names import ChainName, Entry, ObjectKey, Receiver, Rules, Set, Steer, Vip, set_name
 from vipwire.backends.ipvs.render import Manner, render
@@ -316,12 +316,6 @@ def test_of_built_in_chains_only_our_jumps_are_read() -> None:
         ChainName("nat", "PREROUTING"): ("-j KUBE-SERVICES",),
         ChainName("nat", "KUBE-SERVICES"): ("-j RETURN",),
     }
-
-
-def test_the_variant_that_kubelet_uses_is_ours_too() -> None:
-    assert rank_variants({"nft": "-A X\n-A X\n", "legacy": ":KUBE-KUBELET-CANARY - [0:0]\n"})[0] == "legacy"
-    assert rank_variants({"nft": "-A X\n", "legacy": "-A X\n-A X\n"})[0] == "legacy"
-    assert rank_variants({"nft": "", "legacy": ""})[0] == "nft"
 
 
 def test_settings_follow_the_kernels_release() -> None:

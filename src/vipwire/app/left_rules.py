@@ -13,10 +13,9 @@ from typing import Final, cast
 
 from vipwire.app.config import ProxyMode
 from vipwire.backends.iptables.kernel import removal
-from vipwire.backends.iptables.names import KUBELETS, TABLES
+from vipwire.backends.iptables.names import TABLES
 from vipwire.backends.iptables.read import is_ours
 from vipwire.backends.iptables.skeleton import jump_keys
-from vipwire.backends.iptables.tool import RuleTool
 from vipwire.backends.ipvs.iptables import parse_save, restore_text
 from vipwire.backends.ipvs.names import ChainName, Rules
 from vipwire.backends.ipvs.skeleton import node_objects
@@ -26,6 +25,8 @@ from vipwire.model.net import Family
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta
 from vipwire.xtables.save import BUILT_IN, read_table
+from vipwire.xtables.tool import RuleTool
+from vipwire.xtables.variant import has_kubelets_chains
 
 GUARD: Final = ChainName("filter", "KUBE-IPVS-FILTER")
 """Keeps the host's own ports off the addresses of kube-ipvs0: it stays as long as these do."""
@@ -129,7 +130,7 @@ def _chain_of(line: str) -> str:
 
 def _remove_iptables(tool: RuleTool, running: ProxyMode | None) -> None:
     saved = _save(tool)
-    kubelet = any(f":{chain} " in text for text in saved.values() for chain in KUBELETS)
+    kubelet = any(map(has_kubelets_chains, saved.values()))
     for table, text in saved.items():
         seen = without_ipvs(tool.family, table, text) if running is ProxyMode.IPVS else text
         _write(tool, removal(table, seen, kubelet=kubelet))

@@ -21,7 +21,6 @@ from vipwire.app.config import ProxyMode
 from vipwire.app.left_ipvs import IpvsLeft, find_ipvs, remove_ipvs
 from vipwire.app.left_rules import has_others, remove_rules
 from vipwire.backends.iptables.probe import legacy_tables
-from vipwire.backends.iptables.tool import Tool, Variant, versions
 from vipwire.backends.userspace.messages import Settings
 from vipwire.backends.userspace.remote import Remote
 from vipwire.errors import CommitError
@@ -29,6 +28,8 @@ from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import NFPROTO, Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
+from vipwire.xtables.tool import Tool, versions
+from vipwire.xtables.variant import Variant
 
 _OURS: Final = "vipwire"
 _KUBE_PROXYS: Final = "kube-proxy"
@@ -132,7 +133,7 @@ def engines(family: Family) -> Iterator[Tool]:
     """Yield the tools of a family whose tables exist: to ask the legacy one would make them."""
     for variant in versions(family):
         if variant is not Variant.LEGACY or legacy_tables(family):
-            yield Tool(family, variant)
+            yield Tool(family, variant, "removing rules of other modes")
 
 
 def remove_tables(family: Family, *, ours: bool) -> list[str]:

@@ -7,12 +7,22 @@ from typing import Final
 from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.names import INVALID_COUNTER
 from vipwire.backends.iptables.nfacct import read_counter
-from vipwire.backends.iptables.probe import UNTRIED, Note, affinity_note, choose_variant, legacy_tables, probe
+from vipwire.backends.iptables.patience import Patience
+from vipwire.backends.iptables.probe import (
+    PURPOSE,
+    UNTRIED,
+    Note,
+    affinity_note,
+    choose_variant,
+    legacy_tables,
+    probe,
+)
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.tool import Patience, Tool, Variant, versions
 from vipwire.backends.iptables.witness import witnesses
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
+from vipwire.xtables.tool import Tool, versions
+from vipwire.xtables.variant import Variant
 
 LOOPBACK_SYSCTLS: Final = (Sysctl("net/ipv4/conf/all/route_localnet", 1),)
 """Without it the kernel drops what node ports on 127.0.0.1 send to another machine."""
@@ -41,7 +51,7 @@ def build(
     built: dict[Family, IptablesBackend] = {}
     sights, patience = witnesses(families, choice.variant), Patience()
     for family in families:
-        tool = Tool(family, choice.variant)
+        tool = Tool(family, choice.variant, PURPOSE)
         locked = any(note.what == UNTRIED for note in notes)  # then it is for all families
         able, missing = probe(tool, settings) if prepare and not locked else (_as_found(settings), [])
         notes += (note for note in missing if note not in notes)
@@ -55,7 +65,7 @@ def leftovers(families: Iterable[Family]) -> list[IptablesBackend]:
     """Build a backend for every family and variant that is installed: to remove what any of them has left."""
     settings = Settings()
     return [
-        IptablesBackend(Tool(family, variant), settings)
+        IptablesBackend(Tool(family, variant, PURPOSE), settings)
         for family in families
         for variant in versions(family)
         if variant is not Variant.LEGACY or legacy_tables(family)

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Final, NamedTuple
 
-from vipwire.backends.iptables.tool import Variant
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
 from vipwire.netlink.attributes import TYPE_MASK, string
 from vipwire.netlink.nftables.wire import NFPROTO, RULE_CHAIN, RULE_TABLE, Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.xtables.variant import Variant
 
 
 class Counted(NamedTuple):

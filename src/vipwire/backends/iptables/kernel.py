@@ -15,12 +15,12 @@ from vipwire.backends.iptables.counting import FEW, Ledger, count, endpoints_of
 from vipwire.backends.iptables.frontend_code import Zone, decode
 from vipwire.backends.iptables.limits import shortcomings
 from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, RANGES, ROOT, ROOTS, TABLES, Key, Rules
+from vipwire.backends.iptables.patience import Patience
 from vipwire.backends.iptables.read import is_ours, read
 from vipwire.backends.iptables.render import render
 from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.skeleton import guards, jump_keys, node_objects
-from vipwire.backends.iptables.tool import LockedError, Patience, RuleTool, Variant
 from vipwire.backends.iptables.tree import DEEPEST, Dispatch, Shape
 from vipwire.backends.iptables.witness import Sight, Witness, witnesses
 from vipwire.model.net import Address, Family, format_address
@@ -30,7 +30,10 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counting import Counts
 from vipwire.reconcile.delta import Delta
+from vipwire.xtables.refusal import LockedError
 from vipwire.xtables.save import read_table
+from vipwire.xtables.tool import RuleTool
+from vipwire.xtables.variant import KUBELETS, Variant, has_kubelets_chains
 
 BATCH: Final = {Variant.NFT: 4000, Variant.LEGACY: 0}
 """Lines a run. Each run of the legacy tool writes whole tables, so that there is nothing to gain by dividing."""
@@ -109,7 +112,7 @@ class IptablesBackend:
         self._tails = {(key.table, key.chain): rules for key, rules in seen.objects.items() if key.kind == ROOT}
         self._pinned = frozenset(seen.pinned)
         self._firewall_missing = names.FIREWALL not in tables[names.FILTER]
-        self._kubelet = any(chain in table for table in tables.values() for chain in names.KUBELETS)
+        self._kubelet = any(chain in table for table in tables.values() for chain in KUBELETS)
         if self._kubelet and not self.settings.on(self._node).localhost_node_ports:
             seen.objects = {key: rules for key, rules in seen.objects.items() if not guards(key)}
         self._rules = _counted(Delta(added=seen.objects))
@@ -179,7 +182,7 @@ class IptablesBackend:
         """Remove every chain and rule of ours, and nothing else; tell whether there was anything."""
         found = False
         saved = {table: self._tool.save(table) for table in TABLES}
-        kubelet = any(f":{chain} " in text for text in saved.values() for chain in names.KUBELETS)
+        kubelet = any(map(has_kubelets_chains, saved.values()))
         for table in TABLES:
             text = removal(table, saved[table], kubelet=kubelet)
             if text:

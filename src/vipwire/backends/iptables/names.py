@@ -41,9 +41,6 @@ FIREWALL: Final = "KUBE-FIREWALL"
 CANARY: Final = "KUBE-PROXY-CANARY"
 NOT_POD_MASQ: Final = "KUBE-NOT-POD-MASQ"
 
-KUBELETS: Final = ("KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT")
-"""Chains that kubelet makes, and nobody else. Where it has been, KUBE-FIREWALL is its own."""
-
 LARGEST_NAME: Final = 28
 """XT_EXTENSION_MAXNAMELEN less the NUL: longer chain names are refused."""
 

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from vipwire.backends.iptables.bpf import hash_match
-from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, KUBELETS, LOCALHOST_COUNTER, MANGLE, NAT
+from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, MANGLE, NAT
 from vipwire.backends.iptables.nfacct import ensure_counters
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.tool import LockedError, Tool, Variant, preferred, versions
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
+from vipwire.xtables.refusal import LockedError
+from vipwire.xtables.tool import Tool, preferred, versions
+from vipwire.xtables.variant import Variant, count_rules, has_kubelets_chains
 
+PURPOSE: Final = "iptables mode"
 PROBE: Final = "KUBE-PROXY-PROBE"
-_HINTS: Final = tuple(f":{chain} " for chain in KUBELETS)
 _LEGACY_TABLES: Final = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
 _WAIT_SECONDS: Final = 2
 UNTRIED: Final = "the matches and targets of this kernel were not tried"
@@ -122,7 +124,7 @@ def _rules(variant: Variant, families: Iterable[Family]) -> str:
         if variant is Variant.LEGACY and not legacy_tables(family):
             continue
         try:
-            tool = Tool(family, variant)
+            tool = Tool(family, variant, PURPOSE)
             parts += (tool.save(table) for table in (MANGLE, NAT, FILTER))
         except (CommitError, UnsupportedError):
             continue
@@ -139,10 +141,10 @@ def legacy_tables(family: Family) -> bool:
 
 def decide(texts: Mapping[Variant, str], plain: Variant | None) -> Choice:
     """Choose among the installed variants, given what iptables-save prints for each. Pure."""
-    counts = {variant: f"\n{text}".count("\n-A ") for variant, text in texts.items()}
+    counts = {variant: count_rules(text) for variant, text in texts.items()}
     both = sum(1 for count in counts.values() if count) > 1
-    for reason, marks in (("kubelet's chains are there", _HINTS), ("KUBE- chains are there", (":KUBE-",))):
-        found = [v for v, text in texts.items() if any(f"\n{mark}" in f"\n{text}" for mark in marks)]
+    for reason, told in (("kubelet's chains are there", has_kubelets_chains), ("KUBE- chains are there", _has_kubes)):
+        found = [variant for variant, text in texts.items() if told(text)]
         if len(found) == 1:
             return Choice(found[0], reason, both)
     if len(set(counts.values())) > 1:
@@ -151,6 +153,10 @@ def decide(texts: Mapping[Variant, str], plain: Variant | None) -> Choice:
     if plain is not None and plain in texts:
         return Choice(plain, "the program iptables is of that kind", both)
     return Choice(next(iter(texts)), "it is installed", both)
+
+
+def _has_kubes(saved: str) -> bool:
+    return "\n:KUBE-" in f"\n{saved}"
 
 
 def probe(tool: Tool, settings: Settings) -> tuple[Settings, list[Note]]:

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import Final, Protocol, TypeAlias
 
 from vipwire.backends.iptables.names import TABLES
-from vipwire.backends.iptables.tool import Variant
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.xtables.variant import Variant
 
 Sight: TypeAlias = int | tuple[bytes, ...]
 """What was seen of the rules: two that differ mean that the rules were changed in between."""

@@ -62,19 +62,5 @@ def _of(table: str, chains: Mapping[ChainName, Rules]) -> dict[str, Rules]:
     return {key.chain: rules for key, rules in chains.items() if key.table == table}
 
 
-def rank_variants(saved: Mapping[str, str]) -> list[str]:
-    """Order the tool's variants by how surely this node uses each: a node must not have its rules in both.
-
-    kubelet makes chains for this purpose in the variant that the node uses; else the one with more rules counts.
-    """
-    marks = (":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY ")
-
-    def weight(variant: str) -> tuple[bool, int]:
-        text = saved[variant]
-        return any(mark in text for mark in marks), sum(line.startswith("-A ") for line in text.splitlines())
-
-    return sorted(saved, key=weight, reverse=True)
-
-
 PROBE: Final = "*filter\n:KUBE-IPVS-PROBE - [0:0]\n-X KUBE-IPVS-PROBE\nCOMMIT\n"
 """Makes a chain and removes it: iptables-nft reads well even where it cannot write."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from vipwire.backends.userspace.kernel import UserspaceBackend, sights
 from vipwire.backends.userspace.settings import Bind, Choices
-from vipwire.backends.userspace.tool import choose
+from vipwire.backends.userspace.tool import choose, probe
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 
@@ -20,7 +20,7 @@ def build(families: Iterable[Family], choices: Choices, *, prepare: bool) -> dic
     tools = {family: choose(family) if choices.bind is Bind.RULES else None for family in families}
     for tool in tools.values():
         if prepare and tool is not None:
-            tool.probe()
+            probe(tool)
     sight = sights(tools.values())
     return {family: UserspaceBackend(family, choices, tool, sight, runs=prepare) for family, tool in tools.items()}
 

@@ -16,14 +16,14 @@ from typing import Final
 
 from vipwire.backends.userspace.describe import describe
 from vipwire.backends.userspace.messages import Listener, Settings
-from vipwire.backends.userspace.names import Front, Key, Value
+from vipwire.backends.userspace.names import FILTER, TABLES, Front, Key, Value
 from vipwire.backends.userspace.remote import Remote, ask_counts
 from vipwire.backends.userspace.render import front_name, render
 from vipwire.backends.userspace.script import Ports, read, removal, script
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import node_objects
 from vipwire.backends.userspace.tally import refusals, tally
-from vipwire.backends.userspace.tool import Tool, Variant, installed
+from vipwire.backends.userspace.tool import LIMIT_SECONDS, PURPOSE
 from vipwire.backends.userspace.witness import Generations
 from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
@@ -32,6 +32,8 @@ from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counting import Counts
 from vipwire.reconcile.delta import Delta
+from vipwire.xtables.tool import Tool, installed
+from vipwire.xtables.variant import Variant
 
 _LOOK_SECONDS: Final = 1.0
 _LOG: Final = logging.getLogger("vipwire.relay")
@@ -89,7 +91,7 @@ class UserspaceBackend:
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Read the relay's counters of these plans' Services, over a connection of their own, and those of rules."""
         plans = tuple(plans)
-        saved = self._tool.save_counted() if self._tool is not None else ""
+        saved = self._tool.save(FILTER, counted=True) if self._tool is not None else ""
         counted = tally(plans, ask_counts(self.family), endpoints=endpoints)
         return replace(counted, refusals=refusals(plans, saved))
 
@@ -163,8 +165,8 @@ class UserspaceBackend:
         Connections that are relayed go on; the relay ends with the last of them.
         """
         found = False
-        for tool in installed(self.family) if self._choices.bind is Bind.RULES else ():
-            if text := removal(tool.save()):
+        for tool in installed(self.family, PURPOSE, limit=LIMIT_SECONDS) if self._choices.bind is Bind.RULES else ():
+            if text := removal(tool.save(*TABLES)):
                 tool.restore(text)
                 found = True
         return self._remote.retire() or found
@@ -173,7 +175,7 @@ class UserspaceBackend:
         listeners = self._remote.listeners()
         found: dict[Key, Value] = {Front(key): listener for key, listener in listeners.items()}
         if self._tool is not None:
-            found.update(read(self._tool.save(), self._remote.fronts(listeners)))
+            found.update(read(self._tool.save(*TABLES), self._remote.fronts(listeners)))
         return found
 
     def _write(self, text: str) -> None:

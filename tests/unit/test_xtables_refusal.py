@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.backends.iptables.probe import affinity_note, decide
-from vipwire.backends.iptables.tool import LockedError, Variant, lock_holder, refusal
+from vipwire.xtables.refusal import LockedError, lock_holder, refusal
 
 TEXT = """*nat
 :KUBE-SEP-A - [0:0]
@@ -24,7 +23,7 @@ line 3: RULE_APPEND failed (No such file or directory): rule in chain A
 
 @pytest.mark.parametrize("said", [LEGACY, NFT], ids=["legacy", "nft"])
 def test_a_refusal_names_the_line_the_rule_and_the_service(said: str) -> None:
-    error = refusal("iptables-x", said, TEXT)
+    error = refusal("iptables-x", said, TEXT, waited=5)
     assert "line 3 (Service port ns1/svc1:p80): -A KUBE-SEP-A" in str(error)
     assert "No such file or directory" in str(error)
     assert "--help" not in str(error)
@@ -33,7 +32,7 @@ def test_a_refusal_names_the_line_the_rule_and_the_service(said: str) -> None:
 
 @pytest.mark.parametrize("said", ["iptables-restore: out of memory", "line 99: strange", "line 0 failed", ""])
 def test_a_refusal_without_a_line_still_has_its_words(said: str) -> None:
-    error = refusal("iptables-x", said, TEXT)
+    error = refusal("iptables-x", said, TEXT, waited=5)
     assert str(error) == f"iptables-x-restore: {said}"
     assert error.transaction == TEXT
 
@@ -56,36 +55,3 @@ def test_the_holder_of_a_lock_is_found_by_its_inode(tmp_path: Path) -> None:
     (proc / "locks").write_text("\n".join([*rows, f"3: FLOCK  ADVISORY  WRITE 77 00:19:{inode} 0 EOF", ""]))
     assert lock_holder(lock, proc) == "process 77 (calico-felix)"
     assert lock_holder(tmp_path / "absent", proc) == "a process that /proc does not show"
-
-
-NFT_EMPTY = "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"
-RULES = "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp -j DROP\nCOMMIT\n"
-KUBELET = "*mangle\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n"
-PROXY = "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n"
-
-
-@pytest.mark.parametrize(
-    ("nft", "legacy", "plain", "chosen", "both"),
-    [
-        (NFT_EMPTY, NFT_EMPTY, Variant.LEGACY, Variant.LEGACY, False),
-        (NFT_EMPTY, NFT_EMPTY, None, Variant.NFT, False),
-        (RULES, NFT_EMPTY, Variant.LEGACY, Variant.NFT, False),
-        (RULES, PROXY, Variant.NFT, Variant.LEGACY, False),
-        (PROXY, KUBELET, Variant.NFT, Variant.LEGACY, False),
-        (RULES + KUBELET, RULES + PROXY, Variant.LEGACY, Variant.NFT, True),
-        (RULES, RULES, Variant.LEGACY, Variant.LEGACY, True),
-    ],
-)
-def test_the_variant_is_what_kubelet_uses_then_what_holds_kube_chains_then_more_rules(
-    nft: str, legacy: str, plain: Variant | None, chosen: Variant, *, both: bool
-) -> None:
-    choice = decide({Variant.NFT: nft, Variant.LEGACY: legacy}, plain)
-    assert (choice.variant, choice.both) == (chosen, both)
-
-
-@pytest.mark.parametrize(("text", "said"), [("100\n", True), ("10000\n", False), ("what?", False)])
-def test_a_small_memory_of_clients_is_said(tmp_path: Path, text: str, *, said: bool) -> None:
-    limit = tmp_path / "ip_list_tot"
-    limit.write_text(text)
-    assert (affinity_note(limit) is not None) is said
-    assert affinity_note(tmp_path / "absent") is None

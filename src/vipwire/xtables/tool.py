@@ -1,0 +1,148 @@
+"""The programs iptables-save and iptables-restore of one family and variant.
+
+They run in the network namespace of the calling thread.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol
+
+from vipwire.errors import CommitError, UnsupportedError
+from vipwire.model.net import Family
+from vipwire.xtables.refusal import refusal
+from vipwire.xtables.variant import Variant, by_use
+
+WAIT_SECONDS: Final = 5
+"""How long the lock is waited for that all users of iptables-legacy share."""
+PROGRAM: Final = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
+_DIRECTORIES: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class RuleTool(Protocol):
+    """What reads and writes the tables of one family and variant."""
+
+    family: Family
+    variant: Variant
+    name: str
+
+    def save(self, table: str) -> str:
+        """Print one table as iptables-save does; raise CommitError if it cannot be read."""
+
+    def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
+        """Write tables without flushing what the text does not name; raise CommitError if that is refused."""
+
+
+class Tool:
+    """The programs of one family and variant. Raise UnsupportedError if they are not installed.
+
+    `purpose` is what needs them, in words. A run that takes longer than `limit` seconds is ended; None for no limit.
+    """
+
+    def __init__(self, family: Family, variant: Variant, purpose: str, *, limit: float | None = None) -> None:
+        self.family, self.variant, self._limit = family, variant, limit
+        self.name = f"{PROGRAM[family]}-{variant.value}"
+        paths = [_find(family, variant, suffix) for suffix in ("-restore", "-save")]
+        if None in paths:
+            raise UnsupportedError(
+                f"{purpose} needs {self.name}-restore, which is not installed: "
+                "install the package iptables, or choose another --proxy-mode"
+            )
+        self._restore, self._save = (path or "" for path in paths)
+
+    def save(self, *tables: str, counted: bool = False) -> str:
+        """Print these tables, or all that there are; `counted`: each rule behind its `[packets:bytes]`.
+
+        To ask the legacy engine for a table by its name makes that table. Raise CommitError if one cannot be read.
+        """
+        return "".join(self._saved(table, counted=counted) for table in tables or ("",))
+
+    def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
+        """Write tables, without flushing what the text does not name. Raise CommitError if that is refused.
+
+        Raise LockedError if others held the xtables lock for `wait` seconds.
+        """
+        done = self._run([self._restore, "--noflush", "--counters", "-w", str(wait)], text)
+        if done.returncode:
+            raise refusal(self.name, done.stderr.decode(errors="replace"), text, waited=wait)
+
+    def _saved(self, table: str, *, counted: bool) -> str:
+        done = self._run([self._save, *["-c"] * counted, *(["-t", table] if table else [])])
+        text = done.stdout.decode(errors="replace")
+        command = f"{self.name}-save -t {table}" if table else f"{self.name}-save"
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+            raise CommitError(f"{command}: {said or done.returncode}")
+        if table and "is incompatible" in text:
+            raise CommitError(
+                f"{command}: the table holds rules that only nft can show: "
+                f"remove them (nft list table {'ip' if self.family is Family.IPV4 else 'ip6'} {table})"
+            )
+        return text
+
+    def _run(self, command: list[str], text: str = "") -> "subprocess.CompletedProcess[bytes]":
+        try:
+            return _call(command, text, self._limit)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise CommitError(f"{self.name}: {error}", transaction=text) from error
+
+
+def installed(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[Tool]:
+    """Yield the tools of a family that are installed."""
+    for variant in Variant:
+        with contextlib.suppress(UnsupportedError):
+            yield Tool(family, variant, purpose, limit=limit)
+
+
+def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple[list[Tool], list[str]]:
+    """Order the tools that are installed by how surely this node uses each.
+
+    Those that cannot be read are left out; the second result says why.
+    """
+    saved: dict[Tool, str] = {}
+    errors: list[str] = []
+    for tool in installed(family, purpose, limit=limit):
+        try:
+            saved[tool] = tool.save()
+        except CommitError as error:
+            errors.append(str(error))
+    return by_use(saved), errors
+
+
+def versions(family: Family = Family.IPV4) -> Mapping[Variant, str]:
+    """Tell which variants are installed, by the version that each prints."""
+    paths = ((variant, _find(family, variant, "")) for variant in Variant)
+    return {variant: _version(path) for variant, path in paths if path is not None}
+
+
+def preferred() -> Variant | None:
+    """Tell which variant the plain name `iptables` is on this machine; None without such a program."""
+    path = _which("iptables")
+    if path is None:
+        return None
+    return Variant.NFT if "nf_tables" in _version(path) else Variant.LEGACY
+
+
+def _find(family: Family, variant: Variant, suffix: str) -> str | None:
+    """Find a program; where its name does not tell the variant, the plain name may be of that variant."""
+    path = _which(f"{PROGRAM[family]}-{variant.value}{suffix}")
+    if path is None and preferred() is variant:
+        return _which(f"{PROGRAM[family]}{suffix}")
+    return path
+
+
+def _which(program: str) -> str | None:
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_DIRECTORIES}")
+
+
+def _version(path: str) -> str:
+    return _call([path, "--version"]).stdout.decode(errors="replace").strip()
+
+
+def _call(command: list[str], text: str = "", limit: float | None = None) -> "subprocess.CompletedProcess[bytes]":
+    environment = {**os.environ, "LC_ALL": "C"}
+    return subprocess.run(  # noqa: S603 - a path that `_which` has found, and no shell
+        command, input=text.encode(), capture_output=True, check=False, timeout=limit, env=environment
+    )

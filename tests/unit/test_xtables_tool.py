@@ -1,0 +1,104 @@
+"""The programs are found, chosen and run; what they say when they fail reaches the operator."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vipwire.errors import CommitError, UnsupportedError
+from vipwire.model.net import Family
+from vipwire.xtables import tool as xtables
+from vipwire.xtables.tool import Tool, in_use, installed
+from vipwire.xtables.variant import Variant, by_use
+
+Script = Callable[[str, str], None]
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
+    """Install programs that are shell scripts, in a directory where there is nothing else."""
+    monkeypatch.setattr(xtables, "_DIRECTORIES", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+
+    return write
+
+
+def make(script: Script, variant: Variant, saves: str, restores: str = "exit 0") -> Tool:
+    script(f"iptables-{variant.value}-save", saves)
+    script(f"iptables-{variant.value}-restore", restores)
+    return Tool(Family.IPV4, variant, "a test")
+
+
+@pytest.mark.usefixtures("script")
+def test_what_is_not_installed_is_said_with_what_needs_it() -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"^a test needs ip6tables-nft-restore, .* install the package iptables"
+    ):
+        Tool(Family.IPV6, Variant.NFT, "a test")
+    assert list(installed(Family.IPV4, "a test")) == []
+
+
+def test_the_plain_name_serves_where_it_is_of_that_variant(script: Script) -> None:
+    script("iptables", "echo 'iptables v1.8.9 (nf_tables)'")
+    script("iptables-save", "echo '*nat'")
+    script("iptables-restore", "exit 0")
+    (tool,) = installed(Family.IPV4, "a test")
+    assert (tool.variant, tool.name, tool.save()) == (Variant.NFT, "iptables-nft", "*nat\n")
+
+
+def test_tables_are_asked_for_by_name_or_all_at_once(script: Script) -> None:
+    tool = make(script, Variant.NFT, 'echo "# $*"')
+    assert tool.save() == "# \n"
+    assert tool.save("nat", "filter", counted=True) == "# -c -t nat\n# -c -t filter\n"
+
+
+@pytest.mark.parametrize(
+    ("saves", "said"),
+    [
+        ("echo bad >&2; echo worse >&2; exit 3", "iptables-nft-save -t nat: bad"),
+        ("exit 3", "iptables-nft-save -t nat: 3"),
+        (
+            "echo '# Table nat is incompatible, use nft'",
+            "iptables-nft-save -t nat: the table holds rules that only nft",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_an_error(script: Script, saves: str, said: str) -> None:
+    tool = make(script, Variant.NFT, saves)
+    with pytest.raises(CommitError) as raised:
+        tool.save("nat")
+    assert str(raised.value).startswith(said)
+
+
+def test_a_refusal_says_the_rule(script: Script) -> None:
+    tool = make(
+        script, Variant.LEGACY, "", "while read -r line; do :; done; echo 'Error occurred at line: 2' >&2; exit 2"
+    )
+    with pytest.raises(CommitError, match=r"iptables-legacy-restore: line 2: -A B -j C: Error occurred"):
+        tool.restore("*nat\n-A B -j C\nCOMMIT\n")
+
+
+def test_a_program_that_does_not_end_is_ended(script: Script) -> None:
+    make(script, Variant.NFT, "while :; do :; done")
+    with pytest.raises(CommitError, match="timed out"):
+        Tool(Family.IPV4, Variant.NFT, "a test", limit=0.2).save()
+
+
+def test_the_tool_that_the_node_uses_comes_first_and_failures_are_kept(script: Script) -> None:
+    make(script, Variant.NFT, "echo '-A X'; echo '-A X'")
+    make(script, Variant.LEGACY, "echo ':KUBE-KUBELET-CANARY - [0:0]'")
+    tools, errors = in_use(Family.IPV4, "a test")
+    assert ([tool.variant for tool in tools], errors) == ([Variant.LEGACY, Variant.NFT], [])
+    make(script, Variant.LEGACY, "echo broken >&2; exit 1")
+    tools, errors = in_use(Family.IPV4, "a test")
+    assert ([tool.variant for tool in tools], errors) == ([Variant.NFT], ["iptables-legacy-save: broken"])
+
+
+def test_kubelets_chains_count_more_than_rules_and_nft_comes_before_its_like() -> None:
+    assert by_use({"nft": "-A X\n-A X\n", "legacy": ":KUBE-IPTABLES-HINT - [0:0]\n"}) == ["legacy", "nft"]
+    assert by_use({"nft": "-A X\n", "legacy": "-A X\n-A X\n"}) == ["legacy", "nft"]
+    assert by_use({"nft": "", "legacy": ""}) == ["nft", "legacy"]
