@@ -105,14 +105,18 @@ class OwnServices:
                     await self._registry.delete(resource, *name, options=_OPTIONS)
 
     async def run(self) -> None:
-        """Write them again when they change, until cancelled."""
+        """Work until cancelled."""
         while True:
-            changes, anew = self._feed.look()
-            changed = {(change.record.key.namespace, change.record.key.name) for change in changes}
-            for name, service in list(self._services.items()):
-                if anew or name in changed:
-                    await self._settle(service)
+            await self.step()
             await self._feed.wait()
+
+    async def step(self) -> None:
+        """Write again what somebody has changed."""
+        changes, anew = self._feed.look()
+        changed = {(change.record.key.namespace, change.record.key.name) for change in changes}
+        for name, service in list(self._services.items()):
+            if anew or name in changed:
+                await self._settle(service)
 
     async def _settle(self, service: OwnService) -> None:
         found = self._read(SERVICES, service.name)

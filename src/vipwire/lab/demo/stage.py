@@ -160,7 +160,7 @@ class Stage:
         return done.stdout + done.stderr
 
     def until_gone(self, host: str, address: str, port: int, pod: Pod) -> None:
-        """Connect until a Pod is not among those who answer any more; 30 of a few have all of them."""
+        """Connect until a Pod is not among those who answer any more; 60 of five are all of them."""
         self._until_who(host, address, port, lambda names: pod.name not in names)
 
     def until_seen(self, host: str, address: str, port: int, pods: Iterable[Pod]) -> None:
@@ -175,7 +175,7 @@ class Stage:
     def _until_who(self, host: str, address: str, port: int, holds: Callable[[set[str]], bool]) -> None:
         began = time.monotonic()
         while time.monotonic() - began < _PATIENCE:
-            names = {result.pod for result in self.lab.probe(host, address, port, count=30, timeout=0.5)}
+            names = {result.pod for result in self.lab.probe(host, address, port, count=60, timeout=0.5)}
             if holds(names):
                 return
         raise LabError(f"after {_PATIENCE:.0f} s, {address}:{port} is still answered by {', '.join(sorted(names))}")
