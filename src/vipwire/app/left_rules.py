@@ -18,7 +18,7 @@ from vipwire.backends.iptables.read import is_ours
 from vipwire.backends.iptables.skeleton import jump_keys
 from vipwire.backends.ipvs.iptables import parse_save, restore_text
 from vipwire.backends.ipvs.names import ChainName, Rules
-from vipwire.backends.ipvs.skeleton import node_objects
+from vipwire.backends.ipvs.skeleton import KUBE_PROXYS, node_objects
 from vipwire.backends.userspace import script
 from vipwire.backends.userspace.names import CHAINS
 from vipwire.model.net import Family
@@ -153,4 +153,5 @@ def _save(tool: RuleTool) -> dict[str, str]:
 
 def _ipvs_chains(family: Family) -> dict[ChainName, Rules]:
     objects = node_objects(NodePlan(family)).items()
-    return {key: cast("Rules", value) for key, value in objects if isinstance(key, ChainName)}
+    ours = {key: cast("Rules", value) for key, value in objects if isinstance(key, ChainName)}
+    return dict.fromkeys(KUBE_PROXYS, ()) | ours

@@ -40,7 +40,7 @@ from vipwire.backends.ipvs.parts import Parts, inverse, partition
 from vipwire.backends.ipvs.receive import Pods
 from vipwire.backends.ipvs.servers import Change, Servers
 from vipwire.backends.ipvs.sets import Sets
-from vipwire.backends.ipvs.skeleton import node_objects
+from vipwire.backends.ipvs.skeleton import KUBE_PROXYS, node_objects
 from vipwire.backends.ipvs.steer import Steering
 from vipwire.backends.ipvs.table import with_resting
 from vipwire.backends.ipvs.tallies import Tallies
@@ -84,7 +84,7 @@ class IpvsBackend:
         self._leaving = Leaving()
         self._known: set[VirtualServer] = set()
         self._direct = set_name(family, Set.DIRECT_RETURN)
-        self._chains = frozenset(_chains(node_objects(NodePlan(family))))
+        self._chains = KUBE_PROXYS.union(_chains(node_objects(NodePlan(family))))
         self._left: Objects | None = None
         self.resting: Mapping[VirtualServer, Mapping[RealServer, Forwarding]] = {}
         """Virtual servers with real servers that take nothing new, as they were when all was read: see `table`."""

@@ -17,11 +17,15 @@ Rules stand as iptables-save prints them, so that what is there can be compared.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from vipwire.backends.ipvs.names import ChainName, Object, ObjectKey, Rules, Set, SetName, set_name, set_spec
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.node import NodePlan
 from vipwire.xtables.words import LOCAL_DESTINATION, LOCAL_SOURCE, LOOPBACK, NEW, comment, from_pod, own_mask, refuse
+
+KUBE_PROXYS: Final = frozenset({ChainName("filter", "KUBE-IPVS-OUT-FILTER"), ChainName("filter", "OUTPUT")})
+"""What kube-proxy's ipvs mode has beside: rules for frontends with source ranges, and the jump there. They go."""
 
 
 def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
