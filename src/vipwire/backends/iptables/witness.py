@@ -12,9 +12,7 @@ from typing import Final, Protocol, TypeAlias
 
 from vipwire.backends.iptables.names import TABLES
 from vipwire.model.net import Family
-from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.wire import Kind
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.xtables.generations import Generations
 from vipwire.xtables.variant import Variant
 
 Sight: TypeAlias = int | tuple[bytes, ...]
@@ -38,37 +36,6 @@ class Witness(Protocol):
 
     def close(self) -> None:
         """Close the socket."""
-
-
-class Generations:
-    """The nft variant's: how many commits of others were noticed.
-
-    The kernel counts everybody's commits of both families together, so that both share one of these.
-    """
-
-    def __init__(self) -> None:
-        self._socket = NetlinkSocket(NETLINK_NETFILTER)
-        self._generation = -1
-        self._foreign = 0
-
-    def look(self) -> int:
-        """Count how often others have committed."""
-        return self._noticed(self._generation)
-
-    def after(self, before: Sight, commits: int) -> Sight | None:
-        """Take in so many commits of ours; each counts one. None: more was counted, so others committed too."""
-        now = self._noticed(self._generation + commits)
-        return now if now == before else None
-
-    def _noticed(self, expected: int) -> int:
-        (answer,) = self._socket.request(Kind.GETGEN, encode.ask_generation())
-        self._generation = decode.generation(answer.payload).id
-        self._foreign += self._generation != expected
-        return self._foreign
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
 
 class TableSizes:

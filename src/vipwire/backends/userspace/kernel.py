@@ -24,7 +24,6 @@ from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import node_objects
 from vipwire.backends.userspace.tally import refusals, tally
 from vipwire.backends.userspace.tool import LIMIT_SECONDS, PURPOSE
-from vipwire.backends.userspace.witness import Generations
 from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.plan.node import NodePlan
@@ -32,6 +31,7 @@ from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counting import Counts
 from vipwire.reconcile.delta import Delta
+from vipwire.xtables.generations import Generations
 from vipwire.xtables.tool import Tool, installed
 from vipwire.xtables.variant import Variant
 
@@ -184,9 +184,8 @@ class UserspaceBackend:
         before = self._sight.look() if self._sight is not None else None
         self._tool.restore(text)
         if self._sight is not None:
-            self._sight.committed(text.count("\nCOMMIT\n"))
-            # What others committed before or while we did is for the next check to see.
-            self._seen = self._seen if before != self._seen else self._sight.look()
+            # `_seen` stays: what others committed before or while we did is for the next check to see.
+            self._sight.after(before, text.count("\nCOMMIT\n"))
 
     def listens_at(self, frontend: Frontend) -> tuple[str, ...]:
         """Tell where clients reach a frontend themselves, as it was last seen; nothing where rules lead there."""

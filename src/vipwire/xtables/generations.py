@@ -1,0 +1,37 @@
+"""Tells, without running a program, whether somebody else may have changed the rules of the nft variant.
+
+nf_tables counts every commit of anybody in the network namespace, of both families together: who writes rules of both
+shares one of these.
+"""
+
+from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+
+
+class Generations:
+    """How many commits of others were noticed, in the network namespace in which this was made."""
+
+    def __init__(self) -> None:
+        self._socket = NetlinkSocket(NETLINK_NETFILTER)
+        self._generation = -1
+        self._foreign = 0
+
+    def look(self) -> int:
+        """Count how often others have committed."""
+        return self._noticed(self._generation)
+
+    def after(self, before: object, commits: int) -> int | None:
+        """Look after commits of ours, each of which counts one. None: others have committed since `before`."""
+        now = self._noticed(self._generation + commits)
+        return now if now == before else None
+
+    def _noticed(self, expected: int) -> int:
+        (answer,) = self._socket.request(Kind.GETGEN, encode.ask_generation())
+        self._generation = decode.generation(answer.payload).id
+        self._foreign += self._generation != expected
+        return self._foreign
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
