@@ -11,6 +11,7 @@ ranges. Ports cannot be matched by their low bits, only by ranges, so that they 
 
 import hashlib
 from base64 import b32encode
+from functools import lru_cache
 from typing import Final
 
 from vipwire.backends.iptables.names import LARGEST_NAME
@@ -43,6 +44,7 @@ def decode(family: Family, code: int) -> FrontendKey:
     return FrontendKey(None if code & 1 else address, _PROTOCOLS[behind & 3], _reversed(behind >> 2))
 
 
+@lru_cache(maxsize=1 << 12)
 def _reversed(port: int) -> int:
     return sum((port >> (14 - 2 * place) & 3) << 2 * place for place in range(8))
 

@@ -12,6 +12,7 @@ The value of each is a tuple of rules in the words of iptables-save, so that com
 """
 
 import hashlib
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -72,6 +73,9 @@ WHOLE: Final = frozenset(
 SERVICE_PREFIXES: Final = ("KUBE-SEP-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-NPFW-")
 """How the chains of Service ports begin, each after those that it may jump to. KUBE-NPFW- is not kube-proxy's."""
 
+_RANKS: Final = {prefix: place for place, prefix in enumerate(SERVICE_PREFIXES, 1)}
+_AFTER_KUBE: Final = len("KUBE-")
+
 LOCALHOST_COUNTER: Final = "localhost_nps_accepted_pkts"
 INVALID_COUNTER: Final = "ct_state_invalid_dropped_pkts"
 """kube-proxy's nfacct objects."""
@@ -118,9 +122,15 @@ def port_chains(name: ServicePortName, *, wide: bool = False) -> PortChains:
     return PortChains(*(f"{prefix}{suffix}" for prefix in SERVICE_PREFIXES[1:]))
 
 
+def endpoint_chains(name: ServicePortName, *, wide: bool = False) -> Callable[[str], str]:
+    """Make what names the chain of each endpoint (`10.0.0.1:80`, `[fd00::1]:80`) of a Service port."""
+    before, after = f"{name}{name.protocol.label}", _RANGE * wide
+    return lambda endpoint: f"KUBE-SEP-{_hashed(f'{before}{endpoint}{after}')}"
+
+
 def endpoint_chain(name: ServicePortName, endpoint: str, *, wide: bool = False) -> str:
-    """Name the chain of one endpoint (`10.0.0.1:80`, `[fd00::1]:80`) of a Service port; `wide`: of its range."""
-    return f"KUBE-SEP-{_hashed(f'{name}{name.protocol.label}{endpoint}{_RANGE * wide}')}"
+    """Name the chain of one endpoint of a Service port; `wide`: of its range."""
+    return endpoint_chains(name, wide=wide)(endpoint)
 
 
 def shared_memory(service: ObjectName, address: str) -> str:
@@ -140,7 +150,7 @@ def _hashed(text: str) -> str:
 
 def rank(chain: str) -> int:
     """Order the chains of Service ports so that each comes after those it jumps to."""
-    return next((place for place, prefix in enumerate(SERVICE_PREFIXES, 1) if chain.startswith(prefix)), 0)
+    return _RANKS.get(chain[: chain.find("-", _AFTER_KUBE) + 1], 0)
 
 
 def tree_root(table: str, chain: str) -> str | None:

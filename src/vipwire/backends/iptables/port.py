@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 from vipwire.backends.iptables import names
 from vipwire.backends.iptables.choice import choices
 from vipwire.backends.iptables.frontend_code import encode
-from vipwire.backends.iptables.names import CHAIN, ENTRY, FILTER, NAT, Key, Rules, endpoint_chain, port_chains
+from vipwire.backends.iptables.names import CHAIN, ENTRY, FILTER, NAT, Key, Rules, endpoint_chains, port_chains
 from vipwire.backends.iptables.rules import counted, remember, seen
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.skeleton import needs_not_pod_chain
@@ -55,8 +55,10 @@ class PortWriter:
         self, node: NodePlan, settings: Settings, name: ServicePortName, frontends: Iterable[Frontend]
     ) -> None:
         self._node, self._settings, self._name = node, settings, name
-        self._family, self._text = node.family, str(name)
+        self._family, self._text, self._label = node.family, str(name), name.protocol.label
+        self._note = comment(self._text)
         self._chains = port_chains(name, wide=self.WIDE)
+        self._endpoint_chain = endpoint_chains(name, wide=self.WIDE)
         self._frontends = tuple(frontends)
         self._external = next((f for f in self._frontends if f.kind is not FrontendKind.CLUSTER_IP), None)
         self._ends: dict[Target, End] = {}
@@ -160,7 +162,7 @@ class PortWriter:
                 yield f"{end.note} {known} -j {end.chain}"
         for match, target in choices(self._family, forward, hashes=self._settings.source_hash):
             end = self._end(target)
-            yield rule(end.note, match, f"-j {end.chain}")
+            yield f"{end.note} {match} -j {end.chain}" if match else f"{end.note} -j {end.chain}"
 
     def _memory(self, forward: Forward, end: "End") -> str:
         """Name the list of an endpoint's clients: kube-proxy's, or one for all ports of the Service."""
@@ -173,8 +175,8 @@ class PortWriter:
         if end is None:
             address = format_address(target.address)
             text = f"{address}:{target.port}" if self._family is Family.IPV4 else f"[{address}]:{target.port}"
-            chain = endpoint_chain(self._name, text, wide=self.WIDE)
-            end = self._ends[target] = End(address, text, chain, comment(f"{self._text} -> {text}"))
+            note = comment(f"{self._text} -> {text}")
+            end = self._ends[target] = End(address, text, self._endpoint_chain(text), note)
         return end
 
     def _mark_cluster_ip(self, frontend: Frontend, masquerade: Masquerade) -> Iterator[str]:
@@ -189,7 +191,7 @@ class PortWriter:
                 yield rule(_unless(pod, words, by_source=isinstance(self._node.pod_traffic, PodPrefixes)), jump)
 
     def _endpoints(self, forward: Forward) -> Iterator[tuple[Key, Rules]]:
-        note, label = comment(self._text), self._name.protocol.label
+        note, label, bits = self._note, self._label, self._family.bits
         sticky = forward.affinity_seconds is not None and self._settings.affinity
         for target in forward.pool:
             end = self._end(target)
@@ -197,7 +199,7 @@ class PortWriter:
             yield (
                 Key(CHAIN, NAT, end.chain),
                 (
-                    f"-s {end.address}/{self._family.bits} {note} -j {names.MARK_MASQ}",
+                    f"-s {end.address}/{bits} {note} -j {names.MARK_MASQ}",
                     f"-p {label} {note} {memory}-m {label} -j DNAT --to-destination {end.text}",
                 ),
             )

@@ -37,15 +37,16 @@ class TablePart:
     def lines(self, table: str) -> Iterator[str]:
         """Write it as iptables-restore reads it."""
         yield f"*{table}"
-        # The legacy tool keeps chains sorted, and an index of each 40th: from the last to the first each new chain goes to
-        # the beginning of the list, where it is looked for three times. That saves a sixth of a large load's time beside
-        # any other order that was tried, a quarter of the tool's own.
+        # The tools keep chains sorted, the legacy one in a list with an index of every 40th. From the last to
+        # the first, each new chain goes to its beginning, and the tool takes a quarter less time than in the other
+        # direction, which beats any other order.
         chains = sorted((*self.chains, *self.emptied, *self.gone), reverse=True)
         for chain in chains:
             yield f":{chain} - [0:0]"
         for chain in chains:
-            for rule in self.chains.get(chain, ()):
-                yield f"-A {chain} {rule}"
+            if rules := self.chains.get(chain):
+                begin = f"-A {chain} "
+                yield begin + f"\n{begin}".join(rules)
         yield from self.jumps
         for chain in self.gone:
             yield f"-X {chain}"

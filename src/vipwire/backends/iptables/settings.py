@@ -30,5 +30,7 @@ class Settings:
 
         Loopback serves node ports in IPv4 only, and only where `nodePortAddresses` does not leave it out.
         """
+        if not self.localhost_node_ports:
+            return self
         loopback = node.family is Family.IPV4 and any(_IPV4_LOOPBACK in prefix for prefix in node.node_port_addresses)
-        return replace(self, localhost_node_ports=self.localhost_node_ports and loopback)
+        return self if loopback else replace(self, localhost_node_ports=False)
