@@ -7,6 +7,7 @@ the log.
 import asyncio
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -27,6 +28,7 @@ VIPS = {"IPv4": "10.96.0.1", "IPv6": "fd00:10:96::1"}
 DNS = {"IPv4": "10.96.0.10", "IPv6": "fd00:10:96::a"}
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 PORT, NODE_PORT, POD_PORT = 8000, 30080, 8080
+AT_LIMIT = "clients are refused: the limit of open files is reached"
 Place = tuple[str, int]
 
 
@@ -239,6 +241,65 @@ def test_a_low_port_is_refused_with_its_remedy_and_the_other_service_goes_on(tmp
     with machine():
         run("sysctl -q -w net.ipv4.ip_unprivileged_port_start=1024")
         asyncio.run(scenario())
+
+
+def test_at_the_limit_of_open_files_new_clients_are_refused_and_said_and_served_again_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    """The limit is the kernel's own, which a process without rights cannot raise: 400, of which 64 are kept."""
+    within = ("prlimit", "--nofile=400:400", *BARE)
+
+    async def scenario() -> None:
+        async with pods(), Daemon(*flags(written(tmp_path), "loopback"), within=within) as daemon:
+            await daemon.heard("synced", ip_family="IPv4")
+            held = await asyncio.to_thread(flooding, ("127.96.0.1", PORT))
+            assert 100 < len(held) <= 150, "one listener has three quarters of the room"
+            record = await daemon.heard("default/web:http cluster IP 10.96.0.1:8000/tcp: " + AT_LIMIT)
+            assert (record["level"], record["times"] > 0) == ("warning", True)
+            assert await answer(("127.0.0.1", NODE_PORT)) == PODS["IPv4"], "another listener is not concerned"
+            assert await echoed(("127.96.0.10", 5353)) == b"to you"
+            for each in held:
+                each.close()
+            assert await answered_in_time(("127.96.0.1", PORT)) == PODS["IPv4"]
+            assert await daemon.terminate() == 0
+
+    with machine():
+        asyncio.run(scenario())
+
+
+def flooding(place: Place) -> list[socket.socket]:
+    """Connect 200 times; return those that are answered."""
+    flood = [connected(place) for _ in range(200)]
+    held = [sock for sock in flood if sock is not None and not was_reset(sock)]
+    for sock in set(filter(None, flood)) - set(held):
+        sock.close()
+    return held
+
+
+def connected(place: Place) -> socket.socket | None:
+    """Connect; None if that is reset at once."""
+    try:
+        return socket.create_connection(place, timeout=20)
+    except ConnectionResetError:
+        return None
+
+
+def was_reset(sock: socket.socket) -> bool:
+    """Wait for the Pod's answer, or for a reset."""
+    try:
+        return not sock.recv(100)
+    except ConnectionResetError:
+        return True
+
+
+async def answered_in_time(place: Place) -> str:
+    """Connect until somebody answers: places become free as the relay hears of it."""
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(ConnectionError):
+                if found := await answer(place):
+                    return found
+            await asyncio.sleep(0.01)
 
 
 def test_rules_are_not_fallen_back_to_where_there_is_no_right_to_any(tmp_path: Path) -> None:

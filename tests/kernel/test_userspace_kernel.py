@@ -216,6 +216,35 @@ def test_a_taken_node_port_is_said_and_others_are_served(family: Family, server:
     assert answers(server, VIP[family], 80)
 
 
+def test_a_range_without_a_free_port_is_said_and_those_who_have_one_are_served(
+    family: Family, server: socket.socket
+) -> None:
+    """Two ports for three frontends, and one of the two is another process's: one Service is served."""
+    number, kind = server.getsockname()[1], socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
+    addresses = [VIP[family][:-1] + digit for digit in "789"]
+    plans = [
+        plan_service(
+            _node(family), service(f"web-{address[-1]}", address), [_slice(family, f"web-{address[-1]}", number)]
+        )
+        for address in addresses
+    ]
+    with socket.create_server((NODE[family], 0), family=kind) as other:
+        taken = other.getsockname()[1]
+        few = (taken, taken + 1) if taken % 2 else (taken - 1, taken)
+        reconciler = started(family, *plans, choices=Choices(ports=few))
+        reconciler.sync()
+        assert len(reconciler.isolated) == 2
+        for reason in map(str, reconciler.isolated.values()):
+            assert f"every port of {few[0]}-{few[1]} is taken: widen --proxy-port-range" in reason
+        served = [a for a in addresses if named(f"web-{a[-1]}") not in reconciler.isolated]
+        assert [answers(server, address, 80) for address in served] == [True]
+    _OPEN.pop().close()
+    wide = started(family, *plans, choices=Choices(ports=(20000, 20099)))
+    wide.sync()
+    assert not wide.isolated
+    assert all(answers(server, address, 80) for address in addresses)
+
+
 def _slice(family: Family, name: str, number: int) -> EndpointSlice:
     wired = [EndpointPort("", Protocol.TCP, number)]
     return slice_of(name, endpoint(NODE[family], "node-1"), family=family, ports=wired)
