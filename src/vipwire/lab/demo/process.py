@@ -1,6 +1,7 @@
 """A process whose output is read as it comes, so that the demo can wait for what it says."""
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -36,15 +37,15 @@ class Listened:
                     raise LabError(f"{self._name} {what}; it said:\n" + "\n".join(self._lines[-12:]))
             return lines
 
-    def end(self, patience: float) -> int:
-        """End it as a service manager does, and return its exit status."""
-        self._process.terminate()
+    def end(self, patience: float, number: signal.Signals = signal.SIGTERM) -> int:
+        """End it as a service manager does, or by another signal, and return its exit status."""
+        self._process.send_signal(number)
         try:
             status = self._process.wait(patience)
         except subprocess.TimeoutExpired as error:
             self._process.kill()
             self._process.wait()
-            raise LabError(f"{self._name} has not ended within {patience:.0f} s of SIGTERM") from error
+            raise LabError(f"{self._name} has not ended within {patience:.0f} s of {number.name}") from error
         self._reader.join()
         return status
 
