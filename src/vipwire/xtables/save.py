@@ -1,7 +1,8 @@
 """From the text of iptables-save to chains and their rules. Pure; a line that does not parse raises DecodeError."""
 
 import re
-from typing import Final, TypeAlias
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
 
 from vipwire.errors import DecodeError
 
@@ -43,6 +44,24 @@ def read_tables(text: str) -> dict[str, Chains]:
 def read_table(text: str) -> Chains:
     """Read the part of one table: its chains, none if there is no such table."""
     return next(iter(read_tables(text).values()), {})
+
+
+class CountedRule(NamedTuple):
+    """A rule of a chain, and how many packets it has met."""
+
+    packets: int
+    chain: str
+    rule: str
+
+
+def counted_rules(text: str) -> Iterator[CountedRule]:
+    """Yield the rules of what `iptables-save -c` prints; pass over all else."""
+    for line in text.splitlines():
+        counters, said, rest = line.partition("] -A ")
+        packets = counters[1:].partition(":")[0]
+        if said and line.startswith("[") and packets.isdecimal():
+            chain, _, rule = rest.partition(" ")
+            yield CountedRule(int(packets), chain, rule)
 
 
 def target(rule: str) -> str:

@@ -19,6 +19,7 @@ from vipwire.model.net import Address, Family
 from vipwire.netlink.ipvs import Counters, Method, RealServerState, VirtualServer
 from vipwire.plan.plan import FrontendKind, ServicePlan
 from vipwire.reconcile.counting import Count, Counts, EndpointName, Open, Refusal
+from vipwire.xtables.save import counted_rules
 
 K = TypeVar("K")
 
@@ -94,11 +95,7 @@ def refusals(text: str, family: Family) -> dict[Refusal, int]:
     """Read how many packets the rules have refused from the output of `iptables-save -c`."""
     nobody, vips = (f"--match-set {set_name(family, each)} " for each in (Set.NO_ENDPOINTS, Set.IPVS_IPS))
     found: dict[Refusal, int] = {}
-    for line in text.splitlines():
-        if not line.startswith("["):
-            continue
-        counters, _, rule = line.partition("] -A ")
-        chain, _, rule = rule.partition(" ")
+    for packets, chain, rule in counted_rules(text):
         reason = None
         if rule.endswith("-j DROP"):
             reason = _FIREWALL.get(chain)
@@ -107,5 +104,5 @@ def refusals(text: str, family: Family) -> dict[Refusal, int]:
         elif chain == "KUBE-NO-ENDPOINTS":
             reason = Refusal.NO_ENDPOINTS
         if reason is not None:
-            found[reason] = found.get(reason, 0) + int(counters[1:].partition(":")[0])
+            found[reason] = found.get(reason, 0) + packets
     return found

@@ -12,12 +12,11 @@ from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address
 from vipwire.plan.plan import FrontendKind, Reason, ServicePlan
 from vipwire.reconcile.counting import Count, Counts, EndpointName, Open, Refusal
+from vipwire.xtables.save import counted_rules
 
 Refused: TypeAlias = tuple[Refusal, ServicePortName | None]
 
-_LINE: Final = re.compile(
-    r'\[(\d+):\d+\] -A (\S+) (?:.*?-p (\w+) )?.*?--comment "([^"]*)" .*-j (?:DROP|KUBE-PORTALS-REFUSE)'
-)
+_REFUSAL: Final = re.compile(r'(?:.*?-p (\w+) )?.*?--comment "([^"]*)" .*-j (?:DROP|KUBE-PORTALS-REFUSE)')
 _REFUSING: Final = frozenset(CHAINS[FILTER]) - {NODEPORT_NON_LOCAL}
 _REASONS: Final = {
     Reason.NO_ENDPOINTS: Refusal.NO_ENDPOINTS,
@@ -48,10 +47,11 @@ def refusals(plans: Iterable[ServicePlan], saved: str) -> dict[Refused, int]:
     """Sum up what the rules have refused and dropped, by what their comments say; `saved` is of iptables-save -c."""
     meant = dict(_comments(plans))
     found: dict[Refused, int] = {}
-    for packets, chain, protocol, text in _LINE.findall(saved):
-        reason = meant.get((protocol, text))
-        if chain in _REFUSING and reason is not None:
-            found[reason] = found.get(reason, 0) + int(packets)
+    for packets, chain, rule in counted_rules(saved):
+        refusing = _REFUSAL.match(rule) if chain in _REFUSING else None
+        reason = meant.get((refusing[1] or "", refusing[2])) if refusing else None
+        if reason is not None:
+            found[reason] = found.get(reason, 0) + packets
     return found
 
 
