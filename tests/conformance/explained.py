@@ -5,7 +5,7 @@ vipwire.inspect, and shares nothing with the proxy. Reading all for each probe w
 that objects are read when something was written, and the kernel when something may have changed it. What disagrees
 with that is looked at anew before it counts: others, too, change the kernel.
 
-A mode without an `Explainer`, and one that is `plan_only`, is judged by the plan alone, while its proxy runs.
+A mode without an `Explainer` is judged by the plan alone, while its proxy runs.
 """
 
 import contextlib
@@ -25,9 +25,11 @@ from vipwire.app.modes import VIP_DEVICES
 from vipwire.app.node import node_plan
 from vipwire.host.addresses import read_addresses
 from vipwire.inspect.explanation import Explanation, explain
+from vipwire.inspect.growing import grown
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.routes import interface_towards, source_towards
-from vipwire.inspect.situation import Kernel, Side, Situation, now_drained, observed
+from vipwire.inspect.side import Side
+from vipwire.inspect.situation import Kernel, Situation, now_drained, observed
 from vipwire.inspect.source import node_name
 from vipwire.kube.inventory import Inventory, differences, listed
 from vipwire.kube.manifest import ManifestSource
@@ -149,7 +151,7 @@ class Witness:
 
     def _look(self, objects: "_Objects", family: Family) -> Situation:
         if family not in self._situations:
-            if self._kernel is None and not self._mode.plan_only:
+            if self._kernel is None:
                 self._kernel = Kernel(self._config)
             self._situations[family] = objects.situation(family, self._kernel)
         return self._situations[family]
@@ -200,7 +202,8 @@ class _Objects:
         planned = self._planned.setdefault(family, _Planned(node))
         planned.update(node, sorted(self._dirty[family]), store)
         self._dirty[family].clear()
-        return Situation(config, self._name, store, addresses, (planned.side(kernel),))
+        made = Situation(config, self._name, store, addresses, (planned.side(kernel),))
+        return replace(made, sides=tuple(grown(side, store, made.own_addresses) for side in made.sides))
 
 
 class _Planned:

@@ -58,8 +58,7 @@ class Mode:
     of, and `prepare` makes each node ready before the first proxy. One that `relays` has a process that outlives the
     proxy until the cleanup, and endpoints see that: where a test looks at source addresses among other things, only
     those of masqueraded clients count. `no_sctp` says why SCTP can only be refused. `variant` tells two of one name
-    apart; one that is `sampled` proves each sentence by one case of each test. `plan_only`
-    is the reason why `explain` is held to packets by its plan alone.
+    apart; one that is `sampled` proves each sentence by one case of each test.
     """
 
     name: str
@@ -74,7 +73,6 @@ class Mode:
     flags: tuple[str, ...] = ()
     prepare: tuple[Command, ...] = ()
     sampled: bool = False
-    plan_only: str = ""
     relays: bool = False
     no_sctp: str = ""
 
