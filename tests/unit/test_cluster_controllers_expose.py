@@ -8,6 +8,7 @@ from tests.unit.cluster_here import SERVICES, USERS, Here
 from tests.unit.controllers_here import PODS, SLICES, items, listed_names, play_allocating
 
 from vipwire.cluster.expose import Target, Wanted, expose, objects, read_targets, told
+from vipwire.cluster.garbage import GarbageCollector
 from vipwire.errors import ConfigError, VipwireError
 
 TWO = (Target("192.0.2.5", 8080), Target("192.0.2.6", 8080))
@@ -54,6 +55,9 @@ def test_one_line_makes_a_service_and_another_changes_it(tmp_path: Path, monkeyp
         await expose(config, Wanted("web", "default", 80, TWO[:1], check="http:/healthz"))
         assert (await listed_names(here, SLICES), await listed_names(here, PODS)) == ([], ["web-1"])
         assert (await listed_names(here, SERVICES)) == ["web"]
+        await here.send("DELETE", f"{SERVICES}/web")
+        await GarbageCollector(here.registry).step()
+        assert await listed_names(here, PODS) == []
         with pytest.raises(VipwireError, match='namespaces "none" not found'):
             await expose(config, Wanted("web", "none", 80, TWO))
 

@@ -145,13 +145,22 @@ async def expose(kubeconfig: Path, wanted: Wanted) -> Object:
     """
     made = dict(objects(wanted))
     async with Connection(load_access(kubeconfig), MANAGER) as connection:
-        applied = [await _apply(connection, path, value) for path, value in made.items()]
+        (path, value), *others = made.items()
+        service = await _apply(connection, path, value)
+        for path, value in others:
+            value["metadata"]["ownerReferences"] = [_reference(service)]  # they go with it
+            await _apply(connection, path, value)
         for folder in _folders(wanted.namespace):
             found = await _ask(connection, "GET", folder, (("labelSelector", f"{LABEL}={wanted.name}"),))
             for name in (item["metadata"]["name"] for item in found.get("items") or ()):
                 if f"{folder}/{name}" not in made:
                     await _ask(connection, "DELETE", f"{folder}/{name}")
-    return applied[0]
+    return service
+
+
+def _reference(service: Object) -> Object:
+    meta = service["metadata"]
+    return {"apiVersion": "v1", "kind": "Service", "name": meta["name"], "uid": meta["uid"]}
 
 
 def told(service: Object) -> Iterator[str]:

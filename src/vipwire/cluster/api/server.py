@@ -125,8 +125,8 @@ class ApiServer:
         wanted = read_watch(route.resource, selector, form, query)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
-        await response.prepare(request)
         try:
+            await response.prepare(request)
             events = follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
             async with contextlib.aclosing(events):
                 async for lines in events:
