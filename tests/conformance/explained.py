@@ -25,9 +25,11 @@ from vipwire.app.modes import VIP_DEVICES
 from vipwire.app.node import node_plan
 from vipwire.host.addresses import read_addresses
 from vipwire.inspect.explanation import Explanation, explain
+from vipwire.inspect.growing import grown
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.routes import interface_towards, source_towards
-from vipwire.inspect.situation import Kernel, Side, Situation, now_drained, observed
+from vipwire.inspect.side import Side
+from vipwire.inspect.situation import Kernel, Situation, now_drained, observed
 from vipwire.inspect.source import node_name
 from vipwire.kube.inventory import Inventory, differences, listed
 from vipwire.kube.manifest import ManifestSource
@@ -200,7 +202,8 @@ class _Objects:
         planned = self._planned.setdefault(family, _Planned(node))
         planned.update(node, sorted(self._dirty[family]), store)
         self._dirty[family].clear()
-        return Situation(config, self._name, store, addresses, (planned.side(kernel),))
+        made = Situation(config, self._name, store, addresses, (planned.side(kernel),))
+        return replace(made, sides=tuple(grown(side, store, made.own_addresses) for side in made.sides))
 
 
 class _Planned:

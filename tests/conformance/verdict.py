@@ -23,7 +23,6 @@ _ENDS = {
     End.DROPPED: {Outcome.TIMED_OUT},
     End.REJECTED: {Outcome.REFUSED},
     End.UNTOUCHED: {Outcome.REFUSED, Outcome.UNREACHABLE, Outcome.ANSWERED},
-    End.UNKNOWN: set(Outcome),
 }
 
 
@@ -53,8 +52,9 @@ def _differences(
     if walk is not None and agrees is not True and not delta:
         yield f"the kernel holds what is planned, yet: {words}"
     end = explanation.planned if walk is None else walk.end
-    if end is End.UNKNOWN and not delta:
-        yield f"the kernel holds what is planned, yet nothing can be told: {words}"
+    if end is End.UNKNOWN:
+        yield f"it cannot tell: {words}"
+        return
     allowed = _ENDS[end] if not bypassed(explanation) else _ENDS[end] | {Outcome.TIMED_OUT}
     for result in results:
         if result.outcome not in allowed:

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from tests.kernel.own_network import own_network, run
 from tests.unit.inspected import example, make_config
 
+from vipwire.app.config import Config
 from vipwire.cli import main
 from vipwire.inspect.situation import opened, take
 from vipwire.inspect.source import list_once, make_source
@@ -47,13 +48,16 @@ def network() -> Iterator[int]:
 def programmed(network: int, tmp_path: Path, flags: list[str]) -> list[str]:
     """Program the table in this namespace as planned."""
     del network
-    config = make_config(tmp_path, example())
+    program(make_config(tmp_path, example()))
+    return flags
+
+
+def program(config: Config) -> None:
     with opened(config) as kernel:
         for side in take(config, list_once(make_source(config)), kernel).sides:
             assert side.mode is not None
             assert side.delta
             side.mode.commit(side.delta)
-    return flags
 
 
 def vipwire(*arguments: str) -> Result:
@@ -71,6 +75,25 @@ def test_what_is_programmed_is_as_planned(programmed: list[str]) -> None:
     result = vipwire("diff", *programmed)
     assert (result.exit_code, result.stdout) == (0, "")
     assert vipwire("explain", "web", "--from=203.0.113.9", *programmed).exit_code == 0
+
+
+@pytest.mark.parametrize("counting", ["--count-traffic", "--counters=none", "--counters=services"])
+def test_what_the_proxy_counts_need_not_be_said(
+    network: int, tmp_path: Path, flags: list[str], counting: str
+) -> None:
+    del network
+    program(make_config(tmp_path, example(), counting))
+    assert [family["state"] for family in as_json("status", *flags)["families"]] == ["as planned"] * 2
+    assert vipwire("diff", *flags).exit_code == 0
+    assert vipwire("diff", *flags, counting).exit_code == 0
+    ports = [port["counts"] for service in as_json("status", *flags)["services"] for port in service["ports"]]
+    assert all((counts is None) is (counting == "--counters=none") for counts in ports)
+
+
+def test_what_is_said_to_be_counted_is_what_should_be(programmed: list[str]) -> None:
+    assert vipwire("diff", *programmed, "--count-traffic").exit_code == 1
+    assert vipwire("diff", *programmed, "--count-traffic=false").exit_code == 0
+    assert vipwire("diff", *programmed, "--counters=none").exit_code == 1
 
 
 def test_an_empty_kernel_is_not_programmed_and_the_script_is_what_nft_takes(network: int, flags: list[str]) -> None:

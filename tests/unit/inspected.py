@@ -7,7 +7,8 @@ from typing import Any
 
 from vipwire.app.config import Config
 from vipwire.app.flags import build_config, parse_flags
-from vipwire.inspect.situation import Side, Situation, observed, plan_side
+from vipwire.inspect.side import Side
+from vipwire.inspect.situation import Situation, observed, plan_side
 from vipwire.inspect.source import list_once, make_source, node_name
 from vipwire.lab import manifests
 from vipwire.lab.manifests import Backend, Port

@@ -11,6 +11,8 @@ from vipwire.app.drains import drains_path, read_orders
 from vipwire.cli import main
 from vipwire.errors import ConfigError
 from vipwire.inspect.drained import concerned, left_without, read_drain, require_concerned
+from vipwire.inspect.explanation import explain, explain_document
+from vipwire.inspect.packet import read_packet
 from vipwire.inspect.situation import Situation, planned
 from vipwire.inspect.source import list_once, make_source
 from vipwire.inspect.usage import endpoint_usages
@@ -91,6 +93,17 @@ def test_the_plan_leaves_it_out_and_status_says_why(made: Config, situation: Sit
     usages = endpoint_usages(after.store, side, web, web.ports[0])
     whys = {usage["address"]: usage["why"] for usage in usages if usage["family"] == "IPv4"}
     assert whys == {ONE: "drained on this node by `vipwire drain`", TWO: "ready"}
+
+
+def test_an_explanation_names_it(made: Config, situation: Situation) -> None:
+    after = planned(made, situation.store, frozenset({read_drain(situation, f"{ONE}:8080", "")}))
+    made_of = explain(after, read_packet(after, "10.244.1.9", "10.96.0.10:80"), lambda _: None)
+    assert made_of is not None
+    document = explain_document(made_of)
+    assert [each["address"] for each in document["endpoints"]] == [TWO]
+    why = "drained on this node by `vipwire drain`"
+    assert document["drained"] == [{"address": ONE, "port": 8080, "why": why}]
+    assert f"{ONE}:8080 is there and gets no new connection: {why}" in document["why"]
 
 
 def test_who_would_have_nobody_left_is_named_once_for_each_frontend(made: Config, situation: Situation) -> None:

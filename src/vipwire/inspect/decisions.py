@@ -8,7 +8,8 @@ from rich.tree import Tree
 
 from vipwire.inspect.document import Document, service_document, share_text
 from vipwire.inspect.show import coloured
-from vipwire.inspect.situation import Side, Situation
+from vipwire.inspect.side import Side
+from vipwire.inspect.situation import Situation
 from vipwire.inspect.status import endpoint_text
 from vipwire.model.net import format_address
 from vipwire.model.service import Service

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from vipwire.inspect.document import Document, family_document
-from vipwire.inspect.situation import Side, Situation
+from vipwire.inspect.side import Side
+from vipwire.inspect.situation import Situation
 from vipwire.model.service import Service
 from vipwire.reconcile.delta import Delta
 

@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 from vipwire.inspect.counted import Seen, count_document, open_document, refusal_documents
-from vipwire.inspect.situation import Side, Situation
+from vipwire.inspect.side import Side
+from vipwire.inspect.situation import Situation
 from vipwire.inspect.usage import endpoint_usages
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import format_address, parse_address

@@ -5,15 +5,20 @@ walk      what the observed objects would do ├▶ one document; where the two 
 flows     what connection tracking holds     ┘
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from vipwire.inspect.document import Document, share_text, shares
 from vipwire.inspect.packet import hints
-from vipwire.inspect.situation import Side, Situation
+from vipwire.inspect.side import Side
+from vipwire.inspect.situation import Situation
+from vipwire.inspect.usage import Left, drained
 from vipwire.model.net import Address, family_of, format_address, format_endpoint
+from vipwire.model.service import Service, ServicePort
 from vipwire.netlink.conntrack import Flow
+from vipwire.plan.annotations import wishes
 from vipwire.plan.plan import Forward, Frontend, Masquerade, Target
 from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
 from vipwire.plan.spread import Algorithm
@@ -21,6 +26,7 @@ from vipwire.reconcile.explainer import End, Walk
 
 _Shares = Mapping[tuple[Address, int] | None, Fraction]
 _NEARLY = Fraction(1, 100)
+_MANY = 5
 
 SourceTowards = Callable[[Address], Address | None]
 """Tells from which address this node sends to another."""
@@ -28,7 +34,7 @@ SourceTowards = Callable[[Address], Address | None]
 _ENDS = {Answered: End.ANSWERED, Dropped: End.DROPPED, Rejected: End.REJECTED}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Explanation:
     """Everything that is known about a packet. `walk` is None where the kernel or the mode cannot tell."""
 
@@ -59,6 +65,21 @@ class Explanation:
         here = self.packet.from_node or from_pod(self.side.node, self.packet)
         chosen = frontend.short_circuit if frontend.short_circuit is not None and here else frontend.action
         return chosen if isinstance(chosen, Forward) else None
+
+    @cached_property
+    def service(self) -> tuple[Service, ServicePort] | None:
+        """The Service whose frontend the packet meets, and its port."""
+        if self.frontend is None:
+            return None
+        name = self.frontend.port_name
+        service = self.situation.store.services.get(name.service)
+        ports = service.ports if service is not None else ()
+        return next(((service, port) for port in ports if service and service.port_name(port) == name), None)
+
+    @cached_property
+    def drained(self) -> tuple[Left, ...]:
+        """The endpoints that are there and get no new connections."""
+        return () if self.service is None else tuple(drained(self.situation.store, self.side, *self.service))
 
     @property
     def pool(self) -> dict[Target, Fraction]:
@@ -192,6 +213,10 @@ def explain_document(explanation: Explanation) -> Document:
         "service": str(explanation.frontend.port_name) if explanation.frontend else None,
         "frontend": explanation.frontend.kind.value if explanation.frontend else None,
         "endpoints": [_endpoint(explanation, target, share) for target, share in explanation.pool.items()],
+        "drained": [
+            {"address": format_address(left.target.address), "port": left.target.port, "why": left.why}
+            for left in explanation.drained
+        ],
         "kernel": {"agrees": agrees, "difference": difference, **_walk_document(explanation.walk)},
     }
     if explanation.flows is not None:
@@ -243,6 +268,14 @@ def reasons(explanation: Explanation) -> Iterable[str]:
             yield f"no Service is reached at {place}: {what}"
     if frontend is None:
         yield from hints(explanation.situation, packet)
+    yield from _drained_words(explanation.drained)
+
+
+def _drained_words(found: Sequence[Left]) -> Iterable[str]:
+    for left in found[:_MANY]:
+        yield f"{left.target} is there and gets no new connection: {left.why}"
+    if len(found) > _MANY:
+        yield f"{len(found) - _MANY} more endpoints are drained"
 
 
 _CHOICES = {
@@ -266,6 +299,8 @@ def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str
         yield "the source is in loadBalancerSourceRanges"
     assert action is not None  # noqa: S101 - it is answered
     yield _CHOICES[action.spread.algorithm] + (", by weight" if action.spread.weights else "")
+    if explanation.service is not None and (seconds := wishes(explanation.service[0]).slow_start):
+        yield f"an endpoint that joins has less than its share for {seconds} s (slow start)"
     if action.affinity_seconds is not None:
         shared = ", at all ports of this address" if action.shared_affinity else ""
         yield f"after its first choice this client stays with it for {action.affinity_seconds} s{shared}"

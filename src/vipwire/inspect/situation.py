@@ -6,9 +6,9 @@ everything that does not need it still works.
 
 import errno
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,78 +20,17 @@ from vipwire.app.modes import VIP_DEVICES, build_explainer, build_modes
 from vipwire.app.node import node_plan
 from vipwire.errors import VipwireError
 from vipwire.host.addresses import LocalAddress, read_addresses
+from vipwire.inspect.growing import grown
+from vipwire.inspect.side import Side
 from vipwire.inspect.source import node_name
 from vipwire.model.drain import Drain
-from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
-from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import Planner
-from vipwire.plan.resolve import Plan
-from vipwire.reconcile.backend import Rendered
-from vipwire.reconcile.delta import Delta, diff
+from vipwire.reconcile.counting import Adaptable
 from vipwire.reconcile.explainer import Explainer
 from vipwire.state.store import Store
 
-
-@dataclass(frozen=True)
-class Side:
-    """One family. `observed` is None where the kernel could not be read, for the reason in `obstacle`.
-
-    `remains` says what stands in our place without being ours to read, such as a table of another version.
-    """
-
-    family: Family
-    node: NodePlan
-    plans: Mapping[ObjectName, ServicePlan]
-    mode: Mode | None = None
-    explainer: Explainer[Any, Any] | None = None
-    node_objects: Mapping[Any, Any] = field(default_factory=dict)
-    rendered: Mapping[ObjectName, Rendered[Any, Any]] = field(default_factory=dict)
-    observed: Mapping[Any, Any] | None = None
-    obstacle: str = ""
-    remains: str = ""
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The plan, ready to resolve packets."""
-        services: dict[object, ServicePlan] = {}
-        services.update(self.plans.items())
-        return Plan(self.node, services)
-
-    @cached_property
-    def wanted(self) -> dict[Any, Any]:
-        """Every object that should be."""
-        wanted = dict(self.node_objects)
-        for rendered in self.rendered.values():
-            wanted.update(rendered.own)
-            wanted.update(rendered.shared)
-        return wanted
-
-    @cached_property
-    def delta(self) -> Delta[Any, Any] | None:
-        """What a sync would do; None where the kernel could not be read."""
-        return None if self.observed is None else diff(self.observed, self.wanted)
-
-    def drift(self, name: ObjectName) -> Delta[Any, Any] | None:
-        """Tell what a sync would do to the objects of one Service, None if unknown. Removals belong to nobody."""
-        if self.delta is None:
-            return None
-        rendered = self.rendered.get(name, Rendered())
-        return self.within(self.delta, (*rendered.own, *rendered.shared))
-
-    @staticmethod
-    def within(delta: Delta[Any, Any], keys: Iterable[Any]) -> Delta[Any, Any]:
-        """Narrow a difference to some objects."""
-        made: Delta[Any, Any] = Delta()
-        for key in keys:
-            if key in delta.added:
-                made.added[key] = delta.added[key]
-            elif key in delta.changed:
-                made.changed[key] = delta.changed[key]
-            elif key in delta.removed:
-                made.removed[key] = delta.removed[key]
-        return made
+_COUNTING = frozenset({"counters.series", "counters.traffic"})
 
 
 @dataclass(frozen=True)
@@ -127,12 +66,21 @@ class Kernel:
             self.modes = build_modes(config, families())
         except (VipwireError, OSError) as error:
             self.obstacles = dict.fromkeys(families(), str(error))
+        if not config.explicit & _COUNTING:  # nobody says what is counted: what the running proxy has chosen
+            for mode in self.modes.values():
+                with suppress(VipwireError, OSError):  # what cannot be read is said where it is read
+                    _adapt(mode)
         self.explainers.update((family, build_explainer(config, family, mode)) for family, mode in self.modes.items())
 
     def close(self) -> None:
         """Give up the sockets."""
         for mode in self.modes.values():
             mode.close()
+
+
+def _adapt(mode: Mode) -> None:
+    if isinstance(mode, Adaptable):
+        mode.count_as_found()
 
 
 @contextmanager
@@ -153,7 +101,7 @@ def families() -> tuple[Family, ...]:
 def take(config: Config, store: Store, kernel: Kernel) -> Situation:
     """Look at everything now."""
     situation = planned(config, store)
-    sides = tuple(
+    seen = (
         observed(
             side,
             kernel.modes.get(side.family),
@@ -162,7 +110,7 @@ def take(config: Config, store: Store, kernel: Kernel) -> Situation:
         )
         for side in situation.sides
     )
-    return replace(situation, sides=sides)
+    return replace(situation, sides=tuple(grown(side, store, situation.own_addresses) for side in seen))
 
 
 def planned(config: Config, store: Store, drained: frozenset[Drain] | None = None) -> Situation:

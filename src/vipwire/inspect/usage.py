@@ -4,16 +4,36 @@ The decision itself is read from the pools that the plan has made; here it is on
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from vipwire.inspect.situation import Side
+from vipwire.inspect.side import Side
 from vipwire.model.net import format_address
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.annotations import wishes
 from vipwire.plan.frontends import not_drained
 from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import Target
 from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
 from vipwire.state.store import Store
+
+
+class Left(NamedTuple):
+    """A drained endpoint: it is there and gets no new connection. `why` is a clause for a person."""
+
+    target: Target
+    why: str
+
+
+def drained(store: Store, side: Side, service: Service, port: ServicePort) -> list[Left]:
+    """Name a port's endpoints of one family that are drained, by `vipwire drain` or by weight 0."""
+    found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
+    taken = not_drained(found, wishes(service), side.node, service.name)
+    return [Left(each.target, _why_drained(side, service, each)) for each in found if each not in taken]
+
+
+def _why_drained(side: Side, service: Service, candidate: Candidate) -> str:
+    told = side.node.drains(service.name, *candidate.target[:2])
+    return "drained on this node by `vipwire drain`" if told else "drained: its weight is 0"
 
 
 def endpoint_usages(store: Store, side: Side, service: Service, port: ServicePort) -> list[dict[str, Any]]:
@@ -26,8 +46,7 @@ def endpoint_usages(store: Store, side: Side, service: Service, port: ServicePor
     usages = [_usage(side, candidate, found, endpoints) for candidate in found]
     for candidate, usage in zip(found, usages, strict=True):
         if candidate not in taken:
-            told = side.node.drains(service.name, *candidate.target[:2])
-            usage["why"] = "drained on this node by `vipwire drain`" if told else "drained: its weight is 0"
+            usage["why"] = _why_drained(side, service, candidate)
     return usages
 
 

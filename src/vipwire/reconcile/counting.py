@@ -105,3 +105,15 @@ class Counting(Protocol):
         the kernel cannot be read; counts nothing (empty mappings) where nothing of ours is there.
         """
         ...
+
+
+@runtime_checkable
+class Adaptable(Protocol):
+    """A backend whose objects differ by what is counted, so that who only looks has to know what the proxy counts."""
+
+    def count_as_found(self) -> None:
+        """Count what the kernel's objects count; where nothing of ours is there, as before.
+
+        Raises OSError where the kernel cannot be read.
+        """
+        ...

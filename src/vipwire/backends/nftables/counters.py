@@ -15,7 +15,7 @@ counted, and nothing else happens: an `update` that fails only ends its own rule
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from vipwire.backends.nftables.language import SetSpec
@@ -119,6 +119,13 @@ def traffic_chains(family: Family, counters: Counters) -> Iterator[tuple[str, Ch
     entering = tuple(f'iifname != "lo" {rule}' for rule in rules)
     yield "filter-prerouting-traffic", Chain(entering, Hook("filter", "prerouting", -90))
     yield "filter-output-traffic", Chain(rules, Hook("filter", "output", -90))
+
+
+def counted_by(chains: Container[str]) -> Counters:
+    """Tell what a table counts, by the names of its chains."""
+    if "filter-prerouting-traffic" in chains:
+        return Counters.TRAFFIC
+    return Counters.CONNECTIONS if "count-connection" in chains else Counters.NOTHING
 
 
 def _count(family: Family, table: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from vipwire.backends.nftables import render as rendering
 from vipwire.backends.nftables import text
-from vipwire.backends.nftables.counters import COUNTING, Counters, counts
+from vipwire.backends.nftables.counters import COUNTING, Counters, counted_by, counts
 from vipwire.backends.nftables.known import written
 from vipwire.backends.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
 from vipwire.backends.nftables.names import (
@@ -153,7 +153,15 @@ class NftablesBackend:
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Read what was counted, over a socket of its own; see `Counting`."""
+        if not self._counters:
+            raise CommitError("nothing is counted (--counters=none)")
         return counts(self.family, plans, read_counted(self.family, COUNTING), endpoints=endpoints)
+
+    def count_as_found(self) -> None:
+        """Take it that what the kernel's table counts is what should be counted; see `Adaptable`."""
+        chains = {chain.name for chain in self._dump(Kind.GETCHAIN, decode.chain)}
+        if "services" in chains:
+            self._counters = counted_by(chains)
 
     def delete(self) -> bool:
         """Delete the table with everything in it; tell whether there was one."""
