@@ -23,11 +23,11 @@ from tests.conformance.mode_nftables import NFTABLES
 from tests.conformance.mode_userspace import USERSPACE
 from tests.conformance.proxy import Proxy
 from tests.conformance.services import LabService
+from tests.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 from tests.conformance.underlay import name_no_vip
 
 from vipwire.lab import kernel, manifests
 from vipwire.lab.cluster import Lab
-from vipwire.lab.continuous import Continuous
 from vipwire.lab.manifests import Port
 from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family, Protocol
@@ -126,27 +126,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         made.proxy(MODES[0]).vipwire("cleanup")
 
 
-@contextlib.contextmanager
-def traffic(lab: Lab) -> Iterator[list[Continuous]]:
-    """Make connections of every kind all the time."""
-    with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(
-                lab.continuous(
-                    host, target.address, target.port, target.protocol, timeout=PATIENCE, interval=INTERVAL
-                )
-            )
-            for family in Family
-            for host, kind, port in KINDS
-            for target in [WEB.at(kind, family, port)]
-        ]
-
-
-def pass_some(streams: list[Continuous]) -> None:
-    for stream in streams:
-        stream.wait_for(ENOUGH)
-
-
 @pytest.mark.parametrize(("before", "after"), PAIRS, ids=[f"{before}-to-{after}" for before, after in PAIRS])
 def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mode, after: Mode) -> None:
     lab = stage.lab
@@ -166,20 +145,17 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
                 if port == 0
                 for target in [WEB.at(kind, family)]
             ]
-            streams = connections.enter_context(traffic(lab))
+            streams = connections.enter_context(traffic(lab, WEB, KINDS, timeout=PATIENCE, interval=INTERVAL))
             assert old.stop() == 0
-            pass_some(streams)
+            pass_some(streams, ENOUGH)
             stage.prefer(after.variant)
             since = len(new.log)
             new.start()
             stack.callback(new.end)
             assert before.name in new.said(since, "removed what another mode had left", "left_by=")
-            pass_some(streams)
-            for each in open_ones:
-                assert each.exchange(b"still here") == b"still here"
-        for stream in streams:
-            assert not stream.report.failures, stream.report
-            assert set(stream.report.pods) == {pod.name for pod in PODS}
+            pass_some(streams, ENOUGH)
+            check_open(open_ones)
+        check_nothing_lost(streams, PODS)
         if before in IPVS:  # it takes minutes until IPVS takes the last connection for ended
             new.said(since, "kept until it is idle", "left_by=ipvs")
             assert not [each for each in stage.traces(before) if re.match(IPVS_CHAINS, each)]

@@ -6,7 +6,6 @@ kube-proxy's rules are written as it writes them: its order of words, its flat c
 import contextlib
 import hashlib
 from base64 import b32encode
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,12 @@ from tests.conformance.mode import Mode
 from tests.conformance.mode_iptables import IPTABLES
 from tests.conformance.proxy import Proxy
 from tests.conformance.services import LabService
+from tests.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 
 from vipwire.backends.iptables.names import INVALID_COUNTER
 from vipwire.backends.iptables.nfacct import ensure_counters
 from vipwire.lab import manifests
 from vipwire.lab.cluster import Lab
-from vipwire.lab.continuous import Continuous
 from vipwire.lab.manifests import Port
 from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family, format_endpoint, parse_address
@@ -32,6 +31,11 @@ PODS = [pod for pod in DEFAULT.pods if pod.name in ("pod-1a", "pod-2a")]
 WEB = LabService(DEFAULT, "web", 1, (Port(80, node_port=30080),))
 PROGRAM = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
 CLUSTER_CIDR = {Family.IPV4: "10.244.0.0/16", Family.IPV6: "fd00:10:244::/48"}
+WAYS = (
+    ("pod-1c", FrontendKind.CLUSTER_IP, 0),
+    ("client", FrontendKind.NODE_PORT, 0),
+    (NODE, FrontendKind.EXTERNAL_IP, 0),
+)
 ENOUGH = 15
 """Connections of each kind on each side of a change of hands."""
 
@@ -116,23 +120,6 @@ def translated(lab: Lab, variant: str) -> dict[str, int]:
     return found
 
 
-@contextlib.contextmanager
-def traffic(lab: Lab) -> Iterator[list[Continuous]]:
-    """Make connections all the time: a Pod to the ClusterIP, the outside to the node port, the node to another IP."""
-    kinds = (
-        ("pod-1c", FrontendKind.CLUSTER_IP),
-        ("client", FrontendKind.NODE_PORT),
-        (NODE, FrontendKind.EXTERNAL_IP),
-    )
-    with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(lab.continuous(host, target.address, target.port, interval=0.02))
-            for family in Family
-            for host, kind in kinds
-            for target in [WEB.at(kind, family)]
-        ]
-
-
 @pytest.mark.parametrize("mode", IPTABLES, ids=str)
 def test_no_connection_is_lost_from_kube_proxy_to_us_and_back(mode: Mode, tmp_path: Path) -> None:
     folder = tmp_path / "manifests"
@@ -150,28 +137,20 @@ def test_no_connection_is_lost_from_kube_proxy_to_us_and_back(mode: Mode, tmp_pa
             for family in Family
             for host in ("pod-1c", "client", NODE)
         ]
-        streams = stack.enter_context(traffic(lab))
-        pass_some(streams)
+        streams = stack.enter_context(traffic(lab, WEB, WAYS))
+        pass_some(streams, ENOUGH)
         before = translated(lab, mode.variant)
         assert len(before) == 4
         proxy.start()
         stack.callback(proxy.end)
-        pass_some(streams)
+        pass_some(streams, ENOUGH)
         after = translated(lab, mode.variant)
         assert all(after[name] > count > 0 for name, count in before.items()), "these chains were left as they were"
         assert proxy.stop() == 0
-        pass_some(streams)
+        pass_some(streams, ENOUGH)
         kube_proxy(lab, mode.variant)
-        pass_some(streams)
-        for each in open_ones:
-            assert each.exchange(b"still here") == b"still here"
-        for stream in streams:
-            assert not stream.report.failures, stream.report
-            assert set(stream.report.pods) == {pod.name for pod in PODS}
+        pass_some(streams, ENOUGH)
+        check_open(open_ones)
+        check_nothing_lost(streams, PODS)
         listing = lab.run(NODE, [f"iptables-{mode.variant}-save"]).stdout
         assert "KUBE-SVCS-" not in listing, "few Services need no tree"
-
-
-def pass_some(streams: list[Continuous]) -> None:
-    for stream in streams:
-        stream.wait_for(ENOUGH)

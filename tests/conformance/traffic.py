@@ -1,0 +1,50 @@
+"""Connections that are made all the time while something changes hands, and those that stay open: none is lost."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+
+from tests.conformance.services import LabService
+
+from vipwire.lab.cluster import Lab
+from vipwire.lab.continuous import Connection, Continuous
+from vipwire.lab.topology import Pod
+from vipwire.model.net import Family
+from vipwire.plan.plan import FrontendKind
+
+Way = tuple[str, FrontendKind, int]
+"""Who connects to which frontend of a Service, and of which of its ports."""
+
+
+@contextlib.contextmanager
+def traffic(
+    lab: Lab, service: LabService, ways: Sequence[Way], *, timeout: float = 1.0, interval: float = 0.02
+) -> Iterator[list[Continuous]]:
+    """Connect in all these ways, of both families, all the time."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                lab.continuous(host, target.address, target.port, target.protocol, timeout=timeout, interval=interval)
+            )
+            for family in Family
+            for host, kind, port in ways
+            for target in [service.at(kind, family, port)]
+        ]
+
+
+def pass_some(streams: Iterable[Continuous], enough: int) -> None:
+    """Wait for so many more connections of each."""
+    for stream in streams:
+        stream.wait_for(enough)
+
+
+def check_open(connections: Iterable[Connection]) -> None:
+    """See that connections that were opened before are still answered."""
+    for each in connections:
+        assert each.exchange(b"still here") == b"still here"
+
+
+def check_nothing_lost(streams: Iterable[Continuous], pods: Iterable[Pod]) -> None:
+    """See that every connection was answered, and that all these Pods have answered some of each."""
+    for stream in streams:
+        assert not stream.report.failures, stream.report
+        assert set(stream.report.pods) == {pod.name for pod in pods}
