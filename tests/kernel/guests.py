@@ -46,10 +46,12 @@ _CHANGING = frozenset(
 """Half of the work. Not each family is a suite: most clusters, which take seconds to build, would be built twice."""
 _STANDING = frozenset(_CONFORMANCE.glob("test_*.py")) - _CHANGING
 
+_OWN = ("packets", "features", "explain", "kube_router", "takeover")
+
 SUITES = (
     Suite("conformance-changing", tuple(sorted(_CHANGING))),
     Suite("conformance-standing", tuple(sorted(_STANDING))),
-    Suite("packets", tuple(_HERE / "ipvs" / f"{name}.py" for name in ("packets", "features", "explain"))),
+    Suite("packets", tuple(_HERE / "ipvs" / f"{name}.py" for name in _OWN)),
 )
 """The longest first."""
 

@@ -85,8 +85,10 @@ class Seen:
         from_node = caller == NODE
         to_node = ip(address) in self.own
         packet = Packet(source, ip(address), Protocol.TCP, port, "" if from_node else "any", from_node, to_node)
+        backend = self.proxy.lines[self.family].backend
         with self.proxy.lab.inside(NODE):
-            return IpvsExplainer(self.family).walk(self.observed, self.wanted, packet, self.own)
+            explainer = IpvsExplainer(self.family, lambda: backend.resting)
+            return explainer.walk(self.observed, self.wanted, packet, self.own)
 
 
 def agree(lab: Lab, seen: Seen, walk: Walk, results: list[ProbeResult], caller: str, where: str) -> None:
@@ -162,6 +164,31 @@ def test_a_client_that_is_remembered_is_told(lab: Lab, proxy: IpvsProxy, family:
         assert 60 < remembered[2] <= 120
         assert seen.walk("pod-1c", place).remembered is None
         proxy.drop("web")
+
+
+@FAMILIES
+@pytest.mark.parametrize("chosen", [{}, {"algorithm": "source-hash"}], ids=str)
+def test_who_finishes_connections_is_told_and_is_no_difference(
+    lab: Lab, proxy: IpvsProxy, family: Family, chosen: dict[str, str]
+) -> None:
+    """By somebody who did not see it begin, as the commands explain and diff do."""
+    of = web(annotations=annotated(**chosen))
+    proxy.put(of, *slices(lab, "web", ALL))
+    with lab.connect("client", VIP[family], 80) as connection:
+        gone = connection.answer.pod
+        proxy.put(of, *slices(lab, "web", [pod for pod in ALL if pod != gone]))
+        proxy.housekeep()
+        other = proxy.restarted()
+        try:
+            seen = Seen(other, family)
+            delta = diff(seen.observed, seen.wanted)
+            assert not delta, f"{delta.added} {delta.changed} {delta.removed}"
+            walk = seen.walk("client", VIP[family])
+            assert [step.effect for step in walk.steps if step.text == "weight 0"] == ["finishes its connections"]
+            results = lab.probe("client", VIP[family], 80, count=6, parallel=1)
+            agree(lab, seen, walk, results, "client", "source" if chosen else "plain")
+        finally:
+            other.close()
 
 
 def legacy(script: Iterable[str]) -> list[str]:

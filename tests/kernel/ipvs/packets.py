@@ -2,7 +2,6 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -422,12 +421,6 @@ def test_overflow_takes_the_next_when_the_heaviest_is_full(lab: Lab, proxy: Ipvs
             each.close()
 
 
-def test_kube_routers_annotations_count(lab: Lab, proxy: IpvsProxy) -> None:
-    pairs = (("kube-router.io/service.scheduler", "mh"), ("kube-router.io/service.schedflags", "flag-1,flag-2"))
-    proxy.put(web(annotations=pairs), *slices(lab, "web", TWO))
-    assert {line.split(" -s ")[1] for line in proxy.saved() if line.startswith("-A")} == {"mh -b mh-fallback,mh-port"}
-
-
 def test_an_unknown_scheduler_holds_up_its_service_only(lab: Lab, proxy: IpvsProxy) -> None:
     proxy.put(web(annotations=annotated(scheduler="nosuch")), *slices(lab, "web", TWO))
     text = " ".join(str(each) for line in proxy.lines.values() for each in line.reconciler.isolated.values())
@@ -604,42 +597,6 @@ def test_a_refused_commit_leaves_everything_as_it_was(lab: Lab, proxy: IpvsProxy
             with pytest.raises(CommitError, match="nosuch"):
                 line.backend.commit(delta)
     assert proxy.state() == before
-
-
-LEFT_BY_KUBE_PROXY = """
-ip link add kube-ipvs0 type dummy
-ip address add 10.96.0.10/32 dev kube-ipvs0
-ip address add 10.96.0.99/32 dev kube-ipvs0
-ipset create KUBE-CLUSTER-IP hash:ip,port family inet hashsize 1024 maxelem 65536
-ipset add KUBE-CLUSTER-IP 10.96.0.10,tcp:80
-ipset add KUBE-CLUSTER-IP 10.96.0.99,tcp:80
-ipvsadm -A -t 10.96.0.10:80 -s rr
-ipvsadm -a -t 10.96.0.10:80 -r 10.244.1.11:80 -m
-ipvsadm -A -t 10.96.0.99:80 -s rr
-ipvsadm -A -t 192.168.0.1:7777 -s wlc
-iptables-legacy -t nat -N KUBE-SERVICES
-iptables-legacy -t nat -A PREROUTING -m comment --comment portals -j KUBE-SERVICES
-"""
-
-
-@pytest.fixture
-def fresh() -> Iterator[Lab]:
-    with Lab() as built:
-        yield built
-
-
-def test_what_kube_proxy_has_left_is_taken_over_under_open_connections(fresh: Lab) -> None:
-    for command in LEFT_BY_KUBE_PROXY.strip().splitlines():
-        fresh.run(NODE, command.split())
-    with fresh.connect("pod-1b", VIP[Family.IPV4], 80) as connection, proxied(fresh, empty=False) as proxy:
-        proxy.put(web(), *slices(fresh, "web", TWO))
-        assert connection.exchange(b"still here\n") == b"still here\n"
-        assert answered_by(fresh.probe("client", VIP[Family.IPV4], 80, count=4)) == set(TWO)
-        saved = proxy.state()
-        assert "10.96.0.99" not in saved, "a Service that went in between leaves nothing"
-        assert "192.168.0.1:7777 -s wlc" in saved, "nobody's set names it"
-        assert "--comment portals" not in saved
-        assert proxy.check() == dict.fromkeys(Family, False)
 
 
 def direct(forwarding: str) -> Service:
