@@ -57,6 +57,15 @@ class Daemon:
         except aiohttp.ClientError as error:
             return 0, str(error)
 
+    async def visit(self, host: str, cookie: str = "") -> tuple[str, str]:
+        """Ask with a cookie; give the Pod's answer and the cookie to come back with."""
+        headers = {"Host": host} | ({"Cookie": cookie} if cookie else {})
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self.http}/", headers=headers) as response,
+        ):
+            return await response.text(), response.headers.get("Set-Cookie", cookie).partition(";")[0]
+
     async def until(self, fact: Callable[[], Awaitable[bool]]) -> None:
         try:
             async with asyncio.timeout(45):
@@ -93,18 +102,16 @@ async def daemon(folder: Path) -> AsyncIterator[Daemon]:
 
 
 @contextlib.asynccontextmanager
-async def pod() -> AsyncIterator[int]:
-    """Run a Pod at 127.0.0.1; give its port."""
+async def pod(address: str = "127.0.0.1", port: int = 0, text: str = POD_TEXT) -> AsyncIterator[int]:
+    """Run a Pod; give its port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(
-            f"HTTP/1.1 200 OK\r\nContent-Length: {len(POD_TEXT)}\r\nConnection: close\r\n\r\n{POD_TEXT}".encode()
-        )
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n{text}".encode())
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(answer, address, port)
     async with server:
         yield int(server.sockets[0].getsockname()[1])
 
@@ -152,6 +159,50 @@ def test_from_manifests_through_deaths_of_either_process(tmp_path: Path) -> None
             assert "vipwire_ingress_ingresses 1.0" in metrics
             assert await here.kill(signal.SIGTERM) == 0
             assert here.masters == set()
+
+    asyncio.run(scenario())
+
+
+def test_cookies_bind_through_restarts_of_vipwire_and_of_both_and_scaling(tmp_path: Path) -> None:
+    manifests, port = tmp_path / "manifests", free_port()
+    manifests.mkdir()
+    cookies: dict[str, str] = {}
+
+    def serve(*addresses: str, also: str) -> None:
+        rules = rule("a.example.com", "/"), rule(also, "/")
+        made = ingress("web", *rules, annotations={"vipwire.io/affinity": "cookie"})
+        write(manifests, service("web"), endpoint_slice("web", port, [endpoint(each) for each in addresses]), made)
+
+    async def homes(here: Daemon) -> dict[str, str]:
+        return {pod_: (await here.visit("a.example.com", cookie))[0] for pod_, cookie in cookies.items()}
+
+    async def scenario() -> None:
+        async with asyncio.timeout(150), contextlib.AsyncExitStack() as stack:
+            here = await stack.enter_async_context(daemon(tmp_path))
+            for number in range(11, 16):
+                await stack.enter_async_context(pod(f"127.0.0.{number}", port, f"127.0.0.{number}"))
+            serve("127.0.0.12", "127.0.0.13", also="first.example.com")
+            await here.start("--manifests", str(manifests))
+            await here.until_code("first.example.com", 200)
+            while len(cookies) < 2:
+                home, cookie = await here.visit("a.example.com")
+                cookies[home] = cookie
+            bound = {home: home for home in cookies}
+            assert await homes(here) == bound
+
+            await here.kill(signal.SIGKILL)
+            assert await homes(here) == bound
+            serve("127.0.0.11", "127.0.0.12", "127.0.0.13", "127.0.0.14", "127.0.0.15", also="second.example.com")
+            await here.start("--manifests", str(manifests))
+            await here.until_code("second.example.com", 200)
+            assert await homes(here) == bound
+
+            assert await here.kill(signal.SIGTERM) == 0
+            assert here.masters == set()
+            serve("127.0.0.13", "127.0.0.12", "127.0.0.11", also="third.example.com")
+            await here.start("--manifests", str(manifests))
+            await here.until_code("third.example.com", 200)
+            assert await homes(here) == bound
 
     asyncio.run(scenario())
 

@@ -1,11 +1,14 @@
-"""The PROXY protocol on either side, HTTP/2 to Pods, and the access log."""
+"""The PROXY protocol on either side, gRPC and HTTP/2 to Pods, and the access log."""
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import grpc  # type: ignore[import-untyped]  # its stubs are another package
 import pytest
-from tests.ingress.site import Site, endpoint, endpoint_slice, ingress, play, rule, service
+from tests.ingress.site import Site, certificate, endpoint, endpoint_slice, ingress, play, rule, service, tls_secret
 
 POD = "127.0.0.11"
 
@@ -58,3 +61,69 @@ def test_pods_are_spoken_to_as_asked(tmp_path: Path, annotation: str, value: str
             client.close()
 
     play(tmp_path, scenario)
+
+
+METHOD = "/shop.Orders/Follow"
+
+
+class Orders(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types here
+    """A gRPC server without generated code: it echoes each message, and ends with a trailer or an error."""
+
+    def service(self, handler_call_details: Any) -> Any:
+        known = handler_call_details.method == METHOD
+        return grpc.stream_stream_rpc_method_handler(self.follow) if known else None
+
+    async def follow(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        context.set_trailing_metadata((("x-ended", "well"),))
+        bad = False
+        async for request in requests:
+            if request == b"bad":
+                bad = True
+            else:
+                yield b"echo " + request
+        if bad:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such order")
+
+
+@pytest.mark.parametrize("how", ["annotation", "appProtocol"])
+def test_a_grpc_client_streams_through(tmp_path: Path, how: str) -> None:
+    pem = certificate("grpc.example.com")
+
+    async def scenario(here: Site) -> None:
+        server = grpc.aio.server(handlers=(Orders(),))
+        server.add_insecure_port(f"{POD}:{here.pod_port}")
+        await server.start()
+        grpc_port = {"name": "http", "port": 80} | (
+            {"appProtocol": "kubernetes.io/h2c"} if how == "appProtocol" else {}
+        )
+        here.put(service("web", ports=[grpc_port]), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
+        annotations = {"nginx.ingress.kubernetes.io/backend-protocol": "GRPC"} if how == "annotation" else {}
+        tls = [{"hosts": ["grpc.example.com"], "secretName": "pair"}]
+        made = ingress("web", rule("grpc.example.com", "/shop.Orders"), annotations=annotations, tls=tls)
+        here.put(tls_secret("pair", pem), made)
+        await here.settled()
+        credentials = grpc.ssl_channel_credentials(pem.partition("-----BEGIN PRIVATE KEY-----")[0].encode())
+        options = (("grpc.ssl_target_name_override", "grpc.example.com"),)
+        async with grpc.aio.secure_channel(f"127.0.0.1:{here.https}", credentials, options) as channel:
+            await talk(channel)
+        await server.stop(None)
+
+    play(tmp_path, scenario)
+
+
+async def talk(channel: Any) -> None:
+    """Send one message after the other, each when the one before has been answered; then a bad one, and elsewhere."""
+    call = channel.stream_stream(METHOD)()
+    for message in (b"one", b"two", b"three"):
+        await call.write(message)
+        assert await call.read() == b"echo " + message
+    await call.done_writing()
+    assert await call.read() == grpc.aio.EOF
+    assert ("x-ended", "well") in tuple(await call.trailing_metadata())
+    assert await call.code() == grpc.StatusCode.OK
+    refused = channel.stream_stream(METHOD)()
+    await refused.write(b"bad")
+    await refused.done_writing()
+    assert (await refused.code(), await refused.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "no such order")
+    elsewhere = channel.stream_stream("/other.Service/Method")()
+    assert await elsewhere.code() == grpc.StatusCode.UNIMPLEMENTED  # which is what 404 means (gRPC over HTTP2)

@@ -24,6 +24,7 @@ _FLAGS: Final = (
     click.option("--https", default="*:443", show_default=True, help="Where to listen for HTTPS; empty for nowhere."),
     click.option("--accept-proxy", is_flag=True, help="Clients come with a PROXY protocol header."),
     click.option("--access-log", default="", help="Log requests as JSON: to stdout, or to ADDRESS:PORT of a syslog."),
+    click.option("--resolver", multiple=True, help="DNS server (ADDRESS:PORT) for ExternalName; may be repeated."),
     click.option("--cookie-key", default="vipwire", envvar="VIPWIRE_COOKIE_KEY", help="Secret of affinity cookies."),
     click.option("--threads", default=0, help="Threads of HAProxy; 0 is one for each CPU."),
     click.option("--max-connections", default=0, help="Most connections at once; 0 leaves it to HAProxy."),
@@ -120,6 +121,7 @@ def _options(given: dict[str, Any]) -> Any:
         given["cookie_key"],
         given["threads"],
         given["max_connections"],
+        tuple(_bind("--resolver", each) for each in given["resolver"]),
     )
     if not layout.http and not layout.https:
         raise ConfigError("--http and --https are both empty: there is nothing to serve")

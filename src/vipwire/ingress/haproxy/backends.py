@@ -35,12 +35,14 @@ def backend_text(pool: Pool, layout: Layout) -> str:
     return "\n".join(lines) + "\n"
 
 
-def server_text(pool: Pool, slots: Slots) -> str:
+def server_text(pool: Pool, slots: Slots, layout: Layout) -> str:
     """Write a backend's servers. A weight of 0 drains: only those come who are bound to it."""
     if pool.external:
         port = pool.port.target or pool.port.number
         where = plain(f"{pool.external}:{port}")
-        return line("server s1 {} resolvers cluster init-addr last,libc,none weight 16", where) + "\n"
+        # The system's resolver is asked once, at the start: it has an answer when the first request comes.
+        first = "none" if layout.resolvers else "libc,none"
+        return line(f"server s1 {{}} resolvers cluster init-addr {first} weight 16", where) + "\n"
     return "".join(f"    server s{number} {_slot(slot)}\n" for number, slot in enumerate(slots, 1))
 
 

@@ -47,7 +47,7 @@ _LOG_FORMAT = (
 
 def process_text(layout: Layout, mark: str, *, resolve: bool) -> str:
     """Write `global`, `defaults` and resolvers. `mark` is what the process tells about itself, to be known by."""
-    return "\n".join([*_global(layout, mark), *_defaults(), *(_resolvers() if resolve else ())]) + "\n"
+    return "\n".join([*_global(layout, mark), *_defaults(), *(_resolvers(layout) if resolve else ())]) + "\n"
 
 
 def _global(layout: Layout, mark: str) -> Iterator[str]:
@@ -87,10 +87,13 @@ def _defaults() -> Iterator[str]:
         yield line(f"timeout {name} {value}")
 
 
-def _resolvers() -> Iterator[str]:
+def _resolvers(layout: Layout) -> Iterator[str]:
     yield "resolvers cluster"
-    yield line("parse-resolv-conf")
-    yield line("hold valid 10s")
+    for number, address in enumerate(layout.resolvers):
+        yield line("nameserver n{} {}", plain(number), plain(address))
+    if not layout.resolvers:
+        yield line("parse-resolv-conf")
+    yield line("hold valid 5s")
     yield line("accepted_payload_size 8192")
 
 

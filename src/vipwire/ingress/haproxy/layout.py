@@ -11,7 +11,8 @@ class Layout:
 
     `http` and `https` are addresses with ports (`*:80`). `accept_proxy`: clients come through a balancer that tells
     who they are (PROXY protocol); `access_log` is where requests are logged as JSON (`stdout`, or HAProxy's syntax
-    for an address), empty for nowhere.
+    for an address), empty for nowhere. `resolvers` are DNS servers' addresses with ports that names of ExternalName
+    Services are asked of; without any, those of /etc/resolv.conf.
     """
 
     folder: str
@@ -23,7 +24,7 @@ class Layout:
     cookie_key: str = "vipwire"
     threads: int = 0
     connections: int = 0
-    log_socket: str = ""
+    resolvers: tuple[str, ...] = ()
 
     def map_file(self, name: str) -> str:
         """Tell where a map is."""
