@@ -7,7 +7,7 @@ from tests.fakes.kernel import DictBackend
 
 from vipwire.app.arrival import Arrival, in_steps
 from vipwire.app.config import ProxyMode
-from vipwire.app.left_ipvs import Flow, judge, parse_flows, parse_sources, removable
+from vipwire.app.left_ipvs import Flow, judge, parse_flows, parse_sources, removable, yielding
 from vipwire.app.left_rules import GUARD, census, ipvs_removal, without_ipvs
 from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, SetName, Steer, Vip
 from vipwire.backends.ipvs.skeleton import node_objects
@@ -105,6 +105,18 @@ def test_virtual_servers_in_use_and_their_addresses_stay_and_all_sets() -> None:
     assert Vip(WEB) not in gone
     assert VirtualServer(0, Address(b""), 0, 7) not in gone, "its endpoint has a connection, and it may be its own"
     assert gone.keys() == {server(DNS, 53), RealServer(server(DNS, 53), POD, 53), Vip(DNS), Steer(7)}
+
+
+def test_where_somebody_listens_at_node_ports_their_virtual_servers_yield() -> None:
+    """Userspace mode does, and IPVS would take connections before it."""
+    node = parse_address("192.168.0.1")
+    port = VirtualServer(6, node, 30080)
+    everything = {**objects(), port: Scheduling("rr"), RealServer(port, POD, 80): Forwarding(1)}
+    left = judge(Family.IPV4, everything, frozenset({Flow((WEB, 80), (POD, 80)), Flow((node, 30080), (POD, 80))}))
+    assert port not in removable(left)
+    gone = removable(yielding(left))
+    assert port in gone
+    assert server(WEB) not in gone
 
 
 def test_an_address_that_a_socket_of_the_node_has_stays_and_what_tells_that_it_is_ours() -> None:

@@ -11,7 +11,7 @@ and without it their packets have no source. So it stays while a socket has it.
 
 import contextlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -109,6 +109,16 @@ def judge(
     needed = {address for address, _ in frontends} if busy else set[Address]()
     vips = {key.address for key in objects if isinstance(key, Vip)}
     return IpvsLeft(family, objects, busy, frozenset((needed | sources) & vips))
+
+
+def yielding(left: IpvsLeft) -> IpvsLeft:
+    """Keep no virtual server at an address that the node has elsewhere: those of node ports. Pure.
+
+    For userspace mode, which translates node ports by listening there: IPVS would take new connections before that,
+    without anybody to masquerade them. Open connections to node ports end.
+    """
+    vips = {key.address for key in left.objects if isinstance(key, Vip)}
+    return replace(left, busy=frozenset(each for each in left.busy if each.mark or each.address in vips))
 
 
 def removable(left: IpvsLeft) -> dict[ObjectKey, Object]:

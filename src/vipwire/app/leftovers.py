@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from vipwire.app.config import ProxyMode
-from vipwire.app.left_ipvs import IpvsLeft, find_ipvs, remove_ipvs
+from vipwire.app.left_ipvs import IpvsLeft, find_ipvs, remove_ipvs, yielding
 from vipwire.app.left_rules import has_others, remove_rules
 from vipwire.backends.iptables.probe import legacy_tables
 from vipwire.backends.userspace.messages import Settings
@@ -89,7 +89,8 @@ class Leftovers:
             if self._running is not ProxyMode.USERSPACE:
                 self._relay(family, removed, waiting)
             if ipvs is not None:
-                _ipvs(ipvs, removed, waiting)
+                listens = self._running is ProxyMode.USERSPACE
+                _ipvs(yielding(ipvs) if listens else ipvs, removed, waiting)
         return Swept(tuple(removed), tuple(waiting))
 
     def _rules(self, family: Family, *, guard: bool) -> Iterator[Removed]:

@@ -635,6 +635,7 @@ def test_direct_return_by_route(lab: Lab, proxy: IpvsProxy, family: Family) -> N
         assert answered_by(results) == {"pod-1a", "pod-1b"}, host
         assert {result.saw for result in results} == {lab.address(host, family)}
         assert {result.answer.local.address for result in results if result.answer} == {EXTERNAL[family]}
+    assert counters(lab, family, lab.address("pod-1a", family), 6).packets_out == 0, "no answer came through IPVS"
 
 
 @FAMILIES

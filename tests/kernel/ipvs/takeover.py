@@ -5,12 +5,13 @@ process of its own, on the second node of the lab: the first one's is that of th
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.conformance.mode_ipvs import IPVS
-from tests.conformance.proxy import Proxy
+from tests.conformance.proxy import Proxy, until
 from tests.conformance.services import LabService
 
 from vipwire.lab import manifests
@@ -184,6 +185,19 @@ def servers(lab: Lab) -> set[str]:
     return set(lab.run(NODE, ["ipvsadm", "-Sn"]).stdout.splitlines())
 
 
+def check_open_connections(proxy: Proxy, flags: list[str]) -> None:
+    """Find on the page of metrics what endpoints have open, and that `vipwire status` says so."""
+    pattern = re.compile(r'^vipwire_endpoint_open_connections\{.*state="active"\} (\S+)$', re.MULTILINE)
+
+    def counted() -> bool:
+        numbers = pattern.findall(proxy.page("/metrics", 10249).body)
+        return sum(map(float, numbers)) >= len(Family) * len(CLIENTS)
+
+    until(counted, "open connections are counted")
+    who = ("--proxy-mode=ipvs", f"--hostname-override={NODE}", *flags)
+    assert "open)" in proxy.vipwire("status", "default/web", *who)
+
+
 def test_what_kube_proxy_has_left_is_taken_over_and_no_connection_is_lost(lab: Lab, tmp_path: Path) -> None:
     objects = [*(manifests.node(node) for node in DEFAULT.nodes), *WEB.objects(PODS)]
     (tmp_path / "all.yaml").write_text(manifests.as_yaml(objects))
@@ -191,6 +205,7 @@ def test_what_kube_proxy_has_left_is_taken_over_and_no_connection_is_lost(lab: L
         f"--manifests={tmp_path / 'all.yaml'}",
         "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48",
         "--nodeport-addresses=",
+        "--counters=endpoints",
     ]
     proxy = Proxy(IPVS[0], lab, NODE, tmp_path, flags, checks="60s")
     left_by_kube_proxy(lab)
@@ -213,6 +228,7 @@ def test_what_kube_proxy_has_left_is_taken_over_and_no_connection_is_lost(lab: L
         proxy.said(0, "nothing of other modes is left")
         for stream in streams:
             stream.wait_for(ENOUGH)
+        check_open_connections(proxy, flags)
         for each in open_ones:
             assert each.exchange(b"still here") == b"still here"
     for stream in streams:
