@@ -217,13 +217,15 @@ async def echo() -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def scene(server: FakeApiServer, *flags: str, environ: Mapping[str, str] | None = None) -> AsyncIterator[Scene]:
+async def scene(
+    server: FakeApiServer, *flags: str, environ: Mapping[str, str] | None = None, within: tuple[str, ...] = ()
+) -> AsyncIterator[Scene]:
     """Run an API server, the Pods and a daemon; without flags that say how, it is told the master."""
     async with server, echo():
         prepare(server)
         master = () if any(flag.startswith("--kubeconfig") for flag in flags) else (f"--master={server.url}",)
         name = f"--hostname-override={NODE}"
-        async with Daemon(*master, name, *flags, environ=environ) as daemon:
+        async with Daemon(*master, name, *flags, environ=environ, within=within) as daemon:
             yield Scene(server, daemon)
 
 

@@ -57,3 +57,46 @@ def test_without_the_flag_the_process_ends_and_says_why() -> None:
     with stage():
         asyncio.run(scenario())
         assert run("nft list tables") == "", "nothing was begun"
+
+
+NO_IPTABLES = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /usr/sbin && exec "$0" "$@"')
+"""A machine where the package iptables is not installed: its programs are in this folder, and nothing we need."""
+
+
+@pytest.mark.parametrize("wanted", ["iptables", "ipvs"])
+@pytest.mark.skipif(not lacks_ipvs(), reason="this machine's own kernel has IPVS: nothing falls back")
+def test_without_iptables_nftables_mode_runs_and_every_step_is_told(wanted: str) -> None:
+    async def scenario() -> None:
+        flags = (f"--proxy-mode={wanted}", "--proxy-mode-fallback")
+        async with scene(server(), *flags, within=NO_IPTABLES) as it:
+            await it.synced()
+            steps = it.daemon.said(FALLBACK)
+            modes = {"ipvs": [("ipvs", "iptables"), ("iptables", "nftables")], "iptables": [("iptables", "nftables")]}
+            assert [(each["mode"], each["to"]) for each in steps] == modes[wanted]
+            assert "iptables" in steps[-1]["reason"]
+            assert "install" in steps[-1]["reason"], "what to do about it"
+            assert "--proxy-mode=nftables" in steps[-1]["remedy"]
+            assert await page("/proxyMode", 10249) == (200, "nftables")
+            assert await it.metric("vipwire_proxy_mode", mode="nftables", configured=wanted) == 1
+            assert await it.metric("vipwire_proxy_mode") == 1
+            assert await reached("10.96.0.1") == "10.244.0.1"
+            assert await it.daemon.terminate() == 0
+
+    with stage():
+        asyncio.run(scenario())
+        assert "table ip vipwire" in run("nft list tables")
+        assert "KUBE" not in run("nft list ruleset"), "nothing of a mode that was tried stays"
+
+
+def test_without_iptables_userspace_mode_ends_and_names_the_package_and_the_way_without_rules() -> None:
+    async def scenario() -> None:
+        flags = ("--proxy-mode=userspace", "--proxy-mode-fallback", "--master=http://127.0.0.1:1")
+        async with Daemon(*flags, within=NO_IPTABLES) as daemon:
+            assert await daemon.ended() == 1
+            (line,) = (line for line in daemon.lines if line.startswith("error: "))
+            assert "install the package iptables" in line
+            assert "--userspace-bind" in line
+            assert not daemon.said(FALLBACK), "there is nothing below"
+
+    with stage():
+        asyncio.run(scenario())

@@ -24,6 +24,7 @@ from vipwire.backends.ipvs.names import DEVICE
 from vipwire.backends.nftables.counters import Counters
 from vipwire.backends.nftables.explain import NftablesExplainer
 from vipwire.backends.nftables.kernel import NftablesBackend, Witness
+from vipwire.backends.nftables.probe import probe as try_nftables
 from vipwire.backends.userspace import build as userspace
 from vipwire.backends.userspace.explain import UserspaceExplainer
 from vipwire.backends.userspace.settings import Bind, Choices
@@ -51,9 +52,10 @@ def _iptables(config: Config, families: Iterable[Family], *, prepare: bool) -> d
 
 
 def _nftables(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]:
-    del prepare
     require_release(KernelRelease(5, 13), "nftables mode")
     require_nftables()
+    if prepare:
+        try_nftables(families)
     witness, counters = Witness(), _counters(config)
     return {family: NftablesBackend(family, witness, counters) for family in families}
 

@@ -16,6 +16,7 @@ from vipwire.backends.iptables.probe import (
     choose_variant,
     legacy_tables,
     probe,
+    workable,
 )
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.witness import witnesses
@@ -39,6 +40,8 @@ def build(
     """
     families = tuple(families)
     choice = choose_variant(families)
+    if prepare:
+        choice = workable(choice, families)
     notes = [Note("variant", f"iptables-{choice.variant.value}: {choice.reason}", "")]
     if choice.both:
         notes.append(

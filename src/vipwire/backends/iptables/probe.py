@@ -155,6 +155,29 @@ def decide(texts: Mapping[Variant, str], plain: Variant | None) -> Choice:
     return Choice(next(iter(texts)), "it is installed", both)
 
 
+def workable(choice: Choice, families: Iterable[Family]) -> Choice:
+    """Leave a variant of which the kernel refuses every table for the other one: a kernel may have half of nf_tables.
+
+    Raise UnsupportedError, with what each said, if neither can have a chain.
+    """
+    family = next(iter(families))
+    reasons: list[str] = []
+    for variant in sorted(versions(family), key=lambda each: each is not choice.variant):
+        tool = Tool(family, variant, PURPOSE)
+        try:
+            reason = _refused(tool, ())
+        except LockedError:
+            return choice
+        if not reason:
+            _clean(tool)
+            return choice if variant is choice.variant else Choice(variant, f"the other fails: {reasons[0]}")
+        reasons.append(reason)
+    raise UnsupportedError(
+        f"{PURPOSE} cannot be used here, for the kernel refuses every chain: {'; '.join(reasons)}; "
+        "load ip_tables and iptable_nat, or nf_tables and nft_compat, or choose another --proxy-mode"
+    )
+
+
 def _has_kubes(saved: str) -> bool:
     return "\n:KUBE-" in f"\n{saved}"
 

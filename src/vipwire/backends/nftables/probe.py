@@ -47,8 +47,9 @@ def _words(tried: list[Step], refused: encode.Operation | None) -> str:
 
 
 def _unsupported(family: Family, words: str, code: int) -> UnsupportedError:
+    named = errno.errorcode.get(code, code)
     return UnsupportedError(
-        f"nftables mode cannot be used here: the kernel has nf_tables, but does not take `{words}` for {family.value} "
-        f"({errno.errorcode.get(code, code)}): load nft_chain_nat, nft_ct, nft_masq, nft_numgen and nft_reject, or use a "
-        f"kernel that has them and CONFIG_NF_TABLES_{family.value.upper()}"
+        f"nftables mode cannot be used here: the kernel has nf_tables, but does not take `{words}` "
+        f"for {family.value} ({named}): load nft_chain_nat, nft_ct, nft_masq, nft_numgen and nft_reject, "
+        f"or use a kernel that has them and CONFIG_NF_TABLES_{family.value.upper()}"
     )
