@@ -8,12 +8,12 @@ from vipwire.app import log
 from vipwire.app.engine import Engine, Line, Outcome, Relaying
 from vipwire.app.modes import VIP_DEVICES
 from vipwire.conntrack.changes import suspect_frontends, udp_frontends
-from vipwire.conntrack.flows import FlowTable
-from vipwire.conntrack.stale import Staleness
+from vipwire.conntrack.flows import FlowTable, Swept
+from vipwire.conntrack.stale import Staleness, UdpFrontends
 from vipwire.errors import UnsupportedError
 from vipwire.host.addresses import AddressWatch, reachable
 from vipwire.model.names import ObjectName
-from vipwire.model.net import family_of
+from vipwire.model.net import Prefix, family_of
 from vipwire.model.problem import Problem
 from vipwire.serve.metrics import Metrics
 from vipwire.serve.service_health import ServiceHealthCheck
@@ -39,15 +39,9 @@ class FlowKeeper:
         """Look at the flows of the frontends that changed; after the first sync, at those of all."""
         if self._table is None or outcome.error is not None:
             return
-        if outcome.first and line.planner is not None:
-            frontends, ranges = udp_frontends(line.plans.values()), line.planner.node.service_cidrs
-        else:
-            frontends, ranges = suspect_frontends(outcome.changes.values()), ()
+        frontends, ranges = _suspects(line, outcome)
         if not frontends and not ranges:
             return
-        if isinstance(line.backend, Relaying):
-            relayed = line.backend.relayed()
-            frontends = {frontend: serving | relayed for frontend, serving in frontends.items()}
         # A node port has no address of its own: flows to the other family's addresses are the other line's to judge.
         ours = reachable(self._addresses.addresses, VIP_DEVICES)
         ours = frozenset(address for address in ours if family_of(address) is line.family)
@@ -56,12 +50,12 @@ class FlowKeeper:
             swept = self._table.swept(Staleness(frontends, ours, ranges))
         except UnsupportedError as error:
             self._give_up(error)
-            return
         except OSError as error:
             log.warning("stale UDP flows could not be deleted", ip_family=line.family.value, error=error)
-            return
-        family = line.family.value
-        seconds = time.perf_counter() - began
+        else:
+            self._tell(line.family.value, swept, time.perf_counter() - began)
+
+    def _tell(self, family: str, swept: Swept, seconds: float) -> None:
         self._metrics.conntrack_reconciler_sync_duration_seconds.labels(ip_family=family).observe(seconds)
         self._metrics.conntrack_reconciler_deleted_entries_total.labels(ip_family=family).inc(swept.deleted)
         if swept.deleted:
@@ -70,6 +64,18 @@ class FlowKeeper:
     def _give_up(self, error: UnsupportedError) -> None:
         self._table = None
         log.warning("stale UDP flows are not deleted", error=error)
+
+
+def _suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:
+    """Name the frontends whose flows have to be looked at; after the first sync, all of them with their ranges."""
+    if outcome.first and line.planner is not None:
+        frontends, ranges = udp_frontends(line.plans.values()), line.planner.node.service_cidrs
+    else:
+        frontends, ranges = suspect_frontends(outcome.changes.values()), ()
+    if (frontends or ranges) and isinstance(line.backend, Relaying):
+        relayed = line.backend.relayed()
+        frontends = {frontend: serving | relayed for frontend, serving in frontends.items()}
+    return frontends, ranges
 
 
 class HealthPorts:

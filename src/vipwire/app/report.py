@@ -1,15 +1,17 @@
 """What operators get to know of a sync: one log line, metrics, and Kubernetes Events about Services and the Node."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from vipwire.app import log
-from vipwire.app.engine import Engine, Line, Outcome, RuleWriter
+from vipwire.app.engine import Engine, Line, Outcome
+from vipwire.app.measure import Measure
 from vipwire.kube.events import EventRecorder, EventType, Subject
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
-from vipwire.plan.plan import Drop, FrontendKind, ServicePlan
+from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Selective
 from vipwire.serve.metrics import Metrics
 from vipwire.state.event import Kind
@@ -30,11 +32,8 @@ class Reporter:
 
     def __init__(self, engine: Engine, metrics: Metrics, recorder: EventRecorder | None, node_name: str) -> None:
         self._engine, self._metrics, self._recorder = engine, metrics, recorder
-        self._node_name = node_name
+        self._node_name, self._measure = node_name, Measure(engine, metrics)
         self._isolated: dict[Family, frozenset[ObjectName]] = {}
-        self._without_local: Counter[tuple[Family, str]] = Counter()
-        self._endpoints: Counter[Family] = Counter()
-        self._lost: Counter[Family] = Counter()
         self._errors: dict[Family, str] = {}
         self._told: set[Problem] = set()
 
@@ -66,43 +65,32 @@ class Reporter:
 
     def synced(self, line: Line, outcome: Outcome, now: float) -> None:
         """Report one sync of one family. `now` is seconds since the epoch."""
-        self._measure(line, outcome, now)
+        self._measure.synced(line, outcome, now)
         if outcome.error is not None:
             self._failed(line, outcome)
             return
         self._errors.pop(line.family, None)
-        self._count(line, outcome)
         self._annotations(line, outcome)
         self._conflicts(line, outcome)
         self._isolations(line)
         if log.enabled(2):
             _tell_changes(line.family, outcome)
-        report = outcome.report
-        if report.repaired:
-            examples = ", ".join(line.backend.describe(key) for key in report.repaired[:_EXAMPLES])
-            self._metrics.kernel_drift_repairs_total.labels(ip_family=line.family.value).inc()
-            log.warning(
-                "repaired what others had changed in the kernel",
-                ip_family=line.family.value,
-                objects=len(report.repaired),
-                examples=examples,
-            )
-            self.node_event(
-                "KernelStateRepaired",
-                f"{line.family.value}: {len(report.repaired)} objects had been changed: {examples}",
-                EventType.WARNING,
-            )
-        log.info(
-            "synced",
-            ip_family=line.family.value,
-            services=report.services,
-            added=report.added,
-            changed=report.changed,
-            removed=report.removed,
-            bytes=report.size,
-            **({} if report.observed is None else {"observed": report.observed}),
-            seconds=round(outcome.seconds, 6),
+        if outcome.report.repaired:
+            self._repairs(line, outcome.report.repaired)
+        _tell_sync(line.family, outcome)
+
+    def _repairs(self, line: Line, repaired: Sequence[Any]) -> None:
+        family = line.family.value
+        examples = ", ".join(line.backend.describe(key) for key in repaired[:_EXAMPLES])
+        self._metrics.kernel_drift_repairs_total.labels(ip_family=family).inc()
+        log.warning(
+            "repaired what others had changed in the kernel",
+            ip_family=family,
+            objects=len(repaired),
+            examples=examples,
         )
+        message = f"{family}: {len(repaired)} objects had been changed: {examples}"
+        self.node_event("KernelStateRepaired", message, EventType.WARNING)
 
     def _failed(self, line: Line, outcome: Outcome) -> None:
         text = str(outcome.error)
@@ -119,60 +107,6 @@ class Reporter:
         )
         self.node_event("SyncFailed", f"{line.family.value}: {text}", EventType.WARNING)
 
-    def _measure(self, line: Line, outcome: Outcome, now: float) -> None:
-        metrics, family = self._metrics, line.family.value
-        metrics.sync_proxy_rules_duration_seconds.labels(ip_family=family).observe(outcome.seconds)
-        kind = (
-            metrics.sync_full_proxy_rules_duration_seconds
-            if outcome.full
-            else metrics.sync_partial_proxy_rules_duration_seconds
-        )
-        kind.labels(ip_family=family).observe(outcome.seconds)
-        if outcome.error is not None or line.reconciler.isolated:
-            metrics.sync_proxy_rules_nftables_sync_failures_total.labels(ip_family=family).inc()
-            metrics.sync_proxy_rules_iptables_restore_failures_total.labels(ip_family=family).inc()
-            if not outcome.full:
-                metrics.sync_proxy_rules_iptables_partial_restore_failures_total.labels(ip_family=family).inc()
-        if outcome.error is not None:
-            return
-        self._measure_rules(line)
-        metrics.sync_proxy_rules_last_timestamp_seconds.labels(ip_family=family).set(now)
-        if outcome.report.size:
-            metrics.sync_transaction_bytes.labels(ip_family=family).observe(outcome.report.size)
-        duration = metrics.network_programming_duration_seconds.labels(ip_family=family)
-        for name in outcome.changes if not outcome.first else ():
-            triggered = self._engine.store.triggered(name)
-            if triggered is not None:
-                duration.observe(max(0.0, now - triggered))
-
-    def _measure_rules(self, line: Line) -> None:
-        if not isinstance(line.backend, RuleWriter):
-            return
-        metrics, family = self._metrics, line.family.value
-        for gauge, counts in (
-            (metrics.sync_proxy_rules_iptables_total, line.backend.rules),
-            (metrics.sync_proxy_rules_iptables_last, line.backend.written),
-        ):
-            for table in ("filter", "nat"):
-                gauge.labels(table=table, ip_family=family).set(counts.get(table, 0))
-
-    def _count(self, line: Line, outcome: Outcome) -> None:
-        """Keep the counts of what is planned, by what changed."""
-        for change in outcome.changes.values():
-            for plan, sign in ((change.old, -1), (change.new, +1)):
-                if plan is None:
-                    continue
-                for policy in _without_local(plan):
-                    self._without_local[line.family, policy] += sign
-                self._endpoints[line.family] += sign * _endpoints(plan)
-        metrics = self._metrics
-        metrics.services.set(len(self._engine.store.services))
-        metrics.endpoints.set(sum(self._endpoints.values()))
-        for policy in ("internal", "external"):
-            metrics.sync_proxy_rules_no_local_endpoints_total.labels(
-                traffic_policy=policy, ip_family=line.family.value
-            ).set(self._without_local[line.family, policy])
-
     def _conflicts(self, line: Line, outcome: Outcome) -> None:
         for name, change in outcome.changes.items():
             before = set(change.old.lost) if change.old else set()
@@ -182,9 +116,6 @@ class Reporter:
                 message = f"{key} belongs to Service {winner}, which is older or has it as its ClusterIP"
                 log.warning("conflicting Services", service=name, ip_family=line.family.value, reason=message)
                 self._about_service(name, "FrontendConflict", message)
-            lost = len(change.new.lost) if change.new else 0
-            self._lost[line.family] += lost - (len(change.old.lost) if change.old else 0)
-        self._metrics.frontend_conflicts.set(sum(self._lost.values()))
 
     def _annotations(self, line: Line, outcome: Outcome) -> None:
         """Report what annotations ask for in vain: once, although both families' plans say it."""
@@ -233,6 +164,21 @@ def _in_vain(line: Line, plan: ServicePlan | None) -> set[Problem]:
     return {*plan.problems, *lacking}
 
 
+def _tell_sync(family: Family, outcome: Outcome) -> None:
+    report = outcome.report
+    log.info(
+        "synced",
+        ip_family=family.value,
+        services=report.services,
+        added=report.added,
+        changed=report.changed,
+        removed=report.removed,
+        bytes=report.size,
+        **({} if report.observed is None else {"observed": report.observed}),
+        seconds=round(outcome.seconds, 6),
+    )
+
+
 def _tell_changes(family: Family, outcome: Outcome) -> None:
     """Say at -v=2 which Services a sync was about, and at -v=4 what became of each of their frontends."""
     for name, change in outcome.changes.items():
@@ -242,26 +188,6 @@ def _tell_changes(family: Family, outcome: Outcome) -> None:
             targets = ",".join(map(str, getattr(frontend.action, "pool", ())))
             does = type(frontend.action).__name__.lower()
             log.detail(4, "frontend", service=frontend.port_name, at=frontend.key, does=does, endpoints=targets)
-
-
-def _without_local(plan: ServicePlan) -> set[str]:
-    """Name the policies that are Local and have no endpoint here, although there are some elsewhere."""
-    return {
-        "internal" if frontend.kind is FrontendKind.CLUSTER_IP else "external"
-        for frontend in plan.frontends
-        if isinstance(frontend.action, Drop)
-    }
-
-
-def _endpoints(plan: ServicePlan) -> int:
-    return len(
-        {
-            target
-            for frontend in plan.frontends
-            for forward in (frontend.action, frontend.short_circuit)
-            for target in getattr(forward, "pool", ())
-        }
-    )
 
 
 def _shortened(transaction: str) -> str:

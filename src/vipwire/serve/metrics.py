@@ -3,10 +3,11 @@
 Dashboards and alerts are written against kube-proxy's names, so those are not ours to change, odd ones included (a
 gauge that ends in `_total`). Metrics of one mode are only exposed in that mode, as there; all attributes always
 exist, so that nobody who counts has to ask for the mode. One `Metrics` has one registry: nothing is global.
+`series` makes them.
 """
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from prometheus_client import (
@@ -20,17 +21,15 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from vipwire.serve.kernel_counter import KernelCounter
+from vipwire.serve.series import FAMILY, SYNC_BUCKETS, Series
 from vipwire.serve.service_metrics import ServiceMetrics
 
-_FAMILY: Final = ("ip_family",)
-_SYNC_BUCKETS: Final = tuple(0.001 * 2**exponent for exponent in range(15))
 _PROGRAMMING_BUCKETS: Final = (0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301, 30))
 _REQUEST_BUCKETS: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
 _TRANSACTION_BUCKETS: Final = tuple(256 * 4**exponent for exponent in range(10))
 
 
-class Metrics:
+class Metrics(Series):
     """All metrics of one proxy in one mode (`nftables`, `iptables`, `ipvs`, `userspace`, `ebpf`).
 
     Attributes carry kube-proxy's names without the prefix `kubeproxy_` and ours without `vipwire_`.
@@ -41,8 +40,7 @@ class Metrics:
     ) -> None:
         # Go's client has no *_created series, and whoever scrapes would store twice as many.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
-        self.mode = mode
-        self.registry = CollectorRegistry()
+        super().__init__(mode)
         self.sli_registry = CollectorRegistry()
         self._core()
         self._programming()
@@ -54,39 +52,39 @@ class Metrics:
         self._process(version, features or {})
 
     def _core(self) -> None:
-        self.sync_proxy_rules_duration_seconds = self._sync_histogram("sync", "A whole sync")
-        self.sync_proxy_rules_last_queued_timestamp_seconds = self._gauge(
-            "sync_proxy_rules_last_queued_timestamp_seconds", "When a sync was last asked for", _FAMILY
+        self.sync_proxy_rules_duration_seconds = self.sync_histogram("sync", "A whole sync")
+        self.sync_proxy_rules_last_queued_timestamp_seconds = self.gauge(
+            "sync_proxy_rules_last_queued_timestamp_seconds", "When a sync was last asked for", FAMILY
         )
-        self.sync_proxy_rules_last_timestamp_seconds = self._gauge(
-            "sync_proxy_rules_last_timestamp_seconds", "When the last successful sync ended", _FAMILY
+        self.sync_proxy_rules_last_timestamp_seconds = self.gauge(
+            "sync_proxy_rules_last_timestamp_seconds", "When the last successful sync ended", FAMILY
         )
-        self.sync_proxy_rules_endpoint_changes_pending = self._gauge(
+        self.sync_proxy_rules_endpoint_changes_pending = self.gauge(
             "sync_proxy_rules_endpoint_changes_pending", "Changes of endpoints that are not in the kernel yet"
         )
-        self.sync_proxy_rules_endpoint_changes_total = self._counter(
+        self.sync_proxy_rules_endpoint_changes_total = self.counter(
             "sync_proxy_rules_endpoint_changes_total", "Changes of endpoints seen"
         )
-        self.sync_proxy_rules_service_changes_pending = self._gauge(
+        self.sync_proxy_rules_service_changes_pending = self.gauge(
             "sync_proxy_rules_service_changes_pending", "Changes of Services that are not in the kernel yet"
         )
-        self.sync_proxy_rules_service_changes_total = self._counter(
+        self.sync_proxy_rules_service_changes_total = self.counter(
             "sync_proxy_rules_service_changes_total", "Changes of Services seen"
         )
-        self.proxy_healthz_total = self._counter(
+        self.proxy_healthz_total = self.counter(
             "proxy_healthz_total", "Answers of /healthz by HTTP status", ("code",)
         )
-        self.proxy_livez_total = self._counter("proxy_livez_total", "Answers of /livez by HTTP status", ("code",))
+        self.proxy_livez_total = self.counter("proxy_livez_total", "Answers of /livez by HTTP status", ("code",))
 
     def _programming(self) -> None:
         self.network_programming_duration_seconds = Histogram(
             "kubeproxy_network_programming_duration_seconds",
             "[ALPHA] From the change of a Service's endpoints to its being in the kernel, in seconds",
-            _FAMILY,
+            FAMILY,
             buckets=_PROGRAMMING_BUCKETS,
             registry=self.registry,
         )
-        self.sync_proxy_rules_no_local_endpoints_total = self._gauge(
+        self.sync_proxy_rules_no_local_endpoints_total = self.gauge(
             "sync_proxy_rules_no_local_endpoints_total",
             "Services with a Local traffic policy and no endpoint on this node",
             ("traffic_policy", "ip_family"),
@@ -95,106 +93,106 @@ class Metrics:
     def _of_modes(self) -> None:
         iptables, ipvs, nftables = (("iptables",), ("iptables", "ipvs"), ("nftables",))
         kernel = ("iptables", "ipvs", "nftables")
-        self.sync_full_proxy_rules_duration_seconds = self._sync_histogram(
+        self.sync_full_proxy_rules_duration_seconds = self.sync_histogram(
             "sync_full", "A full sync", "iptables", "nftables"
         )
-        self.sync_partial_proxy_rules_duration_seconds = self._sync_histogram(
+        self.sync_partial_proxy_rules_duration_seconds = self.sync_histogram(
             "sync_partial", "A sync of what has changed", "iptables", "nftables"
         )
-        self.sync_proxy_rules_iptables_restore_failures_total = self._counter(
-            "sync_proxy_rules_iptables_restore_failures_total", "Failures of iptables-restore", _FAMILY, modes=ipvs
+        self.sync_proxy_rules_iptables_restore_failures_total = self.counter(
+            "sync_proxy_rules_iptables_restore_failures_total", "Failures of iptables-restore", FAMILY, modes=ipvs
         )
-        self.sync_proxy_rules_iptables_partial_restore_failures_total = self._counter(
+        self.sync_proxy_rules_iptables_partial_restore_failures_total = self.counter(
             "sync_proxy_rules_iptables_partial_restore_failures_total",
             "Failures of iptables-restore that made a full sync necessary",
-            _FAMILY,
+            FAMILY,
             modes=iptables,
         )
-        self.sync_proxy_rules_iptables_total = self._gauge(
+        self.sync_proxy_rules_iptables_total = self.gauge(
             "sync_proxy_rules_iptables_total", "Rules in the kernel that are ours", ("table", "ip_family"), iptables
         )
-        self.sync_proxy_rules_iptables_last = self._gauge(
+        self.sync_proxy_rules_iptables_last = self.gauge(
             "sync_proxy_rules_iptables_last", "Rules that the last sync wrote", ("table", "ip_family"), iptables
         )
-        self.sync_proxy_rules_nftables_sync_failures_total = self._counter(
-            "sync_proxy_rules_nftables_sync_failures_total", "Transactions that failed", _FAMILY, modes=nftables
+        self.sync_proxy_rules_nftables_sync_failures_total = self.counter(
+            "sync_proxy_rules_nftables_sync_failures_total", "Transactions that failed", FAMILY, modes=nftables
         )
-        self.sync_proxy_rules_nftables_cleanup_failures_total = self._counter(
+        self.sync_proxy_rules_nftables_cleanup_failures_total = self.counter(
             "sync_proxy_rules_nftables_cleanup_failures_total",
             "Failed removals of what is stale",
-            _FAMILY,
+            FAMILY,
             modes=nftables,
         )
         self.conntrack_reconciler_sync_duration_seconds = Histogram(
             "kubeproxy_conntrack_reconciler_sync_duration_seconds",
             "[ALPHA] Removal of stale connection tracking entries, in seconds",
-            _FAMILY,
-            buckets=_SYNC_BUCKETS,
-            registry=self._registry(kernel),
+            FAMILY,
+            buckets=SYNC_BUCKETS,
+            registry=self.registry_of(kernel),
         )
-        self.conntrack_reconciler_deleted_entries_total = self._counter(
+        self.conntrack_reconciler_deleted_entries_total = self.counter(
             "conntrack_reconciler_deleted_entries_total",
             "Stale connection tracking entries removed",
-            _FAMILY,
+            FAMILY,
             modes=kernel,
         )
-        self.iptables_ct_state_invalid_dropped_packets_total = self._kernel_counter(
+        self.iptables_ct_state_invalid_dropped_packets_total = self.kernel_counter(
             "iptables_ct_state_invalid_dropped_packets_total", "Packets dropped because conntrack called them invalid"
         )
-        self.iptables_localhost_nodeports_accepted_packets_total = self._kernel_counter(
+        self.iptables_localhost_nodeports_accepted_packets_total = self.kernel_counter(
             "iptables_localhost_nodeports_accepted_packets_total", "Packets accepted for NodePorts on 127.0.0.1"
         )
 
     def _own(self) -> None:
-        self.services = self._gauge("services", "Services that are proxied", prefix="vipwire")
-        self.endpoints = self._gauge("endpoints", "Endpoints that are known", prefix="vipwire")
-        self.object_problems = self._gauge(
+        self.services = self.gauge("services", "Services that are proxied", prefix="vipwire")
+        self.endpoints = self.gauge("endpoints", "Endpoints that are known", prefix="vipwire")
+        self.object_problems = self.gauge(
             "object_problems", "Problems of objects, by kind", ("kind",), prefix="vipwire"
         )
-        self.frontend_conflicts = self._gauge(
+        self.frontend_conflicts = self.gauge(
             "frontend_conflicts", "Addresses and ports that more than one Service claims", prefix="vipwire"
         )
-        self.isolated_services = self._gauge(
-            "isolated_services", "Services left out because the kernel refuses them", _FAMILY, prefix="vipwire"
+        self.isolated_services = self.gauge(
+            "isolated_services", "Services left out because the kernel refuses them", FAMILY, prefix="vipwire"
         )
-        self.config_last_reload_successful = self._gauge(
+        self.config_last_reload_successful = self.gauge(
             "config_last_reload_successful", "Whether the configuration file can be used; 1 is yes", prefix="vipwire"
         )
-        self.config_last_reload_success_timestamp_seconds = self._gauge(
+        self.config_last_reload_success_timestamp_seconds = self.gauge(
             "config_last_reload_success_timestamp_seconds",
             "When the configuration was last read well, in seconds since the epoch",
             prefix="vipwire",
         )
-        self.config_fields_awaiting_restart = self._gauge(
+        self.config_fields_awaiting_restart = self.gauge(
             "config_fields_awaiting_restart",
             "Fields of the configuration file whose new value counts after a restart",
             prefix="vipwire",
         )
-        self.drained_endpoints = self._gauge(
+        self.drained_endpoints = self.gauge(
             "drained_endpoints", "Endpoints that are drained by `vipwire drain`", prefix="vipwire"
         )
-        self.kernel_drift_repairs_total = self._counter(
-            "kernel_drift_repairs_total", "Times that somebody else's change was undone", _FAMILY, prefix="vipwire"
+        self.kernel_drift_repairs_total = self.counter(
+            "kernel_drift_repairs_total", "Times that somebody else's change was undone", FAMILY, prefix="vipwire"
         )
-        self.source_errors_total = self._counter(
+        self.source_errors_total = self.counter(
             "source_errors_total", "Failures to list or watch a resource", ("resource",), prefix="vipwire"
         )
         self.sync_transaction_bytes = Histogram(
             "vipwire_sync_transaction_bytes",
             "[ALPHA] Size of a transaction, in bytes",
-            _FAMILY,
+            FAMILY,
             buckets=_TRANSACTION_BUCKETS,
             registry=self.registry,
         )
 
     def _about_the_mode(self) -> None:
-        self.proxy_mode = self._gauge(
+        self.proxy_mode = self.gauge(
             "proxy_mode",
             "The mode that runs and the one that was configured; they differ after a fallback",
             ("mode", "configured"),
             prefix="vipwire",
         )
-        self.leftovers_removed_total = self._counter(
+        self.leftovers_removed_total = self.counter(
             "leftovers_removed_total",
             "Things that another mode, or kube-proxy in one, had left and that were removed",
             ("mode", "ip_family"),
@@ -239,44 +237,6 @@ class Metrics:
             ("name", "status", "type"),
             registry=self.sli_registry,
         )
-
-    def _registry(self, modes: Iterable[str]) -> CollectorRegistry | None:
-        return self.registry if not modes or self.mode in modes else None
-
-    def _gauge(
-        self,
-        name: str,
-        text: str,
-        labels: tuple[str, ...] = (),
-        modes: tuple[str, ...] = (),
-        prefix: str = "kubeproxy",
-    ) -> Gauge:
-        return Gauge(f"{prefix}_{name}", f"[ALPHA] {text}", labels, registry=self._registry(modes))
-
-    def _counter(
-        self,
-        name: str,
-        text: str,
-        labels: tuple[str, ...] = (),
-        modes: tuple[str, ...] = (),
-        prefix: str = "kubeproxy",
-    ) -> Counter:
-        return Counter(f"{prefix}_{name}", f"[ALPHA] {text}", labels, registry=self._registry(modes))
-
-    def _sync_histogram(self, name: str, text: str, *modes: str) -> Histogram:
-        return Histogram(
-            f"kubeproxy_{name}_proxy_rules_duration_seconds",
-            f"[ALPHA] {text}, in seconds",
-            _FAMILY,
-            buckets=_SYNC_BUCKETS,
-            registry=self._registry(modes),
-        )
-
-    def _kernel_counter(self, name: str, text: str) -> KernelCounter:
-        counter = KernelCounter(f"kubeproxy_{name}", f"[ALPHA] {text}")
-        if self.mode == "iptables":
-            self.registry.register(counter)
-        return counter
 
 
 def _build(version: str) -> dict[str, str]:

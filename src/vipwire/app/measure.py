@@ -1,0 +1,110 @@
+"""What the metrics say of syncs and of what is planned."""
+
+from collections import Counter
+
+from vipwire.app.engine import Engine, Line, Outcome, RuleWriter
+from vipwire.model.net import Family
+from vipwire.plan.plan import Drop, FrontendKind, ServicePlan
+from vipwire.serve.metrics import Metrics
+
+
+class Measure:
+    """Keeps the metrics of syncs, and counts of what is planned by what has changed."""
+
+    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+        self._engine, self._metrics = engine, metrics
+        self._without_local: Counter[tuple[Family, str]] = Counter()
+        self._endpoints: Counter[Family] = Counter()
+        self._lost: Counter[Family] = Counter()
+
+    def synced(self, line: Line, outcome: Outcome, now: float) -> None:
+        """Take in one sync of one family. `now` is seconds since the epoch."""
+        family = line.family.value
+        self._took(line, outcome)
+        if outcome.error is not None or line.reconciler.isolated:
+            self._refused(outcome, family)
+        if outcome.error is None:
+            self._wrote(line, outcome, now)
+            self._planned(line, outcome)
+
+    def _took(self, line: Line, outcome: Outcome) -> None:
+        metrics, family = self._metrics, line.family.value
+        full, partial = (
+            metrics.sync_full_proxy_rules_duration_seconds,
+            metrics.sync_partial_proxy_rules_duration_seconds,
+        )
+        for duration in (metrics.sync_proxy_rules_duration_seconds, full if outcome.full else partial):
+            duration.labels(ip_family=family).observe(outcome.seconds)
+
+    def _refused(self, outcome: Outcome, family: str) -> None:
+        metrics = self._metrics
+        failures = [
+            metrics.sync_proxy_rules_nftables_sync_failures_total,
+            metrics.sync_proxy_rules_iptables_restore_failures_total,
+        ]
+        if not outcome.full:
+            failures.append(metrics.sync_proxy_rules_iptables_partial_restore_failures_total)
+        for failure in failures:
+            failure.labels(ip_family=family).inc()
+
+    def _wrote(self, line: Line, outcome: Outcome, now: float) -> None:
+        metrics, family = self._metrics, line.family.value
+        self._rules(line)
+        metrics.sync_proxy_rules_last_timestamp_seconds.labels(ip_family=family).set(now)
+        if outcome.report.size:
+            metrics.sync_transaction_bytes.labels(ip_family=family).observe(outcome.report.size)
+        duration = metrics.network_programming_duration_seconds.labels(ip_family=family)
+        for name in outcome.changes if not outcome.first else ():
+            triggered = self._engine.store.triggered(name)
+            if triggered is not None:
+                duration.observe(max(0.0, now - triggered))
+
+    def _rules(self, line: Line) -> None:
+        if not isinstance(line.backend, RuleWriter):
+            return
+        metrics, family = self._metrics, line.family.value
+        for gauge, counts in (
+            (metrics.sync_proxy_rules_iptables_total, line.backend.rules),
+            (metrics.sync_proxy_rules_iptables_last, line.backend.written),
+        ):
+            for table in ("filter", "nat"):
+                gauge.labels(table=table, ip_family=family).set(counts.get(table, 0))
+
+    def _planned(self, line: Line, outcome: Outcome) -> None:
+        """Keep the counts of what is planned, by what changed."""
+        for change in outcome.changes.values():
+            for plan, sign in ((change.old, -1), (change.new, +1)):
+                if plan is None:
+                    continue
+                for policy in _without_local(plan):
+                    self._without_local[line.family, policy] += sign
+                self._endpoints[line.family] += sign * _endpoints(plan)
+                self._lost[line.family] += sign * len(plan.lost)
+        metrics = self._metrics
+        metrics.frontend_conflicts.set(sum(self._lost.values()))
+        metrics.services.set(len(self._engine.store.services))
+        metrics.endpoints.set(sum(self._endpoints.values()))
+        for policy in ("internal", "external"):
+            metrics.sync_proxy_rules_no_local_endpoints_total.labels(
+                traffic_policy=policy, ip_family=line.family.value
+            ).set(self._without_local[line.family, policy])
+
+
+def _without_local(plan: ServicePlan) -> set[str]:
+    """Name the policies that are Local and have no endpoint here, although there are some elsewhere."""
+    return {
+        "internal" if frontend.kind is FrontendKind.CLUSTER_IP else "external"
+        for frontend in plan.frontends
+        if isinstance(frontend.action, Drop)
+    }
+
+
+def _endpoints(plan: ServicePlan) -> int:
+    return len(
+        {
+            target
+            for frontend in plan.frontends
+            for forward in (frontend.action, frontend.short_circuit)
+            for target in getattr(forward, "pool", ())
+        }
+    )

@@ -1,0 +1,67 @@
+"""How a metric is made: kube-proxy's prefix or ours, its level of stability, and which modes expose it."""
+
+from collections.abc import Collection
+from typing import Final, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from vipwire.serve.kernel_counter import KernelCounter
+
+FAMILY: Final = ("ip_family",)
+SYNC_BUCKETS: Final = tuple(0.001 * 2**exponent for exponent in range(15))
+
+M = TypeVar("M", Gauge, Counter)
+
+
+class Series:
+    """A registry, and metrics of a mode that are in it, or in none where other modes alone expose them."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.registry = CollectorRegistry()
+
+    def registry_of(self, modes: Collection[str]) -> CollectorRegistry | None:
+        """Choose the registry of a metric that these modes expose; all modes if none is named."""
+        return self.registry if not modes or self.mode in modes else None
+
+    def gauge(
+        self,
+        name: str,
+        text: str,
+        labels: tuple[str, ...] = (),
+        modes: tuple[str, ...] = (),
+        prefix: str = "kubeproxy",
+    ) -> Gauge:
+        """Make a gauge."""
+        return self._make(Gauge, f"{prefix}_{name}", text, labels, modes)
+
+    def counter(
+        self,
+        name: str,
+        text: str,
+        labels: tuple[str, ...] = (),
+        modes: tuple[str, ...] = (),
+        prefix: str = "kubeproxy",
+    ) -> Counter:
+        """Make a counter."""
+        return self._make(Counter, f"{prefix}_{name}", text, labels, modes)
+
+    def sync_histogram(self, name: str, text: str, *modes: str) -> Histogram:
+        """Make a histogram of the seconds that a kind of sync takes."""
+        return Histogram(
+            f"kubeproxy_{name}_proxy_rules_duration_seconds",
+            f"[ALPHA] {text}, in seconds",
+            FAMILY,
+            buckets=SYNC_BUCKETS,
+            registry=self.registry_of(modes),
+        )
+
+    def kernel_counter(self, name: str, text: str) -> KernelCounter:
+        """Make a counter that the kernel keeps, which iptables mode alone has."""
+        counter = KernelCounter(f"kubeproxy_{name}", f"[ALPHA] {text}")
+        if self.mode == "iptables":
+            self.registry.register(counter)
+        return counter
+
+    def _make(self, kind: type[M], name: str, text: str, labels: tuple[str, ...], modes: tuple[str, ...]) -> M:
+        return kind(name, f"[ALPHA] {text}", labels, registry=self.registry_of(modes))
