@@ -39,6 +39,7 @@ def main() -> None:
         connections=arguments.connections,
         sizes=tuple(arguments.sizes),
         rivals=tuple(arguments.rivals),
+        variants=tuple(arguments.variants),
     )
     results: dict[str, list[dict[str, Any]]] = {}
     missed = False
@@ -74,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
         "--sizes", type=int, nargs="+", default=default.sizes, help="Services, for changes and packets"
     )
     parser.add_argument("--rivals", type=int, nargs="+", default=default.rivals, help="Services, beside nft")
+    parser.add_argument(
+        "--variants", choices=default.variants, nargs="+", default=default.variants, help="of iptables: see there"
+    )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     return parser
 
