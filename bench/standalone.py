@@ -102,6 +102,20 @@ async def changes(client: Client, count: int, services: int) -> list[float]:
     return took
 
 
+def cpu_seconds(pid: int) -> float:
+    """Tell the CPU time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def settled(pid: int) -> None:
+    """Wait until a process has next to nothing to do."""
+    before = -1.0
+    while cpu_seconds(pid) - before > 0.05:
+        before = cpu_seconds(pid)
+        await asyncio.sleep(1)
+
+
 async def measure(folder: Path, services: int, count: int) -> None:
     """Start it, load it, and print what was measured."""
     command = (sys.executable, "-m", "vipwire.cli", "up", "--data-dir", str(folder), "--secure-port", "0", "--no-dns")
@@ -113,9 +127,11 @@ async def measure(folder: Path, services: int, count: int) -> None:
         while b"try:" not in (line := await process.stdout.readline()):
             if not line:
                 raise SystemExit((folder / "log").read_text())
-        client = Client(folder)
+        client, began = Client(folder), cpu_seconds(process.pid)
         seconds = await client.create(_SERVICES, [service(number) for number in range(services)])
         print(f"services={services} seconds={seconds:.1f} load={os.getloadavg()[0]:.1f}")
+        await settled(process.pid)
+        print(f"server_cpu_seconds={cpu_seconds(process.pid) - began:.1f} (until it rests)")
         if count:
             await client.create(_PODS, [pod(number) for number in range(min(services, 1000))])
             await asyncio.sleep(3)

@@ -7,7 +7,10 @@ from tests.unit.cluster_here import SERVICES, Here, service
 from tests.unit.controllers_here import ENDPOINTS, SLICES, items, play_allocating
 
 from vipwire.cluster.controllers.own_services import DNS_SERVICE, OwnServices, api_service, dns_service
+from vipwire.cluster.listen import without_service
 from vipwire.cluster.reach import Reach, reach
+from vipwire.dns.settings import Settings
+from vipwire.dns.upstream import Server
 
 API = api_service(("192.0.2.1",), 6443, "node-1")
 DNS = dns_service(("192.0.2.1", "2001:db8::1"), 53, "node-1")
@@ -111,3 +114,10 @@ def test_where_others_reach_what_listens(bound: tuple[str, ...], version: int, e
 def test_a_machine_without_an_address_is_reached_nowhere() -> None:
     assert reach(("127.0.0.1",), (), 4) is None
     assert reach(("10.0.0.5",), (), 4) == Reach("10.0.0.5", inner=False)
+
+
+def test_dns_does_not_ask_itself_where_resolv_conf_names_its_service() -> None:
+    other, elsewhere = Server("192.0.2.53", 53), Server("192.0.2.1", 5353)
+    ours = (Server("10.96.0.10", 53), Server("192.0.2.1", 53))
+    settings = Settings(inner=("192.0.2.1",), upstream=(other, *ours, elsewhere))
+    assert without_service(settings, "10.96.0.10").upstream == (other, elsewhere)

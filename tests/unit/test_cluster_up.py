@@ -93,6 +93,8 @@ def test_what_cannot_work_is_said_in_one_line(tmp_path: Path) -> None:
     (data / "store.db").write_bytes(b"nonsense" * 1000)
     said = vipwire("up", *ALONE, "--data-dir", str(data), "--secure-port", "0")
     assert f"Error: {data}/store.db: not a database; restore a backup" in said.stderr
+    said = vipwire("up", "--no-proxy", "--dns-upstream", "nowhere", "--data-dir", str(data))
+    assert said.stderr == "Error: --dns-upstream: 'nowhere' is not an IP address\n"
     said = vipwire("up", *ALONE, "--data-dir", os.devnull)
     assert said.returncode == 1
     assert "Traceback" not in said.stderr

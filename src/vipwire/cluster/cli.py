@@ -60,6 +60,12 @@ def _told_plainly() -> Iterator[None]:
 @click.option(
     "--dns-port", type=click.IntRange(0, 65535), default=53, show_default=True, help="UDP and TCP; 0 is any."
 )
+@click.option(
+    "--dns-upstream",
+    "upstream",
+    multiple=True,
+    help="Server for other names, IP or IP:port; may be given again. Those of /etc/resolv.conf if not given.",
+)
 @click.option("--cluster-domain", default="cluster.local", show_default=True, help="The zone of the Services' names.")
 @click.option(
     "--load-balancer-range",

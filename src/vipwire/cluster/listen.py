@@ -17,7 +17,7 @@ from vipwire.cluster.access import Access, load_tokens, write_kubeconfigs
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.server import ApiServer
 from vipwire.cluster.ca import Authority
-from vipwire.cluster.controllers.own_services import OwnServices, api_service, dns_service
+from vipwire.cluster.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
 from vipwire.cluster.reach import Reach, inner_socket, reach
 from vipwire.cluster.store.record import CompactedError
 from vipwire.dns.feed import StoreFeed
@@ -57,7 +57,7 @@ class Served:
 async def serve_api(place: Place, registry: Registry, services: OwnServices, now: datetime) -> Served:
     """Open the API server, and have Service `kubernetes` lead to it. Raise ConfigError."""
     authority = Authority(place.folder / "pki", now)
-    tls = authority.server_context(authority.server(_names(place, services.address(1))))
+    tls = authority.server_context(authority.server(_names(place, services.address(API_NUMBER))))
     server = ApiServer(registry, Access(load_tokens(place.folder / "tokens.csv")).identify)
     try:
         runner, port = await server.listen(place.address, place.port, tls)
@@ -75,16 +75,23 @@ async def serve_api(place: Place, registry: Registry, services: OwnServices, now
 async def serve_names(settings: DnsSettings, registry: Registry, services: OwnServices, place: Place) -> None:
     """Answer DNS until cancelled, and have Service `kube-dns` lead to it. Raise UnsupportedError."""
     found = reach(settings.addresses, place.own, services.version)
-    if found is not None and found.inner:
-        settings = dataclasses.replace(settings, inner=(found.address,))
+    inner = (found.address,) if found is not None and found.inner else ()
+    settings = without_service(dataclasses.replace(settings, inner=inner), services.address(DNS_NUMBER))
     listening: asyncio.Future[tuple[int, tuple[str, ...]]] = asyncio.get_running_loop().create_future()
     feed = StoreFeed(registry.store, CompactedError)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(serve_dns(settings, feed.run, lambda *opened: listening.set_result(opened)))
         port, addresses = await listening
-        if found is not None and found.inner and found.address not in addresses:
+        if not set(inner) <= set(addresses):
             found = None
         await services.add(dns_service(_listed(found), port, place.node))
+
+
+def without_service(settings: DnsSettings, service: str) -> DnsSettings:
+    """Leave out servers upstream that lead here, as people's resolv.conf does: questions would come back."""
+    ours = {(service, 53), *((address, settings.port) for address in settings.inner)}
+    others = tuple(server for server in settings.upstream if (server.host, server.port) not in ours)
+    return dataclasses.replace(settings, upstream=others)
 
 
 def _listed(found: Reach | None) -> tuple[str, ...]:

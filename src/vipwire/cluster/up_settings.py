@@ -13,7 +13,14 @@ from vipwire.cluster.controllers.ranges import Network, Range, port_range
 from vipwire.cluster.controllers.wiring import Ranges
 from vipwire.cluster.up import Setting
 from vipwire.dns.settings import Settings as DnsSettings
-from vipwire.dns.settings import check_address, check_domain, read_resolv_conf, without_ourselves
+from vipwire.dns.settings import (
+    check_address,
+    check_domain,
+    parse_server,
+    read_resolv_conf,
+    without_ourselves,
+)
+from vipwire.dns.upstream import Server
 from vipwire.errors import ConfigError
 
 _RESOLV_CONF: Final = Path("/etc/resolv.conf")
@@ -73,8 +80,12 @@ def _dns(flags: Mapping[str, Any]) -> DnsSettings:
         addresses=(check_address(flags["dns_address"], "--dns-address"),),
         port=flags["dns_port"],
     )
+    servers = tuple(dict.fromkeys(parse_server(text, "--dns-upstream") for text in flags["upstream"]))
+    return dataclasses.replace(settings, upstream=without_ourselves(settings, servers or _machines_servers()))
+
+
+def _machines_servers() -> tuple[Server, ...]:
     try:
-        servers = read_resolv_conf(_RESOLV_CONF.read_text(encoding="utf-8"), str(_RESOLV_CONF))
+        return read_resolv_conf(_RESOLV_CONF.read_text(encoding="utf-8"), str(_RESOLV_CONF))
     except (OSError, UnicodeDecodeError):  # there need be none: then names outside are refused
-        servers = ()
-    return dataclasses.replace(settings, upstream=without_ourselves(settings, servers))
+        return ()

@@ -37,19 +37,23 @@ class ServiceCidrs:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._feed = Feed(registry.store, (SERVICE_CIDRS, IP_ADDRESSES))
+        self._cidrs = Feed(registry.store, (SERVICE_CIDRS,))
+        self._all = Feed(registry.store, (SERVICE_CIDRS, IP_ADDRESSES))
+        self._held = False
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until cancelled. Addresses come and go often, and matter only while a ServiceCIDR waits for them."""
         while True:
             await self.step()
-            await self._feed.wait()
+            await (self._all if self._held else self._cidrs).wait()
 
     async def step(self) -> None:
-        """Look at every ServiceCIDR; there are few. Addresses are looked at only where one is to go."""
-        self._feed.look()
+        """Look at every ServiceCIDR; there are few."""
+        self._cidrs.look()
+        self._all.look()
         values = [decoded(record) for record in self._registry.store.scan(SERVICE_CIDRS.id)]
         stay = [network for value in values if not _is_going(value) for network in networks_of(value)]
+        self._held = any(map(_is_going, values))
         for value in values:
             with contextlib.suppress(ApiError):  # somebody else has changed it: there will be another look
                 await self._settle(value, stay)

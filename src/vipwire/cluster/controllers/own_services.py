@@ -28,7 +28,9 @@ from vipwire.cluster.controllers.wiring import FIRST_CIDR
 
 MANAGER: Final = "vipwire"
 API_SERVICE: Final = ("default", "kubernetes")
+API_NUMBER: Final = 1
 DNS_SERVICE: Final = ("kube-system", "kube-dns")
+DNS_NUMBER: Final = 10
 _LABEL: Final = "app.kubernetes.io/managed-by"
 _OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
 
@@ -58,14 +60,14 @@ class OwnService:
 def api_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
     """Describe Service `kubernetes`."""
     labels = (("component", "apiserver"), ("provider", "kubernetes"))
-    return OwnService(API_SERVICE, 1, labels, (OwnPort("https", "TCP", 443, port),), addresses, node)
+    return OwnService(API_SERVICE, API_NUMBER, labels, (OwnPort("https", "TCP", 443, port),), addresses, node)
 
 
 def dns_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
     """Describe Service `kube-dns`, under the name and labels that tools look for."""
     labels = (("k8s-app", "kube-dns"), ("kubernetes.io/cluster-service", "true"), ("kubernetes.io/name", "CoreDNS"))
     ports = (OwnPort("dns", "UDP", 53, port), OwnPort("dns-tcp", "TCP", 53, port))
-    return OwnService(DNS_SERVICE, 10, labels, ports, addresses, node)
+    return OwnService(DNS_SERVICE, DNS_NUMBER, labels, ports, addresses, node)
 
 
 class OwnServices:
