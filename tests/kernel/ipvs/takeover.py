@@ -13,6 +13,7 @@ import pytest
 from tests.conformance.mode_ipvs import IPVS
 from tests.conformance.proxy import Proxy, until
 from tests.conformance.services import LabService
+from tests.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 
 from vipwire.lab import manifests
 from vipwire.lab.cluster import Lab
@@ -185,7 +186,7 @@ def servers(lab: Lab) -> set[str]:
     return set(lab.run(NODE, ["ipvsadm", "-Sn"]).stdout.splitlines())
 
 
-def check_open_connections(proxy: Proxy, flags: list[str]) -> None:
+def check_counts(proxy: Proxy, flags: list[str]) -> None:
     """Find on the page of metrics what endpoints have open, and that `vipwire status` says so."""
     pattern = re.compile(r'^vipwire_endpoint_open_connections\{.*state="active"\} (\S+)$', re.MULTILINE)
 
@@ -210,30 +211,21 @@ def test_what_kube_proxy_has_left_is_taken_over_and_no_connection_is_lost(lab: L
     proxy = Proxy(IPVS[0], lab, NODE, tmp_path, flags, checks="60s")
     left_by_kube_proxy(lab)
     before = servers(lab)
-    targets = [(host, WEB.at(kind, family, port)) for family in Family for host, kind, port in (*CLIENTS, DATAGRAMS)]
     with contextlib.ExitStack() as stack:
         open_ones = [
             stack.enter_context(lab.connect(host, at.address, at.port, timeout=10.0))
-            for host, at in targets
-            if at.protocol is Protocol.TCP
+            for host, kind, port in CLIENTS
+            for at in (WEB.at(kind, family, port) for family in Family)
         ]
-        streams = [
-            stack.enter_context(lab.continuous(host, at.address, at.port, at.protocol, timeout=10.0, interval=0.3))
-            for host, at in targets
-        ]
-        for stream in streams:
-            stream.wait_for(ENOUGH)
+        streams = stack.enter_context(traffic(lab, WEB, (*CLIENTS, DATAGRAMS), timeout=10.0, interval=0.3))
+        pass_some(streams, ENOUGH)
         proxy.start()
         stack.callback(proxy.end)
         proxy.said(0, "nothing of other modes is left")
-        for stream in streams:
-            stream.wait_for(ENOUGH)
-        check_open_connections(proxy, flags)
-        for each in open_ones:
-            assert each.exchange(b"still here") == b"still here"
-    for stream in streams:
-        assert not stream.report.failures, stream.report
-        assert set(stream.report.pods) == {pod.name for pod in PODS}
+        pass_some(streams, ENOUGH)
+        check_counts(proxy, flags)
+        check_open(open_ones)
+    check_nothing_lost(streams, PODS)
     assert {line for line in before - servers(lab) if "-A" in line} == {
         f"-A -t {STALE[Family.IPV4]}:80 -s rr",
         f"-A -t [{STALE[Family.IPV6]}]:80 -s rr",
