@@ -14,11 +14,12 @@ Where Pods cannot be told from other clients nobody counts as one, and a Cluster
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
-from vipwire.model.net import Address, Family, Prefix, Protocol, family_of
+from vipwire.model.net import Address, Family, Protocol, family_of
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.plan.annotations import NOTHING, Wishes, wishes
 from vipwire.plan.node import NodePlan
@@ -39,6 +40,7 @@ from vipwire.plan.plan import (
     ServicePlan,
 )
 from vipwire.plan.ranges import PortRange, ranges
+from vipwire.plan.sources import allowed_sources
 from vipwire.plan.spread import EVENLY, Spread
 from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
 
@@ -52,64 +54,79 @@ class _Policies(NamedTuple):
     short_circuit: Forward | None
 
 
+@dataclass(slots=True)
+class _Share:
+    """What a Service gets of all that it asks for, and who has the rest."""
+
+    holder: Holder
+    frontends: dict[FrontendKey, Frontend] = field(default_factory=dict)
+    ranges: dict[RangeKey, RangeFrontend] = field(default_factory=dict)
+    lost: dict[FrontendKey | RangeKey, ObjectName] = field(default_factory=dict)
+
+    def take(self, frontend: Frontend) -> None:
+        """Take a frontend, unless another Service holds it."""
+        key = frontend.key
+        if (winner := self.holder(key)) is not None:
+            self.lost[key] = winner
+        elif key not in self.frontends or _stricter(frontend, self.frontends[key]):
+            self.frontends[key] = frontend
+
+    def take_range(self, key: RangeKey, frontend: Frontend) -> None:
+        """Take a range of ports that is served as a frontend is, unless another Service holds it."""
+        if (winner := self.holder(key)) is not None:
+            self.lost[key] = winner
+        elif key not in self.ranges or _stricter(frontend, self.ranges[key].frontend):
+            self.ranges[key] = RangeFrontend(key, frontend)
+
+
 def plan_service(
     node: NodePlan, service: Service, slices: Sequence[EndpointSlice], holder: Holder = lambda _: None
 ) -> ServicePlan:
     """Plan one Service for one family. `holder` names the Service that keeps a frontend from this one."""
-    frontends: dict[FrontendKey, Frontend] = {}
-    lost: dict[FrontendKey | RangeKey, ObjectName] = {}
-    ranged: list[RangeFrontend] = []
+    share = _Share(holder)
     ready_local: set[Address] = set()
     asked = wishes(service)
     wide = ranges(service, asked, served=node.port_ranges)
     for port in service.ports:
-        name = service.port_name(port)
-        found = candidates(name, node.family, slices, node.name)
+        found = candidates(service.port_name(port), node.family, slices, node.name)
         endpoints = categorize(not_drained(found, asked, node, service.name), node)
         ready_local |= endpoints.ready_local
         policies = _policies(node, service, endpoints, asked)
         serving = _serving(found) if port.protocol is Protocol.UDP else frozenset()
-        for kind, key in _keys(node, service, port):
-            internal = kind is FrontendKind.CLUSTER_IP
-            frontend = Frontend(
-                name,
-                kind,
-                key,
-                policies.internal if internal else policies.external,
-                None if internal else policies.short_circuit,
-                _allowed(node, service, key.address, kind, asked),
-                serving,
-            )
-            if (range_key := _range_key(key, wide.of.get(port))) is not None:
-                if (winner := holder(range_key)) is not None:
-                    lost[range_key] = winner
-                else:
-                    ranged.append(RangeFrontend(range_key, frontend))
-            if (winner := holder(key)) is not None:
-                lost[key] = winner
-            elif key not in frontends or _stricter(frontend, frontends[key]):
-                frontends[key] = frontend
+        for frontend in _frontends(node, service, port, asked, policies, serving):
+            if (range_key := _range_key(frontend.key, wide.of.get(port))) is not None:
+                share.take_range(range_key, frontend)
+            share.take(frontend)
     return ServicePlan(
         service.name,
-        tuple(frontends.values()),
+        tuple(share.frontends.values()),
         of_family(node.family, service.cluster_ips),
         HealthCheck(service.health_check_node_port, len(ready_local)) if service.health_check_node_port else None,
-        tuple(lost.items()),
-        _serving_node_ports(node, frontends),
-        tuple(address for address in node.addresses if any(key.address == address for key in frontends)),
+        tuple(share.lost.items()),
+        _serving_node_ports(node, share.frontends),
+        tuple(address for address in node.addresses if any(key.address == address for key in share.frontends)),
         service.annotations,
         asked.problems + wide.problems,
-        _strict_ranges(ranged),
+        tuple(share.ranges.values()),
     )
 
 
-def _strict_ranges(ranged: Iterable[RangeFrontend]) -> tuple[RangeFrontend, ...]:
-    """Leave one of an address that stands twice in a Service, as for single ports."""
-    found: dict[RangeKey, RangeFrontend] = {}
-    for each in ranged:
-        if each.key not in found or _stricter(each.frontend, found[each.key].frontend):
-            found[each.key] = each
-    return tuple(found.values())
+def _frontends(
+    node: NodePlan,
+    service: Service,
+    port: ServicePort,
+    asked: Wishes,
+    policies: _Policies,
+    serving: frozenset[tuple[Address, int]],
+) -> Iterator[Frontend]:
+    """Make every frontend that a port asks for, whoever gets it."""
+    name = service.port_name(port)
+    for kind, key in _keys(node, service, port):
+        allowed = allowed_sources(node, service, key.address, kind, asked)
+        if kind is FrontendKind.CLUSTER_IP:
+            yield Frontend(name, kind, key, policies.internal, None, allowed, serving)
+        else:
+            yield Frontend(name, kind, key, policies.external, policies.short_circuit, allowed, serving)
 
 
 def _range_key(key: FrontendKey, ports: PortRange | None) -> RangeKey | None:
@@ -211,37 +228,6 @@ def _policies(node: NodePlan, service: Service, endpoints: Endpoints, asked: Wis
     if endpoints.local:
         external = forward(endpoints.local, Masquerade.NEVER, TrafficPolicy.LOCAL)
     return _Policies(internal, external, forward(endpoints.cluster, Masquerade.UNLESS_POD))
-
-
-def _allowed(
-    node: NodePlan, service: Service, vip: Address | None, kind: FrontendKind, asked: Wishes
-) -> tuple[Prefix, ...] | None:
-    """Compute the sources that a load balancer IP accepts, and node ports where an annotation says so; None for all.
-
-    If the node itself is allowed then so is the VIP as a source: a load balancer may send from it.
-    """
-    given: tuple[Prefix, ...] = ()
-    if kind is FrontendKind.LOAD_BALANCER:
-        given = service.source_ranges
-    elif kind is FrontendKind.NODE_PORT:
-        given = asked.node_port_sources
-    if not given:
-        return None
-    ranges = [prefix for prefix in given if prefix.family is node.family]
-    if not ranges or any(prefix.length == 0 for prefix in ranges):
-        return None
-    if node.address is not None and vip is not None and any(node.address in prefix for prefix in ranges):
-        ranges.append(Prefix.host(vip))
-    return _collapsed(ranges)
-
-
-def _collapsed(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
-    """Leave out prefixes that lie in another: two prefixes nest or are disjoint, and the kernel refuses overlaps."""
-    kept: list[Prefix] = []
-    for prefix in sorted(set(prefixes)):
-        if not (kept and prefix.network in kept[-1]):
-            kept.append(prefix)
-    return tuple(kept)
 
 
 def _serving(found: Iterable[Candidate]) -> frozenset[tuple[Address, int]]:
