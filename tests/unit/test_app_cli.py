@@ -120,6 +120,11 @@ def test_an_unknown_flag_is_one_line_and_the_exit_code_is_1(runner: CliRunner) -
     assert (result.exit_code, result.stderr) == (1, "error: unknown flag: --proxymode (did you mean --proxy-mode?)\n")
 
 
+def test_an_unknown_command_says_which_is_near(runner: CliRunner) -> None:
+    assert "No such command 'statsu'. Did you mean 'status'?" in runner.invoke(main, ["statsu"]).stderr
+    assert runner.invoke(main, ["xyzzy"]).stderr.endswith("No such command 'xyzzy'.\n")
+
+
 def test_an_error_while_running_is_one_line_and_no_traceback(runner: CliRunner, wiring: Wiring) -> None:
     wiring.error = UnsupportedError("this kernel has no nftables")
     result = runner.invoke(main, ["proxy", "--nodeport-addresses=primary"])

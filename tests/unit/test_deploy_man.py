@@ -40,6 +40,12 @@ def test_every_command_has_a_page_that_names_it(pages: dict[tuple[str, ...], str
         assert f".SH NAME\n{title} - " in plain(page)
 
 
+def test_examples_stand_in_lines_of_their_own(pages: dict[tuple[str, ...], str]) -> None:
+    page = plain(pages["explain",])
+    assert "\n.nf\nvipwire explain --from 10.244.1.5 10.96.0.10:80\n" in page
+    assert "\nvipwire explain default/dns:53/udp --flow\n.fi\n" in page
+
+
 def test_the_page_of_the_proxy_has_every_flag_with_its_meaning(pages: dict[tuple[str, ...], str]) -> None:
     page = plain(pages["proxy",])
     for flag in FLAGS.values():

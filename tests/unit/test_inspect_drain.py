@@ -103,7 +103,7 @@ def test_an_explanation_names_it(made: Config, situation: Situation) -> None:
     assert [each["address"] for each in document["endpoints"]] == [TWO]
     why = "drained on this node by `vipwire drain`"
     assert document["drained"] == [{"address": ONE, "port": 8080, "why": why}]
-    assert f"{ONE}:8080 is there and gets no new connection: {why}" in document["why"]
+    assert f"{ONE}:8080 is there, but gets no new connection ({why})" in document["why"]
 
 
 def test_who_would_have_nobody_left_is_named_once_for_each_frontend(made: Config, situation: Situation) -> None:

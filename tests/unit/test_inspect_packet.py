@@ -80,3 +80,5 @@ def test_services_are_found_by_name_by_namespace_and_all(situation: Situation) -
     assert names("kube-system/") == ["kube-system/away"]
     with pytest.raises(ConfigError, match="near it: default/web"):
         names("defaul/web")
+    with pytest.raises(ConfigError, match=r"there is default/empty, default/web, default/wrong, kube-system/away$"):
+        names("xyzzy")

@@ -146,10 +146,13 @@ def _list(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    for index, paragraph in enumerate(re.split(r"\n\s*\n", text.replace("\b", "").strip())):
+    for index, paragraph in enumerate(re.split(r"\n\s*\n", text.strip(" \n"))):
         if index:
             yield ".PP"
-        yield _text(" ".join(paragraph.split()))
+        if paragraph.startswith("\b"):  # click's mark of lines that stay as they are
+            yield from (".nf", *map(_text, paragraph.strip("\b\n").splitlines()), ".fi")
+        else:
+            yield _text(paragraph)
 
 
 def _title(path: tuple[str, ...]) -> str:

@@ -273,7 +273,7 @@ def reasons(explanation: Explanation) -> Iterable[str]:
 
 def _drained_words(found: Sequence[Left]) -> Iterable[str]:
     for left in found[:_MANY]:
-        yield f"{left.target} is there and gets no new connection: {left.why}"
+        yield f"{left.target} is there, but gets no new connection ({left.why})"
     if len(found) > _MANY:
         yield f"{len(found) - _MANY} more endpoints are drained"
 

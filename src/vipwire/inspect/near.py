@@ -22,19 +22,20 @@ def find_services(services: Mapping[ObjectName, Service], text: str) -> list[Ser
     if place.endswith("/"):
         found = [services[name] for name in sorted(services) if name.namespace == place[:-1]]
     if not found:
-        raise ConfigError(f"there is no Service {place!r}{meant(place, _names(services))}")
+        known = sorted(services)
+        raise ConfigError(
+            f"there is no Service {place!r}{meant(place, map(str, known), (each.name for each in known))}"
+        )
     return found
 
 
-def _names(services: Iterable[ObjectName]) -> list[str]:
-    known = sorted(services)
-    return [*(str(name) for name in known), *(name.name for name in known)]
+def meant(text: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
+    """Say what is near to a text: "; near it: a, b", or what there is at all if that is little.
 
-
-def meant(text: str, known: Iterable[str]) -> str:
-    """Say what is near to a text: "; near it: a, b", or what there is at all if that is little."""
+    `others` are other words for the same things.
+    """
     options = list(dict.fromkeys(known))
-    close = difflib.get_close_matches(text, options, _MANY, 0.6)
+    close = difflib.get_close_matches(text, [*options, *dict.fromkeys(others)], _MANY, 0.6)
     if close:
         return f"; near it: {', '.join(close)}"
     if not options:

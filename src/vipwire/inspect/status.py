@@ -207,7 +207,8 @@ def _details(document: Document) -> Iterator[RenderableType]:
             else:
                 yield Text("none: no EndpointSlice has an endpoint for this port")
         if check := service.get("healthCheckNodePort"):
-            yield Text(f"\nhealth check on node port {check['port']}: {check['localEndpoints']} endpoints here")
+            here = f"{check['localEndpoints']} endpoint{'s' * (check['localEndpoints'] != 1)} here"
+            yield Text(f"\nhealth check on node port {check['port']}: {here}")
 
 
 def _given(usage: dict[str, Any]) -> str:
