@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +15,7 @@ import aiohttp
 import yaml
 from tests.ingress.site import backend, endpoint, endpoint_slice, free_port, ingress, rule, service
 from tests.unit.cluster_process import CLIENTS, Kubectl, up
+from tests.unit.deployed import DEPLOY
 
 COMMAND = (sys.executable, "-m", "vipwire.cli", "ingress")
 POD_TEXT = "from a pod"
@@ -211,6 +213,7 @@ def test_with_an_api_server_status_and_events_are_written(tmp_path: Path) -> Non
     redirect = {"vipwire.io/force-ssl-redirect": "true"}  # an answer without a Pod
     made = (
         service("web"),
+        service("edge", externalIPs=["192.0.2.1"]),
         ingress("web", rule("a.example.com", "/"), annotations=redirect),
         ingress("bad", rule("a.example.com", "/z"), rule("b.example.com", "/", service="none")),
         ingress("theirs", defaultBackend=backend("web"), ingressClassName="nginx"),
@@ -218,8 +221,7 @@ def test_with_an_api_server_status_and_events_are_written(tmp_path: Path) -> Non
 
     async def scenario(kubectl: Kubectl, config: Path) -> None:
         async with asyncio.timeout(150), daemon(tmp_path) as here:
-            publish = ("--publish-address", "192.0.2.1", "--publish-address", "edge.example.com")
-            await here.start("--kubeconfig", str(config), *publish)
+            await here.start("--kubeconfig", str(config), "--publish-service", "default/edge")
             await here.until_code("a.example.com", 308)
             await here.until_code("b.example.com", 503)
 
@@ -227,7 +229,10 @@ def test_with_an_api_server_status_and_events_are_written(tmp_path: Path) -> Non
                 return await asyncio.to_thread(kubectl, *command)
 
             async def status_is_there() -> bool:
-                return "edge.example.com" in await told("get", "ingress", "web")
+                return "192.0.2.1" in await told("get", "ingress", "web")
+
+            async def status_follows() -> bool:
+                return "192.0.2.7" in await told("get", "ingress", "web")
 
             async def events_are_there() -> bool:
                 events = await told("get", "events", "-o", "wide")
@@ -235,8 +240,10 @@ def test_with_an_api_server_status_and_events_are_written(tmp_path: Path) -> Non
 
             await here.until(status_is_there)
             await here.until(events_are_there)
-            assert "192.0.2.1" in await told("get", "ingress", "web")
             assert "192.0.2.1" not in await told("get", "ingress", "theirs")
+            assert socket.gethostname() in await told("get", "lease", "vipwire-ingress", "-n", "kube-system")
+            await told("patch", "service", "edge", "-p", '{"spec": {"externalIPs": ["192.0.2.7"]}}')
+            await here.until(status_follows)
             await told("delete", "ingress", "bad")
             await here.until_code("b.example.com", 404)
 
@@ -244,6 +251,11 @@ def test_with_an_api_server_status_and_events_are_written(tmp_path: Path) -> Non
         config = tmp_path / "cluster" / "admin.kubeconfig"
         kubectl = Kubectl(CLIENTS[0], config, tmp_path)
         kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(made))
+        known = kubectl("api-resources", "--no-headers", "-o", "name")
+        deployed = yaml.safe_load_all(kubectl("kustomize", str(DEPLOY / "ingress")))
+        taken = [each for each in deployed if each["kind"].lower() in known]
+        kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(taken))
+        assert "IngressClass" in {each["kind"] for each in taken}
         asyncio.run(scenario(kubectl, config))
 
 
@@ -269,6 +281,8 @@ def test_bad_flags_are_told_of(tmp_path: Path) -> None:
         (("--manifests", str(tmp_path / "none")), "none does not exist"),
         (("--manifests", str(tmp_path), "--haproxy", "no-such-haproxy"), "no-such-haproxy is not installed"),
         (("--manifests", str(tmp_path), "--cookie-key", "a b\n"), "--cookie-key"),
+        (("--manifests", str(tmp_path), "--lease", "x"), "--lease: 'x' is no NAMESPACE/NAME"),
+        (("--publish-service", "a/b", "--publish-address", "192.0.2.1"), "only one of them"),
         (("--manifests", str(tmp_path), "--default-certificate", "/dev/null"), "--default-certificate /dev/null"),
     ):
         command = (*COMMAND, "--run-dir", str(tmp_path / "run"), *flags)

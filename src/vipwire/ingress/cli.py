@@ -45,6 +45,15 @@ def _flags(command: Any) -> Any:
 @_flags
 @click.option("--haproxy", default="haproxy", show_default=True, help="The program.")
 @click.option("--publish-address", multiple=True, help="Address or name for status.loadBalancer; may be repeated.")
+@click.option(
+    "--publish-service", default="", help="NAMESPACE/NAME of a Service whose addresses are written instead."
+)
+@click.option(
+    "--lease",
+    default="kube-system/vipwire-ingress",
+    show_default=True,
+    help="NAMESPACE/NAME of the Lease whose holder writes the status; empty: every replica does.",
+)
 @click.option("--metrics-bind-address", default="127.0.0.1:10254", show_default=True, help="Metrics and /healthz.")
 @click.option("--reload-pause", default=1.0, show_default=True, help="Least seconds between two reloads.")
 @click.option("--grace", default=30.0, show_default=True, help="Seconds that connections have when it ends.")
@@ -65,7 +74,7 @@ def ingress(context: click.Context, /, **given: Any) -> None:
 
     log.configure(Logging(verbosity=given["verbosity"]))
     try:
-        status = run_ingress(_options(given))
+        status = run_ingress(options_of(given))
     except VipwireError as error:
         raise click.ClickException(str(error)) from error
     sys.exit(status)
@@ -84,7 +93,7 @@ def render(output_dir: Path | None, **given: Any) -> None:
     try:
         folder = (output_dir or given["run_dir"]).absolute()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files, problems = asyncio.run(render_once(_options({**given, "run_dir": folder})))
+        files, problems = asyncio.run(render_once(options_of({**given, "run_dir": folder})))
     except VipwireError as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
@@ -100,7 +109,8 @@ def render(output_dir: Path | None, **given: Any) -> None:
         target.write_text(content, encoding="ascii")
 
 
-def _options(given: dict[str, Any]) -> Any:
+def options_of(given: dict[str, Any]) -> Any:
+    """Make the `Options` of what was given on the command line; raise ConfigError for what cannot be."""
     from vipwire.ingress.haproxy.layout import Layout  # noqa: PLC0415  # not for --help
     from vipwire.ingress.haproxy.words import plain  # noqa: PLC0415
     from vipwire.ingress.plan.planner import Setting  # noqa: PLC0415
@@ -111,6 +121,8 @@ def _options(given: dict[str, Any]) -> Any:
         if given[flag]:
             _checked(flag, plain, given[flag])
     _checked("run_dir", plain, str(folder))
+    if given.get("publish_service") and given.get("publish_address"):
+        raise ConfigError("--publish-service and --publish-address: only one of them can be written")
     layout = Layout(
         str(folder),
         f"{folder}/haproxy.sock",
@@ -139,7 +151,21 @@ def _options(given: dict[str, Any]) -> Any:
         given.get("reload_pause", 1.0),
         given.get("grace", 0.0),
         given.get("leave_running", False),
+        _object_name("--publish-service", given.get("publish_service", "")),
+        _object_name("--lease", given.get("lease", "")),
     )
+
+
+def _object_name(flag: str, text: str) -> Any:
+    from vipwire.kube.finding import is_label  # noqa: PLC0415  # not for --help
+    from vipwire.model.names import ObjectName  # noqa: PLC0415
+
+    if not text:
+        return None
+    namespace, _, name = text.partition("/")
+    if not is_label(namespace) or not is_label(name):
+        raise ConfigError(f"{flag}: {text!r} is no NAMESPACE/NAME, such as kube-system/vipwire-ingress")
+    return ObjectName(namespace, name)
 
 
 def _checked(flag: str, check: Any, text: str) -> None:

@@ -5,10 +5,12 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import generate_latest
@@ -25,6 +27,7 @@ from vipwire.ingress.run.control import ControlError, ask
 from vipwire.ingress.run.controller import Controller, Done
 from vipwire.ingress.run.default_certificate import default_certificate
 from vipwire.ingress.run.desired import Desired
+from vipwire.ingress.run.election import LeaseKeeper
 from vipwire.ingress.run.process import Haproxy
 from vipwire.ingress.run.statistics import Statistics
 from vipwire.ingress.run.status import StatusWriter
@@ -34,6 +37,7 @@ from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.kube.access import Access, load_access
 from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifest import ManifestSource
+from vipwire.model.names import ObjectName
 from vipwire.serve.server import BindPolicy, HttpServer
 
 _LIST_SECONDS = 30.0
@@ -56,6 +60,8 @@ class Options:
     pause: float = 1.0
     grace: float = 30.0
     leave_running: bool = False
+    publish_service: ObjectName | None = None
+    lease: ObjectName | None = None
 
 
 def run_ingress(options: Options) -> int:
@@ -130,6 +136,7 @@ class _Ingress:
         self._controller = Controller(self._snapshot, desired, self._haproxy, self._synced, options.pause)
         self._statistics = Statistics()
         self._teller.registry.register(self._statistics)
+        self._missed = False
 
     async def run(self) -> int:
         """Run until a signal."""
@@ -145,10 +152,8 @@ class _Ingress:
             ]
             if self._recorder:
                 running.append(tasks.create_task(self._recorder.run(), name="events"))
-            if self._access and options.addresses:
-                writer = StatusWriter(self._access, options.addresses)
-                status = writer.run(lambda: self._controller.desired.plan.admitted, lambda: self._snapshot.ingresses)
-                running.append(tasks.create_task(status, name="status"))
+            if self._access and (options.addresses or options.publish_service):
+                running += [tasks.create_task(each) for each in self._status(self._access)]
             if options.metrics:
                 server = HttpServer("metrics", self._pages(), options.metrics, BindPolicy())
                 running.append(tasks.create_task(server.run(), name="metrics"))
@@ -159,6 +164,27 @@ class _Ingress:
             await self._haproxy.stop(options.grace)
         log.info("stopped", reason=reason, haproxy="goes on" if options.leave_running else "stopped")
         return 0
+
+    def _status(self, access: Access) -> Iterator[Coroutine[Any, Any, None]]:
+        """Give what keeps the status: the election, if there is one, and the writer."""
+        keeper = None
+        if self._options.lease is not None:
+            keeper = LeaseKeeper(access, self._options.lease, f"{socket.gethostname()}_{uuid.uuid4()}")
+            yield keeper.run()
+        writer = StatusWriter(access, self._addresses, keeper.leading if keeper else lambda: True)
+        yield writer.run(lambda: self._controller.desired.plan.admitted, lambda: self._snapshot.ingresses)
+
+    def _addresses(self) -> tuple[str, ...] | None:
+        """Tell what to publish; None as long as the Service that tells is not there."""
+        if self._options.publish_service is None:
+            return self._options.addresses
+        found = self._snapshot.services.get(self._options.publish_service)
+        if found is None and self._snapshot.complete and not self._missed:
+            log.warning(
+                "--publish-service: it does not exist; no status is written", object=self._options.publish_service
+            )
+            self._missed = True
+        return found.published if found else None
 
     def _synced(self, done: Done) -> None:
         self._teller.synced(done)
@@ -184,6 +210,7 @@ class _Ingress:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._healthz)
+        app.router.add_get("/livez", self._livez)
         return app
 
     async def _metrics(self, _request: web.Request) -> web.Response:
@@ -195,6 +222,10 @@ class _Ingress:
         self._statistics.update(answer, lambda pool: slots.get(pool, ()))
         body = generate_latest(self._teller.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _livez(self, _request: web.Request) -> web.Response:
+        """Answer as long as we are able to: a start again would help neither an API server nor HAProxy."""
+        return web.Response(text="ok")
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         serving = self._controller.serving

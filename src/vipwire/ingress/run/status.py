@@ -21,8 +21,11 @@ _LATER = 30.0
 class StatusWriter:
     """Writes the addresses into the status of the Ingresses that are ours."""
 
-    def __init__(self, access: Access, addresses: Iterable[str]) -> None:
-        self._access, self._addresses = access, tuple(addresses)
+    def __init__(
+        self, access: Access, addresses: Callable[[], tuple[str, ...] | None], leading: Callable[[], bool]
+    ) -> None:
+        """`addresses` gives what is to be written, None while that is not known; `leading` whether we are to."""
+        self._access, self._addresses, self._leading = access, addresses, leading
         self._failed: dict[ObjectName, float] = {}
 
     async def run(
@@ -32,17 +35,17 @@ class StatusWriter:
         loop = asyncio.get_running_loop()
         async with Connection(self._access, "vipwire-ingress") as connection:
             while True:
-                known = ingresses()
-                for name in ours():
+                known, wanted = ingresses(), self._addresses()
+                for name in ours() if wanted is not None and self._leading() else ():
                     ingress = known.get(name)
                     waiting = self._failed.get(name, 0.0) > loop.time()
-                    if ingress is not None and not waiting and ingress.addresses != self._addresses:
-                        await self._write(connection, name, loop.time())
+                    if wanted is not None and ingress is not None and not waiting and ingress.addresses != wanted:
+                        await self._write(connection, name, wanted, loop.time())
                 await asyncio.sleep(_EVERY)
 
-    async def _write(self, connection: Connection, name: ObjectName, now: float) -> None:
+    async def _write(self, connection: Connection, name: ObjectName, wanted: tuple[str, ...], now: float) -> None:
         path = f"/apis/networking.k8s.io/v1/namespaces/{name.namespace}/ingresses/{name.name}/status"
-        payload = Payload(msgspec.json.encode(status_patch(self._addresses)), "application/merge-patch+json")
+        payload = Payload(msgspec.json.encode(status_patch(wanted)), "application/merge-patch+json")
         try:
             async with connection.request("PATCH", path, timeout=_TIMEOUT, payload=payload) as response:
                 reason = "" if response.status < 300 else f"{response.status} {await response.text()}"

@@ -55,7 +55,6 @@ def convert_ingress(source: wire.Ingress) -> tuple[Ingress | None, tuple[Problem
     default = (
         _backend(spec.default_backend, namespace, "spec.defaultBackend", found) if spec.default_backend else None
     )
-    status = source.status and source.status.load_balancer
     annotations = meta.annotations or {}
     made = Ingress(
         found.name,
@@ -66,9 +65,14 @@ def convert_ingress(source: wire.Ingress) -> tuple[Ingress | None, tuple[Problem
         MappingProxyType(dict(annotations)),
         meta.creation_timestamp or "",
         meta.uid or "",
-        tuple(each.ip or each.hostname or "" for each in (status and status.ingress) or ()),
+        _published(source.status),
     )
     return made, found.problems()
+
+
+def _published(status: wire.IngressStatus | None) -> tuple[str, ...]:
+    balancer = status and status.load_balancer
+    return tuple(each.ip or each.hostname or "" for each in (balancer and balancer.ingress) or ())
 
 
 def _rules(rules: Iterable[wire.Rule], namespace: str, found: Findings) -> Iterator[PathRule]:
@@ -148,7 +152,9 @@ def convert_service(source: wire.Service) -> tuple[Service | None, tuple[Problem
     families = [family for family in Family if family.value in (spec.ip_families or ())[:1]]
     annotations = MappingProxyType(dict(meta.annotations or {}))
     ports = tuple(_service_ports(spec.ports or (), found))
-    return Service(found.name, ports, external, families[0] if families else None, annotations), found.problems()
+    published = tuple(dict.fromkeys((*_published(source.status), *(spec.external_ips or ()))))
+    family = families[0] if families else None
+    return Service(found.name, ports, external, family, annotations, published), found.problems()
 
 
 def _service_ports(ports: Iterable[wire.ServicePort], found: Findings) -> Iterator[ServicePort]:

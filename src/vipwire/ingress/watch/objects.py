@@ -108,6 +108,8 @@ class Service:
     external: str = ""
     family: Family | None = None
     annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    published: tuple[str, ...] = ()
+    """Where it is reached from outside: what `status.loadBalancer` says, and external IPs."""
 
 
 class Usability(enum.Enum):

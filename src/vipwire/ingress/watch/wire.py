@@ -98,7 +98,7 @@ class LoadBalancer(Struct, gc=False):
 
 
 class IngressStatus(Struct, gc=False, rename="camel"):
-    """An Ingress's `status`."""
+    """An Ingress's `status`, and as far as it is read a Service's."""
 
     load_balancer: LoadBalancer | None = None
 
@@ -137,6 +137,8 @@ class ServicePort(Struct, gc=False, rename="camel"):
 class ServiceSpec(Struct, gc=False, rename="camel"):
     """A Service's `spec`."""
 
+    external_ips: tuple[str, ...] | None = field(default=None, name="externalIPs")
+
     type: str | None = None
     ports: tuple[ServicePort, ...] | None = None
     external_name: str | None = None
@@ -148,6 +150,7 @@ class Service(Struct, gc=False):
 
     metadata: Meta | None = None
     spec: ServiceSpec | None = None
+    status: IngressStatus | None = None
 
 
 class Conditions(Struct, gc=False):
