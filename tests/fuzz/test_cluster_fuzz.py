@@ -16,10 +16,12 @@ from vipwire.cluster.api.kinds.catalogue import RESOURCES
 from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.patch import json_patch, merge_patch
 from vipwire.cluster.api.protobuf import decode_body
+from vipwire.cluster.api.repeated import repeated_fields
 from vipwire.cluster.api.resource import Resource
 from vipwire.cluster.api.schema import Shape, Type
 from vipwire.cluster.api.selectors import parse_labels
 from vipwire.cluster.api.strategic import strategic_patch
+from vipwire.cluster.api.yaml_body import read_yaml
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 70000) | st.text(max_size=5) | st.floats(allow_nan=False)
 NAMES = st.sampled_from(
@@ -94,6 +96,14 @@ def test_a_selector_is_read_or_refused(text: str) -> None:
     requirements, code = tried(lambda: parse_labels(text))
     assert code in (0, 400)
     assert all(requirement.key and requirement.matches({}) in (True, False) for requirement in requirements or ())
+
+
+@given(st.text(alphabet="{}[]:, \"'&*!|>-#%ab1\t\n", max_size=40) | st.binary(max_size=40).map(repr))
+def test_any_body_is_read_or_refused(text: str) -> None:
+    for body in (text.encode(), b"{" + text.encode()):
+        _, code = tried(lambda body=body: read_yaml(body))  # type: ignore[misc]
+        assert code in (0, 400)
+        assert all(isinstance(each, str) for each in repeated_fields(body))
 
 
 @given(VALUES, VALUES)

@@ -182,6 +182,43 @@ def test_unknown_fields_are_refused_told_or_dropped_as_asked(tmp_path: Path) -> 
     play(tmp_path, scenario)
 
 
+JSON_TWICE = (
+    b'{"metadata": {"name": "web", "labels": {"a": "1", "a": "2"}}, "spec": {"ports": [{"port": 80, "port": 81}]}}'
+)
+YAML_TWICE = b"metadata: {name: web, labels: {a: '1', a: '2'}}\nspec: {ports: [{port: 80, port: 81}]}\n"
+
+
+@pytest.mark.parametrize(("body", "kind"), [(JSON_TWICE, "json"), (YAML_TWICE, "yaml")])
+def test_fields_that_stand_twice_are_refused_told_or_taken_as_asked(tmp_path: Path, body: bytes, kind: str) -> None:
+    async def scenario(here: Here) -> None:
+        headers = {"Content_Type": f"application/{kind}"}
+        code, status = await here.send("POST", f"{SERVICES}?fieldValidation=Strict", body, **headers)
+        words = 'strict decoding error: duplicate field "metadata.labels.a", duplicate field "spec.ports[0].port"'
+        assert (code, words in status["message"]) == (400, True)
+        code, made = await here.send("POST", SERVICES, body, **headers)
+        assert (code, made["metadata"]["labels"], made["spec"]["ports"][0]["port"]) == (201, {"a": "2"}, 81)
+        assert len(here.warnings) == 2
+        assert (await here.send("PUT", f"{WEB}?fieldValidation=Ignore", body, **headers))[0] == 200
+        assert here.warnings == []
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"a0: &a0 [x, x]\n" + b"".join(b"a%d: &a%d [*a%d, *a%d]\n" % (n, n, n - 1, n - 1) for n in range(1, 40)),
+        b"metadata: &a {name: web, labels: *a}\n",
+    ],
+)
+def test_yaml_whose_aliases_make_much_of_little_is_refused(tmp_path: Path, bomb: bytes) -> None:
+    async def scenario(here: Here) -> None:
+        code, status = await here.send("POST", SERVICES, bomb, Content_Type="application/yaml")
+        assert (code, status["message"].startswith("error decoding YAML: ")) == (400, True)
+
+    play(tmp_path, scenario)
+
+
 def test_names_are_made_taken_and_refused(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         made = [await here.post(PODS, pod("", metadata={"generateName": "web-"})) for _ in range(3)]

@@ -152,7 +152,7 @@ class Registry:
         if wanted["metadata"].setdefault("name", name) != name:
             raise bad_request(f"the name of the object does not match the name on the URL ({name})")
         wanted = addressed(without_nulls(wanted), resource, subresource)
-        self._report(resource, unknown_fields(resource, wanted), options)
+        _report_unknown(resource, unknown_fields(resource, wanted), options)
         writer = ssa.Writer(options.manager, "Apply", subresource, resource.api_version)
         record = self.store.head(key_of(resource, namespace, name))
         old = decoded(record) if record else {}
@@ -296,20 +296,11 @@ class Registry:
         except ApiError as error:
             what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
             raise bad_request(f"{what}: {error.message}") from None
-        self._report(resource, findings.unknown, options)
+        _report_unknown(resource, findings.unknown, options)
         if findings.causes:
             name = (value.get("metadata") or {}).get("name") or ""
             raise not_valid(resource.kind, resource.group, str(name), findings.causes)
         return decoded_value
-
-    def _report(self, resource: Resource, unknown: Sequence[str], options: Options) -> None:
-        if not unknown or options.validation == "Ignore":
-            return
-        texts = [f'unknown field "{path}"' for path in unknown]
-        if options.validation == "Strict":
-            what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
-            raise bad_request(f"{what}: strict decoding error: {', '.join(texts)}")
-        options.warnings.extend(text for text in texts if text not in options.warnings)
 
     def _check_version(self, resource: Resource, name: str, value: Object, record: Record) -> None:
         meta = value["metadata"]
@@ -332,3 +323,17 @@ class Registry:
 
     def _now(self) -> str:
         return format_time(self.clock())
+
+
+def _report_unknown(resource: Resource, unknown: Sequence[str], options: Options) -> None:
+    report_strictly(resource, [f'unknown field "{path}"' for path in unknown], options)
+
+
+def report_strictly(resource: Resource, texts: Sequence[str], options: Options) -> None:
+    """Refuse a body for what is wrong with its fields, warn of it, or say nothing, as asked. Raise ApiError 400."""
+    if not texts or options.validation == "Ignore":
+        return
+    if options.validation == "Strict":
+        what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+        raise bad_request(f"{what}: strict decoding error: {', '.join(texts)}")
+    options.warnings.extend(text for text in texts if text not in options.warnings)

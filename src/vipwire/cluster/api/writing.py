@@ -7,20 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from vipwire.cluster.api import protobuf
 from vipwire.cluster.api.errors import ApiError, bad_request, not_valid, unsupported
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.listing import list_page, parse_number
-from vipwire.cluster.api.object import encode, parse
+from vipwire.cluster.api.object import parse
 from vipwire.cluster.api.patch import json_patch, merge_patch
-from vipwire.cluster.api.registry import Options, Registry, Result
+from vipwire.cluster.api.registry import Options, Registry, Result, report_strictly
+from vipwire.cluster.api.repeated import repeated_fields
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.api.route import Route
 from vipwire.cluster.api.selectors import Selector, select
 from vipwire.cluster.api.strategic import strategic_patch
 from vipwire.cluster.api.transition import Preconditions
+from vipwire.cluster.api.yaml_body import read_yaml
 from vipwire.cluster.store.record import Record
 
 APPLY: Final = "application/apply-patch+yaml"
@@ -74,6 +75,10 @@ async def perform(registry: Registry, request: Request) -> Answer:
     if route.verb == "deletecollection":
         return await _delete_all(registry, request)
     options = _options(request)
+    if options.validation != "Ignore" and request.content != protobuf.MEDIA_TYPE:
+        report_strictly(
+            route.resource, [f'duplicate field "{path}"' for path in repeated_fields(request.body)], options
+        )
     result = await _write(registry, request, options)
     return Answer(201 if result.created else 200, result, warnings=tuple(options.warnings))
 
@@ -99,7 +104,7 @@ async def _patch(registry: Registry, request: Request, options: Options) -> Resu
             raise bad_request(
                 "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch"
             )
-        return await registry.apply(*place, _read_yaml(request.body), options, subresource=route.subresource)
+        return await registry.apply(*place, read_yaml(request.body), options, subresource=route.subresource)
     edit = _PATCHES.get(request.content)
     if edit is None:
         raise _unsupported_media(request.content)
@@ -223,27 +228,7 @@ def _read_body(request: Request) -> Any:
         return protobuf.decode_body(request.body, {kind.kind: kind.type, "DeleteOptions": META["DeleteOptions"]})
     if request.content not in _TYPES:
         raise _unsupported_media(request.content)
-    return _read_yaml(request.body) if request.content == "application/yaml" else parse(request.body)
-
-
-def _read_yaml(body: bytes) -> Any:
-    """Read YAML, of which JSON is a part; what YAML has beyond JSON, such as dates, becomes text."""
-    if body.lstrip()[:1] == b"{":
-        return parse(body)
-    try:
-        return parse(encode(yaml.load(body, Loader=_Loader)))  # noqa: S506  # a SafeLoader without dates
-    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-        raise bad_request(f"error decoding YAML: {error}") from None
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML without dates: on the wire, a time is a text."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+    return read_yaml(request.body) if request.content == "application/yaml" else parse(request.body)
 
 
 def _unsupported_media(content: str) -> ApiError:
