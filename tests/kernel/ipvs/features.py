@@ -8,7 +8,18 @@ from typing import TypeVar
 
 import pytest
 from tests.fakes.values import ip
-from tests.kernel.ipvs.proxy import EXTERNAL, FAMILIES, NODE, VIP, IpvsProxy, addresses, annotated, slices, web
+from tests.kernel.ipvs.proxy import (
+    EXTERNAL,
+    FAMILIES,
+    NODE,
+    VIP,
+    IpvsProxy,
+    addresses,
+    annotated,
+    fresh_port,
+    slices,
+    web,
+)
 
 from vipwire.backends.ipvs.servers import Change, Servers
 from vipwire.lab.cluster import Lab
@@ -51,15 +62,15 @@ def test_a_new_endpoint_is_not_flooded_by_a_scheduler_that_counts_connections(
     lab: Lab, proxy: IpvsProxy, family: Family
 ) -> None:
     """With `lc` everybody would be sent to the newcomer until it has as many connections as the others."""
-    of = web(annotations=annotated(scheduler="lc", slow_start="30s"))
+    port = fresh_port()
+    of = web(ports=(port,), annotations=annotated(scheduler="lc", slow_start="30s"))
     proxy.put(of, *slices(lab, "web", (OLD,)))
-    wait_for_quiet(lab, proxy, family)
-    held = [lab.connect("client", VIP[family], 80) for _ in range(10)]
+    held = [lab.connect("client", VIP[family], port.port) for _ in range(10)]
     try:
         proxy.put(of, *slices(lab, "web", TWO))
         new = ip(lab.address(NEW, family))
         before = active(lab, proxy, family)
-        held += [lab.connect("client", VIP[family], 80) for _ in range(4)]
+        held += [lab.connect("client", VIP[family], port.port) for _ in range(4)]
         after = active(lab, proxy, family)
         assert after[new] - before[new] <= 2, (before, after)
     finally:
@@ -109,10 +120,9 @@ def test_algorithms_by_annotation(
 )
 def test_weights_are_shares(lab: Lab, proxy: IpvsProxy, family: Family, chosen: dict[str, str]) -> None:
     """Connections that stay open: by turns, and by their number, three of four go where the weight is three."""
-    weights = f'{{"{lab.address(OLD, family)}": 3}}'
-    proxy.put(web(annotations=annotated(**chosen, weights=weights)), *slices(lab, "web", TWO))
-    wait_for_quiet(lab, proxy, family)
-    held = [lab.connect("client", VIP[family], 80) for _ in range(12)]
+    weights, port = f'{{"{lab.address(OLD, family)}": 3}}', fresh_port()
+    proxy.put(web(ports=(port,), annotations=annotated(**chosen, weights=weights)), *slices(lab, "web", TWO))
+    held = [lab.connect("client", VIP[family], port.port) for _ in range(12)]
     try:
         rows = active(lab, proxy, family)
         assert rows == {ip(lab.address(OLD, family)): 9, ip(lab.address(NEW, family)): 3}

@@ -1,6 +1,7 @@
 """A lab whose first node is served by ipvs mode in this very process: for tests inside a guest."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -205,6 +206,17 @@ def web(**fields: Any) -> Service:
     """Make the dual-stack Service `web` with a ClusterIP and port 80/TCP, unless other ports are given."""
     ports = fields.pop("ports", (TCP,))
     return Service(named("web"), ports, tuple(map(parse_address, VIP.values())), **fields)
+
+
+_PORTS = itertools.count(7000)
+
+
+def fresh_port() -> ServicePort:
+    """Make a port that no test has had: a real server that comes back has its old connections.
+
+    The kernel keeps it for the connections that linger, two minutes in TIME_WAIT, and wlc and lc count these, too.
+    """
+    return ServicePort("", Protocol.TCP, next(_PORTS))
 
 
 def annotated(**pairs: str) -> tuple[tuple[str, str], ...]:
