@@ -141,6 +141,8 @@ def test_a_table_of_another_layout_is_said_to_be_one(network: int, flags: list[s
     assert family["state"] == "of another version"
     assert "table ip vipwire" in family["reason"]
     assert vipwire("diff", *flags).stdout.startswith("# IPv4: table ip vipwire was made by another version")
+    kernel = as_json("explain", "web", "--from=203.0.113.9", *flags)["kernel"]
+    assert (kernel["agrees"], kernel["difference"]) == (None, family["reason"])
 
 
 def test_foreign_tables_and_a_second_proxy_are_found(network: int, flags: list[str]) -> None:

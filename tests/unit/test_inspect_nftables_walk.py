@@ -104,6 +104,13 @@ def test_an_emptied_chain_is_certain_and_its_rules_are_missing(objects: Objects)
     assert any(step.text == "jump services" and step.state is ObjectState.MISSING for step in way.steps)
 
 
+def test_a_chain_that_is_gone_is_named_once(objects: Objects) -> None:
+    observed = {key: value for key, value in objects.items() if key != (CHAIN, b"nat-prerouting")}
+    way = walk(Table(Family.IPV4, observed, objects), packet("10.96.0.10", 80))
+    missing = [step.object for step in way.steps if step.state is ObjectState.MISSING]
+    assert (way.end, missing) == (End.REJECTED, ["chain nat-prerouting"])
+
+
 def test_without_a_table_nothing_happens(objects: Objects) -> None:
     way = walk(Table(Family.IPV4, {}, objects), packet("10.96.0.10", 80))
     assert (way.end, [step.object for step in way.steps]) == (End.UNTOUCHED, ["table ip vipwire"])

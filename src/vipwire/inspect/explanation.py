@@ -128,7 +128,7 @@ def explain(situation: Situation, packet: Packet, source_towards: SourceTowards)
         return None
     outcome = resolve(side.plan, packet)
     walk = None
-    if side.explainer is not None and side.observed is not None:
+    if side.explainer is not None and side.observed is not None and not side.remains:
         walk = side.explainer.walk(side.observed, side.wanted, packet, situation.own_addresses)
     return Explanation(situation, side, packet, outcome, walk, source_towards)
 
@@ -137,7 +137,7 @@ def agreement(explanation: Explanation) -> tuple[bool | None, str]:
     """Compare plan and kernel: whether they agree (None if unknown), and in what they differ."""
     walk = explanation.walk
     if walk is None:
-        reason = explanation.side.obstacle or "this mode does not show a packet's way"
+        reason = explanation.side.obstacle or explanation.side.remains or "this mode does not show a packet's way"
         return None, reason
     if walk.end is End.UNKNOWN:
         return None, "somebody has changed rules on the way, and what they do now cannot be told"

@@ -79,11 +79,12 @@ class NftablesExplainer:
 def walk(table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Element] = MappingProxyType({})) -> Walk:
     """Follow a packet through a table, and again with what is remembered of its client. Pure."""
     if not table.observed:
-        missing = Step(f"table {text.table_name(table.family)}", "", "does not exist", ObjectState.MISSING)
-        return Walk(End.UNTOUCHED, (missing,))
+        absent = Step(f"table {text.table_name(table.family)}", "", "does not exist", ObjectState.MISSING)
+        return Walk(End.UNTOUCHED, (absent,))
     runs = _runs(table, packet)
     remembered = _remembered(table, packet, memory)
-    steps = (*_missing(table), *_merged(runs))
+    missing = _missing(table)
+    steps = (*missing, *(step for step in _merged(runs) if step not in missing))
     end = _end(runs)
     if any(each.uncertain for each in runs):
         end = End.UNKNOWN
