@@ -89,6 +89,18 @@ def planned(family: Family, server: int, name: str = "web", node_port: int = 300
     return plan_service(_node(family), subject, [slice_of(name, here, family=family, ports=wired)])
 
 
+def refusing(family: Family) -> ServicePlan:
+    """Plan a Service without endpoints at an address of this node and elsewhere, for some sources only."""
+    subject = Service(
+        named("refusing"),
+        (port(443, "https"),),
+        (ip(f"{VIP[family][:-1]}5"),),
+        load_balancer_ips=(ip(NODE[family]), ip(EXTERNAL[family])),
+        source_ranges=(cidr(RANGE[family]),),
+    )
+    return plan_service(_node(family), subject, [])
+
+
 def _node(family: Family) -> NodePlan:
     return node_plan(
         family,
@@ -136,11 +148,11 @@ def test_a_new_process_finds_what_the_last_one_left_and_writes_nothing(
 ) -> None:
     program = "iptables" if family is Family.IPV4 else "ip6tables"
     run(f"{program}-{variant.value} -t filter -N KUBE-IPTABLES-HINT")
-    plan = planned(family, server.getsockname()[1])
-    report = started(family, plan).sync()
+    plans, choices = (planned(family, server.getsockname()[1]), refusing(family)), Choices(localhost_node_ports=False)
+    report = started(family, *plans, choices=choices).sync()
     assert report.added > 20
     listed = rules(f"{program}-{variant.value}-save")
-    again = started(family, plan)
+    again = started(family, *plans, choices=choices)
     report = again.sync()
     assert (report.added, report.changed, report.removed) == (0, 0, 0)
     assert report.observed is not None

@@ -159,10 +159,33 @@ def test_without_endpoints_those_who_may_come_are_refused_before_the_others_are_
     assert not [words for words in rules(objects, names.PORTALS_REJECT) if "198.18.0.9" in words]
 
 
-def test_an_address_of_the_node_itself_is_not_refused_where_a_node_port_may_answer() -> None:
+def test_an_address_of_the_node_itself_is_refused_behind_the_node_ports_that_may_answer_there() -> None:
     own = (ip("192.168.0.2"),)
     objects = rendered(service(external_ips=own), addresses=own)
     assert [words for words in rules(objects, names.PORTALS_REJECT) if "192.168.0.2" in words] == []
+    (refusal,) = rules(objects, names.PORTALS_OWN_DENY)
+    assert refusal.startswith("-d 192.168.0.2/32 -p tcp ")
+    assert refusal.endswith("-j KUBE-PORTALS-REFUSE")
+    objects = rendered(service("other", "10.96.0.2", port(80, node_port=80)), LOCAL, addresses=own)
+    (kept,) = (key for key in objects if isinstance(key, Rule) and key.chain == names.PORTALS_OWN)
+    assert kept.first
+    assert kept.words == '-p tcp -m comment --comment "default/other" -m tcp --dport 80 -j RETURN'
+
+
+def test_an_address_of_the_node_that_serves_no_node_ports_is_refused_like_any_other() -> None:
+    own = (ip("192.168.0.2"),)
+    objects = rendered(service(external_ips=own), addresses=own, node_port_addresses=())
+    assert [words for words in rules(objects, names.PORTALS_REJECT) if "192.168.0.2" in words]
+    assert rules(objects, names.PORTALS_OWN_DENY) == []
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [(True, ""), (False, "! -d 127.0.0.0/8 ")])
+def test_rules_for_node_ports_leave_loopback_alone_where_it_serves_none(wanted: bool, expected: str) -> None:  # noqa: FBT001
+    objects = node_objects(node_plan(), Choices(localhost_node_ports=wanted))
+    jumps = [key.words for key in objects if isinstance(key, Rule) and "-j KUBE-NODEPORT-" in key.words]
+    jumps = [words for words in jumps if "--dst-type LOCAL" in words]
+    assert len(jumps) == 3
+    assert all(words.startswith(f"{expected}-m ") for words in jumps)
 
 
 def test_sctp_is_refused_and_says_why() -> None:

@@ -48,6 +48,8 @@ def follow(
         if not _matches(rule.words, packet, own):
             continue
         target = rule.words.rpartition("-j ")[2].split()[0]
+        if target == "RETURN":
+            return None
         verdict = _VERDICTS.get(target)
         if verdict is not None:
             return Meeting((rule,), verdict, rule)
@@ -78,4 +80,9 @@ def _matches(words: str, packet: Packet, own: frozenset[Address]) -> bool:
         "-i": lambda text: packet.interface.startswith(text[:-1]) if text.endswith("+") else packet.interface == text,
         "--dst-type": lambda _: packet.to_node or packet.destination in own,
     }
-    return all(facts[name](value) for name, value in pairwise(options) if name in facts)
+    negated = ["", *options]  # what stands before each
+    return all(
+        facts[name](value) is (before != "!")
+        for before, (name, value) in zip(negated, pairwise(options), strict=False)
+        if name in facts
+    )

@@ -29,8 +29,10 @@ PORTALS_FILTER: Final = "KUBE-PORTALS-FILTER"
 PORTALS_DROP: Final = "KUBE-PORTALS-DROP"
 PORTALS_REJECT: Final = "KUBE-PORTALS-REJECT"
 NODEPORT_FILTER: Final = "KUBE-NODEPORT-FILTER"
+PORTALS_OWN: Final = "KUBE-PORTALS-OWN"
+PORTALS_OWN_DENY: Final = "KUBE-PORTALS-OWN-DENY"
 REFUSE: Final = "KUBE-PORTALS-REFUSE"
-"""The last seven are ours; kube-proxy knew neither policies nor refusals in this mode."""
+"""The last nine are ours; kube-proxy knew neither policies nor refusals in this mode."""
 
 CHAINS: Final = {
     NAT: (
@@ -41,7 +43,16 @@ CHAINS: Final = {
         NODEPORT_HOST,
         NODEPORT_POD,
     ),
-    FILTER: (NODEPORT_NON_LOCAL, NODEPORT_FILTER, PORTALS_FILTER, PORTALS_DROP, PORTALS_REJECT, REFUSE),
+    FILTER: (
+        NODEPORT_NON_LOCAL,
+        NODEPORT_FILTER,
+        PORTALS_FILTER,
+        PORTALS_DROP,
+        PORTALS_REJECT,
+        PORTALS_OWN,
+        PORTALS_OWN_DENY,
+        REFUSE,
+    ),
 }
 """Every chain of ours."""
 

@@ -12,22 +12,23 @@ through to a front of its own instead, and the filter drops the others: a relay 
 Without rules (`--userspace-bind`) there is one front for all, and its clients count as those of this node.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from vipwire.backends.userspace import names
 from vipwire.backends.userspace.messages import Listener, Place, Share
 from vipwire.backends.userspace.names import FILTER, NAT, Front, Key, Rule, Value
+from vipwire.backends.userspace.refusing import denials, other_ports, sctp_refusal, serving
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import serves_loopback
-from vipwire.backends.userspace.words import NO_SUCH_PORT, OTHER_SOURCES, packet, sources, translate
+from vipwire.backends.userspace.words import packet, sources, translate
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import Drop, Forward, Frontend, Reject, ServicePlan
+from vipwire.plan.plan import Forward, Frontend, ServicePlan
 from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.backend import Rendered
-from vipwire.xtables.words import NEW, comment, to
+from vipwire.xtables.words import NEW
 
 ALGORITHM: Final = "vipwire.io/algorithm"
 PROXY_PROTOCOL: Final = "vipwire.io/proxy-protocol"
@@ -48,9 +49,7 @@ def render(node: NodePlan, choices: Choices, plan: ServicePlan) -> Rendered[Key,
     for frontend in plan.frontends:
         writer.frontend(frontend)
     if choices.bind is Bind.RULES:
-        for address in plan.cluster_ips:
-            note = comment(f"{plan.name} {NO_SUCH_PORT}")
-            writer.rule(FILTER, names.PORTALS_REJECT, f"{to(address)} {note} -j {names.REFUSE}")
+        writer.objects.update((rule, 1) for rule in other_ports(plan))
     return Rendered(writer.objects)
 
 
@@ -79,17 +78,24 @@ class _Writer:
         """Have a rule."""
         self.objects[Rule(table, chain, words, front)] = 1
 
+    def _add(self, rules: Iterable[Rule]) -> None:
+        self.objects.update((rule, 1) for rule in rules)
+
     def frontend(self, frontend: Frontend) -> None:
         """Write a frontend."""
-        if frontend.key.protocol is Protocol.SCTP:
-            if self._choices.bind is Bind.RULES:
-                self._refuse(frontend, "SCTP is not relayed")
-        elif self._choices.bind is not Bind.RULES:
-            self._without_rules(frontend)
-        elif frontend.key.address is None:
+        relayed = frontend.key.protocol is not Protocol.SCTP
+        if self._choices.bind is not Bind.RULES:
+            if relayed:
+                self._without_rules(frontend)
+            return
+        if not relayed:
+            self._add([sctp_refusal(frontend)])
+            return
+        if frontend.key.address is None:
             self._node_port(frontend)
         else:
             self._portal(frontend)
+        self._add(denials(self._node, self._plan, frontend))
 
     def _portal(self, frontend: Frontend) -> None:
         outside, here = self._sides(frontend)
@@ -101,7 +107,6 @@ class _Writer:
             self._lead(names.PORTALS_CONTAINER, frontend, outside)
         if (local := here or outside) is not None:
             self._lead(names.PORTALS_HOST, frontend, local)
-        self._deny(frontend, names.PORTALS_DROP, names.PORTALS_REJECT)
 
     def _node_port(self, frontend: Frontend) -> None:
         outside, here = self._sides(frontend)
@@ -120,41 +125,8 @@ class _Writer:
             self._front(outside, frontend, tuple(Place(address, port) for address in self._node_port_addresses()))
             words = packet("", None, frontend.key.protocol, port, str(frontend.port_name))
             self.rule(FILTER, names.NODEPORT_NON_LOCAL, f"{words} {NEW} -j ACCEPT")
-        self._deny(frontend, names.NODEPORT_FILTER, names.NODEPORT_FILTER)
-
-    def _deny(self, frontend: Frontend, dropping: str, rejecting: str) -> None:
-        """Write what becomes of those who were not translated, or not to be accepted."""
-        limited = frontend.allowed_sources is not None
-        match frontend.action:
-            case Reject(reason) if frontend.key.address not in self._plan.own_addresses:
-                if limited:
-                    self._refuse_some(frontend, dropping, reason.value)
-                else:
-                    self._refuse(frontend, reason.value, rejecting)
-            case Drop(reason):
-                self._turn_down(frontend, dropping, reason.value, "-j DROP")
-            case Forward() if limited:
-                self._drop_others(frontend, dropping)
-
-    def _refuse_some(self, frontend: Frontend, chain: str, why: str) -> None:
-        """Refuse those who may come, ahead of the drop of all others."""
-        key = frontend.key
-        for source in sources(frontend.allowed_sources):
-            words = packet(source, key.address, key.protocol, key.port, f"{frontend.port_name} {why}")
-            self.objects[Rule(FILTER, chain, f"{words} -j {names.REFUSE}", first=True)] = 1
-        self._drop_others(frontend, chain)
-
-    def _drop_others(self, frontend: Frontend, chain: str) -> None:
-        self._turn_down(frontend, chain, f"{OTHER_SOURCES} to the {frontend.kind.value}", "-j DROP")
-
-    def _refuse(self, frontend: Frontend, why: str, chain: str = "") -> None:
-        default = names.NODEPORT_FILTER if frontend.key.address is None else names.PORTALS_REJECT
-        self._turn_down(frontend, chain or default, why, f"-j {names.REFUSE}")
-
-    def _turn_down(self, frontend: Frontend, chain: str, why: str, verdict: str) -> None:
-        key = frontend.key
-        words = packet("", key.address, key.protocol, key.port, f"{frontend.port_name} {why}")
-        self.rule(FILTER, chain, f"{words} {verdict}")
+        if (kept := serving(frontend)) is not None:
+            self._add([kept])
 
     def _lead(self, chain: str, frontend: Frontend, side: _Side) -> None:
         """Lead packets for a frontend to a front, from those sources that may come."""

@@ -109,7 +109,8 @@ def _members(key: Chain, rules: Iterable[str], fronts: Fronts) -> Iterator[Rule]
     """Read the rules of a chain. One that should be first and is not counts as another: it is replaced."""
     at_head = True
     for words in rules:
-        first = words.startswith(("-s ", "-i ")) and target(words) in CHAINS[key.table]
+        leads = words.startswith(("-s ", "-i ")) and target(words) in CHAINS[key.table]
+        first = leads or target(words) == "RETURN"
         at_head = at_head and first
         yield _rule(key, words, fronts)._replace(first=at_head)
 

@@ -8,6 +8,8 @@
             INPUT      ▶ KUBE-NODEPORT-FILTER       node ports that refuse or drop
             INPUT, FORWARD, OUTPUT ▶ KUBE-PORTALS-FILTER ▶ KUBE-PORTALS-DROP, KUBE-PORTALS-REJECT, else drop what goes
                                      to an address of a ServiceCIDR: what is served has been translated by now
+                                     ▶ KUBE-PORTALS-OWN  addresses of this node: served node ports go back, others
+                                       ▶ KUBE-PORTALS-OWN-DENY
 
 The order of rules matters nowhere but between `first` ones and others.
 """
@@ -36,14 +38,15 @@ def node_objects(node: NodePlan, choices: Choices) -> dict[Key, Value]:
     objects: dict[Key, Value] = {
         Chain(table, chain): fixed.get(chain) for table, chains in CHAINS.items() for chain in chains
     }
-    objects.update((rule, 1) for rule in _jumps(node))
+    objects.update((rule, 1) for rule in _jumps(node, loopback=serves_loopback(node, choices)))
+    objects[Rule(FILTER, names.PORTALS_OWN, f"-j {names.PORTALS_OWN_DENY}")] = 1
     for pods in from_pod(node.pod_traffic):
         objects[Rule(NAT, names.PORTALS_CONTAINER, f"{pods} -j {names.PORTALS_POD}", first=True)] = 1
         objects[Rule(NAT, names.NODEPORT_CONTAINER, f"{pods} -j {names.NODEPORT_POD}", first=True)] = 1
     return objects
 
 
-def _jumps(node: NodePlan) -> Iterator[Rule]:
+def _jumps(node: NodePlan, *, loopback: bool) -> Iterator[Rule]:
     portals, filtering = comment(_PORTALS_NOTE), comment(_FILTER_NOTE)
     yield Rule(NAT, "PREROUTING", f"{portals} -j {names.PORTALS_CONTAINER}", first=True)
     yield Rule(NAT, "OUTPUT", f"{portals} -j {names.PORTALS_HOST}", first=True)
@@ -52,7 +55,7 @@ def _jumps(node: NodePlan) -> Iterator[Rule]:
         yield Rule(FILTER, chain, f"{NEW} {filtering} -j {names.PORTALS_FILTER}", first=True)
     ports = comment(_NODEPORT_NOTE)
     for prefix in node.node_port_addresses:
-        where = in_prefix(prefix)
+        where = in_prefix(prefix) if loopback or prefix.length else f"! -d {LOOPBACK[node.family]}"
         yield Rule(NAT, "PREROUTING", rule(where, LOCAL_DESTINATION, ports, f"-j {names.NODEPORT_CONTAINER}"))
         yield Rule(NAT, "OUTPUT", rule(where, LOCAL_DESTINATION, ports, f"-j {names.NODEPORT_HOST}"))
         yield Rule(FILTER, "INPUT", rule(where, NEW, LOCAL_DESTINATION, f"-j {names.NODEPORT_FILTER}"), first=True)
@@ -65,7 +68,8 @@ def _refuse(family: Family) -> Rules:
 
 def _portals_filter(node: NodePlan) -> Rules:
     rest = (f"{in_prefix(prefix)} {comment(NO_SUCH_SERVICE)} -j DROP" for prefix in node.service_cidrs)
-    return (f"-j {names.PORTALS_DROP}", f"-j {names.PORTALS_REJECT}", *rest)
+    own = f"{LOCAL_DESTINATION} -j {names.PORTALS_OWN}"
+    return (f"-j {names.PORTALS_DROP}", f"-j {names.PORTALS_REJECT}", own, *rest)
 
 
 def serves_loopback(node: NodePlan, choices: Choices) -> bool:
