@@ -13,7 +13,7 @@ help:
 	@echo "make bench   the benchmarks behind docs/performance.md"
 	@echo "make build   the wheel, in dist/"
 	@echo "make man     the manual pages, in build/man8/"
-	@echo "make docs    write docs/configuration.md anew, after a change of the flags"
+	@echo "make docs    write docs/configuration.md and docs/metrics.md anew, after a change of flags or metrics"
 	@echo "make clean   remove what these have made"
 
 demo:
@@ -51,6 +51,7 @@ man:
 
 docs: .venv/ready-for-test
 	@$(BIN)/python scripts/configuration.py
+	@$(BIN)/python scripts/metrics.py
 
 clean:
 	rm -rf .venv build dist .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
-from scripts import configuration
+from scripts import configuration, metrics
 
 from vipwire.app.config import ProxyMode
 from vipwire.app.flags_table import FLAGS
@@ -21,6 +21,9 @@ from vipwire.cli import main
 from vipwire.kube.document import read_manifest
 from vipwire.model.net import Address, Family, Prefix
 from vipwire.plan.node import NodePlan, PodPrefixes
+from vipwire.serve.health import ProxyHealth
+from vipwire.serve.metrics import Metrics
+from vipwire.serve.pages import ProxyInfo, health_app, metrics_app
 from vipwire.state.event import Kind
 
 ROOT = Path(__file__).parent.parent.parent
@@ -118,6 +121,19 @@ def test_limits_are_those_of_the_code() -> None:
 
 def test_the_page_of_flags_is_what_the_table_of_flags_makes() -> None:
     assert configuration.PATH.read_text() == configuration.document(), "run `make docs`"
+
+
+def test_the_page_of_metrics_is_what_the_metrics_make() -> None:
+    assert metrics.PATH.read_text() == metrics.document(), "run `make docs`"
+
+
+def test_every_page_of_a_proxy_is_described() -> None:
+    told = metrics.PATH.read_text()
+    numbers, health = Metrics("nftables"), ProxyHealth((Family.IPV4,), (), 30.0)
+    info = ProxyInfo("nftables", "", {}, {}, 0.0, profiling=True, set_verbosity=lambda _: None)
+    for app in (health_app(health, numbers, lambda: 0.0), metrics_app(numbers, info, lambda: 0.0)):
+        for resource in app.router.resources():
+            assert f"{resource.canonical}`" in told or f"{resource.canonical}?" in told
 
 
 def test_dependencies_are_those_that_are_imported_and_each_is_explained() -> None:

@@ -3,7 +3,7 @@
 Dashboards and alerts are written against kube-proxy's names, so those are not ours to change, odd ones included (a
 gauge that ends in `_total`). Metrics of one mode are only exposed in that mode, as there; all attributes always
 exist, so that nobody who counts has to ask for the mode. One `Metrics` has one registry: nothing is global.
-`series` makes them.
+`registry` makes them.
 """
 
 import platform
@@ -21,7 +21,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from vipwire.serve.series import FAMILY, SYNC_BUCKETS, Series
+from vipwire.serve.registry import FAMILY, SYNC_BUCKETS, ModeRegistry
 from vipwire.serve.service_metrics import ServiceMetrics
 
 _PROGRAMMING_BUCKETS: Final = (0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301, 30))
@@ -29,7 +29,7 @@ _REQUEST_BUCKETS: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
 _TRANSACTION_BUCKETS: Final = tuple(256 * 4**exponent for exponent in range(10))
 
 
-class Metrics(Series):
+class Metrics(ModeRegistry):
     """All metrics of one proxy in one mode (`nftables`, `iptables`, `ipvs`, `userspace`, `ebpf`).
 
     Attributes carry kube-proxy's names without the prefix `kubeproxy_` and ours without `vipwire_`.
@@ -119,7 +119,7 @@ class Metrics(Series):
         )
         self.sync_proxy_rules_nftables_cleanup_failures_total = self.counter(
             "sync_proxy_rules_nftables_cleanup_failures_total",
-            "Failed removals of what is stale",
+            "Failed removals of what is stale: none, they are part of the transaction",
             FAMILY,
             modes=nftables,
         )

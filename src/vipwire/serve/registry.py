@@ -13,7 +13,7 @@ SYNC_BUCKETS: Final = tuple(0.001 * 2**exponent for exponent in range(15))
 M = TypeVar("M", Gauge, Counter)
 
 
-class Series:
+class ModeRegistry:
     """A registry, and metrics of a mode that are in it, or in none where other modes alone expose them."""
 
     def __init__(self, mode: str) -> None:

@@ -1,0 +1,107 @@
+"""Write docs/metrics.md from the metrics themselves: `make docs`. A test holds the file to what this writes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.metrics_core import Metric
+
+from vipwire.serve.kernel_counter import KernelCounter
+from vipwire.serve.metrics import Metrics
+from vipwire.serve.service_metrics import Series
+
+PATH = Path(__file__).parent.parent / "docs" / "metrics.md"
+MODES = ("nftables", "iptables", "ipvs", "userspace")
+
+_INTRODUCTION = """\
+# What a running proxy answers
+
+Two HTTP ports, which are kube-proxy's, with its paths, codes and bodies. [configuration.md](configuration.md) has the
+flags that move them or switch them off, [deploy.md](deploy.md) probes, alerts and a dashboard.
+
+| port | path | answers |
+|---|---|---|
+| 10256 | `/healthz` | 200; 503 when a change has waited for twice the sync period, or the Node is being deleted |
+| 10256 | `/livez` | the same, whatever becomes of the Node |
+| 10256 | `/readyz` | 200 once all that there was at the start is in the kernel; kube-proxy has no such page |
+| 10249 | `/metrics`, `/metrics/slis` | the metrics below; those of the health check itself |
+| 10249 | `/proxyMode` | the mode that runs |
+| 10249 | `/configz` | the configuration that runs, as JSON |
+| 10249 | `/flagz`, `/statusz` | every flag's value; version and uptime; by feature gates of these names |
+| 10249 | `/debug/stacks`, `/debug/profile?seconds=5` | with `--profiling`: where each thread is; what takes time |
+| 10249 | `PUT /debug/flags/v` | with `--profiling`: changes the log level |
+
+`healthCheckNodePort` of a Service answers as kube-proxy's does.
+
+## Metrics
+
+Written by `make docs` from the code. What kube-proxy has too is named `kubeproxy_` or `rest_client_`, ours
+`vipwire_`; `process_…`, `python_…` and `kubernetes_…` are there as well. Where *modes* is empty every mode has it.
+
+| metric | type | labels | modes | meaning |
+|---|---|---|---|---|
+"""
+_PER_SERVICE = """\
+
+Those of Services are there with `--counters=services`, the default; those of endpoints with `--counters=endpoints`.
+At most `--counters-limit` series are told apart. A mode that does not know a number leaves it out.
+
+| metric | type | labels | meaning |
+|---|---|---|---|
+"""
+
+
+class Row(NamedTuple):
+    """What there is to say of a metric."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    text: str
+
+
+def document() -> str:
+    """Write the whole page."""
+    modes: dict[Row, list[str]] = {}
+    for mode in MODES:
+        for row in _rows(Metrics(mode)):
+            modes.setdefault(row, []).append(mode)
+    lines = [
+        _line(row, ", ".join(found) if len(found) < len(MODES) else "", row.text)
+        for row, found in sorted(modes.items())
+        if not row.name.startswith("kubernetes_")
+    ]
+    counted = [_line(row, row.text) for row in sorted(_counted())]
+    return _INTRODUCTION + "".join(lines) + _PER_SERVICE + "".join(counted)
+
+
+def _rows(metrics: Metrics) -> Iterator[Row]:
+    exposed = metrics.registry._collector_to_names  # noqa: SLF001 - the library does not tell otherwise
+    for attribute in vars(metrics).values():
+        if not isinstance(attribute, MetricWrapperBase | KernelCounter) or attribute not in exposed:
+            continue
+        (family,) = attribute.describe()
+        yield _row(family, getattr(attribute, "_labelnames", ()))
+
+
+def _counted() -> Iterator[Row]:
+    metrics = Metrics("nftables")
+    metrics.counted.series = Series.ENDPOINTS
+    for family in metrics.counted.collect():
+        yield _row(family, getattr(family, "_labelnames", ()))
+
+
+def _row(family: Metric, labels: tuple[str, ...]) -> Row:
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    return Row(name, family.type, tuple(labels), family.documentation.partition("] ")[2])
+
+
+def _line(row: Row, *cells: str) -> str:
+    labels = ", ".join(f"`{label}`" for label in row.labels)
+    line = " | ".join((f"`{row.name}`", row.type, labels, *cells))
+    return f"| {line} |\n".replace("|  |", "| |").replace("|  |", "| |")
+
+
+if __name__ == "__main__":
+    PATH.write_text(document(), encoding="utf-8")
