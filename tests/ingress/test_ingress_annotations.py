@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.ingress.site import Site, ingress, play, rule, secret
 
-ONE, TWO = "127.0.0.11", "127.0.0.12"
+ONE, TWO, THREE = "127.0.0.11", "127.0.0.12", "127.0.0.13"
 
 
 def ours(**values: str) -> dict[str, str]:
@@ -181,6 +181,42 @@ def test_a_canary_gets_its_part(tmp_path: Path) -> None:
         here.remove("Ingress", "canary")
         await here.settled()
         assert {(await here.curl("http://a.example.com/")).pod for _ in range(10)} == {ONE}
+
+    play(tmp_path, scenario)
+
+
+def test_several_canaries_share_a_path(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("second", TWO)
+        await here.pods("third", THREE)
+        await serve(here, "a", "b")
+        for name, header, weight in (
+            ("second", "X-Two", "30"),
+            ("third", "X-Three", "30"),
+            ("z-absent", "X-No", "60"),
+        ):
+            asked = ours(canary="true", canary_by_header=header, canary_weight=weight)
+            here.put(ingress(f"canary-{name}", rule("a.example.com", "/", service=name), annotations=asked))
+        alone = ours(canary="true", canary_by_header="X-Three", canary_weight="0")
+        here.put(ingress("canary-b", rule("b.example.com", "/", service="third"), annotations=alone))
+        await here.settled()
+        for host, header, pod in (
+            ("a", "X-Two: always", TWO),
+            ("a", "X-Three: always", THREE),
+            ("a", "X-Two: never", ONE),
+            ("b", "X-Two: always", ONE),
+            ("b", "X-Three: always", THREE),
+        ):
+            assert {(await here.curl(f"http://{host}.example.com/", "-H", header)).pod for _ in range(3)} == {pod}
+        assert (await here.curl("http://a.example.com/", "-H", "X-No: always")).code == 503
+        here.served.clear()
+        answers = await asyncio.gather(*(here.curl("http://a.example.com/") for _ in range(100)))
+        codes = [answer.code for answer in answers]
+        assert 15 <= codes.count(503) <= 65  # 40 of 100: what the others leave
+        assert 10 <= here.served.count(TWO) <= 55
+        assert 10 <= here.served.count(THREE) <= 55
+        told = "default/canary-z-absent: metadata.annotations[vipwire.io/canary-weight]: other canaries of the path leave 40"
+        assert told in here.problems
 
     play(tmp_path, scenario)
 

@@ -172,6 +172,22 @@ def test_an_endpoint_in_two_slices_is_one_server() -> None:
 
 
 @pytest.mark.parametrize(
+    ("zones", "ours", "weights"),
+    [
+        (("a", "b"), "a", [16, 0]),
+        (("a", "b"), "", [16, 16]),
+        (("a", "b"), "c", [16, 16]),  # none is for us
+        (("a", ""), "a", [16, 16]),  # hints are not complete
+        (("ab", "b"), "b", [16, 16]),
+    ],
+)
+def test_endpoints_for_other_zones_get_no_new_clients(zones: tuple[str, ...], ours: str, weights: list[int]) -> None:
+    endpoints = tuple(Endpoint(parse_address(f"10.0.0.{n}"), READY, "", tuple(z)) for n, z in enumerate(zones, 1))
+    hinted = Slice(ObjectName("default", "s"), WEB, Family.IPV4, {"http": 8080}, endpoints)
+    assert [server.weight for server in servers_of(pool(), None, [hinted], ours)] == weights
+
+
+@pytest.mark.parametrize(
     ("text", "weights"),
     [
         ("", [16, 16]),

@@ -79,6 +79,20 @@ def slice_of(*addresses: str, **conditions: bool) -> Slice:
     return cast("Slice", converted(Kind.SLICE, source)[0])
 
 
+def test_hints_tell_zones() -> None:
+    hints = {"forZones": [{"name": "a"}, {}, {"name": "b"}]}
+    meta = {"name": "s", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}}
+    source = {"metadata": meta, "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"], "hints": hints}]}
+    (made,) = converted(Kind.SLICE, source)[0].endpoints
+    assert made.zones == ("a", "b")
+
+
+def test_a_service_tells_where_it_is_reached() -> None:
+    status = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}, {"hostname": "edge.example.com"}]}}
+    source = {"metadata": META, "spec": {"externalIPs": ["192.0.2.1", "192.0.2.2"]}, "status": status}
+    assert converted(Kind.SERVICE, source)[0].published == ("192.0.2.1", "edge.example.com", "192.0.2.2")
+
+
 def test_addresses_that_nobody_may_ask_are_left_out() -> None:
     assert slice_of("169.254.169.254", "224.0.0.1", "0.0.0.0", "x").endpoints == ()
     spec = {"type": "ExternalName", "externalName": "localhost", "ports": []}

@@ -196,24 +196,36 @@ def _target(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
 
 
 def _split(split: Split) -> Iterator[str]:
-    """Write a canary's part: the header decides, then the cookie, then chance."""
-    canary = split.canary
-    chosen: list[tuple[str, str]] = []
-    if canary.header:
-        field = f"{{{{ req.hdr({plain(canary.header)}) -m str {{}} }}}}"
-        wanted = quoted(canary.value or "always")
-        chosen.append((split.other, field.format(wanted)))
-        if not canary.value:
-            chosen.append((split.main, field.format("never")))
-    if canary.cookie:
-        field = f"{{{{ req.cook({plain(canary.cookie)}) -m str {{}} }}}}"
-        chosen += [(split.other, field.format("always")), (split.main, field.format("never"))]
-    if canary.weight:
-        chosen.append((split.other, f"{{ rand(100) lt {canary.weight} }}"))
-    chosen.append((split.main, ""))
+    """Write the canaries' parts: headers decide, then cookies, then chance."""
     name = plain(split.name)
-    for target, condition in chosen:
+    for target, condition in (*_by_header(split), *_by_cookie(split), *_by_chance(split), (split.main, "")):
         form = (
             f"http-request set-var(txn.target) str({plain(target)}) if {{{{ var(txn.target) -m str {name} }}}} {{}}"
         )
         yield line(form, Word(condition)).rstrip()
+
+
+def _by_header(split: Split) -> Iterator[tuple[str, str]]:
+    for other, canary in split.parts:
+        if canary.header:
+            field = f"{{{{ req.hdr({plain(canary.header)}) -m str {{}} }}}}"
+            yield other, field.format(quoted(canary.value or "always"))
+            if not canary.value:
+                yield split.main, field.format("never")
+
+
+def _by_cookie(split: Split) -> Iterator[tuple[str, str]]:
+    for other, canary in split.parts:
+        if canary.cookie:
+            field = f"{{{{ req.cook({plain(canary.cookie)}) -m str {{}} }}}}"
+            yield other, field.format("always")
+            yield split.main, field.format("never")
+
+
+def _by_chance(split: Split) -> Iterator[tuple[str, str]]:
+    """Ask one after the other: each has its share of the percents that those before it have left."""
+    left = 100
+    for other, canary in split.parts:
+        if canary.weight:
+            yield other, f"{{ rand({left}) lt {canary.weight} }}"
+        left -= canary.weight

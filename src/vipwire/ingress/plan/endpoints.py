@@ -4,6 +4,9 @@ Ready ones do. One that is going while it still serves drains: whoever is bound 
 is ready, those that are going are used all the same (KEP-1669). One family is used, or a dual-stack Pod would count
 twice: that of the Service, else IPv4.
 
+Where we know our zone, and every ready endpoint has a hint which zones it is for (topology aware routing), those for
+others get no new clients; who is bound to them by a cookie stays. Where none is for ours, all are used.
+
 Weights are those of the Service's annotation `vipwire.io/weights` ('{"10.0.1.5": 3}', 0 to 100, 1 where absent; 0
 drains), as `vipwire proxy` takes them. HAProxy's go up to 256, and its hashes want more than a few.
 """
@@ -22,7 +25,7 @@ MOST, UNIT = 256, 16
 """HAProxy's heaviest server, and what a weight of 1 is as long as the others fit."""
 
 
-def servers_of(pool: Pool, service: Service | None, slices: Iterable[Slice]) -> tuple[Server, ...]:
+def servers_of(pool: Pool, service: Service | None, slices: Iterable[Slice], zone: str = "") -> tuple[Server, ...]:
     """Choose the servers of a pool, ordered by address and port."""
     found: dict[tuple[Address, int], Endpoint] = {}
     usable = list(slices)
@@ -36,13 +39,27 @@ def servers_of(pool: Pool, service: Service | None, slices: Iterable[Slice]) -> 
                 key = endpoint.address, port
                 if key not in found or endpoint.use is Usability.READY:
                     found[key] = endpoint
+    far = _far(found.values(), zone)
     weights = weights_of(service.annotations.get(WEIGHTS, "")) if service else {}
     unit = MOST // max(UNIT, *weights.values()) if weights else UNIT
     none_ready = not any(endpoint.use is Usability.READY for endpoint in found.values())
     return tuple(
-        Server(_as_ready(found[key]) if none_ready else found[key], key[1], unit * weights.get(key[0], 1))
+        Server(
+            _as_ready(found[key]) if none_ready else found[key],
+            key[1],
+            0 if found[key] in far else unit * weights.get(key[0], 1),
+        )
         for key in sorted(found, key=_order)
     )
+
+
+def _far(endpoints: Iterable[Endpoint], zone: str) -> frozenset[Endpoint]:
+    """Tell which endpoints are for other zones; none when that cannot be told of all, or when all are."""
+    ready = [endpoint for endpoint in endpoints if endpoint.use is Usability.READY]
+    if not zone or not all(endpoint.zones for endpoint in ready):
+        return frozenset()
+    far = frozenset(endpoint for endpoint in ready if zone not in endpoint.zones)
+    return far if len(far) < len(ready) else frozenset()
 
 
 @lru_cache(maxsize=1024)

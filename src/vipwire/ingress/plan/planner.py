@@ -30,11 +30,12 @@ CONTROLLER = "vipwire.io/ingress"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Which Ingresses are ours. `controller` is that of our IngressClasses."""
+    """Which Ingresses are ours. `controller` is that of our IngressClasses; `zone` is ours, if known."""
 
     class_name: str = "vipwire"
     controller: str = CONTROLLER
     without_class: bool = False
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +117,14 @@ class _Draft:
         if main is None or wanted.canary is None:
             self._note(wanted.ingress, rule.field, "is a canary of no other Ingress's path; it is left out")
             return
-        if main.target in self._splits:
-            self._note(wanted.ingress, rule.field, "the path has a canary already; it is left out")
-            return
-        other = self._target(wanted, rule.backend, rule, rule.field)
-        text = repr((main.target, other, astuple(wanted.canary)))
-        split = Split(f"split:{_digest(text)}", main.target, other, wanted.canary)
+        before = self._splits.get(main.target) or Split("", main.target, ())
+        left = 100 - sum(canary.weight for _, canary in before.parts)
+        if wanted.canary.weight > left:
+            text = f"other canaries of the path leave {left} percent; this one gets no more"
+            self._note(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
+        canary = replace(wanted.canary, weight=min(wanted.canary.weight, left))
+        parts = (*before.parts, (self._target(wanted, rule.backend, rule, rule.field), canary))
+        split = Split(f"split:{_digest(repr((before.main, parts)))}", before.main, parts)
         self._splits[split.name] = split
         self._routes[key] = replace(main, target=split.name)
 
@@ -130,10 +133,11 @@ class _Draft:
         for wanted, site, target in self._fallbacks:
             key = site, Match.PREFIX, ""
             self._routes.setdefault(key, Route(*key, target, wanted.ingress.name))
+        used = {route.target for route in self._routes.values()}
         return SitePlan(
             tuple(self._routes.values()),
             tuple(self._pools.values()),
-            tuple(self._splits.values()),
+            tuple(split for name, split in self._splits.items() if name in used),
             tuple(self._certificates.values()),
             self._default,
             admitted,

@@ -46,12 +46,11 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A route that a canary shares. `main` and `other` are names of pools."""
+    """A route that canaries share: what each takes from `main`, by names of pools, the oldest Ingress's first."""
 
     name: str
     main: str
-    other: str
-    canary: Canary
+    parts: tuple[tuple[str, Canary], ...]
 
 
 @dataclass(frozen=True, slots=True)

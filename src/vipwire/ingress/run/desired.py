@@ -89,18 +89,26 @@ class Desired:
     def _without(self, plan: SitePlan) -> SitePlan:
         if not self._refused:
             return plan
+
+        def left(target: str) -> str:
+            return UNAVAILABLE if target in self._refused else target
+
         routes = tuple(
-            replace(route, target=UNAVAILABLE) if route.target in self._refused else route
+            replace(route, target=left(route.target))
             for route in plan.routes
             if not any(key.endswith(route.path.removeprefix("^")) for key in self._refused if key.startswith("^"))
         )
         pools = tuple(pool for pool in plan.pools if pool.name not in self._refused)
-        splits = tuple(split for split in plan.splits if not {split.main, split.other} & self._refused.keys())
+        splits = tuple(
+            replace(each, main=left(each.main), parts=tuple((left(other), canary) for other, canary in each.parts))
+            for each in plan.splits
+        )
         return replace(plan, routes=routes, pools=pools, splits=splits)
 
     def _filled(self, pool: Pool) -> Slots:
         service = self._snapshot.services.get(pool.service)
-        servers = () if pool.external else servers_of(pool, service, self._snapshot.slices(pool.service))
+        slices = self._snapshot.slices(pool.service)
+        servers = () if pool.external else servers_of(pool, service, slices, self._setting.zone)
         return fill(self._slots.get(pool.name, ()), servers)
 
     @property

@@ -189,7 +189,9 @@ def _endpoints(sources: Iterable[wire.Endpoint], family: Family, found: Findings
         address = _address(text, f"endpoints[{index}].addresses[0]", found)
         if address is not None and family_of(address) is family:
             pod = (source.target_ref and source.target_ref.name) or ""
-            yield Endpoint(address, _use(source.conditions or wire.Conditions()), pod)
+            hints = (source.hints and source.hints.for_zones) or ()
+            zones = tuple(each.name for each in hints if each.name)
+            yield Endpoint(address, _use(source.conditions or wire.Conditions()), pod, zones)
 
 
 def _address(text: str, field: str, found: Findings) -> Address | None:

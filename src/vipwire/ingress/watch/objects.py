@@ -128,6 +128,8 @@ class Endpoint:
     address: Address
     use: Usability
     pod: str = ""
+    zones: tuple[str, ...] = ()
+    """`hints.forZones`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,12 +167,25 @@ class TargetRef(Struct, gc=False):
     name: str | None = None
 
 
+class ForZone(Struct, gc=False):
+    """One of `hints.forZones`."""
+
+    name: str | None = None
+
+
+class Hints(Struct, gc=False, rename="camel"):
+    """`endpoints[].hints`."""
+
+    for_zones: tuple[ForZone, ...] | None = None
+
+
 class Endpoint(Struct, gc=False, rename="camel"):
     """One of a slice's `endpoints`."""
 
     addresses: tuple[str, ...] | None = None
     conditions: Conditions | None = None
     target_ref: TargetRef | None = None
+    hints: Hints | None = None
 
 
 class EndpointPort(Struct, gc=False):
