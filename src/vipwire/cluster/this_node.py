@@ -1,8 +1,11 @@
 """This machine as a Node object, which the proxy and its rules of locality need."""
 
+import os
+import platform
 from collections.abc import Iterable
 from typing import Final
 
+from vipwire import __version__
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NODES
 from vipwire.cluster.api.object import key_of
@@ -26,7 +29,7 @@ def node_addresses(machine: Iterable[LocalAddress], name: str) -> list[Object]:
 
 
 async def declare_node(registry: Registry, name: str, addresses: list[Object]) -> None:
-    """Make the Node of this machine; of one that is there, only the addresses are changed."""
+    """Make the Node of this machine; of one that is there, only what this machine is and its addresses are changed."""
     try:
         if registry.store.read(key_of(NODES, "", name)) is None:
             await registry.create(NODES, "", _node(name, addresses), _OPTIONS)
@@ -36,11 +39,24 @@ async def declare_node(registry: Registry, name: str, addresses: list[Object]) -
         raise StoreError(error.message) from error
 
 
+def _facts() -> Object:
+    """Tell what this machine is: what `kubectl get nodes -o wide` shows, and its CPUs, which zone hints go by."""
+    cpus = {"cpu": str(os.cpu_count() or 1)}
+    try:
+        image = platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):  # a system that does not say
+        image = ""
+    info = {"kernelVersion": platform.release(), "osImage": image, "operatingSystem": "linux"}
+    info |= {"architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())}
+    return {"capacity": cpus, "allocatable": cpus, "nodeInfo": info | {"kubeProxyVersion": f"vipwire {__version__}"}}
+
+
 def _node(name: str, addresses: list[Object]) -> Object:
     ready = {"type": "Ready", "status": "True", "reason": "VipwireReady", "message": "vipwire serves this machine"}
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
-    return {"metadata": {"name": name, "labels": labels}, "status": {"addresses": addresses, "conditions": [ready]}}
+    status = _facts() | {"addresses": addresses, "conditions": [ready]}
+    return {"metadata": {"name": name, "labels": labels}, "status": status}
 
 
 def _with(value: Object, addresses: list[Object]) -> Object:
-    return value | {"status": (value.get("status") or {}) | {"addresses": addresses}}
+    return value | {"status": (value.get("status") or {}) | _facts() | {"addresses": addresses}}

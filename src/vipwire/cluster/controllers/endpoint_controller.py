@@ -24,9 +24,11 @@ from vipwire.cluster.api.object import decoded, key_of
 from vipwire.cluster.api.registry import Options, Registry, Result
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.controllers import legacy, slices
-from vipwire.cluster.controllers.endpoints import ZONE, Grouped, from_endpoints, from_pods
+from vipwire.cluster.controllers.endpoints import Grouped, from_endpoints, from_pods
+from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.controllers.selection import Name, Selection
+from vipwire.cluster.controllers.topology import NodeFacts, Shares, divide, is_auto, node_facts, shares
 from vipwire.cluster.store.record import Change
 
 RETRY_SECONDS: Final = 1.0
@@ -44,11 +46,15 @@ class EndpointController:
         self._feed = Feed(registry.store, _RESOURCES)
         self._dirty: dict[Name, None] = {}
         self._own: set[int] = set()
+        self._undivided: dict[Name, str] = {}
+        self._told: dict[Name, str] = {}
         self._forget()
 
     def _forget(self) -> None:
         self._selection = Selection()
+        self._nodes: dict[str, NodeFacts] = {}
         self._zones: dict[str, str] = {}
+        self._shares = Shares({})
         self._slices: defaultdict[Name, set[Name]] = defaultdict(set)
         self._service_of: dict[Name, Name] = {}
 
@@ -77,6 +83,16 @@ class EndpointController:
                 raise result
             elif result.code not in (403, 404):  # its namespace is going; or it has gone already
                 self._dirty[name] = None
+        for name in dirty:
+            await self._tell(name)
+
+    async def _tell(self, name: Name) -> None:
+        """Report why a Service that asks for zones of its endpoints has none."""
+        problem, before = self._undivided.pop(name, ""), self._told.pop(name, "")
+        if problem:
+            self._told[name] = problem
+        if problem and problem != before and (service := self._read(SERVICES, name)) is not None:
+            await warn(self._registry, SERVICES, service, "TopologyAwareHintsDisabled", f"no zone hints: {problem}")
 
     def _note(self, change: Change) -> None:
         name = change.record.key.namespace, change.record.key.name
@@ -102,10 +118,15 @@ class EndpointController:
         self._dirty.update(dict.fromkeys(self._selection.services_of(name)))
 
     def _note_node(self, name: str, value: Object, *, gone: bool) -> None:
-        zone = "" if gone else (at(value, "metadata", "labels") or {}).get(ZONE, "")
-        if zone != self._zones.get(name, ""):
-            self._zones[name] = zone
-            self._dirty.update(dict.fromkeys(self._selection.services()))
+        before, now = self._nodes.get(name), None if gone else node_facts(value)
+        if now == before:
+            return
+        self._nodes.pop(name, None)
+        if now is not None:
+            self._nodes[name] = now
+        self._zones = {each: facts.zone for each, facts in self._nodes.items()}
+        self._shares = shares(self._nodes.values())
+        self._dirty.update(dict.fromkeys(self._selection.services()))
 
     def _note_slice(self, name: Name, value: Object, change: Change) -> None:
         labels = at(value, "metadata", "labels") or {}
@@ -130,6 +151,8 @@ class EndpointController:
             if at(service, "spec", "selector"):
                 pods = (self._read(PODS, pod) for pod in self._selection.pods_of(name))
                 grouped = from_pods(service, (pod for pod in pods if pod is not None), self._zones)
+                if is_auto(service):
+                    self._undivided[name] = self._divide(grouped)
                 owner = slices.Owner(service, service, slices.CONTROLLER)
                 yield from self._settle_legacy(name, endpoints, legacy.endpoints_object(service, grouped))
             elif endpoints is not None and _is_mirrored(endpoints):
@@ -140,6 +163,14 @@ class EndpointController:
         elif endpoints is not None and _is_ours(endpoints):
             yield self._registry.delete(ENDPOINTS, *name, options=_OPTIONS)
         yield from self._settle_slices(name[0], owner, existing, grouped)
+
+    def _divide(self, grouped: Grouped) -> str:
+        """Hint endpoints at zones, each family by itself; tell why not."""
+        families: dict[str, list[Object]] = {}
+        for group, endpoints in grouped.items():
+            families.setdefault(group.family, []).extend(endpoints)
+        problems = [divide(endpoints, self._shares) for endpoints in families.values()]
+        return next(filter(None, problems), "")
 
     def _settle_slices(
         self, namespace: str, owner: slices.Owner | None, existing: list[Object], grouped: Grouped

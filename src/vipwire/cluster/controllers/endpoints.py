@@ -16,8 +16,8 @@ from typing import Any, Final, TypeAlias
 from vipwire.cluster.api.cells import at
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.families import family_of
+from vipwire.cluster.controllers.topology import is_auto
 
-ZONE: Final = "topology.kubernetes.io/zone"
 _ENDED: Final = ("Succeeded", "Failed")
 _CLOSE: Final = ("PreferClose", "PreferSameZone", "PreferSameNode")
 
@@ -124,7 +124,8 @@ def _endpoint(service: Object, pod: Object, address: str, zones: Mapping[str, st
     if spec.get("hostname") and spec.get("subdomain") == service["metadata"]["name"]:
         endpoint["hostname"] = spec["hostname"]
     _place(endpoint, spec.get("nodeName") or "", zones)
-    hints = _hints(at(service, "spec", "trafficDistribution"), endpoint) if ready else {}
+    wanted = None if is_auto(service) else at(service, "spec", "trafficDistribution")  # the annotation comes first
+    hints = _hints(wanted, endpoint) if ready else {}
     return endpoint | ({"hints": hints} if hints else {})
 
 
