@@ -105,7 +105,8 @@ class _Writer:
 
     def _forward(self, action: Forward, classes: str, *, local: bool) -> None:
         targets = action.pool
-        if action.spread != EVENLY or len(targets) > LARGEST_POOL:
+        # Of one target there is nothing to choose: Maglev's table would be 16,381 elements for nothing.
+        if len(targets) > 1 and (action.spread != EVENLY or len(targets) > LARGEST_POOL):
             names = [target_bytes(target) for target in targets]
             targets = spread_slots(action.spread, targets, names, LARGEST_POOL)
         kind = Class(self._space, local, self._memory(action), action.spread.algorithm, len(targets))
