@@ -47,13 +47,13 @@ KINDS = (
     ("pod-1b", FrontendKind.CLUSTER_IP, 1),
 )
 """Who connects to which frontend, and of which port; the last is UDP, of which nobody sends a lost packet again."""
-ENOUGH = 5
+ENOUGH = 3 if kernel.inside() else 5
 """Connections of each kind on each side of a change of hands."""
 PATIENCE = 10.0 if kernel.inside() else 5.0
 """Seconds that a connection may take: a loaded machine is slow, and what is refused is known at once."""
 
-INTERVAL = 0.3 if kernel.inside() else 0.02
-"""Seconds between connections of a kind."""
+INTERVAL = 1.0 if kernel.inside() else 0.02
+"""Seconds between connections of a kind: so many that the proxies have most of a guest's CPU."""
 
 LEGACY = tuple(mode for mode in IPTABLES if mode.variant == "legacy")
 BY_HAND = USERSPACE if "VIPWIRE_HANDOVER" in os.environ else ()

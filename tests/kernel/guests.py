@@ -1,7 +1,5 @@
 """The tests of ipvs mode run under a kernel that has IPVS: in guests, which start with the session and run beside it.
 
-A test that fails is run once more, and said to be (R): a guest's clock stands still when this machine is busy.
-
 While other tests run, the guests leave one CPU to them. They are asked for last, and then have all. A session that is
 part of a larger one (a worker of pytest-xdist) starts none of its own accord: it would not be the only one.
 """
@@ -113,7 +111,7 @@ def run(suite: Suite, given_up: threading.Event) -> Verdict:
     said = io.BytesIO()
     with tempfile.TemporaryDirectory(prefix="vipwire-guest-") as name:
         report = Path(name) / "report.xml"
-        options = ["-p", "no:cacheprovider", "--tb=short", "-q", "--timeout=240", "--reruns=1"]
+        options = ["-p", "no:cacheprovider", "--tb=short", "-q", "--timeout=240"]
         command = [sys.executable, "-m", "pytest", *options, f"--junit-xml={report}", *map(str, suite.paths)]
         guest = kernel.Guest("2048M", _TIMEOUT, (Path(name),), silence=_SILENCE, given_up=given_up)
         try:

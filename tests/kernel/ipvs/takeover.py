@@ -37,7 +37,7 @@ CLIENTS = (
     (NODE, FrontendKind.EXTERNAL_IP, 0),
 )
 DATAGRAMS = ("pod-2b", FrontendKind.CLUSTER_IP, 1)
-ENOUGH = 4
+ENOUGH = 3
 """Connections of each kind on each side of the change of hands."""
 
 _TYPES = {
@@ -217,7 +217,7 @@ def test_what_kube_proxy_has_left_is_taken_over_and_no_connection_is_lost(lab: L
             for host, kind, port in CLIENTS
             for at in (WEB.at(kind, family, port) for family in Family)
         ]
-        streams = stack.enter_context(traffic(lab, WEB, (*CLIENTS, DATAGRAMS), timeout=10.0, interval=0.3))
+        streams = stack.enter_context(traffic(lab, WEB, (*CLIENTS, DATAGRAMS), timeout=10.0, interval=1.0))
         pass_some(streams, ENOUGH)
         proxy.start()
         stack.callback(proxy.end)
