@@ -1,7 +1,9 @@
 """What a daemon in iptables mode tells: kube-proxy's metrics of it, counts of Services, what is asked in vain."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +21,15 @@ def variant(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def play(variant: str, story: Callable[[Scene], Awaitable[None]], *flags: str, **annotations: str) -> None:
-    """Run a daemon with one Service of a node port, on a node where kubelet uses this variant."""
-    server = FakeApiServer()
+def play(
+    variant: str,
+    story: Callable[[Scene], Awaitable[None]],
+    *flags: str,
+    server: FakeApiServer | None = None,
+    **annotations: str,
+) -> None:
+    """Run a daemon with a Service of a node port and what `server` has, on a node where kubelet uses this variant."""
+    server = server or FakeApiServer()
     ports = [{"name": "http", "protocol": "TCP", "port": 80, "nodePort": NODE_PORT}]
     made: dict[str, Any] = service_of("web", VIP, type="NodePort", ports=ports)
     made["metadata"]["annotations"] = {f"vipwire.io/{key}": value for key, value in annotations.items()}
@@ -71,6 +79,24 @@ def test_connections_and_refusals_are_counted_through_changes(variant: str) -> N
         assert await it.metric("vipwire_refused_packets_total", reason="undefined-port") == 1
 
     play(variant, story)
+
+
+def test_kube_proxys_flat_form_is_one_line_of_the_configuration(variant: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    kind = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+    file.write_text(f"{kind}mode: iptables\niptables: {{iptablesTree: false}}\n")
+    server = FakeApiServer()
+    for number in range(2, 40):
+        server.store.put("services", service_of(f"web-{number}", f"10.96.0.{number}"))
+        server.store.put("endpointslices", slice_for(f"web-{number}", POD))
+
+    async def story(_: Scene) -> None:
+        saved = run(f"iptables-{variant}-save -t nat")
+        assert ":KUBE-SVCS-" not in saved
+        assert len(re.findall(r"-A KUBE-SERVICES -d 10.96.\S+ .* -j KUBE-SVC-", saved)) == 39
+        assert await reached("10.96.0.7") == POD
+
+    play(variant, story, f"--config={file}", server=server)
 
 
 def test_an_algorithm_that_this_mode_has_not_is_reported_on_the_service(variant: str) -> None:

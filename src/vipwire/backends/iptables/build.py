@@ -46,7 +46,7 @@ def build(
     if choice.both:
         notes.append(
             Note(
-                "rules of both iptables-nft and iptables-legacy are present",
+                "rules of both iptables-nft and iptables-legacy",
                 "both are in force, one after the other",
                 f"find out who writes the other ones (iptables-{_other(choice.variant).value}-save) and move him",
             )

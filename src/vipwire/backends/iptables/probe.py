@@ -98,7 +98,7 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The variant that the host uses, why, and whether there are rules of both."""
+    """The variant that the host uses, why, and whether there are rules of the other: then there will be of both."""
 
     variant: Variant
     reason: str
@@ -141,18 +141,22 @@ def legacy_tables(family: Family) -> bool:
 
 def decide(texts: Mapping[Variant, str], plain: Variant | None) -> Choice:
     """Choose among the installed variants, given what iptables-save prints for each. Pure."""
+    variant, reason = _variant(texts, plain)
+    return Choice(variant, reason, any(count_rules(text) for other, text in texts.items() if other is not variant))
+
+
+def _variant(texts: Mapping[Variant, str], plain: Variant | None) -> tuple[Variant, str]:
     counts = {variant: count_rules(text) for variant, text in texts.items()}
-    both = sum(1 for count in counts.values() if count) > 1
     for reason, told in (("kubelet's chains are there", has_kubelets_chains), ("KUBE- chains are there", _has_kubes)):
         found = [variant for variant, text in texts.items() if told(text)]
         if len(found) == 1:
-            return Choice(found[0], reason, both)
+            return found[0], reason
     if len(set(counts.values())) > 1:
         most = max(counts, key=lambda variant: counts[variant])
-        return Choice(most, f"{counts[most]} rules are there", both)
+        return most, f"{counts[most]} rules are there"
     if plain is not None and plain in texts:
-        return Choice(plain, "the program iptables is of that kind", both)
-    return Choice(next(iter(texts)), "it is installed", both)
+        return plain, "the program iptables is of that kind"
+    return next(iter(texts)), "it is installed"
 
 
 def workable(choice: Choice, families: Iterable[Family]) -> Choice:
