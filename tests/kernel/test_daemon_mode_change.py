@@ -75,8 +75,12 @@ def test_the_file_changes_the_mode_of_a_running_proxy(tmp_path: Path) -> None:
         assert await it.metric("vipwire_proxy_mode", mode="iptables", configured="iptables") == 1
         assert await it.metric("vipwire_leftovers_removed_total", mode="nftables") == 2
         assert len([each for each in it.daemon.records[before:] if each["msg"] == "starting"]) == 1
-        await it.daemon.again(lambda: it.mode("nftables"), DONE, mode="nftables")
+        await it.daemon.again(lambda: it.mode("userspace"), DONE, mode="userspace")
         assert "KUBE-SVC-" not in rules()
+        assert await page("/proxyMode", 10249) == (200, "userspace")
+        await it.daemon.again(lambda: it.mode("nftables"), DONE, mode="nftables")
+        assert it.daemon.said("removed what another mode had left", left_by="userspace")
+        assert "KUBE-" not in rules()
         assert await reached(WEB) == POD
 
     play(tmp_path / "config.conf", story)
