@@ -20,7 +20,6 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 from vipwire.app.config import ProxyMode
 from vipwire.app.left_ipvs import IpvsLeft, find_ipvs, remove_ipvs, yielding
 from vipwire.app.left_rules import has_others, remove_rules
-from vipwire.backends.iptables.probe import legacy_tables
 from vipwire.backends.userspace.messages import Settings
 from vipwire.backends.userspace.remote import Remote
 from vipwire.errors import CommitError
@@ -28,8 +27,7 @@ from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import NFPROTO, Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
-from vipwire.xtables.tool import Tool, versions
-from vipwire.xtables.variant import Variant
+from vipwire.xtables.tool import Tool, with_tables
 
 _OURS: Final = "vipwire"
 _KUBE_PROXYS: Final = "kube-proxy"
@@ -131,10 +129,8 @@ def translated_by_others(family: Family) -> bool:
 
 
 def engines(family: Family) -> Iterator[Tool]:
-    """Yield the tools of a family whose tables exist: to ask the legacy one would make them."""
-    for variant in versions(family):
-        if variant is not Variant.LEGACY or legacy_tables(family):
-            yield Tool(family, variant, "removing rules of other modes")
+    """Yield the tools of a family that can have rules here."""
+    return with_tables(family, "removing rules of other modes")
 
 
 def remove_tables(family: Family, *, ours: bool) -> list[str]:

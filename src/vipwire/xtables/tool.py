@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final, Protocol
 
 from vipwire.errors import CommitError, UnsupportedError
@@ -18,6 +19,8 @@ from vipwire.xtables.variant import Variant, by_use
 WAIT_SECONDS: Final = 5
 """How long the lock is waited for that all users of iptables-legacy share."""
 PROGRAM: Final = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
+_PROC_NET: Final = Path("/proc/thread-self/net")
+_LEGACY_TABLES: Final = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
 _DIRECTORIES: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -94,6 +97,21 @@ def installed(family: Family, purpose: str, *, limit: float | None = None) -> It
     for variant in Variant:
         with contextlib.suppress(UnsupportedError):
             yield Tool(family, variant, purpose, limit=limit)
+
+
+def with_tables(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[Tool]:
+    """Yield the tools of a family that can have rules here: asking the legacy one by a table's name would make it."""
+    for tool in installed(family, purpose, limit=limit):
+        if tool.variant is not Variant.LEGACY or legacy_tables(family):
+            yield tool
+
+
+def legacy_tables(family: Family) -> bool:
+    """Tell whether the legacy engine has any tables of a family in this network namespace."""
+    try:
+        return bool((_PROC_NET / _LEGACY_TABLES[family]).read_text(encoding="ascii").strip())
+    except OSError:
+        return False
 
 
 def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple[list[Tool], list[str]]:

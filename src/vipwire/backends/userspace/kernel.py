@@ -32,7 +32,7 @@ from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counting import Counts
 from vipwire.reconcile.delta import Delta
 from vipwire.xtables.generations import Generations
-from vipwire.xtables.tool import Tool, installed
+from vipwire.xtables.tool import Tool, with_tables
 from vipwire.xtables.variant import Variant
 
 _LOOK_SECONDS: Final = 1.0
@@ -165,7 +165,8 @@ class UserspaceBackend:
         Connections that are relayed go on; the relay ends with the last of them.
         """
         found = False
-        for tool in installed(self.family, PURPOSE, limit=LIMIT_SECONDS) if self._choices.bind is Bind.RULES else ():
+        tools = with_tables(self.family, PURPOSE, limit=LIMIT_SECONDS)
+        for tool in tools if self._choices.bind is Bind.RULES else ():
             if text := removal(tool.save(*TABLES)):
                 tool.restore(text)
                 found = True
