@@ -103,11 +103,7 @@ class Connection:
         if self._session is None:
             raise VipwireError("the connection is not open")
         credential = await self._access.credential(time.time())
-        headers = {"Content-Type": payload.content_type} if payload else {}
-        if credential.authorization:
-            if not credential.authorization.isprintable():
-                raise ConfigError("the token has characters that cannot stand in an HTTP header")
-            headers["Authorization"] = credential.authorization
+        headers = _headers(credential, payload)
         url = URL(self._access.server + path).with_query(list(query))
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
         options = self._tls_options(credential)
@@ -159,6 +155,15 @@ class Connection:
         if self._context is None or material != self._material:
             self._context, self._material = tls.context(material), material
         return {"ssl": self._context, "server_hostname": tls.name}
+
+
+def _headers(credential: Credential, payload: Payload | None) -> Mapping[str, str]:
+    headers = {"Content-Type": payload.content_type} if payload else {}
+    if credential.authorization:
+        if not credential.authorization.isprintable():
+            raise ConfigError("the token has characters that cannot stand in an HTTP header")
+        headers["Authorization"] = credential.authorization
+    return headers
 
 
 def describe(error: BaseException) -> str:
