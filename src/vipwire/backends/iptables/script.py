@@ -144,7 +144,9 @@ class Writer:
         """Sort a difference by table."""
         parts = {table: TablePart() for table in TABLES}
         chains = [(key, new) for key, new in _changes(delta) if key.kind == CHAIN]
-        for key, new in sorted(chains, key=lambda item: rank(item[0].chain)):
+        if self.batch:  # one run has them in an order of its own
+            chains.sort(key=lambda item: rank(item[0].chain))
+        for key, new in chains:
             self._put(parts[key.table], key.table, key.chain, new)
         for (table, root), draft in drafted.items():
             for chain, rules in draft.chains.items():
