@@ -14,7 +14,6 @@ from vipwire.backends.iptables.probe import (
     Note,
     affinity_note,
     choose_variant,
-    legacy_tables,
     probe,
     workable,
 )
@@ -22,7 +21,7 @@ from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.witness import witnesses
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
-from vipwire.xtables.tool import Tool, versions
+from vipwire.xtables.tool import Tool, with_tables
 from vipwire.xtables.variant import Variant
 
 LOOPBACK_SYSCTLS: Final = (Sysctl("net/ipv4/conf/all/route_localnet", 1),)
@@ -67,12 +66,7 @@ def build(
 def leftovers(families: Iterable[Family]) -> list[IptablesBackend]:
     """Build a backend for every family and variant that is installed: to remove what any of them has left."""
     settings = Settings()
-    return [
-        IptablesBackend(Tool(family, variant, PURPOSE), settings)
-        for family in families
-        for variant in versions(family)
-        if variant is not Variant.LEGACY or legacy_tables(family)
-    ]
+    return [IptablesBackend(tool, settings) for family in families for tool in with_tables(family, PURPOSE)]
 
 
 def _other(variant: Variant) -> Variant:

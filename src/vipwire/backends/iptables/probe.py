@@ -18,12 +18,11 @@ from vipwire.backends.iptables.settings import Settings
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
 from vipwire.xtables.refusal import LockedError
-from vipwire.xtables.tool import Tool, preferred, versions
+from vipwire.xtables.tool import Tool, legacy_tables, preferred, versions
 from vipwire.xtables.variant import Variant, count_rules, has_kubelets_chains
 
 PURPOSE: Final = "iptables mode"
 PROBE: Final = "KUBE-PROXY-PROBE"
-_LEGACY_TABLES: Final = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
 _WAIT_SECONDS: Final = 2
 UNTRIED: Final = "the matches and targets of this kernel were not tried"
 _RECENT: Final = Path("/sys/module/xt_recent/parameters/ip_list_tot")
@@ -129,14 +128,6 @@ def _rules(variant: Variant, families: Iterable[Family]) -> str:
         except (CommitError, UnsupportedError):
             continue
     return "\n".join(parts)
-
-
-def legacy_tables(family: Family) -> bool:
-    """Tell whether the legacy engine has any tables of a family in this network namespace."""
-    try:
-        return bool((Path("/proc/thread-self/net") / _LEGACY_TABLES[family]).read_text(encoding="ascii").strip())
-    except OSError:
-        return False
 
 
 def decide(texts: Mapping[Variant, str], plain: Variant | None) -> Choice:
