@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from vipwire import __version__
+from vipwire.cluster.api.cells import format_time
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NODES
 from vipwire.cluster.api.object import key_of
@@ -32,7 +33,7 @@ async def declare_node(registry: Registry, name: str, addresses: list[Object]) -
     """Make the Node of this machine; of one that is there, only what this machine is is written anew."""
     try:
         if registry.store.read(key_of(NODES, "", name)) is None:
-            await registry.create(NODES, "", _node(name, addresses), _OPTIONS)
+            await registry.create(NODES, "", _node(name, addresses, format_time(registry.clock())), _OPTIONS)
             return
         await registry.change(NODES, "", name, lambda value: _with(value, addresses), _OPTIONS, subresource="status")
     except ApiError as error:
@@ -51,8 +52,9 @@ def _facts() -> Object:
     return {"capacity": cpus, "allocatable": cpus, "nodeInfo": info | {"kubeProxyVersion": f"vipwire {__version__}"}}
 
 
-def _node(name: str, addresses: list[Object]) -> Object:
+def _node(name: str, addresses: list[Object], now: str) -> Object:
     ready = {"type": "Ready", "status": "True", "reason": "VipwireReady", "message": "vipwire serves this machine"}
+    ready |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
     status = _facts() | {"addresses": addresses, "conditions": [ready]}
     return {"metadata": {"name": name, "labels": labels}, "status": status}
