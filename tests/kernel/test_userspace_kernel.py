@@ -1,6 +1,7 @@
 """Real tools of both variants and a real relay: what is written is read, packets arrive, and nothing is left."""
 
 import os
+import resource
 import signal
 import socket
 import time
@@ -14,6 +15,7 @@ from tests.kernel.own_network import own_network, run
 from vipwire.backends.userspace.build import build, leftovers
 from vipwire.backends.userspace.calling import Call, relay_name
 from vipwire.backends.userspace.kernel import UserspaceBackend
+from vipwire.backends.userspace.limits import WANTED
 from vipwire.backends.userspace.messages import Hello, Welcome
 from vipwire.backends.userspace.names import Front, Key, Value
 from vipwire.backends.userspace.settings import Bind, Choices
@@ -334,3 +336,47 @@ def test_traffic_is_counted_by_endpoint(family: Family, server: socket.socket) -
     (count,) = (each for name, each in found.ports.items() if name.port == "http")
     assert (count.connections, count.bytes) == (1, 4)
     assert [reason.value for (reason, _), packets in found.refusals.items() if packets] == ["undefined-port"]
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_an_endpoint_is_told_of_the_client_and_the_vip_that_rules_have_translated(
+    family: Family, server: socket.socket, version: str
+) -> None:
+    wanted = service("web", VIP[family], annotations=(("vipwire.io/proxy-protocol", version),))
+    number = server.getsockname()[1]
+    started(family, plan_service(_node(family), wanted, [_slice(family, "web", number)])).sync()
+    with socket.create_connection((VIP[family], 80), timeout=20) as sock:
+        sock.sendall(b"GET /")
+        client, port = sock.getsockname()[:2]
+        accepted, _ = server.accept()
+        with accepted:
+            accepted.settimeout(20)
+            got = b""
+            while not got.endswith(b"GET /"):
+                piece = accepted.recv(4096)
+                assert piece
+                got += piece
+    if version == "v1":
+        name = "TCP4" if family is Family.IPV4 else "TCP6"
+        expected = f"PROXY {name} {client} {VIP[family]} {port} 80\r\n".encode()
+    else:
+        addresses = ip(client) + ip(VIP[family]) + port.to_bytes(2) + (80).to_bytes(2)
+        kind = b"\x21\x11" if family is Family.IPV4 else b"\x21\x21"
+        expected = b"\r\n\r\n\0\r\nQUIT\n" + kind + len(addresses).to_bytes(2) + addresses
+    assert got == expected + b"GET /"
+
+
+def test_what_the_operator_chooses_reaches_a_relay_that_runs_and_its_limit_is_raised(family: Family) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
+    try:
+        for choices in (Choices(udp_timeout=1.5), Choices(ports=(30000, 30999), udp_timeout=0.5)):
+            opened(family, choices).observe()
+            call = Call.find(family)
+            assert call is not None
+            welcome = call.ask(Hello(), Welcome)
+            call.close()
+            assert (welcome.settings.ports, welcome.settings.udp_timeout) == (choices.ports, choices.udp_timeout)
+            assert resource.prlimit(welcome.pid, resource.RLIMIT_NOFILE)[0] >= min(WANTED, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
