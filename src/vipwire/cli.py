@@ -4,7 +4,6 @@
 every error is one line on stderr and exit code 1, never a traceback. Whatever is heavy is imported when it runs.
 """
 
-import difflib
 import importlib
 import os
 import sys
@@ -67,6 +66,8 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
+            import difflib  # noqa: PLC0415  # only for a mistake
+
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
             if not near or "Did you mean" in error.message:
                 raise
