@@ -66,7 +66,7 @@ def reap(processes: Iterable[ProcessId]) -> None:
 def _descriptor(process: ProcessId) -> int | None:
     try:
         descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
+    except (ProcessLookupError, FileNotFoundError):  # the second: it is just being reaped (Linux 6.15 and later)
         return None
     if ProcessId.of(process.pid) == process:
         return descriptor
