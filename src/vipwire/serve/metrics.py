@@ -44,7 +44,10 @@ class Metrics(ModeRegistry):
         self.sli_registry = CollectorRegistry()
         self._core()
         self._programming()
-        self._of_modes()
+        self._full_and_partial()
+        self._of_iptables()
+        self._of_nftables()
+        self._of_conntrack()
         self._own()
         self._about_the_mode()
         self.counted = ServiceMetrics()
@@ -90,17 +93,33 @@ class Metrics(ModeRegistry):
             ("traffic_policy", "ip_family"),
         )
 
-    def _of_modes(self) -> None:
-        iptables, ipvs, nftables = (("iptables",), ("iptables", "ipvs"), ("nftables",))
-        kernel = ("iptables", "ipvs", "nftables")
+    def _full_and_partial(self) -> None:
         self.sync_full_proxy_rules_duration_seconds = self.sync_histogram(
             "sync_full", "A full sync", "iptables", "nftables"
         )
         self.sync_partial_proxy_rules_duration_seconds = self.sync_histogram(
             "sync_partial", "A sync of what has changed", "iptables", "nftables"
         )
+
+    def _of_nftables(self) -> None:
+        nftables = ("nftables",)
+        self.sync_proxy_rules_nftables_sync_failures_total = self.counter(
+            "sync_proxy_rules_nftables_sync_failures_total", "Transactions that failed", FAMILY, modes=nftables
+        )
+        self.sync_proxy_rules_nftables_cleanup_failures_total = self.counter(
+            "sync_proxy_rules_nftables_cleanup_failures_total",
+            "Failed removals of what is stale: none, they are part of the transaction",
+            FAMILY,
+            modes=nftables,
+        )
+
+    def _of_iptables(self) -> None:
+        iptables = ("iptables",)
         self.sync_proxy_rules_iptables_restore_failures_total = self.counter(
-            "sync_proxy_rules_iptables_restore_failures_total", "Failures of iptables-restore", FAMILY, modes=ipvs
+            "sync_proxy_rules_iptables_restore_failures_total",
+            "Failures of iptables-restore",
+            FAMILY,
+            modes=("iptables", "ipvs"),
         )
         self.sync_proxy_rules_iptables_partial_restore_failures_total = self.counter(
             "sync_proxy_rules_iptables_partial_restore_failures_total",
@@ -114,15 +133,15 @@ class Metrics(ModeRegistry):
         self.sync_proxy_rules_iptables_last = self.gauge(
             "sync_proxy_rules_iptables_last", "Rules that the last sync wrote", ("table", "ip_family"), iptables
         )
-        self.sync_proxy_rules_nftables_sync_failures_total = self.counter(
-            "sync_proxy_rules_nftables_sync_failures_total", "Transactions that failed", FAMILY, modes=nftables
+        self.iptables_ct_state_invalid_dropped_packets_total = self.kernel_counter(
+            "iptables_ct_state_invalid_dropped_packets_total", "Packets dropped because conntrack called them invalid"
         )
-        self.sync_proxy_rules_nftables_cleanup_failures_total = self.counter(
-            "sync_proxy_rules_nftables_cleanup_failures_total",
-            "Failed removals of what is stale: none, they are part of the transaction",
-            FAMILY,
-            modes=nftables,
+        self.iptables_localhost_nodeports_accepted_packets_total = self.kernel_counter(
+            "iptables_localhost_nodeports_accepted_packets_total", "Packets accepted for NodePorts on 127.0.0.1"
         )
+
+    def _of_conntrack(self) -> None:
+        kernel = ("nftables", "iptables", "ipvs")
         self.conntrack_reconciler_sync_duration_seconds = Histogram(
             "kubeproxy_conntrack_reconciler_sync_duration_seconds",
             "[ALPHA] Removal of stale connection tracking entries, in seconds",
@@ -135,12 +154,6 @@ class Metrics(ModeRegistry):
             "Stale connection tracking entries removed",
             FAMILY,
             modes=kernel,
-        )
-        self.iptables_ct_state_invalid_dropped_packets_total = self.kernel_counter(
-            "iptables_ct_state_invalid_dropped_packets_total", "Packets dropped because conntrack called them invalid"
-        )
-        self.iptables_localhost_nodeports_accepted_packets_total = self.kernel_counter(
-            "iptables_localhost_nodeports_accepted_packets_total", "Packets accepted for NodePorts on 127.0.0.1"
         )
 
     def _own(self) -> None:
