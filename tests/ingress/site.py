@@ -14,11 +14,13 @@ import contextlib
 import datetime as dt
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import aiohttp
 import msgspec
 from aiohttp import WSMsgType, web
 
@@ -164,13 +166,13 @@ class Site:
         async with asyncio.timeout(PATIENCE):
             await self.controller.settled()
 
-    async def pod(self, address: str) -> None:
+    async def pod(self, address: str, tls: ssl.SSLContext | None = None) -> None:
         """Run a Pod."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", _answering(address, self.served))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
-        await web.TCPSite(runner, address, self.pod_port, reuse_address=True).start()
+        await web.TCPSite(runner, address, self.pod_port, reuse_address=True, ssl_context=tls).start()
         self.runners[address] = runner
 
     async def pods(self, name: str, *addresses: str) -> None:
@@ -188,6 +190,16 @@ class Site:
         scheme, _, rest = text.partition("://")
         host, slash, path = rest.partition("/")
         return f"{scheme}://{host}:{self.https if scheme == 'https' else self.http}{slash}{path}"
+
+    async def codes(self, host: str, count: int) -> list[int]:
+        """Ask many times, each on a connection of its own; give the status codes."""
+
+        async def ask(session: aiohttp.ClientSession) -> int:
+            async with session.get(f"http://127.0.0.1:{self.http}/", headers={"Host": host}) as response:
+                return response.status
+
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+            return await asyncio.gather(*(ask(session) for _ in range(count)))
 
     async def curl(self, url: str, *flags: str) -> Answer:
         """Ask with curl; certificates are not checked unless a flag says so."""
@@ -211,6 +223,7 @@ def _answering(pod: str, served: list[str]) -> Callable[[web.Request], Coroutine
             return await _echo(request)
         served.append(pod)
         body = await request.text()
+        await asyncio.sleep(float(request.headers.get("X-Slow", 0)))
         seen = {"pod": pod, "path": request.raw_path, "headers": {k.lower(): v for k, v in request.headers.items()}}
         headers = {"X-Pod": pod, "Server": "a pod"}
         return web.json_response(seen | {"method": request.method, "size": len(body)}, headers=headers)

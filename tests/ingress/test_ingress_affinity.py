@@ -96,3 +96,22 @@ def test_the_cookie_is_as_asked_for(tmp_path: Path) -> None:
         assert {"Max-Age=3600", "SameSite=Strict", "Secure", "HttpOnly"} <= set(words)
 
     play(tmp_path, scenario)
+
+
+def test_who_is_bound_to_a_dead_pod_goes_elsewhere_unless_that_is_denied(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", *PODS[:2])
+        stay = COOKIE | {"vipwire.io/session-cookie-change-on-failure": "false"}
+        for host, asked in (("a", COOKIE), ("b", stay)):
+            here.put(ingress(host, rule(f"{host}.example.com", "/"), annotations=asked))
+        await here.settled()
+        jars = {}
+        for host in "ab":
+            for number in range(2):
+                jar = ("-b", str(tmp_path / f"{host}{number}"), "-c", str(tmp_path / f"{host}{number}"))
+                jars[host, (await here.curl(f"http://{host}.example.com/", *jar)).pod] = jar
+        await here.end_pod(PODS[0])
+        found = {key: (await here.curl(f"http://{key[0]}.example.com/", *jar)).code for key, jar in jars.items()}
+        assert found == {("a", PODS[0]): 200, ("a", PODS[1]): 200, ("b", PODS[0]): 503, ("b", PODS[1]): 200}
+
+    play(tmp_path, scenario)

@@ -1,10 +1,14 @@
 """Annotations, each with curl: what it does to a request, and what is said of a bad one."""
 
 import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import aiohttp
 import pytest
-from tests.ingress.site import Site, ingress, play, rule, secret
+from tests.ingress.site import Site, endpoint, endpoint_slice, ingress, play, rule, secret, service
 
 ONE, TWO, THREE = "127.0.0.11", "127.0.0.12", "127.0.0.13"
 
@@ -52,6 +56,13 @@ def test_headers_are_set_and_removed(tmp_path: Path) -> None:
         ("/app", "Exact", ours(rewrite_target="/v2"), "/app", "/v2"),
         ("/app", "Prefix", {"nginx.ingress.kubernetes.io/rewrite-target": "/"}, "/app/x", "/"),
         ("/a(/|$)(.*)", "ImplementationSpecific", ours(use_regex="true", rewrite_target="/$2"), "/a/x/y", "/x/y"),
+        (
+            "/b(/|$)(.*)",
+            "ImplementationSpecific",
+            {"nginx.ingress.kubernetes.io/rewrite-target": "/$2"},
+            "/b/x/y",
+            "/x/y",
+        ),
         ("/v[0-9]+/(.*)", "ImplementationSpecific", ours(use_regex="true"), "/v12/x", "/v12/x"),
     ],
 )
@@ -110,6 +121,134 @@ def test_rates_and_connections_are_limited(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+def test_too_many_at_once_are_refused(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await serve(here, "a", limit_connections="1")
+        await serve(here, "b", limit_rps="1")
+        async with aiohttp.ClientSession() as session:
+            url, host = f"http://127.0.0.1:{here.http}/", {"Host": "a.example.com"}
+            async with session.ws_connect(url, headers=host):
+                assert (await here.curl("http://a.example.com/")).code == 429
+
+            async def released() -> bool:
+                return (await here.curl("http://a.example.com/")).code == 200
+
+            await until(released)
+        codes = await asyncio.gather(*(here.curl("http://b.example.com/") for _ in range(6)))
+        assert {answer.code for answer in codes} == {200, 429}
+
+    play(tmp_path, scenario)
+
+
+async def until(fact: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for a fact of another process."""
+    async with asyncio.timeout(30):
+        while not await fact():  # noqa: ASYNC110  # of another process nobody is told
+            await asyncio.sleep(0.05)
+
+
+def test_times_that_run_out(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await serve(here, "server", timeout_server="200ms", retries="0")
+        await serve(here, "tunnel", timeout_tunnel="200ms")
+        await serve(here, "nginx")
+        nginx = {"nginx.ingress.kubernetes.io/proxy-read-timeout": "1"}
+        here.put(ingress("nginx", rule("nginx.example.com", "/"), annotations=nginx))
+        await here.settled()
+        for host in ("server", "nginx"):
+            assert (await here.curl(f"http://{host}.example.com/", "-H", "X-Slow: 15")).code == 504
+        assert (await here.curl("http://tunnel.example.com/", "-H", "X-Slow: 0.3")).code == 200
+        async with aiohttp.ClientSession() as session:
+            url, host_header = f"http://127.0.0.1:{here.http}/", {"Host": "tunnel.example.com"}
+            async with session.ws_connect(url, headers=host_header) as talk:
+                await talk.send_str("hello")
+                assert await talk.receive_str(timeout=20) == "echo hello"
+                assert (await talk.receive(timeout=20)).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSE)
+
+    play(tmp_path, scenario)
+
+
+def test_a_pod_that_takes_no_connection_is_given_up_in_time(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        with contextlib.ExitStack() as stack:
+            full = stack.enter_context(socket.create_server((TWO, here.pod_port), backlog=0))
+            for _ in range(2):  # what is beyond the backlog gets no answer
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)  # noqa: FBT003  # the socket's own name for it
+                waiting.connect_ex(full.getsockname())
+            await here.pods("other", ONE)
+            here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(TWO)]))
+            annotations = ours(timeout_connect="100ms", retries="1")
+            here.put(ingress("web", rule("a.example.com", "/"), annotations=annotations))
+            await here.settled()
+            assert (await here.curl("http://a.example.com/")).code == 503  # curl waits for 20 s, HAProxy for 5 s
+
+    play(tmp_path, scenario)
+
+
+def test_a_dead_pod_is_tried_again_elsewhere_unless_that_is_denied(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await serve(here, "default")
+        await serve(here, "same", redispatch="false", retries="1")
+        await serve(here, "once", retries="0")
+        await here.pods("web", ONE, TWO)
+        await here.settled()
+        await here.end_pod(TWO)
+        found = {}
+        for host in ("default", "same", "once"):
+            found[host] = {(await here.curl(f"http://{host}.example.com/")).code for _ in range(6)}
+        assert found == {"default": {200}, "same": {200, 503}, "once": {200, 503}}
+
+    play(tmp_path, scenario)
+
+
+def test_redirects_elsewhere(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        new, nginx = "https://new.example.com", "nginx.ingress.kubernetes.io/"
+        await here.pods("web", ONE)
+        for host, asked in (
+            ("moved", ours(permanent_redirect=f"{new}/x%20y")),
+            ("kept", {f"{nginx}permanent-redirect": f"{new}$request_uri", f"{nginx}permanent-redirect-code": "308"}),
+            ("away", {"haproxy-ingress.github.io/redirect-to": new}),
+            ("root", {f"{nginx}app-root": "/app"}),
+        ):
+            here.put(ingress(host, rule(f"{host}.example.com", "/"), annotations=asked))
+        await here.settled()
+        found = {
+            host: (answer.code, answer.headers.get("location"))
+            for host in ("moved", "kept", "away", "root")
+            for answer in [await here.curl(f"http://{host}.example.com/{'' if host == 'root' else 'a?b=c'}")]
+        }
+        assert found == {
+            "moved": (301, f"{new}/x%20y"),
+            "kept": (308, f"{new}/a?b=c"),
+            "away": (302, new),
+            "root": (302, "/app"),
+        }
+        assert (await here.curl("http://root.example.com/app")).code == 200
+
+    play(tmp_path, scenario)
+
+
+def test_guards_of_others_that_are_not_to_be_had_close_an_ingress(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", ONE)
+        nginx = "nginx.ingress.kubernetes.io/"
+        for host, asked in (
+            ("tls", {f"{nginx}auth-tls-secret": "default/ca"}),
+            ("asked", {f"{nginx}auth-url": "https://sso.example.com/auth"}),
+            ("off", {f"{nginx}enable-modsecurity": "false", f"{nginx}proxy-buffer-size": "8k"}),
+        ):
+            here.put(ingress(host, rule(f"{host}.example.com", "/"), annotations=asked))
+        await here.settled()
+        codes = {host: (await here.curl(f"http://{host}.example.com/")).code for host in ("tls", "asked", "off")}
+        assert codes == {"tls": 503, "asked": 503, "off": 200}
+        assert "[nginx.ingress.kubernetes.io/auth-url]: has no meaning here; the Ingress is closed" in here.problems
+        assert "[nginx.ingress.kubernetes.io/proxy-buffer-size]: has no meaning here; it is left out" in here.problems
+
+    play(tmp_path, scenario)
+
+
 def test_bodies_are_limited(tmp_path: Path) -> None:
     async def scenario(here: Site) -> None:
         await serve(here, "a", body_size="1k")
@@ -121,17 +260,18 @@ def test_bodies_are_limited(tmp_path: Path) -> None:
 
 def test_hsts_over_tls_only(tmp_path: Path) -> None:
     async def scenario(here: Site) -> None:
-        await serve(here, "a", hsts="true", hsts_max_age="60", hsts_include_subdomains="true")
+        await serve(here, "a", hsts="true", hsts_max_age="60", hsts_include_subdomains="true", hsts_preload="true")
         answers = [await here.curl(f"{scheme}://a.example.com/") for scheme in ("http", "https")]
         found = [answer.headers.get("strict-transport-security") for answer in answers]
-        assert found == [None, "max-age=60; includeSubDomains"]
+        assert found == [None, "max-age=60; includeSubDomains; preload"]
 
     play(tmp_path, scenario)
 
 
 def test_cross_origin_requests(tmp_path: Path) -> None:
     async def scenario(here: Site) -> None:
-        await serve(here, "any", cors="true")
+        await serve(here, "any", cors="true", cors_allow_methods="GET", cors_allow_headers="X-A", cors_max_age="9")
+        await serve(here, "told", cors="true", cors_expose_headers="X-Pod, X-B")
         origins = "https://app.example.org, https://*.example.net"
         await serve(here, "some", cors="true", cors_allow_origin=origins, cors_allow_credentials="true")
         flags = ("-X", "OPTIONS", "-H", "Origin: https://x.example.net")
@@ -140,6 +280,11 @@ def test_cross_origin_requests(tmp_path: Path) -> None:
         assert answer.headers["access-control-allow-origin"] == "https://x.example.net"
         assert answer.headers["access-control-allow-credentials"] == "true"
         assert "PATCH" in answer.headers["access-control-allow-methods"]
+        answer = await here.curl("http://any.example.com/", *flags)
+        asked = [answer.headers[f"access-control-{what}"] for what in ("allow-methods", "allow-headers", "max-age")]
+        assert asked == ["GET", "X-A", "9"]
+        answer = await here.curl("http://told.example.com/", "-H", "Origin: https://x.org")
+        assert answer.headers["access-control-expose-headers"] == "X-Pod, X-B"
         name = "access-control-allow-origin"
         found = [
             (await here.curl(f"http://{host}.example.com/", "-H", f"Origin: {origin}")).headers.get(name)
@@ -176,11 +321,17 @@ def test_a_canary_gets_its_part(tmp_path: Path) -> None:
         ):
             assert {(await here.curl("http://a.example.com/", flag, value)).pod for _ in range(5)} == {pod}
         here.served.clear()
-        await asyncio.gather(*(here.curl("http://a.example.com/") for _ in range(100)))
+        assert set(await here.codes("a.example.com", 100)) == {200}
         assert 10 <= here.served.count(TWO) <= 55
+        asked[f"{prefix}-by-header-value"] = "beta"
+        here.put(ingress("canary", rule("a.example.com", "/", service="other"), annotations=asked))
+        await here.settled()
+        assert {(await here.curl("http://a.example.com/", "-H", "X-Canary: beta")).pod for _ in range(5)} == {TWO}
         here.remove("Ingress", "canary")
         await here.settled()
-        assert {(await here.curl("http://a.example.com/")).pod for _ in range(10)} == {ONE}
+        here.served.clear()
+        assert set(await here.codes("a.example.com", 20)) == {200}
+        assert set(here.served) == {ONE}
 
     play(tmp_path, scenario)
 
@@ -210,12 +361,11 @@ def test_several_canaries_share_a_path(tmp_path: Path) -> None:
             assert {(await here.curl(f"http://{host}.example.com/", "-H", header)).pod for _ in range(3)} == {pod}
         assert (await here.curl("http://a.example.com/", "-H", "X-No: always")).code == 503
         here.served.clear()
-        answers = await asyncio.gather(*(here.curl("http://a.example.com/") for _ in range(100)))
-        codes = [answer.code for answer in answers]
+        codes = await here.codes("a.example.com", 100)
         assert 15 <= codes.count(503) <= 65  # 40 of 100: what the others leave
         assert 10 <= here.served.count(TWO) <= 55
         assert 10 <= here.served.count(THREE) <= 55
-        told = "default/canary-z-absent: metadata.annotations[vipwire.io/canary-weight]: other canaries of the path leave 40"
+        told = "canary-z-absent: metadata.annotations[vipwire.io/canary-weight]: other canaries of the path leave 40"
         assert told in here.problems
 
     play(tmp_path, scenario)

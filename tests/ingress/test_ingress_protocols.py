@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,23 @@ def test_pods_are_spoken_to_as_asked(tmp_path: Path, annotation: str, value: str
     play(tmp_path, scenario)
 
 
+def test_pods_that_speak_tls_answer(tmp_path: Path) -> None:
+    file = tmp_path / "pod.pem"
+    file.write_text(certificate("pod.example.com"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(file)
+
+    async def scenario(here: Site) -> None:
+        await here.pod(POD, context)
+        https = [{"name": "http", "port": 80, "appProtocol": "https"}]
+        here.put(service("web", ports=https), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
+        here.put(ingress("web", rule("a.example.com", "/")))
+        await here.settled()
+        assert (await here.curl("http://a.example.com/")).pod == POD
+
+    play(tmp_path, scenario)
+
+
 METHOD = "/shop.Orders/Follow"
 
 
@@ -85,19 +103,25 @@ class Orders(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such order")
 
 
-@pytest.mark.parametrize("how", ["annotation", "appProtocol"])
+@pytest.mark.parametrize("how", ["GRPC", "GRPCS", "appProtocol"])
 def test_a_grpc_client_streams_through(tmp_path: Path, how: str) -> None:
     pem = certificate("grpc.example.com")
 
     async def scenario(here: Site) -> None:
-        server = grpc.aio.server(handlers=(Orders(),))
-        server.add_insecure_port(f"{POD}:{here.pod_port}")
+        address, server = f"{POD}:{here.pod_port}", grpc.aio.server(handlers=(Orders(),))
+        if how == "GRPCS":
+            pair = pem.partition("-----BEGIN PRIVATE KEY-----")
+            server.add_secure_port(
+                address, grpc.ssl_server_credentials([("".join(pair[1:]).encode(), pair[0].encode())])
+            )
+        else:
+            server.add_insecure_port(address)
         await server.start()
         grpc_port = {"name": "http", "port": 80} | (
             {"appProtocol": "kubernetes.io/h2c"} if how == "appProtocol" else {}
         )
         here.put(service("web", ports=[grpc_port]), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
-        annotations = {"nginx.ingress.kubernetes.io/backend-protocol": "GRPC"} if how == "annotation" else {}
+        annotations = {"nginx.ingress.kubernetes.io/backend-protocol": how} if how.startswith("GRPC") else {}
         tls = [{"hosts": ["grpc.example.com"], "secretName": "pair"}]
         made = ingress("web", rule("grpc.example.com", "/shop.Orders"), annotations=annotations, tls=tls)
         here.put(tls_secret("pair", pem), made)

@@ -105,6 +105,20 @@ def test_annotations_of_others_are_understood_and_ours_win() -> None:
     assert asked.problems == ()
 
 
+def test_what_others_mean_otherwise_is_read_so() -> None:
+    nginx = "nginx.ingress.kubernetes.io/"
+    given = {f"{nginx}proxy-next-upstream-tries": "3", f"{nginx}upstream-hash-by": "$request_uri"}
+    asked = read_annotations(Ingress(WEB, annotations=MappingProxyType(given)))
+    policy = general_policy(asked, None)
+    assert (policy.retries, policy.balance.algorithm, asked.problems) == (2, Algorithm.URI, ())
+
+
+@pytest.mark.parametrize("text", ["", "ftp://x", "https://a b", "//evil/$host", "https://a.org/%zz", "'"])
+def test_a_redirect_leads_to_a_url(text: str) -> None:
+    with pytest.raises(ValueError, match="allowed"):
+        readers.url(text)
+
+
 def test_a_guard_that_cannot_be_read_closes_its_ingress() -> None:
     assert read_annotations(annotated(deny_source_range="x")).closed
     assert read_annotations(annotated(limit_rps="-1")).closed

@@ -119,6 +119,11 @@ def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
     if policy.https:
         where = Word(f"https://%[req.hdr(host),host_only,lower]{layout.https_suffix}%[pathq]")
         yield line("http-request redirect location {} code 308 unless {{ ssl_fc }}", where)
+    if policy.redirect:
+        where = quoted(policy.redirect.location.replace("%", "%%") + "%[pathq]" * policy.redirect.keep_path)
+        yield line("http-request redirect location {} code {}", where, plain(policy.redirect.code))
+    if policy.root:
+        yield line("http-request redirect location {} code 302 if {{ path / }}", literal(policy.root))
     if policy.body_size is not None:
         size = plain(policy.body_size)
         yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", size)

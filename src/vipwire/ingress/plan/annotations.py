@@ -49,6 +49,11 @@ READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "hsts-max-age": readers.number,
     "hsts-include-subdomains": readers.flag,
     "hsts-preload": readers.flag,
+    "permanent-redirect": readers.url,
+    "permanent-redirect-code": readers.redirect_code,
+    "temporal-redirect": readers.url,
+    "temporal-redirect-code": readers.redirect_code,
+    "app-root": readers.path,
     "rewrite-target": readers.target,
     "use-regex": readers.flag,
     "set-request-headers": readers.set_headers,
@@ -82,7 +87,8 @@ _SAME: Final = tuple(
     name
     for name in READERS
     if name.startswith(("affinity", "session-cookie-", "limit-", "rewrite-", "use-regex", "auth-", "cors-", "canary"))
-    or name in ("ssl-redirect", "force-ssl-redirect")
+    or "redirect" in name
+    or name == "app-root"
 )
 _LISTS: Final = {
     "whitelist-source-range": "allow-source-range",
@@ -100,6 +106,8 @@ _FROM_NGINX: Final = (
         "proxy-read-timeout": "timeout-server",
         "proxy-next-upstream-tries": "retries",
         "load-balance": "balance",
+        "session-cookie-expires": "session-cookie-max-age",
+        "upstream-hash-by": "balance",
     }
 )
 _FROM_HAPROXY: Final = (
@@ -115,8 +123,20 @@ _FROM_HAPROXY: Final = (
         "health-check-fall-count": "health-check-fall",
         "proxy-protocol": "proxy-protocol",
         "headers": "set-request-headers",
+        "redirect-to": "temporal-redirect",
+        "redirect-to-code": "temporal-redirect-code",
     }
 )
+_READ_OTHERWISE: Final[Mapping[str, Callable[[str], Any]]] = {
+    f"{_NGINX}proxy-next-upstream-tries": readers.tries,
+    f"{_NGINX}upstream-hash-by": readers.hash_key,
+}
+_GUARDS_OF_OTHERS: Final = frozenset(
+    {"auth-url", "auth-tls-secret", "auth-tls-verify-client", "oauth", "enable-modsecurity", "modsecurity-snippet"}
+    | {"waf", "proxy-ssl-secret", "secure-verify-ca-secret", "secure-crt-secret"}
+)
+"""What guards something there, and is not to be had here."""
+_DENIED: Final = ("", "false", "off")
 _WORDS: Final = {
     ("balance", "round_robin"): "roundrobin",
     ("backend-protocol", "grpc"): "h2",
@@ -162,16 +182,18 @@ def read_annotations(ingress: Ingress) -> Asked:
     for key, name, text in _ranked(ingress.annotations):
         if name in values:
             continue
-        field = f"metadata.annotations[{key[:100]}]"
         try:
-            values[name] = READERS[name](_WORDS.get((name, text.strip().lower()), text.strip()))
+            read = _READ_OTHERWISE.get(key) or READERS[name]
+            values[name] = read(_WORDS.get((name, text.strip().lower()), text.strip()))
+            continue
         except KeyError:
-            problems.append(Problem("Ingress", ingress.name, field, "has no meaning here; it is left out"))
+            guard = key.rpartition("/")[2] in _GUARDS_OF_OTHERS and text.strip().lower() not in _DENIED
+            what = "has no meaning here"
         except ValueError as error:
-            guard = name in GUARDS
-            end = "the Ingress is closed, since this guards it" if guard else "it is left out"
-            problems.append(Problem("Ingress", ingress.name, field, f"{text[:60]!r}: {error}; {end}"))
-            closed = closed or guard
+            guard, what = name in GUARDS, f"{text[:60]!r}: {error}"
+        end = "the Ingress is closed, since this guards it" if guard else "it is left out"
+        problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{key[:100]}]", f"{what}; {end}"))
+        closed = closed or guard
     ours = f"{OURS}rewrite-target" not in ingress.annotations and "rewrite-target" in values
     return Asked(values, tuple(problems), closed, ours)
 

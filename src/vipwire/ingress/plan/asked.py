@@ -17,6 +17,7 @@ from vipwire.ingress.plan.policy import (
     Policy,
     Protocol,
     ProxyProtocol,
+    Redirect,
     Rewrite,
     SameSite,
 )
@@ -49,6 +50,8 @@ def general_policy(asked: Asked, login: Login | None) -> Policy:
         allow=asked("allow-source-range", ()),
         deny=asked("deny-source-range", ()),
         https=asked.granted("force-ssl-redirect"),
+        redirect=_redirect(asked),
+        root=asked("app-root", ""),
         hsts=_hsts(asked),
         set_request=asked("set-request-headers", ()),
         remove_request=asked("remove-request-headers", ()),
@@ -84,7 +87,11 @@ def rewrite_of(rule: PathRule, asked: Asked) -> Rewrite | None:
 
 def is_expression(rule: PathRule, asked: Asked) -> bool:
     """Tell whether a path is a regular expression: only ImplementationSpecific ones may be."""
-    return rule.type is PathType.IMPLEMENTATION_SPECIFIC and bool(asked("use-regex"))
+    if rule.type is not PathType.IMPLEMENTATION_SPECIFIC:
+        return False
+    # ingress-nginx takes a path for an expression where the rewrite wants what it has captured.
+    captured = asked.nginx_rewrite and "$" in asked("rewrite-target")
+    return asked.unless_denied("use-regex") if captured else asked.granted("use-regex")
 
 
 def canary_of(asked: Asked) -> Canary | None:
@@ -158,6 +165,15 @@ def _limit(asked: Asked) -> Limit | None:
     if not (per_second or per_minute or connections):
         return None
     return Limit(per_second or per_minute, 1 if per_second else 60, connections)
+
+
+def _redirect(asked: Asked) -> Redirect | None:
+    for kind, code in (("permanent", 301), ("temporal", 302)):
+        where = asked(f"{kind}-redirect")
+        if where is not None:
+            location = where.removesuffix("$request_uri")
+            return Redirect(location, asked(f"{kind}-redirect-code", code), location != where)
+    return None
 
 
 def _hsts(asked: Asked) -> Hsts | None:

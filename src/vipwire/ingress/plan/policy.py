@@ -46,14 +46,6 @@ class ProxyProtocol(enum.Enum):
     V2 = "v2"
 
 
-class Redirect(enum.Enum):
-    """When plain HTTP is sent to HTTPS."""
-
-    WITH_CERTIFICATE = "auto"
-    ALWAYS = "true"
-    NEVER = "false"
-
-
 @dataclass(frozen=True, slots=True)
 class Affinity:
     """A cookie that binds a client to a Pod. `max_age` in seconds, None for a session cookie."""
@@ -121,6 +113,15 @@ class Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
+class Redirect:
+    """Send clients elsewhere: to `location`, with the path and query they asked for behind it if `keep_path`."""
+
+    location: str
+    code: int
+    keep_path: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """Bounds for one client address. None is no bound."""
 
@@ -147,6 +148,9 @@ class Policy:
     deny: tuple[Prefix, ...] = ()
     https: bool = False
     """Whether plain HTTP is redirected."""
+    redirect: Redirect | None = None
+    root: str = ""
+    """Where `/` is sent, if anywhere."""
     hsts: Hsts | None = None
     rewrite: Rewrite | None = None
     set_request: tuple[tuple[str, str], ...] = ()

@@ -15,6 +15,9 @@ _SIZE = re.compile(r"(\d{1,12})([kmg]?)", re.IGNORECASE)
 _PATH = re.compile(r"/(?:[A-Za-z0-9/._~!$&()*+,;=:@?-]|%[0-9A-Fa-f]{2})*")
 _TARGET = re.compile(r"/(?:[A-Za-z0-9/._~!&()*+,;=:@-]|%[0-9A-Fa-f]{2}|\$[0-9])*")
 _ORIGIN = re.compile(r"\*|https?://(?:\*\.)?[a-z0-9]+(?:[-.][a-z0-9]+)*(?::\d{1,5})?")
+_URL = re.compile(
+    r"(?:https?://[a-z0-9]+(?:[-.][a-z0-9]+)*(?::\d{1,5})?)?(?:/(?:[A-Za-z0-9/._~!&()*+,;=:@?-]|%[0-9A-Fa-f]{2})*)?(\$request_uri)?"
+)
 _METHOD = re.compile(r"[A-Z]{1,20}")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -107,6 +110,31 @@ def path(text: str) -> str:
 def target(text: str) -> str:
     """Read what a path is rewritten to, with $1 to $9 for what the path's pattern has captured."""
     return _matched(_TARGET, text, "a path, in which $1 to $9 stand for captured groups")
+
+
+def url(text: str) -> str:
+    """Read where to redirect to: a URL or a path, perhaps with nginx's `$request_uri` at its end."""
+    if not text:
+        raise ValueError("allowed: a URL or a path")
+    return _matched(_URL, text, "https://host/path or /path, perhaps with $request_uri at the end")
+
+
+def redirect_code(text: str) -> int:
+    """Read a status code of a redirect."""
+    return int(_matched(re.compile("30[12378]"), text, "301, 302, 303, 307, 308"))
+
+
+def tries(text: str) -> int:
+    """Read how many tries there are in all, as how often it is tried again."""
+    return number(text, 1, 101) - 1
+
+
+def hash_key(text: str) -> str:
+    """Read what nginx hashes, as the algorithm that hashes the same."""
+    known = {"$request_uri": "uri", "$remote_addr": "source", "$binary_remote_addr": "source"}
+    if text not in known:
+        raise ValueError(f"allowed: {', '.join(known)}")
+    return known[text]
 
 
 def prefixes(text: str) -> tuple[Prefix, ...]:
