@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import statistics
 import subprocess
 import tempfile
@@ -89,7 +90,8 @@ def load(case: Case, folder: Path, port: int, seconds: int) -> tuple[int, float,
     """Ask as fast as possible with wrk; give how many requests there were, their rate, and p99 in milliseconds."""
     asking = folder / "asking.lua"
     asking.write_text(ASKING % ", ".join(f'"{host}"' for host in case.hosts))
-    flags = ("-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", "-s", str(asking))
+    flags = ["-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency"]
+    flags += ["-H", f"Host: {HOST}", "-H", f"Cookie: {cookie_from(port)}"] if case.sticky else ["-s", str(asking)]
     url = f"{'https' if case.tls else 'http'}://127.0.0.1:{port}/app/x"
     command = ("taskset", "-c", str(LOAD_CORE), "wrk", *flags, url)
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -98,6 +100,14 @@ def load(case: Case, folder: Path, port: int, seconds: int) -> tuple[int, float,
     if "Non-2xx" in said or "Socket errors" in said or not (count and rate and p99):
         raise RuntimeError(said)
     return int(count[1]), float(rate[1]), float(p99[1]) * {"us": 0.001, "ms": 1, "s": 1000}[p99[2]]
+
+
+def cookie_from(port: int) -> str:
+    """Ask once, and give the cookie that binds."""
+    with socket.create_connection(("127.0.0.1", port)) as asking:
+        asking.sendall(f"GET /app/x HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        head = asking.makefile("rb").read(200).decode()
+    return head.partition("set-cookie: ")[2].partition(";")[0]
 
 
 def used(pid: int) -> float:
