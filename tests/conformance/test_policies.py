@@ -183,12 +183,7 @@ def test_cluster_cidr_knows_the_pods_of_all_nodes(cluster: Cluster, family: Fami
 
 @sentence("S47")
 def test_node_cidr_knows_the_pods_of_this_node(cluster_with: ClusterWith, family: Family) -> None:
-    cluster = cluster_with(["--detect-local-mode=NodeCIDR"])
-    for caller in (POD, OTHER_POD):
-        assert counts_as_pod(cluster, family, caller)
-        assert counts_as_pod(cluster, family, caller, at=NODE_PORT)
-    assert not counts_as_pod(cluster, family, REMOTE_POD, at=NODE_PORT)
-    assert not counts_as_pod(cluster, family, OUTSIDE)
+    check_pods_of_this_node(cluster_with(["--detect-local-mode=NodeCIDR"]), family)
 
 
 @sentence("S48")
@@ -206,7 +201,11 @@ def test_an_interface_of_pods_is_told_by_its_name(cluster_with: ClusterWith, fam
 def test_interfaces_of_pods_are_told_by_the_beginning_of_their_names(
     cluster_with: ClusterWith, family: Family
 ) -> None:
-    cluster = cluster_with(["--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=pod-"])
+    by_name = ["--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=pod-"]
+    check_pods_of_this_node(cluster_with(by_name), family)
+
+
+def check_pods_of_this_node(cluster: Cluster, family: Family) -> None:
     for caller in (POD, OTHER_POD):
         assert counts_as_pod(cluster, family, caller)
         assert counts_as_pod(cluster, family, caller, at=NODE_PORT)
