@@ -296,6 +296,16 @@ def test_large_differences_are_written_in_batches_and_dispatched_last(monkeypatc
     assert world.tables.tables == empty.tables.tables
 
 
+@pytest.mark.parametrize("variant", list(Variant))
+def test_chains_are_declared_from_the_last_to_the_first_before_any_rule(variant: Variant) -> None:
+    (text,) = loaded(20, variant=variant).tables.log
+    for part in text.split("COMMIT\n"):
+        lines = [line for line in part.splitlines() if not line.startswith("*")]
+        names = [line for line in lines if line.startswith(":")]
+        assert names == sorted(names, reverse=True), "the legacy tool inserts them fastest so"
+        assert lines[: len(names)] == names
+
+
 def test_a_move_of_the_node_renders_every_service_anew() -> None:
     world = loaded(3)
     other = World(world.tables, node=node_plan(pod_traffic=PodPrefixes((cidr("10.64.0.0/10"),))))
