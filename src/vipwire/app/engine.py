@@ -9,17 +9,18 @@ Nothing is programmed before every kind of object has been listed once: an empty
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.model.names import ObjectName
-from vipwire.model.net import Address, Family
+from vipwire.model.net import Family
 from vipwire.model.node import Node
 from vipwire.model.problem import Problem
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import PlanChange, Planner
 from vipwire.reconcile.backend import Backend
+from vipwire.reconcile.offers import Housekeeper
 from vipwire.reconcile.pacer import Pacer
 from vipwire.reconcile.reconciler import Reconciler, Report
 from vipwire.state.event import Event
@@ -40,38 +41,6 @@ class Mode(Backend[Any, Any], Protocol):
 
     def delete(self) -> bool:
         """Remove everything of this mode and family; tell whether there was anything."""
-
-
-@runtime_checkable
-class Housekeeper(Protocol):
-    """A mode that has something to do between syncs, such as to remove what has drained."""
-
-    def housekeeping_due(self) -> float | None:
-        """Return the seconds until there is something to do; None if there is nothing."""
-
-    def housekeep(self) -> None:
-        """Do it."""
-
-
-@runtime_checkable
-class Relaying(Protocol):
-    """A mode whose flows end on this node: connection tracking sees a relay answer, not an endpoint."""
-
-    def relayed(self) -> frozenset[tuple[Address, int]]:
-        """Tell the addresses and ports at which UDP flows are answered."""
-
-
-@runtime_checkable
-class RuleWriter(Protocol):
-    """A mode that writes rules, and counts them by table: all of ours, and those that the last commit wrote."""
-
-    @property
-    def rules(self) -> Mapping[str, int]:
-        """How many rules of ours are in each table."""
-
-    @property
-    def written(self) -> Mapping[str, int]:
-        """How many rules the last commit wrote into each table."""
 
 
 @dataclass(slots=True)

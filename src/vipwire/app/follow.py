@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from vipwire.app import log
-from vipwire.app.engine import Engine, Line, Outcome, Relaying
+from vipwire.app.engine import Engine, Line, Outcome
 from vipwire.app.modes import VIP_DEVICES
 from vipwire.conntrack.changes import suspect_frontends, udp_frontends
 from vipwire.conntrack.flows import FlowTable, Swept
@@ -15,6 +15,7 @@ from vipwire.host.addresses import AddressWatch, reachable
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix, family_of
 from vipwire.model.problem import Problem
+from vipwire.reconcile.offers import Relaying
 from vipwire.serve.metrics import Metrics
 from vipwire.serve.service_health import ServiceHealthCheck
 from vipwire.serve.service_listeners import ServiceListeners

@@ -2,9 +2,10 @@
 
 from collections import Counter
 
-from vipwire.app.engine import Engine, Line, Outcome, RuleWriter
+from vipwire.app.engine import Engine, Line, Outcome
 from vipwire.model.net import Family
 from vipwire.plan.plan import Drop, FrontendKind, ServicePlan
+from vipwire.reconcile.offers import RuleWriter
 from vipwire.serve.metrics import Metrics
 
 

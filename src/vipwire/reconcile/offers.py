@@ -1,0 +1,41 @@
+"""What a mode may offer beyond `Backend`: optional, as methods of its backend (`isinstance` says which it has).
+
+More of that kind: `backend.Selective`, `counting.Counting`, and `explainer` for people.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from vipwire.model.net import Address
+
+
+@runtime_checkable
+class Housekeeper(Protocol):
+    """A mode that has something to do between syncs, such as to remove what has drained."""
+
+    def housekeeping_due(self) -> float | None:
+        """Return the seconds until there is something to do; None if there is nothing."""
+
+    def housekeep(self) -> None:
+        """Do it."""
+
+
+@runtime_checkable
+class Relaying(Protocol):
+    """A mode whose flows end on this node: connection tracking sees a relay answer, not an endpoint."""
+
+    def relayed(self) -> frozenset[tuple[Address, int]]:
+        """Tell the addresses and ports at which UDP flows are answered."""
+
+
+@runtime_checkable
+class RuleWriter(Protocol):
+    """A mode that writes rules, and counts them by table: all of ours, and those that the last commit wrote."""
+
+    @property
+    def rules(self) -> Mapping[str, int]:
+        """How many rules of ours are in each table."""
+
+    @property
+    def written(self) -> Mapping[str, int]:
+        """How many rules the last commit wrote into each table."""
