@@ -45,6 +45,8 @@ from vipwire.serve.service_listeners import ServiceListeners
 from vipwire.state.event import Kind
 from vipwire.state.store import Store
 
+_WITHOUT_RULES = "; or let this mode do without rules (--userspace-bind)"
+
 
 def run_proxy(config: Config, reread: Reread) -> int:
     """Run the proxy until a signal ends it. The rules stay: traffic goes on, and the next start takes them over.
@@ -103,7 +105,8 @@ def _families() -> tuple[Family, ...]:
 def _build(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
     """Build a mode that is going to be run. Raise UnsupportedError if it cannot be, also for lack of rights."""
     if needs_net_admin(config):
-        require_net_admin("vipwire proxy")
+        userspace = config.proxy_mode is ProxyMode.USERSPACE
+        require_net_admin("vipwire proxy", way_out=_WITHOUT_RULES if userspace else "")
     return build_modes(config, families, prepare=True)
 
 

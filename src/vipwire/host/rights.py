@@ -26,11 +26,14 @@ def capabilities(proc: Path = Path("/proc")) -> frozenset[str]:
     return frozenset(name for bit, name in BITS.items() if mask >> bit & 1)
 
 
-def require_net_admin(what: str, proc: Path = Path("/proc")) -> None:
-    """Raise UnsupportedError, with the remedy and what works without, if the kernel would refuse `what`."""
+def require_net_admin(what: str, proc: Path = Path("/proc"), *, way_out: str = "") -> None:
+    """Raise UnsupportedError, with the remedy and what works without, if the kernel would refuse `what`.
+
+    `way_out` is another one, in words, behind a semicolon.
+    """
     if "CAP_NET_ADMIN" not in capabilities(proc):
         raise UnsupportedError(
             f"{what} needs the capability CAP_NET_ADMIN: run it as root, or add NET_ADMIN to the container's "
             "capabilities; `vipwire status`, `plan`, `explain` and `check` work without it, and say what they cannot "
-            "see"
+            f"see{way_out}"
         )
