@@ -17,6 +17,9 @@ from vipwire.state.event import Kind, Listed, Upserted
 
 TITLE = "everything at once, a restart, and one change"
 CHANGES = 50
+MOST = {(44_000, 10): 8.0, (5_000, 50): 6.0}
+"""What was promised for everything at once, in seconds, by Services and endpoints of each."""
+MOST_MS = 3.0
 
 
 def measure(options: Options) -> list[Figure]:
@@ -24,15 +27,15 @@ def measure(options: Options) -> list[Figure]:
     sources = decoded(*encoded(options.services, options.endpoints))
     gc.collect()
     gc.freeze()
-    began = time.perf_counter()
+    began, started = time.perf_counter(), time.process_time()
     services, slices = converted(sources)
-    converting, cpu = time.perf_counter() - began, time.process_time()
+    converting = time.perf_counter() - began
     del sources
     listed = Listed(Kind.SERVICE, tuple(services)), Listed(Kind.ENDPOINT_SLICE, tuple(slices))
     pipe, began = Pipe(), time.perf_counter()
     pipe.apply(listed)
     report = pipe.sync()
-    loading, used = time.perf_counter() - began, time.process_time() - cpu
+    loading, used = time.perf_counter() - began, time.process_time() - started
     now, _ = memory()
     times = [_change(pipe, slices[index * 7919 % len(slices)], index) for index in range(CHANGES)]
     pipe.apply(listed)
@@ -41,16 +44,17 @@ def measure(options: Options) -> list[Figure]:
     again.apply(listed)
     found = again.sync()
     restart, reused = time.perf_counter() - began, time.process_time() - cpu
+    most = MOST.get((options.services, options.endpoints))
     return [
-        Figure("total", converting + loading, "s"),
+        Figure("total", converting + loading, "s", most),
+        Figure("total, CPU", used, "s", most),
         Figure("  convert", converting, "s"),
-        Figure("  after that, CPU", used, "s"),
         Figure("  plan and render", pipe.phases.plan + pipe.phases.render, "s"),
         Figure("  the kernel", pipe.phases.kernel, "s"),
         Figure("kernel objects", report.added, "number"),
         Figure("transaction", report.size / 1e6, "MB"),
         Figure("memory of this process, objects and belief", now, "MB"),
-        Figure("one endpoint replaced", statistics.median(times) * 1e3, "ms"),
+        Figure("one endpoint replaced", statistics.median(times) * 1e3, "ms", MOST_MS),
         Figure("start on this kernel", restart, "s"),
         Figure("  CPU", reused, "s"),
         Figure("  read and compare", again.phases.sync, "s"),

@@ -145,6 +145,15 @@ def test_a_table_of_another_layout_is_said_to_be_one(network: int, flags: list[s
     assert (kernel["agrees"], kernel["difference"]) == (None, family["reason"])
 
 
+@pytest.mark.parametrize("command", [("status", "web"), ("plan",), ("diff",), ("explain", "web")])
+def test_a_file_that_cannot_be_read_is_named_by_every_command(
+    programmed: list[str], tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "broken.yaml").write_text("kind: [\n")
+    result = vipwire(*command, *programmed)
+    assert f"warning: what is in it is not shown here: Manifest {tmp_path / 'broken.yaml'}: line " in result.stderr
+
+
 def test_foreign_tables_and_a_second_proxy_are_found(network: int, flags: list[str]) -> None:
     del network
     run("nft add table ip kube-proxy")

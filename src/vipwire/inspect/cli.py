@@ -36,19 +36,29 @@ from vipwire.inspect.top import Rates, top_view
 from vipwire.inspect.trace import Tracer, event_view, summary_view
 from vipwire.netlink.conntrack import Flow
 from vipwire.plan.resolve import Packet
+from vipwire.state.store import Store
 
 _SERVICE = click.argument("service", default="", metavar="[SERVICE]")
 
 
 def _plain(config: Config) -> Situation:
     """Read the objects once, and leave the kernel's alone."""
-    return planned(config, list_once(make_source(config)))
+    return planned(config, _listed(config))
 
 
 def _looked(config: Config) -> Situation:
     """Read the objects and the kernel once."""
     with opened(config) as kernel:
-        return take(config, list_once(make_source(config)), kernel)
+        return take(config, _listed(config), kernel)
+
+
+def _listed(config: Config) -> Store:
+    """Read the objects once; say which files could not be read, for what is in them is missing in what is shown."""
+    store = list_once(make_source(config))
+    for problem in store.problems:
+        if problem.kind == "Manifest":
+            click.echo(f"warning: what is in it is not shown here: {problem}", err=True)
+    return store
 
 
 def _print(document: Document, output: str, view: Callable[[], RenderableType]) -> None:
