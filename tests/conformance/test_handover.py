@@ -33,7 +33,7 @@ from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(190)]
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(280 if kernel.inside() else 190)]
 
 NODE = "node-1"
 PODS = [pod for pod in DEFAULT.pods if pod.name in ("pod-1a", "pod-2a")]

@@ -22,7 +22,7 @@ from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
 
-pytestmark = [pytest.mark.kernel, pytest.mark.timeout(190)]
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(280)]
 
 NODE = "node-2"
 PODS = [pod for pod in DEFAULT.pods if pod.name in ("pod-1a", "pod-2a")]
