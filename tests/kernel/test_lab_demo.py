@@ -52,7 +52,7 @@ def stage() -> Iterator[Stage]:
 
 def test_everything_is_as_the_demo_says_and_nothing_is_left() -> None:
     demo = started()
-    output, _ = demo.communicate(timeout=120)
+    output, _ = demo.communicate(timeout=300)
     assert demo.returncode == 0, output
     assert "NOT" not in output
     assert "Nothing is left" in output
