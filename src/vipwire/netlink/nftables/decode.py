@@ -56,7 +56,7 @@ class SetDeclaration:
     """A set or map. Lengths are in bytes, `timeout` in ms, `size` 0 when unlimited.
 
     `attributes` are all raw attributes after table and name, to be compared with a compiled set. `count` is how many
-    elements there are; None from a kernel that does not say (before Linux 6.18).
+    elements there are; None from a kernel that does not say (6.18 does).
     """
 
     family: int
