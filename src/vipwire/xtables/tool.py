@@ -3,7 +3,6 @@
 They run in the network namespace of the calling thread.
 """
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -47,13 +46,8 @@ class Tool:
     def __init__(self, family: Family, variant: Variant, purpose: str, *, limit: float | None = None) -> None:
         self.family, self.variant, self._limit = family, variant, limit
         self.name = f"{PROGRAM[family]}-{variant.value}"
-        paths = [_find(family, variant, suffix) for suffix in ("-restore", "-save")]
-        if None in paths:
-            raise UnsupportedError(
-                f"{purpose} needs {self.name}-restore, which is not installed: "
-                "install the package iptables, or choose another --proxy-mode"
-            )
-        self._restore, self._save = (path or "" for path in paths)
+        self._restore = _require(family, variant, "-restore", purpose)
+        self._save = _require(family, variant, "-save", purpose)
 
     def save(self, *tables: str, counted: bool = False) -> str:
         """Print these tables, or all that there are; `counted`: each rule behind its `[packets:bytes]`.
@@ -95,8 +89,11 @@ class Tool:
 def installed(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[Tool]:
     """Yield the tools of a family that are installed."""
     for variant in Variant:
-        with contextlib.suppress(UnsupportedError):
-            yield Tool(family, variant, purpose, limit=limit)
+        try:
+            tool = Tool(family, variant, purpose, limit=limit)
+        except UnsupportedError:
+            continue
+        yield tool
 
 
 def with_tables(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[Tool]:
@@ -141,6 +138,16 @@ def preferred() -> Variant | None:
     if path is None:
         return None
     return Variant.NFT if "nf_tables" in _version(path) else Variant.LEGACY
+
+
+def _require(family: Family, variant: Variant, suffix: str, purpose: str) -> str:
+    path = _find(family, variant, suffix)
+    if path is None:
+        raise UnsupportedError(
+            f"{purpose} needs {PROGRAM[family]}-{variant.value}{suffix}, which is not installed: "
+            "install the package iptables, or choose another --proxy-mode"
+        )
+    return path
 
 
 def _find(family: Family, variant: Variant, suffix: str) -> str | None:
