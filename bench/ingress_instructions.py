@@ -68,7 +68,7 @@ async def ours(folder: Path, pod: int, port: int, *, all_kinds: bool) -> str:
         await here.settled()
         text = (here.haproxy.folder / "haproxy.cfg").read_text()
         text = re.sub(r" *(?:stats socket|bind .* ssl) .*\n", "", text)
-        return text.replace(f"bind 127.0.0.1:{here.http}", f"bind 127.0.0.1:{port}")
+        return text.replace(f"127.0.0.1:{here.http}", f"127.0.0.1:{port}")
 
 
 def counted(folder: Path, text: str, port: int) -> Iterator[tuple[str, int]]:

@@ -90,7 +90,7 @@ def _defaults() -> Iterator[str]:
 def _resolvers(layout: Layout) -> Iterator[str]:
     yield "resolvers cluster"
     for number, address in enumerate(layout.resolvers):
-        yield line("nameserver n{} {}", plain(number), plain(address))
+        yield line("nameserver n{} {}", plain(number), quoted(address))
     if not layout.resolvers:
         yield line("parse-resolv-conf")
     yield line("hold valid 5s")
@@ -147,10 +147,10 @@ def _unavailable() -> str:
 def _binds(layout: Layout) -> Iterator[str]:
     words = " accept-proxy" if layout.accept_proxy else ""
     if layout.http:
-        yield line(f"bind {{}}{words}", plain(layout.http))
+        yield line(f"bind {{}}{words}", quoted(layout.http))
     if layout.https:
         where = quoted(layout.certificate_list)
-        yield line(f"bind {{}}{words} ssl crt-list {{}} alpn h2,http/1.1", plain(layout.https), where)
+        yield line(f"bind {{}}{words} ssl crt-list {{}} alpn h2,http/1.1", quoted(layout.https), where)
 
 
 def _log(layout: Layout) -> Iterator[str]:
