@@ -8,7 +8,7 @@ import pytest
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
 from vipwire.xtables import tool as xtables
-from vipwire.xtables.tool import Tool, in_use, installed
+from vipwire.xtables.tool import Tool, in_use, installed, with_tables
 from vipwire.xtables.variant import Variant, by_use
 
 Script = Callable[[str, str], None]
@@ -96,6 +96,19 @@ def test_the_tool_that_the_node_uses_comes_first_and_failures_are_kept(script: S
     make(script, Variant.LEGACY, "echo broken >&2; exit 1")
     tools, errors = in_use(Family.IPV4, "a test")
     assert ([tool.variant for tool in tools], errors) == ([Variant.NFT], ["iptables-legacy-save: broken"])
+
+
+def test_the_legacy_tool_is_left_alone_where_its_engine_has_no_tables(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xtables, "_PROC_NET", tmp_path)
+    make(script, Variant.NFT, "")
+    make(script, Variant.LEGACY, "")
+    assert [tool.variant for tool in with_tables(Family.IPV4, "a test")] == [Variant.NFT]
+    (tmp_path / "ip_tables_names").write_text("")
+    assert [tool.variant for tool in with_tables(Family.IPV4, "a test")] == [Variant.NFT]
+    (tmp_path / "ip_tables_names").write_text("nat\n")
+    assert [tool.variant for tool in with_tables(Family.IPV4, "a test")] == [Variant.NFT, Variant.LEGACY]
 
 
 def test_kubelets_chains_count_more_than_rules_and_nft_comes_before_its_like() -> None:
