@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import yaml
 from tests.ingress.site import backend, endpoint, endpoint_slice, free_port, ingress, rule, service
 from tests.unit.cluster_process import CLIENTS, Kubectl, up
 from tests.unit.deployed import DEPLOY
+
+from vipwire.errors import ConfigError
+from vipwire.ingress import cli
 
 COMMAND = (sys.executable, "-m", "vipwire.cli", "ingress")
 POD_TEXT = "from a pod"
@@ -277,15 +281,26 @@ def test_render_writes_what_haproxy_takes_and_tells_of_problems(tmp_path: Path) 
     assert (output / "default.pem").stat().st_mode & 0o077 == 0
 
 
-def test_bad_flags_are_told_of(tmp_path: Path) -> None:
-    for flags, told in (
-        (("--http", "80"), "--http: '80' is no address (allowed: *:80"),
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--http", "80"), r"--http: '80' is no address \(allowed: \*:80"),
         (("--http", "", "--https", ""), "there is nothing to serve"),
+        (("--resolver", "x"), "--resolver: 'x' is no address"),
+        (("--cookie-key", "a b\n"), "--cookie-key"),
+        (("--lease", "x"), "--lease: 'x' is no NAMESPACE/NAME"),
+        (("--publish-service", "a/b", "--publish-address", "192.0.2.1"), "only one of them"),
+    ],
+)
+def test_bad_flags_are_told_of(flags: tuple[str, ...], told: str) -> None:
+    with cli.ingress.make_context("ingress", list(flags)) as context, pytest.raises(ConfigError, match=told):
+        cli.options_of(context.params)
+
+
+def test_what_flags_name_and_is_not_there_is_told_of(tmp_path: Path) -> None:
+    for flags, told in (
         (("--manifests", str(tmp_path / "none")), "none does not exist"),
         (("--manifests", str(tmp_path), "--haproxy", "no-such-haproxy"), "no-such-haproxy is not installed"),
-        (("--manifests", str(tmp_path), "--cookie-key", "a b\n"), "--cookie-key"),
-        (("--manifests", str(tmp_path), "--lease", "x"), "--lease: 'x' is no NAMESPACE/NAME"),
-        (("--publish-service", "a/b", "--publish-address", "192.0.2.1"), "only one of them"),
         (("--manifests", str(tmp_path), "--default-certificate", "/dev/null"), "--default-certificate /dev/null"),
     ):
         command = (*COMMAND, "--run-dir", str(tmp_path / "run"), *flags)
