@@ -105,7 +105,12 @@ async def _listen_within(
     try:
         await server.listen_too(runner, inner_socket(address, port), tls)
     except OSError as error:
-        log.warning("the API server does not listen there too", address=address, port=port, reason=error.strerror)
+        log.warning(
+            "the API server cannot listen there too: Service kubernetes leads nowhere",
+            address=address,
+            port=port,
+            reason=error.strerror,
+        )
         return False
     return True
 

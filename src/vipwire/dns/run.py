@@ -72,7 +72,12 @@ async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
     try:
         await server.listen(address, port, from_here=True)
     except OSError as error:
-        log.warning("DNS does not listen there too", address=address, port=port, reason=error.strerror)
+        log.warning(
+            "DNS cannot listen there too: its Service leads nowhere",
+            address=address,
+            port=port,
+            reason=error.strerror,
+        )
         return False
     return True
 
