@@ -10,6 +10,7 @@ from tests.conformance.packets import BLOCKED, NODE, OTHER_POD, OUTSIDE, POD, RE
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL, FRONTENDS, NODE_PORT, LabService
 
+from vipwire.lab import kernel
 from vipwire.lab.manifests import Port
 from vipwire.lab.outcome import Target, pods_of
 from vipwire.model.net import Family, Protocol
@@ -27,6 +28,8 @@ POLICIES: dict[str, dict[str, Any]] = {
     INTERNAL_LOCAL: {"internalTrafficPolicy": "Local"},
 }
 DETECTOR, NO_DETECTOR = [POD_CIDRS], list[str]()
+UNHEARD = 1.0 if kernel.inside() else 0.3
+"""Seconds to wait where some answers never arrive, and the others must."""
 ALL, ALL_NO_DETECTOR = [POD_CIDRS, "--masquerade-all"], ["--masquerade-all"]
 
 
@@ -68,7 +71,7 @@ def check(cluster: Cluster, family: Family, cell: Cell) -> None:
     target = cluster.named(cell.policy).at(cell.kind, family)
     if cell.caller is OUTSIDE and REMOTE in cell.pods and not cell.masqueraded and not cluster.relayed:
         # The other node answers the client directly, from an address that the client has not asked.
-        results = cluster.probe(cell.caller, target, 24, timeout=0.3)
+        results = cluster.probe(cell.caller, target, 24, timeout=UNHEARD)
         assert set(pods_of(results)) == {LOCAL, "(timed out)"}
         assert {result.saw for result in results if result.answer} == {cluster.address(cell.caller, family)}
     else:
@@ -163,11 +166,11 @@ def counts_as_pod(cluster: Cluster, family: Family, caller: Caller, *, at: Front
     service = cluster.service(EXTERNAL_LOCAL, cluster.pods(*BOTH), externalTrafficPolicy="Local")
     at = NODE_PORT if cluster.relayed else at
     target: Target = service.at(at, family)
-    results = cluster.probe(caller, target, 24, timeout=0.5)
-    if at is CLUSTER_IP:
-        return {result.saw for result in results if result.answer} == {cluster.address(caller, family)}
     # A Pod of node 2 that is dealt to another one there is answered from an address that it has not asked.
     unheard = caller is REMOTE_POD and not cluster.relayed
+    results = cluster.probe(caller, target, 24, timeout=UNHEARD if unheard else 3.0)
+    if at is CLUSTER_IP:
+        return {result.saw for result in results if result.answer} == {cluster.address(caller, family)}
     return set(pods_of(results)) == {LOCAL, "(timed out)" if unheard else REMOTE}
 
 

@@ -60,7 +60,8 @@ def test_a_load_balancers_own_address_may_send_where_the_node_may(cluster: Clust
         cluster.lab.run("node-1", ["ip", "address", "add", *alias, "nodad"])
         try:
             cluster.write()  # the proxy has heard of the address, where that matters, when this counts
-            results = cluster.probe(Caller("node-1", address=target.address), target, 24, timeout=0.5)
+            patience = 3.0 if target is with_node else 0.5
+            results = cluster.probe(Caller("node-1", address=target.address), target, 24, timeout=patience)
         finally:
             cluster.lab.run("node-1", ["ip", "address", "del", *alias])
         assert {result.pod for result in results} == expected
