@@ -25,7 +25,7 @@ from vipwire.model.service import Service, TrafficPolicy
 from vipwire.plan.frontends import plan_service
 from vipwire.reconcile.counting import Refusal
 from vipwire.reconcile.reconciler import Reconciler
-from vipwire.xtables.tool import PROGRAM, Tool
+from vipwire.xtables.tool import PROGRAM, WAIT_SECONDS, Tool
 from vipwire.xtables.variant import Variant
 from vipwire.xtables.words import LOOPBACK
 
@@ -162,14 +162,16 @@ def test_what_iptables_restore_is_given_it_shows_again_word_for_word(tool: Tool)
 
 def test_changes_step_by_step_end_where_one_step_ends(tool: Tool) -> None:
     node = node_plan(tool.family)
-    reconciler, _ = started(tool, 0)
+    reconciler, backend = started(tool, 0)
     reconciler.sync()
     for subject, slices in services(tool.family, 24):
         reconciler.desire(subject.name, plan_service(node, subject, slices))
         reconciler.sync()
+        assert not backend.changed(), "nobody else has written"
     for subject, _ in services(tool.family, 8):
         reconciler.desire(subject.name, None)
         reconciler.sync()
+        assert not backend.changed()
     found = saved(tool)
     for each in leftovers([tool.family]):
         opened(each).delete()
@@ -192,6 +194,37 @@ def test_a_flush_is_noticed_and_repaired(tool: Tool, table: str) -> None:
     assert reconciler.sync().repaired
     assert sorted(saved(tool).splitlines()) == before
     assert not backend.changed()
+
+
+class Company(Tool):
+    """Somebody else writes right after us, before we look."""
+
+    harm = ""
+
+    def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
+        super().restore(text, wait)
+        if self.harm:
+            run(f"{self.name} {self.harm}")
+
+
+@pytest.mark.parametrize("harm", ["-t nat -F KUBE-SERVICES", "-t nat -A KUBE-MARK-MASQ -j RETURN", "-t filter -F"])
+def test_what_others_change_while_we_write_is_noticed(tool: Tool, harm: str) -> None:
+    company = Company(tool.family, tool.variant, "a test")
+    reconciler, _ = started(company)
+    reconciler.sync()
+    before = sorted(saved(tool).splitlines())
+    ((subject, slices),) = services(tool.family, 1)
+    company.harm = harm
+    reconciler.desire(subject.name, None)
+    reconciler.sync()
+    company.harm = ""
+    assert reconciler.verify()
+    reconciler.desire(subject.name, plan_service(node_plan(tool.family), subject, slices))
+    reconciler.sync()
+    assert sorted(saved(tool).splitlines()) == before
+    reconciler.verify()  # what was in disorder may be looked at once more
+    assert not reconciler.sync().size
+    assert not reconciler.verify()
 
 
 def test_one_familys_commits_are_not_foreign_to_the_other(variant: Variant) -> None:

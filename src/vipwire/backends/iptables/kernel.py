@@ -13,6 +13,7 @@ from vipwire.backends.iptables import names
 from vipwire.backends.iptables.counters import Counted, read_counters
 from vipwire.backends.iptables.counting import FEW, Ledger, count, endpoints_of
 from vipwire.backends.iptables.frontend_code import Zone, decode
+from vipwire.backends.iptables.growth import growth, tree_entries
 from vipwire.backends.iptables.limits import shortcomings
 from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, RANGES, ROOT, ROOTS, TABLES, Key, Rules
 from vipwire.backends.iptables.patience import Patience
@@ -22,7 +23,7 @@ from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.iptables.skeleton import guards, jump_keys, node_objects
 from vipwire.backends.iptables.tree import DEEPEST, Dispatch, Shape
-from vipwire.backends.iptables.witness import Sight, Witness, witnesses
+from vipwire.backends.iptables.witness import Sight, Witness, grown_by, witnesses
 from vipwire.model.net import Address, Family, format_address
 from vipwire.model.problem import Problem
 from vipwire.plan.node import NodePlan
@@ -131,7 +132,7 @@ class IptablesBackend:
         tails = {**self._tails, **_tails(delta)}
         writer = self._writer(tails)
         before, size, commits = self._witness.look(), 0, 0
-        known = before == self._sight
+        known, trees = before == self._sight, tree_entries(self._dispatches)
         self._sight = None
         self.written = {}
         for run in writer.runs(delta, drafted):
@@ -144,10 +145,21 @@ class IptablesBackend:
             self._dispatches[where].adopt(draft)
         self._tails = tails
         self._rules.update(_counted(delta))
-        self._firewall_missing = False
         after = self._witness.after(before, commits)
-        self._sight = after if known else None
+        if known and after is not None and self._alone(before, after, delta, trees):
+            self._sight = after
+        self._firewall_missing = False
         return size
+
+    def _alone(self, before: Sight, after: Sight, delta: Delta[Key, Rules], trees: Counter[str]) -> bool:
+        """Tell whether the tables have become what a commit of ours makes of them, and nobody else's beside it.
+
+        Where chains must stay that others use, or rules that are kubelet's, not all of a difference is written.
+        """
+        if self._pinned or (self._kubelet and any(map(guards, (*delta.changed, *delta.removed)))):
+            return True
+        more = growth(delta, trees, tree_entries(self._dispatches), firewall_missing=self._firewall_missing)
+        return grown_by(before, after, more)
 
     def _restore(self, text: str) -> None:
         try:

@@ -1,13 +1,15 @@
 """Tells, without running a program, whether somebody else may have changed the rules.
 
 nf_tables counts every commit of anybody in the network namespace. The legacy engine counts nothing, but says how
-many rules each table has, how large it is and where its chains begin: what a flush or a foreign rule changes.
+many rules each table has, how large it is and where its chains begin: what a flush or a foreign rule changes. What
+others do while we write shows in the number of rules, if that is not what ours have become.
 """
 
 import ctypes
 import os
 import socket
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol, TypeAlias
 
 from vipwire.backends.iptables.names import TABLES
@@ -23,6 +25,7 @@ _GET_INFO: Final = 64
 _NAME_SIZE: Final = 32
 _INFO_SIZE: Final = _NAME_SIZE + 13 * 4
 """struct ipt_getinfo: name, valid_hooks, hook_entry[5], underflow[5], num_entries, size."""
+_ENTRIES_AT: Final = _INFO_SIZE - 2 * 4
 
 
 class Witness(Protocol):
@@ -67,6 +70,17 @@ class TableSizes:
             code = ctypes.get_errno()
             raise OSError(code, f"the legacy table {table}: {os.strerror(code)}")
         return buffer.raw
+
+
+def grown_by(before: Sight, after: Sight, more: Mapping[str, int]) -> bool:
+    """Tell whether each table has grown by so many entries between two sights; True where sights do not say that."""
+    if isinstance(before, int) or isinstance(after, int):
+        return True
+    return all(_entries(after[at]) - _entries(before[at]) == more.get(table, 0) for at, table in enumerate(TABLES))
+
+
+def _entries(info: bytes) -> int:
+    return int.from_bytes(info[_ENTRIES_AT : _ENTRIES_AT + 4], sys.byteorder)
 
 
 def witnesses(families: Iterable[Family], variant: Variant) -> dict[Family, Witness]:
