@@ -79,6 +79,13 @@ def test_what_is_wrong_is_said_with_a_remedy(change: dict[str, object], what: st
     assert remedy in said
 
 
+def test_a_mode_needs_the_right_to_program_it() -> None:
+    said = {each.said for each in judge(FINE, ProxyMode.NFTABLES) if each.area == "mode"}
+    weak = {each.said for each in judge(replace(FINE, capabilities=frozenset()), ProxyMode.NFTABLES)}
+    assert "can run here" in said
+    assert "can run here, with CAP_NET_ADMIN" in weak
+
+
 def test_what_kubelet_and_others_have_is_left_alone() -> None:
     facts = replace(FINE, tables=(ForeignTable("ip mangle", ("KUBE-KUBELET-CANARY", "KUBE-FIREWALL")),))
     assert found(facts)["others nftables"] == (Level.OK, "")

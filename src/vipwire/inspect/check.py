@@ -63,7 +63,8 @@ def _modes(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
     for each, lacks in facts.modes.items():
         chosen = " (chosen)" if each is mode else ""
         if not lacks:
-            yield _ok("mode", each.value + chosen, "can run here")
+            rights = "" if "CAP_NET_ADMIN" in facts.capabilities else ", with CAP_NET_ADMIN"
+            yield _ok("mode", each.value + chosen, f"can run here{rights}")
         elif each is mode:
             yield Finding("mode", each.value + chosen, Level.BAD, *_said_and_remedy(lacks))
         else:
