@@ -130,6 +130,7 @@ def test_any_way_to_a_set_leads_to_the_same_chains(
     fresh = dispatch(family)
     fresh.load(whole)
     assert kernel == tree.chains() == fresh.chains()
+    assert tree.branches == fresh.branches == len(kernel) - 1
 
 
 @given(cases)

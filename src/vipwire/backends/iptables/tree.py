@@ -18,7 +18,7 @@ Frontends that differ too late for that share a long leaf.
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from vipwire.backends.iptables.frontend_code import Zone, digit, first_difference, low_digits
 from vipwire.backends.iptables.names import Rules
@@ -41,15 +41,29 @@ class Leaf:
         """How many entries there are."""
         return len(self.codes)
 
+    @property
+    def chains(self) -> int:
+        """How many chains it is."""
+        return 1
+
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A chain that branches at digit `at`; `known` are the digits before, the same for all below it."""
+    """A chain that branches at digit `at`; `known` are the digits before, the same for all below it.
+
+    It has `size` entries in `chains` chains, itself among them.
+    """
 
     at: int
     known: int
     children: "tuple[Node | None, ...]"
     size: int
+    chains: int
+
+    @classmethod
+    def over(cls, at: int, known: int, children: "tuple[Node | None, ...]", size: int) -> Self:
+        """Make one over these chains."""
+        return cls(at, known, children, size, 1 + sum(child.chains for child in children if child is not None))
 
     def below(self, value: int) -> int:
         """Tell what is known of the codes below one branch: the digits up to `at`."""
@@ -87,7 +101,7 @@ class Shape:
         for code in found:
             groups[digit(code, at)].append(code)
         children = tuple(self.build(group, depth + 1) if group else None for group in groups)
-        return Branch(at, low_digits(found[0], at), children, len(found))
+        return Branch.over(at, low_digits(found[0], at), children, len(found))
 
     def insert(self, node: Node, code: int, touched: Touched, name: str = "", depth: int = 0) -> Node:
         """Add a code that is not there."""
@@ -178,7 +192,7 @@ def codes(node: Node) -> Iterator[int]:
 
 def _with_child(node: Branch, value: int, child: Node | None, by: int) -> Branch:
     children = (*node.children[:value], child, *node.children[value + 1 :])
-    return Branch(node.at, node.known, children, node.size + by)
+    return Branch.over(node.at, node.known, children, node.size + by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +237,7 @@ class Dispatch:
     @property
     def branches(self) -> int:
         """How many rules only lead to other chains of the tree."""
-        return sum(1 for _ in self.shape.nodes(self.tree)) - 1
+        return self.tree.chains - 1
 
     def draft(self, changed: Mapping[int, Rules | None], *, everything: bool) -> Draft:
         """Compute a change; `everything`: write all chains, not only those that change."""
