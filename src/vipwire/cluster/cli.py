@@ -52,9 +52,7 @@ def _told_plainly() -> Iterator[None]:
 )
 @click.option("--service-node-port-range", default="30000-32767", show_default=True, help="Ports of NodePorts.")
 @click.option("--proxy/--no-proxy", default=True, show_default=True, help="Serve Services on this machine's kernel.")
-@click.option(
-    "--proxy-mode", default="nftables", show_default=True, help="How the proxy does it, as in vipwire proxy."
-)
+@click.option("--proxy-mode", default="", help="How the proxy does it, as in vipwire proxy; nftables if not given.")
 @click.option("--dns/--no-dns", default=True, show_default=True, help="Answer DNS for the Services.")
 @click.option("--dns-address", default="127.0.0.1", show_default=True, help="Where DNS listens.")
 @click.option(
@@ -77,11 +75,13 @@ def _told_plainly() -> Iterator[None]:
 @click.option(
     "--exec-probes", is_flag=True, help="Run the commands of readiness probes, as the user of this process."
 )
+@click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
 def up(**flags: Any) -> None:
     """Run a cluster for Services on this machine: an API server, its store, controllers, DNS, and the proxy.
 
     kubectl talks to it. Writes a kubeconfig for each role into the data directory: admin.kubeconfig,
-    node.kubeconfig, view.kubeconfig. Ends on SIGTERM or Ctrl-C; what was acknowledged is on the disk at any moment,
+    node.kubeconfig, view.kubeconfig. What stands behind -- are flags of vipwire proxy, such as
+    --masquerade-all or --config FILE. Ends on SIGTERM or Ctrl-C; what was acknowledged is on the disk at any moment,
     and the rules stay, so that traffic goes on.
     """
     from vipwire.app import log  # noqa: PLC0415  # not for --help

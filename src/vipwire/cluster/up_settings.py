@@ -24,6 +24,7 @@ from vipwire.dns.upstream import Server
 from vipwire.errors import ConfigError
 
 _RESOLV_CONF: Final = Path("/etc/resolv.conf")
+_OURS_TO_SAY: Final = frozenset({"hostname-override", "kubeconfig", "manifests", "master"})
 
 
 def read_setting(flags: Mapping[str, Any]) -> Setting:
@@ -38,7 +39,7 @@ def read_setting(flags: Mapping[str, Any]) -> Setting:
         store_limit=flags["store_limit"] << 20,
         ranges=ranges,
         node=node,
-        proxy=_proxy(flags["proxy_mode"], node) if flags["proxy"] else None,
+        proxy=_proxy(flags, node),
         dns=_dns(flags) if flags["dns"] else None,
         exec_probes=flags["exec_probes"],
         balancers=tuple(_network(text, "--load-balancer-range") for text in flags["load_balancer_ranges"]),
@@ -70,8 +71,19 @@ def read_ports(text: str) -> Range:
     raise ConfigError(f"--service-node-port-range: {text!r} is no range (allowed: 30000-32767, within 1-65535)")
 
 
-def _proxy(mode: str, node: str) -> Config:
-    return build_config(parse_flags(("--proxy-mode", mode, "--hostname-override", node))).config
+def _proxy(flags: Mapping[str, Any], node: str) -> Config | None:
+    """Read the proxy's own flags. Where its objects come from, and its node's name, are not theirs to say."""
+    given, mode = parse_flags(flags["proxy_flags"]), flags["proxy_mode"]
+    if not flags["proxy"]:
+        if given:
+            raise ConfigError(f"--{next(iter(given))} behind -- is for the proxy, and there is none (--no-proxy)")
+        return None
+    if others := sorted(_OURS_TO_SAY & given.keys()):
+        raise ConfigError(f"--{others[0]} is not for vipwire up to pass on: it says that to its proxy itself")
+    if mode and "config" in given:
+        raise ConfigError(f"--proxy-mode {mode}: with --config the file says it (mode: {mode})")
+    ours = ("--hostname-override", node, *(("--proxy-mode", mode) if mode else ()))
+    return build_config({**given, **parse_flags(ours)}).config
 
 
 def _dns(flags: Mapping[str, Any]) -> DnsSettings:

@@ -1,0 +1,63 @@
+"""The flags of `vipwire up` that are for the proxy in it."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from vipwire.app.config import ProxyMode
+from vipwire.cluster.cli import up
+from vipwire.cluster.up_settings import read_setting
+from vipwire.errors import ConfigError
+
+
+def flags(*words: str) -> dict[str, object]:
+    """Read a command line of `vipwire up` as click does."""
+    context = up.make_context("up", list(words))
+    return context.params
+
+
+def test_without_any_the_proxy_is_in_nftables_mode_on_the_named_node() -> None:
+    config = read_setting(flags("--node-name", "here")).proxy
+    assert config is not None
+    assert (config.proxy_mode, config.hostname_override) == (ProxyMode.NFTABLES, "here")
+
+
+def test_flags_of_the_proxy_stand_behind_two_dashes() -> None:
+    words = ("--proxy-mode", "iptables", "--", "--masquerade-all", "--cluster-cidr=10.1.0.0/16")
+    config = read_setting(flags(*words)).proxy
+    assert config is not None
+    assert (config.proxy_mode, config.nftables.masquerade_all) == (ProxyMode.IPTABLES, True)
+    assert str(config.cluster_cidr) == "10.1.0.0/16"
+
+
+def test_a_file_of_the_proxy_says_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / "proxy.yaml"
+    file.write_text("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: userspace\n")
+    config = read_setting(flags("--node-name", "here", "--", "--config", str(file))).proxy
+    assert config is not None
+    assert (config.proxy_mode, config.hostname_override) == (ProxyMode.USERSPACE, "here")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--", "--manifests=/tmp"), "--manifests is not for vipwire up to pass on"),
+        (("--", "--hostname-override=x"), "--hostname-override is not for vipwire up to pass on"),
+        (("--no-proxy", "--", "--masquerade-all"), "there is none (--no-proxy)"),
+        (("--proxy-mode=ipvs", "--", "--config=/etc/proxy.yaml"), "with --config the file says it (mode: ipvs)"),
+        (("--", "--masqerade-all"), "--masqerade-all"),
+        (("--", "stray"), "takes no arguments besides flags"),
+    ],
+)
+def test_what_the_proxy_cannot_be_told_is_refused(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_setting(flags(*words))
+    assert said in str(error.value)
+
+
+def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(up, ["--data-dir", str(tmp_path / "data"), "--", "--manifests=/tmp"])
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: --manifests is not for vipwire up")
+    assert not (tmp_path / "data").exists()
