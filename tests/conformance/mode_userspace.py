@@ -58,7 +58,7 @@ USERSPACE = (
         _HARM,
         _CANNOT,
         flags=FLAGS,
-        # All cases in both families, 1,190, take five and a half minutes of processor time.
+        # All cases in both families, 1,184, take five and a half minutes of processor time.
         sampled=True,
         relays=True,
         no_sctp="a relay would be the end of an association: its streams, messages and further addresses are lost",
