@@ -82,6 +82,11 @@ def test_a_refusal_says_the_rule(script: Script) -> None:
         tool.restore("*nat\n-A B -j C\nCOMMIT\n")
 
 
+def test_the_text_is_no_pipe_which_the_legacy_tools_own_alarm_would_cut_off(script: Script) -> None:
+    restores = "if [ -p /dev/stdin ]; then echo 'a pipe' >&2; exit 1; fi; read -r first; [ \"$first\" = '*nat' ]"
+    make(script, Variant.LEGACY, "", restores).restore("*nat\nCOMMIT\n")
+
+
 def test_a_program_that_does_not_end_is_ended(script: Script) -> None:
     make(script, Variant.NFT, "while :; do :; done")
     with pytest.raises(CommitError, match="timed out"):

@@ -167,7 +167,15 @@ def _version(path: str) -> str:
 
 
 def _call(command: list[str], text: str = "", limit: float | None = None) -> "subprocess.CompletedProcess[bytes]":
+    """Run a program on a text, in a file of memory.
+
+    A pipe would do, but for iptables-legacy: the alarm that ends its wait for the lock goes off even when it has got
+    the lock, and a read of a pipe that waits for more just then ends the text ("COMMIT expected").
+    """
     environment = {**os.environ, "LC_ALL": "C"}
-    return subprocess.run(  # noqa: S603 - a path that `_which` has found, and no shell
-        command, input=text.encode(), capture_output=True, check=False, timeout=limit, env=environment
-    )
+    with os.fdopen(os.memfd_create("rules"), "w+b") as given:
+        given.write(text.encode())
+        given.seek(0)
+        return subprocess.run(  # noqa: S603 - a path that `_which` has found, and no shell
+            command, stdin=given, capture_output=True, check=False, timeout=limit, env=environment
+        )
