@@ -1,7 +1,7 @@
 """Reads sets: those that are the Services, and those in which packets count.
 
 A set is listed, or a large map's elements are asked for one by one: a listing costs the square of its size (`index`).
-That costs 2 us an element whatever the map's size is, and a listing less only up to some 50,000.
+That costs 2 us an element whatever the map's size is, a listing as much at 100,000, where each answer is one more call that lets other threads run.
 """
 
 import errno
@@ -20,7 +20,7 @@ from vipwire.netlink.nftables.elements import Element, decode_answers, decode_el
 from vipwire.netlink.nftables.wire import Code, Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 
-LARGE = 50_000
+LARGE = 150_000
 """From so many elements on they are asked for by their keys."""
 _ASKED = 256
 """So many elements at once: their answers wait in the socket's buffer."""
