@@ -1,8 +1,8 @@
 """Reads sets: those that are the Services, and those in which packets count.
 
 A set is listed, or a large map's elements are asked for one by one: a listing costs the square of its size (`index`).
-One by one costs 2 us an element at any size. At 100,000 a listing costs as much, and does not let go of the interpreter
-at every element, which costs a daemon with other threads.
+One by one costs 2 us an element at any size. At 100,000 a listing costs as much, and does not let go of the
+interpreter at every element, which costs a daemon with other threads.
 """
 
 import errno
