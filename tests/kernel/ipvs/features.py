@@ -170,12 +170,15 @@ def plans(proxy: IpvsProxy, family: Family) -> list[ServicePlan]:
 def test_connections_are_counted_by_service_port_and_endpoint(
     lab: Lab, proxy: IpvsProxy, family: Family, protocol: Protocol
 ) -> None:
-    port = ServicePort("p", protocol, 80, 30080)
+    number = fresh_port().port
+    port = ServicePort("p", protocol, number, 24000 + number)
     proxy.put(web(ports=(port,)), *slices(lab, "web", TWO, 8080, protocol, name="p"))
     (plan,) = plans(proxy, family)
     name = plan.frontends[0].port_name
-    met = Counter(pods_of(lab.probe("client", VIP[family], 80, protocol, count=4, parallel=1)))
-    met += Counter(pods_of(lab.probe("client", lab.address(NODE, family), 30080, protocol, count=2, parallel=1)))
+    met = Counter(pods_of(lab.probe("client", VIP[family], number, protocol, count=4, parallel=1)))
+    met += Counter(
+        pods_of(lab.probe("client", lab.address(NODE, family), 24000 + number, protocol, count=2, parallel=1))
+    )
     counts = counted(
         lab, proxy, family, lambda each: (each.ports.get(name) or Count()).connections == sum(met.values())
     )

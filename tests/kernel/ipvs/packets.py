@@ -417,9 +417,9 @@ def test_failover_takes_the_heaviest(lab: Lab, proxy: IpvsProxy, family: Family)
 
 @FAMILIES
 def test_overflow_takes_the_next_when_the_heaviest_is_full(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    pairs = weighted("ovf", **{lab.address("pod-2a", family): 2})
-    proxy.put(web(annotations=pairs), *slices(lab, "web", TWO))
-    opened = [lab.connect("client", VIP[family], 80) for _ in range(4)]
+    pairs, port = weighted("ovf", **{lab.address("pod-2a", family): 2}), fresh_port()
+    proxy.put(web(ports=(port,), annotations=pairs), *slices(lab, "web", TWO))
+    opened = [lab.connect("client", VIP[family], port.port) for _ in range(4)]
     try:  # full is whoever has more open connections than its weight
         assert [each.answer.pod for each in opened] == ["pod-2a", "pod-2a", "pod-2a", "pod-1a"]
     finally:
