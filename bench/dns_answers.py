@@ -52,7 +52,7 @@ def serve_dns(count: int, told: Connection) -> None:
 
     collector.look_rarely()  # as the command does
     settings = Settings(addresses=("127.0.0.1",), port=0, advertised=("127.0.0.1",))
-    asyncio.run(serve(settings, feed, lambda port: told.send({"port": port})))
+    asyncio.run(serve(settings, feed, lambda port, _: told.send({"port": port})))
 
 
 def serve_echo(_count: int, told: Connection) -> None:
