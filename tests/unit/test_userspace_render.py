@@ -324,9 +324,26 @@ def test_a_rule_is_written_with_the_port_of_its_front_as_it_was_and_as_it_is() -
     assert "-A KUBE-PORTALS-HOST -d 10.96.0.1/32 -p tcp -j DNAT --to-destination 192.168.0.2:2000\n" in text
 
 
-def test_filters_are_in_force_before_anything_is_translated() -> None:
-    text = script(Delta(added=everything()), lambda _: 1, lambda _: 1)
-    assert text.index("*filter") < text.index("*nat")
+def tables(delta: Delta[Key, Value]) -> list[str]:
+    return [line for line in script(delta, lambda _: 1, lambda _: 1).splitlines() if line.startswith("*")]
+
+
+def test_what_only_comes_is_translated_before_the_filter_refuses_what_is_not() -> None:
+    objects = everything()
+    assert tables(Delta(added=objects)) == ["*nat", "*filter"]
+    refusals: dict[Key, Value] = {each: 1 for each in objects if isinstance(each, Rule) and each.table == FILTER}
+    nat: dict[Key, Value] = {each: 1 for each in objects if isinstance(each, Rule) and each.table == NAT}
+    assert tables(Delta(added=nat, removed=refusals)) == ["*nat", "*filter"]
+
+
+def test_the_filter_refuses_before_the_translation_goes() -> None:
+    objects = everything()
+    rule = next(key for key in objects if isinstance(key, Rule) and key.table == NAT)
+    assert tables(Delta(added={key: objects[key] for key in objects if key != rule}, removed={rule: 1})) == [
+        "*filter",
+        "*nat",
+    ]
+    assert tables(Delta(removed=objects)) == ["*filter", "*nat"]
 
 
 def test_removal_names_everything_of_ours_and_nothing_else() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from vipwire.backends.userspace.kernel import UserspaceBackend, sights
 from vipwire.backends.userspace.settings import Bind, Choices
-from vipwire.backends.userspace.tool import choose, probe
+from vipwire.backends.userspace.tool import choose
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 
@@ -17,10 +17,7 @@ def build(families: Iterable[Family], choices: Choices, *, prepare: bool) -> dic
 
     Raise UnsupportedError if this machine cannot have the rules that are wanted.
     """
-    tools = {family: choose(family) if choices.bind is Bind.RULES else None for family in families}
-    for tool in tools.values():
-        if prepare and tool is not None:
-            probe(tool)
+    tools = {family: choose(family, tried=prepare) if choices.bind is Bind.RULES else None for family in families}
     sight = sights(tools.values())
     return {family: UserspaceBackend(family, choices, tool, sight, runs=prepare) for family, tool in tools.items()}
 

@@ -15,7 +15,7 @@ from vipwire.backends.userspace.messages import Listener
 NAT: Final = "nat"
 FILTER: Final = "filter"
 TABLES: Final = (FILTER, NAT)
-"""In the order in which they are written: what is served is so from the moment that all else is in force."""
+"""In the order in which they are written where something goes; see `script`."""
 
 PORTALS_CONTAINER: Final = "KUBE-PORTALS-CONTAINER"
 PORTALS_HOST: Final = "KUBE-PORTALS-HOST"

@@ -1,7 +1,9 @@
 """From a difference of chains and rules to the input of `iptables-restore --noflush`, and from its output back. Pure.
 
 A chain that is named is made or emptied; so only those whose rules never change are named when they change, and of
-all others single rules come and go. A table is committed as a whole or not at all.
+all others single rules come and go. A table is committed as a whole or not at all, the filter first, so that what is
+refused is so before its translation goes. Where nothing of the nat table goes that comes first: until its rules are
+in force another mode may translate, and where that is IPVS, behind the filter, ours would refuse what it serves.
 """
 
 import re
@@ -9,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from vipwire.backends.userspace.names import CHAINS, PORT, TABLES, Chain, Front, Key, Rule, Value
+from vipwire.backends.userspace.names import CHAINS, NAT, PORT, TABLES, Chain, Front, Key, Rule, Value
 from vipwire.reconcile.delta import Delta
 from vipwire.xtables.save import BUILT_IN, read_tables, target
 
@@ -24,7 +26,12 @@ Fronts = Mapping[tuple[str, int], str]
 
 def script(delta: Delta[Key, Value], old: Ports, new: Ports) -> str:
     """Write a difference; nothing if it concerns no rule. `old` are the ports that rules to be removed lead to."""
-    return "".join(f"{line}\n" for table in TABLES for line in _table(table, delta, old, new))
+    return "".join(f"{line}\n" for table in _order(delta) for line in _table(table, delta, old, new))
+
+
+def _order(delta: Delta[Key, Value]) -> tuple[str, ...]:
+    going = (*delta.removed, *delta.changed)
+    return TABLES if any(not isinstance(key, Front) and key.table == NAT for key in going) else TABLES[::-1]
 
 
 def _table(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iterator[str]:

@@ -4,6 +4,7 @@ from typing import Final
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
+from vipwire.xtables.refusal import LockedError
 from vipwire.xtables.tool import PROGRAM, Tool, in_use
 
 PURPOSE: Final = "userspace mode"
@@ -18,26 +19,31 @@ _PROBE: Final = (
 """Makes a rule that nobody reaches, and removes it: NAT is what a kernel or a container lacks."""
 
 
-def choose(family: Family) -> Tool:
-    """Choose the variant that this node uses. Raise UnsupportedError if neither can be read."""
+def choose(family: Family, *, tried: bool) -> Tool:
+    """Choose the variant that this node uses; with `tried` only one with which this kernel can have our rules.
+
+    A kernel may list the tables of a variant and refuse every rule: then the other one is taken. Raise
+    UnsupportedError, with what each said, if there is none.
+    """
     tools, errors = in_use(family, PURPOSE, limit=LIMIT_SECONDS)
-    if tools:
-        return tools[0]
-    if errors:
-        raise UnsupportedError(f"{PURPOSE} needs {PROGRAM[family]}, and it fails: {'; '.join(errors)}")
+    if not tools and not errors:
+        raise UnsupportedError(
+            f"{PURPOSE} needs {PROGRAM[family]}-restore, which is not installed: install the package iptables, "
+            "or do without rules (--userspace-bind)"
+        )
+    for tool in tools:
+        if not tried:
+            return tool
+        try:
+            tool.restore(_PROBE)
+        except LockedError:  # what is missing will show when rules are refused
+            return tool
+        except CommitError as error:
+            errors.append(str(error))
+        else:
+            return tool
     raise UnsupportedError(
-        f"{PURPOSE} needs {PROGRAM[family]}-restore, which is not installed: install the package iptables, "
+        f"{PURPOSE} needs NAT rules, and this kernel or user may not have them: {'; '.join(errors)}; "
+        "load iptable_nat, xt_REDIRECT, xt_addrtype and xt_conntrack, give CAP_NET_ADMIN, "
         "or do without rules (--userspace-bind)"
     )
-
-
-def probe(tool: Tool) -> None:
-    """Raise UnsupportedError, with what the tool says, if this kernel lacks what our rules need."""
-    try:
-        tool.restore(_PROBE)
-    except CommitError as error:
-        raise UnsupportedError(
-            f"{PURPOSE} needs NAT rules, and this kernel or user may not have them: {error}; "
-            "load iptable_nat, xt_REDIRECT, xt_addrtype and xt_conntrack, give CAP_NET_ADMIN, "
-            "or do without rules (--userspace-bind)"
-        ) from error
