@@ -7,13 +7,13 @@ from tests.fakes.kernel import DictBackend
 
 from vipwire.app.arrival import Arrival, in_steps
 from vipwire.app.config import ProxyMode
-from vipwire.app.left_ipvs import Flow, judge, parse_flows, parse_sources, removable, yielding
+from vipwire.app.left_ipvs import Flow, judge, parse_flows, parse_sources, removable, to_sockets
 from vipwire.app.left_rules import GUARD, census, ipvs_removal, without_ipvs
 from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, SetName, Steer, Vip
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.model.net import Address, Family, parse_address
 from vipwire.netlink.ipset import Element
-from vipwire.netlink.ipvs import Forwarding, RealServer, Scheduling, VirtualServer
+from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta
 from vipwire.xtables.save import BUILT_IN
@@ -107,16 +107,29 @@ def test_virtual_servers_in_use_and_their_addresses_stay_and_all_sets() -> None:
     assert gone.keys() == {server(DNS, 53), RealServer(server(DNS, 53), POD, 53), Vip(DNS), Steer(7)}
 
 
-def test_where_somebody_listens_at_node_ports_their_virtual_servers_yield() -> None:
+def test_new_connections_to_node_ports_are_left_to_who_listens_there_and_others_live_on() -> None:
     """Userspace mode does, and IPVS would take connections before it."""
     node = parse_address("192.168.0.1")
     port = VirtualServer(6, node, 30080)
-    everything = {**objects(), port: Scheduling("rr"), RealServer(port, POD, 80): Forwarding(1)}
-    left = judge(Family.IPV4, everything, frozenset({Flow((WEB, 80), (POD, 80)), Flow((node, 30080), (POD, 80))}))
-    assert port not in removable(left)
-    gone = removable(yielding(left))
-    assert port in gone
-    assert server(WEB) not in gone
+    real, here = RealServer(port, POD, 80), RealServer(port, node, 30080)
+    everything = {**objects(), port: Scheduling("sh", Flag.PERSISTENT, 60), real: Forwarding(2)}
+    delta = to_sockets(judge(Family.IPV4, everything, frozenset()))
+    assert delta.added == {here: Forwarding(1, Method.ROUTE)}
+    assert delta.changed == {
+        port: (everything[port], Scheduling("rr")),
+        real: (Forwarding(2), Forwarding(0)),
+    }
+    assert not delta.removed
+    everything |= {port: Scheduling("rr"), here: Forwarding(1, Method.ROUTE)}
+    del everything[real]  # without weight it is not seen
+    assert not to_sockets(judge(Family.IPV4, everything, frozenset()))
+
+
+def test_a_connection_to_a_socket_here_keeps_no_virtual_server() -> None:
+    head = FLOWS.splitlines(keepends=True)[0]
+    to = "TCP 0A000063 D431 C0A80001 7580"
+    assert parse_flows(f"{head}{to} C0A80001 7580 ESTABLISHED     899\n", Family.IPV4) == set()
+    assert len(parse_flows(f"{head}{to} 0AF40105 0050 ESTABLISHED     899\n", Family.IPV4)) == 1
 
 
 def test_an_address_that_a_socket_of_the_node_has_stays_and_what_tells_that_it_is_ours() -> None:

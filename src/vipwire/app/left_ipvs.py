@@ -11,7 +11,7 @@ and without it their packets have no source. So it stays while a socket has it.
 
 import contextlib
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,8 +19,8 @@ from vipwire.backends.ipvs.device import Device
 from vipwire.backends.ipvs.kernel import IpvsBackend
 from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, SetName, Vip
 from vipwire.backends.ipvs.sets import Sets
-from vipwire.model.net import Address, Family
-from vipwire.netlink.ipvs import RealServer, VirtualServer
+from vipwire.model.net import Address, Family, Protocol
+from vipwire.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.netlink.socket import NetlinkError
 from vipwire.reconcile.delta import Delta
 
@@ -29,6 +29,7 @@ _OVER: Final = frozenset({"NONE", "TIME_WAIT", "LAST_ACK", "CLOSE", "CLOSED", "L
 """States in which a connection carries nothing any more."""
 _SOCKETS_OVER: Final = frozenset({"06", "07", "0A"})
 """TIME_WAIT, CLOSE and LISTEN, as /proc/net/tcp writes states."""
+_IN_TURN: Final = Scheduling("rr")
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 """How the address of an IPv4 connection of an IPv6 socket begins."""
 
@@ -63,29 +64,31 @@ def find_ipvs(family: Family) -> IpvsLeft | None:
         objects = backend.observe()
     objects = {key: value for key, value in objects.items() if not isinstance(key, ChainName)}
     flows = parse_flows((_NET / "ip_vs_conn").read_text(encoding="ascii"), family)
-    tables = (_NET / name for name in ("tcp", "udp", "tcp6", "udp6"))
-    sources = {
-        each for table in tables if table.exists() for each in parse_sources(table.read_text(encoding="ascii"))
-    }
-    return judge(family, objects, flows, frozenset(sources))
+    return judge(family, objects, flows, _sources())
 
 
-def remove_ipvs(left: IpvsLeft) -> str:
-    """Remove what has no connections in use; say what that was, "" if nothing. Raise CommitError if refused."""
+def remove_ipvs(left: IpvsLeft) -> tuple[str, bool]:
+    """Remove what has no connections in use; say what that was, "" if nothing, and whether something has to stay.
+
+    Raise CommitError if refused.
+    """
     gone = removable(left)
     if not gone:
-        return ""
+        return "", left.in_use
     with contextlib.closing(IpvsBackend(left.family)) as backend:
         backend.commit(Delta(removed=gone))
-    if not left.in_use:
-        with contextlib.closing(Device(left.family)) as device:
+    late = _sources() & {key.address for key in gone if isinstance(key, Vip)}
+    with contextlib.closing(Device(left.family)) as device:
+        if late:  # a socket has taken it between the look and the removal: its packets are sent again
+            device.add(sorted(late))
+        elif not left.in_use:
             device.delete()
     counts = {
         "virtual servers": sum(isinstance(key, VirtualServer) for key in gone),
         "addresses": sum(isinstance(key, Vip) for key in gone),
         "ipsets": sum(isinstance(key, SetName) for key in gone),
     }
-    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count), left.in_use or bool(late)
 
 
 def judge(
@@ -111,14 +114,42 @@ def judge(
     return IpvsLeft(family, objects, busy, frozenset((needed | sources) & vips))
 
 
-def yielding(left: IpvsLeft) -> IpvsLeft:
-    """Keep no virtual server at an address that the node has elsewhere: those of node ports. Pure.
+def lead_to_sockets(left: IpvsLeft) -> bool:
+    """Leave new connections to node ports to the sockets there; tell whether anything was changed.
 
-    For userspace mode, which translates node ports by listening there: IPVS would take new connections before that,
-    without anybody to masquerade them. Open connections to node ports end.
+    For userspace mode, which listens at node ports itself. Raise CommitError if refused.
+    """
+    delta = to_sockets(left)
+    if delta:
+        with contextlib.closing(IpvsBackend(left.family)) as backend:
+            backend.commit(delta)
+    return bool(delta)
+
+
+def to_sockets(left: IpvsLeft) -> Delta[ObjectKey, Object]:
+    """Make the virtual servers of node ports, at addresses that the node has elsewhere, their own endpoints. Pure.
+
+    IPVS takes packets before any socket does. To the node's own address it routes them as they are: to the socket
+    there. Endpoints without weight keep their connections, and nobody is bound to one by persistence.
     """
     vips = {key.address for key in left.objects if isinstance(key, Vip)}
-    return replace(left, busy=frozenset(each for each in left.busy if each.mark or each.address in vips))
+    servers = (key for key in left.objects if isinstance(key, VirtualServer) and _at_node(key))
+    own = {each: RealServer(each, each.address, each.port) for each in servers if each.address not in vips}
+    changed: dict[ObjectKey, tuple[Object, Object]] = {}
+    for key, old in left.objects.items():
+        if isinstance(key, VirtualServer) and key in own and old != _IN_TURN:
+            changed[key] = (old, _IN_TURN)
+        elif isinstance(key, RealServer) and own.get(key.server, key) != key and isinstance(old, Forwarding):
+            changed[key] = (old, old._replace(weight=0))
+    return Delta(
+        added={real: Forwarding(1, Method.ROUTE) for real in own.values() if real not in left.objects},
+        changed=changed,
+    )
+
+
+def _at_node(server: VirtualServer) -> bool:
+    """Whether a virtual server may be in front of a socket of userspace mode."""
+    return not server.mark and server.protocol in (Protocol.TCP, Protocol.UDP)
 
 
 def removable(left: IpvsLeft) -> dict[ObjectKey, Object]:
@@ -140,7 +171,7 @@ def removable(left: IpvsLeft) -> dict[ObjectKey, Object]:
 
 
 def parse_flows(text: str, family: Family) -> frozenset[Flow]:
-    """Read /proc/net/ip_vs_conn; leave out connections that are over. Pure.
+    """Read /proc/net/ip_vs_conn; leave out connections that are over, and those to sockets here. Pure.
 
     Format: ip_vs_conn_seq_show in net/netfilter/ipvs/ip_vs_conn.c; addresses and ports in hex.
 
@@ -152,8 +183,9 @@ def parse_flows(text: str, family: Family) -> frozenset[Flow]:
         if len(fields) < 8 or (":" in fields[3]) is not (family is Family.IPV6):
             continue
         template = int(fields[2], 16) == 0  # persistence: which endpoint a client is bound to
-        if not template and fields[7] not in _OVER:
-            flows.add(Flow(_place(fields[3], fields[4]), _place(fields[5], fields[6])))
+        flow = Flow(_place(fields[3], fields[4]), _place(fields[5], fields[6]))
+        if not template and fields[7] not in _OVER and flow.frontend != flow.endpoint:
+            flows.add(flow)
     return frozenset(flows)
 
 
@@ -168,6 +200,14 @@ def parse_sources(text: str) -> frozenset[Address]:
         if fields[3] not in _SOCKETS_OVER:
             found.add(_native(fields[1].partition(":")[0]))
     return frozenset(found)
+
+
+def _sources() -> frozenset[Address]:
+    """Ask which addresses the connected sockets of this node have."""
+    tables = (_NET / name for name in ("tcp", "udp", "tcp6", "udp6"))
+    return frozenset(
+        each for table in tables if table.exists() for each in parse_sources(table.read_text(encoding="ascii"))
+    )
 
 
 def _native(digits: str) -> Address:

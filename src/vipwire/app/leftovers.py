@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from vipwire.app.config import ProxyMode
-from vipwire.app.left_ipvs import IpvsLeft, find_ipvs, remove_ipvs, yielding
+from vipwire.app.left_ipvs import IpvsLeft, find_ipvs, lead_to_sockets, remove_ipvs
 from vipwire.app.left_rules import has_others, remove_rules
 from vipwire.backends.userspace.messages import Settings
 from vipwire.backends.userspace.remote import Remote
@@ -82,14 +82,22 @@ class Leftovers:
         for family in self._variants:
             tables = remove_tables(family, ours=self._running is not ProxyMode.NFTABLES)
             removed += (Removed(ProxyMode.NFTABLES, family, name) for name in tables)
-            ipvs = find_ipvs(family) if self._running is not ProxyMode.IPVS else None
+            ipvs = self._ipvs(family)
             removed += self._rules(family, guard=ipvs is not None and ipvs.in_use)
             if self._running is not ProxyMode.USERSPACE:
                 self._relay(family, removed, waiting)
             if ipvs is not None:
-                listens = self._running is ProxyMode.USERSPACE
-                _ipvs(yielding(ipvs) if listens else ipvs, removed, waiting)
+                _remove_ipvs(ipvs, removed, waiting)
         return Swept(tuple(removed), tuple(waiting))
+
+    def _ipvs(self, family: Family) -> IpvsLeft | None:
+        """Look for what ipvs mode has left. Before its rules go, which masquerade, node ports are the relay's."""
+        if self._running is ProxyMode.IPVS:
+            return None
+        found = find_ipvs(family)
+        if found is not None and self._running is ProxyMode.USERSPACE and lead_to_sockets(found):
+            return find_ipvs(family)  # with the connections that came meanwhile
+        return found
 
     def _rules(self, family: Family, *, guard: bool) -> Iterator[Removed]:
         for tool in engines(family):
@@ -111,10 +119,11 @@ class Leftovers:
             remote.close()
 
 
-def _ipvs(left: IpvsLeft, removed: list[Removed], waiting: list[Removed]) -> None:
-    if gone := remove_ipvs(left):
+def _remove_ipvs(left: IpvsLeft, removed: list[Removed], waiting: list[Removed]) -> None:
+    gone, stays = remove_ipvs(left)
+    if gone:
         removed.append(Removed(ProxyMode.IPVS, left.family, gone))
-    if left.in_use:
+    if stays:
         what = f"{len(left.busy)} virtual servers have connections, {len(left.addresses)} addresses are in use"
         waiting.append(Removed(ProxyMode.IPVS, left.family, what))
 
