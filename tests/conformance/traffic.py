@@ -32,9 +32,10 @@ def traffic(
 
 
 def pass_some(streams: Iterable[Continuous], enough: int) -> None:
-    """Wait for so many more connections of each."""
-    for stream in streams:
-        stream.wait_for(enough)
+    """Wait for so many more connections of each, made at the same time."""
+    wanted = [(stream, stream.report.attempts + enough) for stream in streams]
+    for stream, attempts in wanted:
+        stream.wait_for(attempts - stream.report.attempts)
 
 
 def check_open(connections: Iterable[Connection]) -> None:

@@ -168,7 +168,7 @@ class Written(DictBackend):
 
 def test_on_arrival_servers_come_before_chains_once() -> None:
     log: list[Any] = []
-    arrival = Arrival(Written(log), lambda: log.append("disarmed"))
+    arrival = Arrival(Written(log), lambda: log.append("disarmed"), listens=False)
     chain, vip, gone = ChainName("nat", "KUBE-SERVICES"), Vip(WEB), Vip(DNS)
     delta: Delta[Any, Any] = Delta(added={chain: (), vip: None}, removed={gone: None})
     assert arrival.commit(delta) == 2
@@ -186,8 +186,19 @@ def test_both_steps_together_are_the_whole() -> None:
         changed={ChainName("nat", "A"): (("x",), ("y",))},
         removed={Vip(DNS): None},
     )
-    first, rest = in_steps(delta)
+    first, rest = in_steps(delta, listens=False)
     assert {**first.added, **rest.added} == delta.added
     assert {**first.changed, **rest.changed} == delta.changed
     assert rest.removed == delta.removed
     assert before.keys() & first.added.keys() == set()
+
+
+def test_where_node_ports_were_sockets_their_virtual_servers_come_with_the_chains() -> None:
+    port, chain = VirtualServer(6, parse_address("192.168.0.1"), 30080), ChainName("nat", "A")
+    real = RealServer(port, POD, 80)
+    ahead: dict[Any, Any] = {Vip(WEB): None, server(WEB): Scheduling("rr"), RealServer(server(WEB), POD, 80): 1}
+    behind: dict[Any, Any] = {chain: (), port: Scheduling("rr"), real: Forwarding(1)}
+    first, rest = in_steps(Delta(added=ahead | behind), listens=True)
+    assert (first.added, rest.added) == (ahead, behind)
+    first, rest = in_steps(Delta(added=ahead | behind), listens=False)
+    assert rest.added == {chain: ()}

@@ -6,13 +6,17 @@ translation goes with them, and what ipvs mode accepts in the nat table userspac
 
     ipsets, virtual servers, addresses  ▸  refusals of userspace mode go  ▸  chains
 
-Until the chains come, the other mode translates before IPVS sees anything, and its filters hold.
+Until the chains come, the other mode translates before IPVS sees anything, and its filters hold. But userspace mode
+does not translate node ports: it listens there, and IPVS takes packets before a socket does, with nobody yet to
+masquerade them. So where it alone was, the virtual servers of node ports come after the chains.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from vipwire.app.left_ipvs import node_ports
 from vipwire.backends.ipvs.names import ChainName
+from vipwire.netlink.ipvs import RealServer, VirtualServer
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Backend, Rendered
@@ -20,10 +24,13 @@ from vipwire.reconcile.delta import Delta
 
 
 class Arrival:
-    """An ipvs backend whose first commit of chains is done in two steps, with `disarm` between them."""
+    """An ipvs backend whose first commit of chains is done in two steps, with `disarm` between them.
 
-    def __init__(self, backend: Backend[Any, Any], disarm: Callable[[], None]) -> None:
-        self._backend, self._disarm = backend, disarm
+    `listens`: until now node ports were sockets.
+    """
+
+    def __init__(self, backend: Backend[Any, Any], disarm: Callable[[], None], *, listens: bool) -> None:
+        self._backend, self._disarm, self._listens = backend, disarm, listens
         self._arrived = False
 
     def render_node(self, node: NodePlan) -> Mapping[Any, Any]:
@@ -44,7 +51,7 @@ class Arrival:
 
     def commit(self, delta: Delta[Any, Any]) -> int:
         """Apply a difference; return its size. Raise CommitError if it is refused."""
-        before, chains = in_steps(delta)
+        before, chains = in_steps(delta, listens=self._listens)
         if self._arrived or not (chains.added or chains.changed):
             return self._backend.commit(delta)
         size = self._backend.commit(before) if before else 0
@@ -54,15 +61,21 @@ class Arrival:
         return size
 
 
-def in_steps(delta: Delta[Any, Any]) -> tuple[Delta[Any, Any], Delta[Any, Any]]:
-    """Part what comes or changes and is no chain from all the rest. Pure."""
+def in_steps(delta: Delta[Any, Any], *, listens: bool) -> tuple[Delta[Any, Any], Delta[Any, Any]]:
+    """Part what comes or changes, and can before the chains, from all the rest. Pure."""
+    last = node_ports(delta.added.keys()) if listens else frozenset[VirtualServer]()
+
+    def waits(key: Any) -> bool:
+        server = key.server if isinstance(key, RealServer) else key
+        return isinstance(key, ChainName) or server in last
+
     first: Delta[Any, Any] = Delta(
-        added={key: value for key, value in delta.added.items() if not isinstance(key, ChainName)},
-        changed={key: pair for key, pair in delta.changed.items() if not isinstance(key, ChainName)},
+        added={key: value for key, value in delta.added.items() if not waits(key)},
+        changed={key: pair for key, pair in delta.changed.items() if not waits(key)},
     )
     rest: Delta[Any, Any] = Delta(
-        added={key: value for key, value in delta.added.items() if isinstance(key, ChainName)},
-        changed={key: pair for key, pair in delta.changed.items() if isinstance(key, ChainName)},
+        added={key: value for key, value in delta.added.items() if waits(key)},
+        changed={key: pair for key, pair in delta.changed.items() if waits(key)},
         removed=dict(delta.removed),
     )
     return first, rest

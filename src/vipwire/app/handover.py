@@ -20,7 +20,7 @@ from vipwire.app import log
 from vipwire.app.arrival import Arrival
 from vipwire.app.config import ProxyMode
 from vipwire.app.left_rules import disarm
-from vipwire.app.leftovers import Leftovers, Removed, Swept, engines, translated_by_others
+from vipwire.app.leftovers import Leftovers, Removed, Swept, engines, translating
 from vipwire.errors import CommitError, VipwireError
 from vipwire.host.rights import capabilities
 from vipwire.model.net import Family
@@ -75,10 +75,12 @@ def arriving(mode: ProxyMode, family: Family, backend: Backend[Any, Any]) -> Bac
     """Give what is to be committed to: the backend, or where others translate what leaves no gap; see `arrival`."""
     if mode is not ProxyMode.IPVS:
         return backend
-    others = True
+    others = frozenset({ProxyMode.NFTABLES})  # any but userspace mode, if nobody can tell
     with contextlib.suppress(CommitError, OSError):
-        others = translated_by_others(family)
-    return Arrival(backend, partial(_disarm, family)) if others else backend
+        others = translating(family)
+    if not others:
+        return backend
+    return Arrival(backend, partial(_disarm, family), listens=others == {ProxyMode.USERSPACE})
 
 
 def _disarm(family: Family) -> None:

@@ -11,6 +11,7 @@ and without it their packets have no source. So it stays while a socket has it.
 
 import contextlib
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -132,9 +133,7 @@ def to_sockets(left: IpvsLeft) -> Delta[ObjectKey, Object]:
     IPVS takes packets before any socket does. To the node's own address it routes them as they are: to the socket
     there. Endpoints without weight keep their connections, and nobody is bound to one by persistence.
     """
-    vips = {key.address for key in left.objects if isinstance(key, Vip)}
-    servers = (key for key in left.objects if isinstance(key, VirtualServer) and _at_node(key))
-    own = {each: RealServer(each, each.address, each.port) for each in servers if each.address not in vips}
+    own = {each: RealServer(each, each.address, each.port) for each in node_ports(left.objects.keys())}
     changed: dict[ObjectKey, tuple[Object, Object]] = {}
     for key, old in left.objects.items():
         if isinstance(key, VirtualServer) and key in own and old != _IN_TURN:
@@ -147,9 +146,13 @@ def to_sockets(left: IpvsLeft) -> Delta[ObjectKey, Object]:
     )
 
 
-def _at_node(server: VirtualServer) -> bool:
-    """Whether a virtual server may be in front of a socket of userspace mode."""
-    return not server.mark and server.protocol in (Protocol.TCP, Protocol.UDP)
+def node_ports(objects: Collection[ObjectKey]) -> frozenset[VirtualServer]:
+    """Choose the virtual servers, of TCP and UDP, at addresses that are not on kube-ipvs0. Pure."""
+    vips = {key.address for key in objects if isinstance(key, Vip)}
+    servers = (key for key in objects if isinstance(key, VirtualServer) and not key.mark)
+    return frozenset(
+        each for each in servers if each.protocol in (Protocol.TCP, Protocol.UDP) and each.address not in vips
+    )
 
 
 def removable(left: IpvsLeft) -> dict[ObjectKey, Object]:

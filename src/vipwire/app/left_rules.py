@@ -79,9 +79,9 @@ def census(family: Family, saved: Saved, *, guard: bool = False) -> dict[ProxyMo
     return {mode: count for mode, count in counts.items() if count}
 
 
-def has_others(tool: RuleTool) -> bool:
-    """Tell whether a mode other than ipvs has left chains in an engine. Raise CommitError if it cannot be read."""
-    return bool(census(tool.family, _save(tool)).keys() - {ProxyMode.IPVS})
+def others(tool: RuleTool) -> frozenset[ProxyMode]:
+    """Name the modes other than ipvs that have left chains in an engine. Raise CommitError if it cannot be read."""
+    return frozenset(census(tool.family, _save(tool)).keys() - {ProxyMode.IPVS})
 
 
 def disarm(tool: RuleTool) -> None:

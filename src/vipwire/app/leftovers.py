@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from vipwire.app.config import ProxyMode
 from vipwire.app.left_ipvs import IpvsLeft, find_ipvs, lead_to_sockets, remove_ipvs
-from vipwire.app.left_rules import has_others, remove_rules
+from vipwire.app.left_rules import others, remove_rules
 from vipwire.backends.userspace.messages import Settings
 from vipwire.backends.userspace.remote import Remote
 from vipwire.errors import CommitError
@@ -128,13 +128,14 @@ def _remove_ipvs(left: IpvsLeft, removed: list[Removed], waiting: list[Removed])
         waiting.append(Removed(ProxyMode.IPVS, left.family, what))
 
 
-def translated_by_others(family: Family) -> bool:
-    """Tell whether rules of another mode than ipvs are in force. Raise CommitError or OSError if nobody can tell."""
+def translating(family: Family) -> frozenset[ProxyMode]:
+    """Name the modes other than ipvs whose rules are in force. Raise CommitError or OSError if nobody can tell."""
     sock = NetlinkSocket(NETLINK_NETFILTER)
     try:
-        return bool(_tables(sock, family, ours=True)) or any(map(has_others, engines(family)))
+        tables = _tables(sock, family, ours=True)
     finally:
         sock.close()
+    return frozenset({ProxyMode.NFTABLES} if tables else ()).union(*map(others, engines(family)))
 
 
 def engines(family: Family) -> Iterator[Tool]:

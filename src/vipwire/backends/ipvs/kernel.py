@@ -11,6 +11,7 @@ IPVS tells nobody of changes. `changed` therefore reads everything and compares 
 
 import contextlib
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -210,14 +211,19 @@ class IpvsBackend:
         return size + self._sets.destroy([name.set for name in parts.sets.removed])
 
     def _incoming(self, parts: Parts) -> Iterator[Change]:
-        for key, scheduling in parts.servers.added.items():
-            yield Change(Command.NEW_SERVICE, key, scheduling)
-        for key, (_, scheduling) in parts.servers.changed.items():
-            yield Change(Command.SET_SERVICE, key, scheduling)
+        """Yield what comes: behind each new virtual server its real servers, for without any it refuses."""
+        reals: dict[VirtualServer, list[Change]] = defaultdict(list)
         for real, forwarding in parts.reals.added.items():
             known = real in self._draining
             self._draining.end(real)
-            yield Change(Command.SET_DEST if known else Command.NEW_DEST, real, forwarding)
+            reals[real.server].append(Change(Command.SET_DEST if known else Command.NEW_DEST, real, forwarding))
+        for key, scheduling in parts.servers.added.items():
+            yield Change(Command.NEW_SERVICE, key, scheduling)
+            yield from reals.pop(key, ())
+        for key, (_, scheduling) in parts.servers.changed.items():
+            yield Change(Command.SET_SERVICE, key, scheduling)
+        for changes in reals.values():
+            yield from changes
         for real, (_, forwarding) in parts.reals.changed.items():
             yield Change(Command.SET_DEST, real, forwarding)
 
