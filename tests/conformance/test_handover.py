@@ -1,15 +1,12 @@
 """From every mode to every other, while connections are made all the time and others stay open: none is lost.
 
-A proxy in one mode ends and leaves its rules, one in another mode starts; this machine's kernel runs all modes but
-ipvs. A guest runs the pairs with ipvs: from it in every run, to it where all cases are run (to it from kube-proxy's:
-tests/kernel/ipvs/takeover.py), with userspace mode by hand: one UDP datagram or so is lost there.
-
-    VIPWIRE_HANDOVER=1 python -m vipwire.lab.kernel -- python -m pytest tests/conformance/test_handover.py
+A proxy in one mode ends and leaves its rules, one in another mode starts. This machine's kernel runs all modes but
+ipvs; a guest's runs ipvs, and of the others those that need no nftables: there are the pairs with ipvs. To it from
+kube-proxy's own ipvs mode: tests/kernel/ipvs/takeover.py. No kernel at hand has both nftables and IPVS.
 """
 
 import contextlib
 import itertools
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +26,7 @@ from tests.conformance.underlay import name_no_vip
 
 from vipwire.lab import kernel, manifests
 from vipwire.lab.cluster import Lab
+from vipwire.lab.continuous import Connection
 from vipwire.lab.manifests import Port
 from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family, Protocol
@@ -46,10 +44,11 @@ KINDS = (
     ("client", FrontendKind.LOAD_BALANCER, 0),
     (NODE, FrontendKind.EXTERNAL_IP, 0),
     ("pod-1b", FrontendKind.CLUSTER_IP, 1),
+    ("client", FrontendKind.NODE_PORT, 1),
 )
-"""Who connects to which frontend, and of which port; the last is UDP, of which nobody sends a lost packet again."""
-ENOUGH = 3 if kernel.inside() else 5
-"""Connections of each kind on each side of a change of hands."""
+"""Who connects to which frontend, and of which port; the last are UDP, of which nobody sends a lost packet again."""
+ENOUGH = 4 if kernel.inside() else 5
+"""Connections of each kind on each side of a change of hands, at least."""
 PATIENCE = 10.0 if kernel.inside() else 5.0
 """Seconds that a connection may take: a loaded machine is slow, and what is refused is known at once."""
 
@@ -57,13 +56,9 @@ INTERVAL = 1.0 if kernel.inside() else 0.02
 """Seconds between connections of a kind: so many that the proxies have most of a guest's CPU."""
 
 LEGACY = tuple(mode for mode in IPTABLES if mode.variant == "legacy")
-BY_HAND = USERSPACE if "VIPWIRE_HANDOVER" in os.environ else ()
-MODES = (*IPVS, *LEGACY, *BY_HAND) if kernel.inside() else (*NFTABLES, *IPTABLES, *USERSPACE)
-TO_IPVS = IPVS if BY_HAND or os.environ.get("VIPWIRE_CONFORMANCE") == "whole" else ()
+MODES = (*IPVS, *LEGACY, *USERSPACE) if kernel.inside() else (*NFTABLES, *IPTABLES, *USERSPACE)
 PAIRS = [
-    (before, after)
-    for before, after in itertools.permutations(MODES, 2)
-    if not kernel.inside() or before in IPVS or after in TO_IPVS
+    pair for pair in itertools.permutations(MODES, 2) if not kernel.inside() or any(mode in IPVS for mode in pair)
 ]
 TRACES: Mapping[str, str] = {
     "nftables": r"table ip6? vipwire",
@@ -130,6 +125,17 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         made.proxy(MODES[0]).vipwire("cleanup")
 
 
+def opened(lab: Lab, stack: contextlib.ExitStack, port: int) -> list[Connection]:
+    """Open connections in all ways that lead to a port."""
+    return [
+        stack.enter_context(lab.connect(host, target.address, target.port, target.protocol, timeout=PATIENCE))
+        for family in Family
+        for host, kind, which in KINDS
+        if which == port
+        for target in [WEB.at(kind, family, port)]
+    ]
+
+
 @pytest.mark.parametrize(("before", "after"), PAIRS, ids=[f"{before}-to-{after}" for before, after in PAIRS])
 def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mode, after: Mode) -> None:
     lab = stage.lab
@@ -142,13 +148,7 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
         old.said(began, DONE)
         assert stage.traces(before), "what is looked for is what this mode makes"
         with contextlib.ExitStack() as connections:
-            open_ones = [
-                connections.enter_context(lab.connect(host, target.address, target.port, timeout=PATIENCE))
-                for family in Family
-                for host, kind, port in KINDS
-                if port == 0 and not (after in USERSPACE and before in IPVS and kind is FrontendKind.NODE_PORT)
-                for target in [WEB.at(kind, family)]
-            ]
+            open_ones, flows = (opened(lab, connections, port) for port in range(len(PORTS)))
             streams = connections.enter_context(traffic(lab, WEB, KINDS, timeout=PATIENCE, interval=INTERVAL))
             assert old.stop() == 0
             pass_some(streams, ENOUGH)
@@ -159,6 +159,7 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
             assert before.name in new.said(since, "removed what another mode had left", "left_by=")
             pass_some(streams, ENOUGH)
             check_open(open_ones)
+            assert all(flow.exchange(b"still here") for flow in flows), "UDP from ports that were used before"
         check_nothing_lost(streams, PODS)
         if before in IPVS:  # it takes minutes until IPVS takes the last connection for ended
             new.said(since, "kept until it is idle", "left_by=ipvs")
