@@ -37,8 +37,13 @@ def processes_with(word: str) -> list[str]:
 
 
 def started() -> subprocess.Popen[str]:
+    # Who runs these tests in the background of a shell has them, and all that they start, ignore SIGINT.
     return subprocess.Popen(
-        DEMO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
+        ["env", "--default-signal=INT", *DEMO],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        stdin=subprocess.DEVNULL,
     )
 
 
