@@ -190,6 +190,6 @@ class Cluster(Packets):
         def lit() -> bool:
             return self.proxy.alive() and all(self.send(caller, each, timeout=0.5)[0].answer for each in beacons)
 
-        until(lit, f"a change is in the kernel; the log ends\n{self.proxy.log[-3000:]}")
+        until(lit, lambda: f"a change is in the kernel; the log ends\n{self.proxy.log[-3000:]}")
         for family in Family:  # where a mode takes several steps, the beacon may be lit before the last of them
             self.proxy.said(since, "msg=synced", f"ip_family={family.value}")
