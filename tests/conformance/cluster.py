@@ -120,11 +120,18 @@ class Cluster(Packets):
             other.down()
 
     def probe(
-        self, caller: Caller, target: Target, count: int = 1, *, timeout: float = 3.0, parallel: int = 16
+        self,
+        caller: Caller,
+        target: Target,
+        count: int = 1,
+        source_port: int | None = None,
+        *,
+        timeout: float = 3.0,
+        parallel: int = 16,
     ) -> list[ProbeResult]:
         """Connect so often from a caller's address; what `explain` says of it must be what became of each."""
         question = self._witness.ask(self.address(caller, family_of(target)), target)
-        results = self.send(caller, target, count, timeout=timeout, parallel=parallel)
+        results = self.send(caller, target, count, source_port, timeout=timeout, parallel=parallel)
         self._witness.judge(question, results, runs=self.proxy.running)
         return results
 

@@ -1,7 +1,8 @@
 """What tests do with packets: who connects, what must become of it, and whom the endpoint must have seen."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 
 from tests.conformance.underlay import name_no_vip
 
@@ -10,7 +11,13 @@ from vipwire.lab.continuous import Connection
 from vipwire.lab.outcome import Outcome, ProbeResult, Target
 from vipwire.model.net import Family
 
-_BATCH, _BATCHES = 24, 5
+_BATCH, _BATCHES, _FEW = 24, 5, 3
+_passed_on: Iterator[int] = cycle(range(10500, 13500))
+"""Source ports of connections that go past the proxy: the kernel gives them to nobody.
+
+Conntrack keeps such a connection for two minutes as one that is not to be translated. The kernel chooses source ports
+in turn, but begins elsewhere every ten seconds: one of them might come again when the Service has come back.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +60,41 @@ class Packets:
         return found[caller.index]
 
     def probe(
-        self, caller: Caller, target: Target, count: int = 1, *, timeout: float = 3.0, parallel: int = 16
+        self,
+        caller: Caller,
+        target: Target,
+        count: int = 1,
+        source_port: int | None = None,
+        *,
+        timeout: float = 3.0,
+        parallel: int = 16,
     ) -> list[ProbeResult]:
         """Connect so often from a caller's address; tell what became of each."""
-        return self.send(caller, target, count, timeout=timeout, parallel=parallel)
+        return self.send(caller, target, count, source_port, timeout=timeout, parallel=parallel)
 
     def send(
-        self, caller: Caller, target: Target, count: int = 1, *, timeout: float = 3.0, parallel: int = 16
+        self,
+        caller: Caller,
+        target: Target,
+        count: int = 1,
+        source_port: int | None = None,
+        *,
+        timeout: float = 3.0,
+        parallel: int = 16,
     ) -> list[ProbeResult]:
         """Do what `probe` does, and ask nobody whether that was to be expected."""
         self.sent += 1
         source = self.address(caller, family_of(target))
-        address, port, protocol = target.address, target.port, target.protocol
         return self.lab.probe(
-            caller.host, address, port, protocol, source=source, count=count, timeout=timeout, parallel=parallel
+            caller.host,
+            target.address,
+            target.port,
+            target.protocol,
+            source=source,
+            source_port=source_port,
+            timeout=timeout,
+            count=count,
+            parallel=parallel,
         )
 
     def connect(
@@ -119,10 +147,19 @@ class Packets:
 
     def passed_on(self, caller: Caller, target: Target) -> None:
         """Connect, and find that the packet was left alone: behind the node there is no way to a VIP."""
-        self._became(caller, target, Outcome.UNREACHABLE, 0.9)
+        for _ in range(_FEW):
+            self._became(caller, target, Outcome.UNREACHABLE, 0.9, 1, next(_passed_on))
 
-    def _became(self, caller: Caller, target: Target, outcome: Outcome, timeout: float) -> None:
-        for result in self.probe(caller, target, 3, timeout=timeout):
+    def _became(
+        self,
+        caller: Caller,
+        target: Target,
+        outcome: Outcome,
+        timeout: float,
+        count: int = _FEW,
+        source_port: int | None = None,
+    ) -> None:
+        for result in self.probe(caller, target, count, source_port, timeout=timeout):
             assert result.outcome is outcome, f"{caller} to {target}: {result}, expected {outcome.value}"
 
     def sticks(self, caller: Caller, target: Target, count: int = 15) -> str:

@@ -53,8 +53,8 @@ class LabService:
         return _NET[kind, family].format(high + 1, low + 1)
 
     def node_port(self, index: int = 0) -> int:
-        """Tell the node port of a port."""
-        return self.ports[index].node_port or 30000 + (self.number * 13 + index) % 20000
+        """Tell the node port of a port: below those that tests choose themselves or the kernel gives out."""
+        return self.ports[index].node_port or 14000 + self.number * 13 + index
 
     def at(self, kind: FrontendKind, family: Family, index: int = 0) -> Target:
         """Tell where a frontend of one of its ports is."""

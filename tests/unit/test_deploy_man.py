@@ -32,7 +32,8 @@ def plain(page: str) -> str:
 
 
 def test_every_command_has_a_page_that_names_it(pages: dict[tuple[str, ...], str]) -> None:
-    assert {path[0] for path in pages if path} == set(main.list_commands(click.Context(main)))
+    context = click.Context(main, **main.context_settings)
+    assert {path[0] for path in pages if path} == set(main.list_commands(context))
     assert ("lab", "up") in pages
     for path, page in pages.items():
         title = "-".join(("vipwire", *path))
@@ -52,6 +53,11 @@ def test_the_page_of_the_proxy_has_every_flag_with_its_meaning(pages: dict[tuple
         assert re.search(rf"^\.B (-\w, )?--?{flag.name}( \w+)?\n{re.escape(flag.help)}", page, re.MULTILINE), (
             flag.name
         )
+
+
+def test_help_has_both_names_and_a_page_leaves_it_as_it_was(pages: dict[tuple[str, ...], str]) -> None:
+    assert ".B -h, --help\n" in plain(pages[()])
+    assert "-h, --help" in CliRunner().invoke(main, ["--help"]).output
 
 
 def test_the_page_of_a_command_has_its_options(pages: dict[tuple[str, ...], str]) -> None:

@@ -55,33 +55,37 @@ def man(ctx: click.Context, names: tuple[str, ...], to: Path | None) -> None:
 
 def all_pages(root: click.Command) -> Iterator[tuple[tuple[str, ...], str]]:
     """Make the page of every command below `root` and of itself, in man(7), by the command's words."""
-    commands = dict(_walk(root, ()))
-    for path, command in commands.items():
-        yield path, _page(path, command, tuple(commands))
+    contexts = dict(_walk(_context(root, None), ()))
+    for path, context in contexts.items():
+        yield path, _page(path, context, tuple(contexts))
 
 
-def _walk(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            if (inner := command.get_command(context, name)) is not None and not inner.hidden:
-                yield from _walk(inner, (*path, name))
+def _context(command: click.Command, parent: click.Context | None) -> click.Context:
+    """Make the context that a run of the command has: without its settings, click keeps another --help for it."""
+    return click.Context(command, parent, **command.context_settings)
 
 
-def _page(path: tuple[str, ...], command: click.Command, every: Sequence[tuple[str, ...]]) -> str:
-    context = click.Context(command, info_name=" ".join(("vipwire", *path)))
+def _walk(context: click.Context, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Context]]:
+    yield path, context
+    if isinstance(group := context.command, click.Group):
+        for name in group.list_commands(context):
+            if (inner := group.get_command(context, name)) is not None and not inner.hidden:
+                yield from _walk(_context(inner, context), (*path, name))
+
+
+def _page(path: tuple[str, ...], context: click.Context, every: Sequence[tuple[str, ...]]) -> str:
+    command = context.command
     lines = [
         f'.TH "{_title(path).upper()}" "{SECTION}" "" "vipwire {__version__}" "System administration"',
         ".SH NAME",
         f"{_text(_title(path))} \\- {_text(command.get_short_help_str(200).rstrip('.'))}",
         ".SH SYNOPSIS",
-        f".B {_text(context.info_name or '')}",
+        f".B {_text(' '.join(('vipwire', *path)))}",
         _text(" ".join(["[flags]"] if path in _WITH_FLAGS else command.collect_usage_pieces(context))),
         ".SH DESCRIPTION",
         *_paragraphs(command.help or ""),
-        *_options(path, command, context),
-        *_commands(path, command, every),
+        *_options(path, context),
+        *_commands(path, context, every),
     ]
     if path in _STATUS:
         lines += [".SH EXIT STATUS", _text(_STATUS[path])]
@@ -90,10 +94,11 @@ def _page(path: tuple[str, ...], command: click.Command, every: Sequence[tuple[s
     return "\n".join([*lines, *_see_also(path, every)]) + "\n"
 
 
-def _options(path: tuple[str, ...], command: click.Command, context: click.Context) -> Iterator[str]:
+def _options(path: tuple[str, ...], context: click.Context) -> Iterator[str]:
     if path in _WITH_FLAGS:
         yield from _flags() if _WITH_FLAGS[path] else (_text("The flags are those of vipwire proxy."),)
         return
+    command = context.command
     records = (each.get_help_record(context) for each in command.get_params(context))
     yield ".SH OPTIONS"
     yield from _list(record for record in records if record is not None)
@@ -121,13 +126,13 @@ def _explained(flag: Flag) -> str:
     return f"{flag.help}{beside}" + (f" Default: {default}." if default not in ("", "false") else "")
 
 
-def _commands(path: tuple[str, ...], command: click.Command, every: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    if not isinstance(command, click.Group):
+def _commands(path: tuple[str, ...], context: click.Context, every: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    group = context.command
+    if not isinstance(group, click.Group):
         return
     yield ".SH COMMANDS"
-    context = click.Context(command)
     below = [each for each in every if each[:-1] == path and each]
-    inner = ((each[-1], command.get_command(context, each[-1])) for each in below)
+    inner = ((each[-1], group.get_command(context, each[-1])) for each in below)
     yield from _list((name, found.get_short_help_str(200)) for name, found in inner if found is not None)
 
 
