@@ -10,6 +10,7 @@ needed, and outlives this process; should it end, `changed` and `housekeep` noti
 
 import logging
 import time
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -109,19 +110,21 @@ class UserspaceBackend:
         self._seen = self._sight.look() if self._sight is not None else None
         found = self._read()
         self._left = dict(found)
-        self._tell_places()
+        self._told = {front: at for front, at in self._told.items() if Front(front) in found}
+        self._tell_places(_listeners(found))
         return found
 
     def commit(self, delta: Delta[Key, Value]) -> int:
         """Apply a difference; return how many bytes of rules were written. Raise CommitError if it is refused."""
         coming, before, going = _fronts(delta)
-        ports = dict(self._remote.ports)
+        was = {front: self._remote.ports.get(front, []) for front in (*before, *going)}
         left, self._left = self._left, None
         instead = [key for key, listener in going.items() if any(place.port for place in listener.binds)]
         before |= {key: going[key] for key in instead}
         self._remote.put(coming, before, instead)
         try:
-            text = script(delta, _first(ports), _first(self._remote.ports))
+            ports = self._remote.ports
+            text = script(delta, _first(ChainMap(was, ports)), _first(ports))
             self._write(text)
         except CommitError:
             self._remote.undo([*coming, *instead], before)
@@ -133,7 +136,9 @@ class UserspaceBackend:
             left.update(delta.added)
             left.update((key, new) for key, (_, new) in delta.changed.items())
         self._left = left
-        self._tell_places()
+        for front in going:
+            self._told.pop(front, None)
+        self._tell_places(coming)
         return len(text)
 
     def relayed(self) -> frozenset[tuple[Address, int]]:
@@ -200,36 +205,35 @@ class UserspaceBackend:
         for place, port in zip(listener.binds, self._remote.ports.get(front, ()), strict=False):
             yield format_endpoint(Address(place.address), port)
 
-    def _tell_places(self) -> None:
+    def _tell_places(self, listeners: Mapping[str, Listener]) -> None:
         """Log where listeners are that chose their ports themselves, whenever that is new to this process."""
         if self._choices.bind is Bind.RULES or not self._runs:
             return
-        for key, listener in (self._left or {}).items():
-            if isinstance(key, Front) and isinstance(listener, Listener) and any(not b.port for b in listener.binds):
-                at = ",".join(self._places(key.front, listener))
-                if at and self._told.get(key.front) != at:
-                    self._told[key.front] = at
-                    _LOG.info("listening", extra={"fields": {"frontend": key.front, "at": at}})
+        for front, listener in listeners.items():
+            if all(place.port for place in listener.binds):
+                continue
+            at = ",".join(self._places(front, listener))
+            if at and self._told.get(front) != at:
+                self._told[front] = at
+                _LOG.info("listening", extra={"fields": {"frontend": front, "at": at}})
 
 
 def _fronts(delta: Delta[Key, Value]) -> tuple[dict[str, Listener], dict[str, Listener], dict[str, Listener]]:
     """Choose the fronts of a difference: those that come or change, what these were before, and those that go."""
-    changed = {key: pair for key, pair in delta.changed.items() if isinstance(key, Front)}
-    coming: dict[Key, Value] = {**delta.added, **{key: new for key, (_, new) in changed.items()}}
-    return (
-        {key.front: value for key, value in coming.items() if isinstance(key, Front) and isinstance(value, Listener)},
-        {key.front: old for key, (old, _) in changed.items() if isinstance(old, Listener)},
-        {
-            key.front: value
-            for key, value in delta.removed.items()
-            if isinstance(key, Front) and isinstance(value, Listener)
-        },
-    )
+    before = {key: old for key, (old, _) in delta.changed.items()}
+    after = {key: new for key, (_, new) in delta.changed.items()}
+    return _listeners(delta.added) | _listeners(after), _listeners(before), _listeners(delta.removed)
+
+
+def _listeners(objects: Mapping[Key, Value]) -> dict[str, Listener]:
+    return {
+        key.front: value for key, value in objects.items() if isinstance(key, Front) and isinstance(value, Listener)
+    }
 
 
 def _first(ports: Mapping[str, list[int]]) -> Ports:
     """Tell the port of a front that rules lead to: it has one socket."""
-    return lambda front: ports[front][0] if front in ports else 0
+    return lambda front: next(iter(ports.get(front, ())), 0)
 
 
 def sights(tools: Iterable[Tool | None]) -> Generations | None:
