@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.conformance.explained import Witness
 from tests.conformance.mode import Mode
-from tests.conformance.packets import Caller, Packets, family_of
+from tests.conformance.packets import PATIENCE, Caller, Packets, family_of
 from tests.conformance.proxy import Proxy, until
 from tests.conformance.services import Hosts, LabService
 from tests.kernel.own_network import end_relays
@@ -126,7 +126,7 @@ class Cluster(Packets):
         count: int = 1,
         source_port: int | None = None,
         *,
-        timeout: float = 3.0,
+        timeout: float = PATIENCE,
         parallel: int = 16,
     ) -> list[ProbeResult]:
         """Connect so often from a caller's address; what `explain` says of it must be what became of each."""
@@ -136,7 +136,7 @@ class Cluster(Packets):
         return results
 
     def connect(
-        self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = 3.0
+        self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = PATIENCE
     ) -> Connection:
         """Open a connection that stays open; `explain` must have said who answers it."""
         question = self._witness.ask(self.address(caller, family_of(target)), target)

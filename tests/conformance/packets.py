@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, repeat
 
 from tests.conformance.underlay import name_no_vip
 
@@ -12,6 +12,8 @@ from vipwire.lab.outcome import Outcome, ProbeResult, Target
 from vipwire.model.net import Family
 
 _BATCH, _BATCHES, _FEW = 24, 5, 3
+PATIENCE, _SECOND_SYN = 15.0, 0.9
+"""Seconds: until an answer is given up, and after which a client has sent its SYN again."""
 _passed_on: Iterator[int] = cycle(range(10500, 13500))
 """Source ports of connections that go past the proxy: the kernel gives them to nobody.
 
@@ -66,7 +68,7 @@ class Packets:
         count: int = 1,
         source_port: int | None = None,
         *,
-        timeout: float = 3.0,
+        timeout: float = PATIENCE,
         parallel: int = 16,
     ) -> list[ProbeResult]:
         """Connect so often from a caller's address; tell what became of each."""
@@ -79,7 +81,7 @@ class Packets:
         count: int = 1,
         source_port: int | None = None,
         *,
-        timeout: float = 3.0,
+        timeout: float = PATIENCE,
         parallel: int = 16,
     ) -> list[ProbeResult]:
         """Do what `probe` does, and ask nobody whether that was to be expected."""
@@ -98,7 +100,7 @@ class Packets:
         )
 
     def connect(
-        self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = 3.0
+        self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = PATIENCE
     ) -> Connection:
         """Open a connection that stays open; over UDP, a socket that keeps sending from one port."""
         self.sent += 1
@@ -138,29 +140,38 @@ class Packets:
         assert result.saw == expected, f"{caller} to {target}: {result}, expected to be seen as {expected}"
 
     def refused(self, caller: Caller, target: Target) -> None:
-        """Connect, and be told at once that nobody is there: before a second SYN would be sent."""
-        self._became(caller, target, Outcome.REFUSED, 0.9)
+        """Connect, and be told at once that nobody is there."""
+        self._told_at_once(caller, target, Outcome.REFUSED, repeat(None))
 
     def dropped(self, caller: Caller, target: Target) -> None:
         """Connect, and hear nothing."""
-        self._became(caller, target, Outcome.TIMED_OUT, 0.3)
+        self._became(caller, target, Outcome.TIMED_OUT, _FEW, timeout=0.3)
 
     def passed_on(self, caller: Caller, target: Target) -> None:
         """Connect, and find that the packet was left alone: behind the node there is no way to a VIP."""
-        for _ in range(_FEW):
-            self._became(caller, target, Outcome.UNREACHABLE, 0.9, 1, next(_passed_on))
+        self._told_at_once(caller, target, Outcome.UNREACHABLE, _passed_on)
+
+    def _told_at_once(
+        self, caller: Caller, target: Target, outcome: Outcome, source_ports: Iterator[int | None]
+    ) -> None:
+        """Connect, and be told so: at the first SYN, unless the machine stands still for that long now and then."""
+        told = [self._became(caller, target, outcome, source_port=next(source_ports)) for _ in range(_FEW)]
+        assert min(result.duration for (result,) in told) < _SECOND_SYN, f"{caller} to {target}: told late"
 
     def _became(
         self,
         caller: Caller,
         target: Target,
         outcome: Outcome,
-        timeout: float,
-        count: int = _FEW,
+        count: int = 1,
         source_port: int | None = None,
-    ) -> None:
-        for result in self.probe(caller, target, count, source_port, timeout=timeout):
+        *,
+        timeout: float = PATIENCE,
+    ) -> list[ProbeResult]:
+        results = self.probe(caller, target, count, source_port, timeout=timeout)
+        for result in results:
             assert result.outcome is outcome, f"{caller} to {target}: {result}, expected {outcome.value}"
+        return results
 
     def sticks(self, caller: Caller, target: Target, count: int = 15) -> str:
         """Connect so often, and find the same endpoint each time; return its name."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.conformance.cluster import POD_CIDRS, Cluster
 from tests.conformance.conftest import ClusterWith
-from tests.conformance.packets import BLOCKED, NODE, OTHER_POD, OUTSIDE, POD, REMOTE_POD, Caller
+from tests.conformance.packets import BLOCKED, NODE, OTHER_POD, OUTSIDE, PATIENCE, POD, REMOTE_POD, Caller
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL, FRONTENDS, NODE_PORT, LabService
 
@@ -168,7 +168,7 @@ def counts_as_pod(cluster: Cluster, family: Family, caller: Caller, *, at: Front
     target: Target = service.at(at, family)
     # A Pod of node 2 that is dealt to another one there is answered from an address that it has not asked.
     unheard = caller is REMOTE_POD and not cluster.relayed
-    results = cluster.probe(caller, target, 24, timeout=UNHEARD if unheard else 3.0)
+    results = cluster.probe(caller, target, 24, timeout=UNHEARD if unheard else PATIENCE)
     if at is CLUSTER_IP:
         return {result.saw for result in results if result.answer} == {cluster.address(caller, family)}
     return set(pods_of(results)) == {LOCAL, "(timed out)" if unheard else REMOTE}

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.conformance.cluster import Cluster
-from tests.conformance.packets import BLOCKED, NODE, OUTSIDE, POD, Caller
+from tests.conformance.packets import BLOCKED, NODE, OUTSIDE, PATIENCE, POD, Caller
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
 
@@ -60,7 +60,7 @@ def test_a_load_balancers_own_address_may_send_where_the_node_may(cluster: Clust
         cluster.lab.run("node-1", ["ip", "address", "add", *alias, "nodad"])
         try:
             cluster.write()  # the proxy has heard of the address, where that matters, when this counts
-            patience = 3.0 if target is with_node else 0.5
+            patience = PATIENCE if target is with_node else 0.5
             results = cluster.probe(Caller("node-1", address=target.address), target, 24, timeout=patience)
         finally:
             cluster.lab.run("node-1", ["ip", "address", "del", *alias])
