@@ -1,6 +1,6 @@
 """Starts the guests of ipvs mode when the session begins, and has their verdicts asked for last."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from tests.kernel.guests import SUITES, Guests, Suite
@@ -25,7 +25,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     asked = {_suite_of(item) for item in session.items}
     part_of_another = hasattr(session.config, "workerinput")
     if any(asked - {None}) and not (part_of_another or session.config.option.collectonly or kernel.obstacle()):
-        session.config.stash[_GUESTS] = Guests([suite for suite in SUITES if suite in asked])
+        session.config.stash[_GUESTS] = _started(session.config, [suite for suite in SUITES if suite in asked])
+
+
+def _started(config: pytest.Config, suites: Sequence[Suite]) -> Guests:
+    """Start guests in which the order of the tests is this session's, so that it can be had again."""
+    seed = getattr(config.option, "randomly_seed", None)
+    return Guests(suites, () if seed is None else (f"--randomly-seed={seed}",))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -41,6 +47,6 @@ def guests(pytestconfig: pytest.Config) -> Iterator[Guests]:
     if _GUESTS in pytestconfig.stash:
         yield pytestconfig.stash[_GUESTS]
         return
-    started = Guests(SUITES)
+    started = _started(pytestconfig, SUITES)
     yield started
     started.close()

@@ -65,9 +65,13 @@ class Verdict:
 
 
 class Guests:
-    """The guests of a session, one for each suite, each in a thread. One that dies is booted once more, and said."""
+    """The guests of a session, one for each suite, each in a thread. One that dies is booted once more, and said.
 
-    def __init__(self, suites: Sequence[Suite]) -> None:
+    `options` are for the pytest in them.
+    """
+
+    def __init__(self, suites: Sequence[Suite], options: Sequence[str] = ()) -> None:
+        self._options = tuple(options)
         self._turns = threading.Semaphore(max(1, (os.cpu_count() or 2) - 1))
         self._given_up = threading.Event()
         self._verdicts: dict[Suite, Future[Verdict]] = {suite: Future() for suite in suites}
@@ -98,20 +102,20 @@ class Guests:
 
     def _twice(self, suite: Suite) -> Verdict:
         try:
-            return run(suite, self._given_up)
+            return run(suite, self._options, self._given_up)
         except LabError as error:  # seen once in some fifty runs: a guest stands still; its console tells where
             if self._given_up.is_set():
                 raise
             print(f"the guest of {suite} is booted once more: {error}", file=sys.__stderr__)
-            return run(suite, self._given_up)
+            return run(suite, self._options, self._given_up)
 
 
-def run(suite: Suite, given_up: threading.Event) -> Verdict:
+def run(suite: Suite, more: Sequence[str], given_up: threading.Event) -> Verdict:
     """Boot a guest for a suite. Raise LabError if it dies."""
     said = io.BytesIO()
     with tempfile.TemporaryDirectory(prefix="vipwire-guest-") as name:
         report = Path(name) / "report.xml"
-        options = ["-p", "no:cacheprovider", "--tb=short", "-q", "--timeout=240"]
+        options = ["-p", "no:cacheprovider", "--tb=short", "-q", "--timeout=240", *more]
         command = [sys.executable, "-m", "pytest", *options, f"--junit-xml={report}", *map(str, suite.paths)]
         guest = kernel.Guest("2048M", _TIMEOUT, (Path(name),), silence=_SILENCE, given_up=given_up)
         try:
