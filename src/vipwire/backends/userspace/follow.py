@@ -80,9 +80,9 @@ def _matches(words: str, packet: Packet, own: frozenset[Address]) -> bool:
         "-i": lambda text: packet.interface.startswith(text[:-1]) if text.endswith("+") else packet.interface == text,
         "--dst-type": lambda _: packet.to_node or packet.destination in own,
     }
-    negated = ["", *options]  # what stands before each
-    return all(
-        facts[name](value) is (before != "!")
-        for before, (name, value) in zip(negated, pairwise(options), strict=False)
-        if name in facts
-    )
+    expected = True  # unless `!` stands before
+    for name, value in pairwise(options):
+        if name in facts and facts[name](value) is not expected:
+            return False
+        expected = name != "!"
+    return True
