@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from vipwire.backends.userspace import names
 from vipwire.backends.userspace.names import CHAINS, NAT, PORT, TABLES, Chain, Front, Key, Rule, Value
 from vipwire.reconcile.delta import Delta
 from vipwire.xtables.save import BUILT_IN, read_tables, target
@@ -103,9 +104,9 @@ def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
     return found
 
 
-FIXED: Final = frozenset({"KUBE-PORTALS-FILTER", "KUBE-PORTALS-REFUSE"})
+FIXED: Final = frozenset({names.PORTALS_FILTER, names.REFUSE})
 """Chains whose rules never change, or all at once."""
-_LAST_JUMPS: Final = ("KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST")
+_LAST_JUMPS: Final = (names.NODEPORT_CONTAINER, names.NODEPORT_HOST)
 
 
 def _jump(table: str, chain: str, words: str) -> Rule:
@@ -135,12 +136,3 @@ def removal(saved: str) -> str:
     """Write what removes all of ours from what iptables-save has printed; nothing where there is nothing."""
     everything = read(saved, {})
     return script(Delta(removed=everything), lambda _: 0, lambda _: 0) if everything else ""
-
-
-def rules_of(delta: Delta[Key, Value]) -> Delta[Key, Value]:
-    """Choose the part of a difference that is rules and chains."""
-    return Delta(
-        {key: value for key, value in delta.added.items() if not isinstance(key, Front)},
-        {key: value for key, value in delta.changed.items() if not isinstance(key, Front)},
-        {key: value for key, value in delta.removed.items() if not isinstance(key, Front)},
-    )
