@@ -14,7 +14,7 @@ from pathlib import Path
 from vipwire.app.config import Config, ProxyMode
 from vipwire.app.modes import build_modes
 from vipwire.conntrack.flows import FlowTable
-from vipwire.errors import DecodeError, VipwireError
+from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.host.kernel import KernelRelease
 from vipwire.host.rights import capabilities
 from vipwire.host.sysctl import read_sysctl
@@ -23,6 +23,9 @@ from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.xtables.save import read_tables
+from vipwire.xtables.tool import with_tables
+from vipwire.xtables.variant import Variant
 
 SYSCTLS = (
     "net/ipv4/ip_forward",
@@ -82,7 +85,7 @@ def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
         tools={name: said for name in TOOLS if (said := _tool(name))},
         modes={mode: _lacks(config, mode) for mode in ProxyMode},
         tables=_tables(),
-        legacy=_legacy(proc),
+        legacy=_legacy(),
         ipvs_services=_ipvs(proc),
         interfaces=tuple(name for _, name in socket.if_nameindex()),
         conntrack=_conntrack(),
@@ -159,13 +162,13 @@ def _table_name(family: int, name: str) -> str:
     return f"{_FAMILIES.get(family, family)} {name}"
 
 
-def _legacy(proc: Path) -> tuple[str, ...]:
+def _legacy() -> tuple[str, ...]:
     """Name the chains in tables of the old iptables. Its tool is only run where such tables are in use already."""
     found: list[str] = []
-    for names, tool in (("ip_tables_names", "iptables-legacy-save"), ("ip6_tables_names", "ip6tables-legacy-save")):
-        path = shutil.which(tool)
-        if _text(proc / "net" / names).strip() and path:
-            found.extend(line[1:].partition(" ")[0] for line in _run([path]).splitlines() if line.startswith(":"))
+    for tool in (each for family in Family for each in with_tables(family, "vipwire check", limit=_SAVE_SECONDS)):
+        if tool.variant is Variant.LEGACY:
+            with contextlib.suppress(CommitError, DecodeError):
+                found += [chain for chains in read_tables(tool.save()).values() for chain in chains]
     return tuple(found)
 
 
