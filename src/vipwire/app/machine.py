@@ -1,6 +1,10 @@
-"""What the proxy wants of its machine beside rules: kernel settings and the OOM score. What cannot be set is said."""
+"""What the proxy finds on its machine, and wants of it beside rules: kernel settings and the OOM score.
+
+What cannot be set is said.
+"""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from vipwire.app import log
 from vipwire.app.config import Config
@@ -14,12 +18,17 @@ from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 
 
-def prepare_machine(config: Config, families: Iterable[Family]) -> None:
+def families() -> tuple[Family, ...]:
+    """Name the families of this machine: IPv6 may have been left out of its kernel or switched off at boot."""
+    return (Family.IPV4, Family.IPV6) if Path("/proc/net/if_inet6").exists() else (Family.IPV4,)
+
+
+def prepare_machine(config: Config) -> None:
     """Set what needs privileges, and go on where it cannot be set."""
     wanted = mode_sysctls(config)
     if needs_net_admin(config):  # without rules nothing is tracked, and nothing forwarded
         conntrack = conntrack_sysctls(config.conntrack, cpus())
-        wanted = (*conntrack, *router_sysctls(), *forwarding_sysctls(families), *wanted)
+        wanted = (*conntrack, *router_sysctls(), *forwarding_sysctls(families()), *wanted)
     _set(wanted)
     _score(config)
 

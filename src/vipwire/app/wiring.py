@@ -21,7 +21,7 @@ from vipwire.app.fallback import settle_mode
 from vipwire.app.follow import FlowKeeper, HealthPorts
 from vipwire.app.handover import Handover, arriving, become_anew
 from vipwire.app.loop import Loop, Parts, Source
-from vipwire.app.machine import adjust_machine, prepare_machine
+from vipwire.app.machine import adjust_machine, families, prepare_machine
 from vipwire.app.modes import VIP_DEVICES, attach_counters, build_modes, every_mode, needs_net_admin
 from vipwire.app.node import node_plan
 from vipwire.app.reloader import Reloader, Reread
@@ -54,7 +54,7 @@ def run_proxy(config: Config, reread: Reread) -> int:
     `reread` makes the configuration anew, when its file has changed.
     """
     if config.init_only:
-        prepare_machine(config, _families())
+        prepare_machine(config)
         return 0
     collector.begin()
     with _prepared(config) as proxy:
@@ -76,10 +76,10 @@ async def run_beside(config: Config, source: Source) -> None:
 def _prepared(asked: Config, source: Source | None = None) -> Iterator["_Proxy"]:
     with contextlib.ExitStack() as stack:
         # First the mode: where it cannot work, nothing of the machine is changed.
-        config, modes = settle_mode(asked, _families(), _build)
+        config, modes = settle_mode(asked, families(), _build)
         for mode in modes.values():
             stack.callback(mode.close)
-        prepare_machine(config, _families())
+        prepare_machine(config)
         addresses = stack.enter_context(AddressWatch())
         proxy = _Proxy(config, modes, addresses, source)
         proxy.metrics.proxy_mode.labels(mode=config.proxy_mode.value, configured=asked.proxy_mode.value).set(1)
@@ -90,16 +90,11 @@ def run_cleanup(config: Config) -> int:
     """Remove everything of ours, of every mode and family, and nothing else."""
     if needs_net_admin(config):
         require_net_admin("vipwire cleanup")
-    for name, family, mode in every_mode(_families(), rules="CAP_NET_ADMIN" in capabilities()):
+    for name, family, mode in every_mode(families(), rules="CAP_NET_ADMIN" in capabilities()):
         with contextlib.closing(mode):
             if mode.delete():
                 log.info("removed", mode=name.value, ip_family=family.value)
     return 0
-
-
-def _families() -> tuple[Family, ...]:
-    """Name the families of this machine: IPv6 may have been left out of its kernel or switched off at boot."""
-    return (Family.IPV4, Family.IPV6) if Path("/proc/net/if_inet6").exists() else (Family.IPV4,)
 
 
 def _build(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
@@ -112,7 +107,7 @@ def _build(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
 
 def _try_mode(config: Config) -> ProxyMode:
     """Find out in which mode a configuration would run here. Raise UnsupportedError if in none."""
-    found, modes = settle_mode(config, _families(), _build)
+    found, modes = settle_mode(config, families(), _build)
     for mode in modes.values():
         mode.close()
     return found.proxy_mode

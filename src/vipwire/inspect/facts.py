@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vipwire.app.config import Config, ProxyMode
+from vipwire.app.machine import families
 from vipwire.app.modes import build_modes
 from vipwire.conntrack.flows import FlowTable
 from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.host.kernel import KernelRelease
 from vipwire.host.rights import capabilities
 from vipwire.host.sysctl import read_sysctl
-from vipwire.inspect.situation import families
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import Kind

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from vipwire.app.config import Config
 from vipwire.app.drains import drains_path, in_force, read_orders
 from vipwire.app.engine import Mode
+from vipwire.app.machine import families
 from vipwire.app.modes import VIP_DEVICES, build_explainer, build_modes
 from vipwire.app.node import node_plan
 from vipwire.errors import VipwireError
@@ -91,11 +91,6 @@ def opened(config: Config) -> Iterator[Kernel]:
         yield kernel
     finally:
         kernel.close()
-
-
-def families() -> tuple[Family, ...]:
-    """Name the families of this machine."""
-    return (Family.IPV4, Family.IPV6) if Path("/proc/net/if_inet6").exists() else (Family.IPV4,)
 
 
 def take(config: Config, store: Store, kernel: Kernel) -> Situation:
