@@ -1,7 +1,7 @@
 """What operators get to know of a sync: one log line, metrics, and Kubernetes Events about Services and the Node."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from vipwire.app import log
@@ -36,6 +36,12 @@ class Reporter:
         self._isolated: dict[Family, frozenset[ObjectName]] = {}
         self._errors: dict[Family, str] = {}
         self._told: set[Problem] = set()
+        for kind in Kind:  # counted when somebody asks: an event about one object does not look at those of others
+            metrics.object_problems.labels(kind=kind.value).set_function(partial(self._known, kind.value))
+
+    def _known(self, kind: str) -> float:
+        """Count the problems of objects of a kind."""
+        return sum(problem.kind == kind for problem in self._engine.store.problems)
 
     def started(self) -> None:
         """Say that the proxy runs."""
@@ -59,9 +65,6 @@ class Reporter:
                 reason=problem.message,
             )
             self._about(problem.kind, problem.object, "InvalidField", f"{problem.field}: {problem.message}")
-        counts = Counter(problem.kind for problem in self._engine.store.problems)
-        for kind in Kind:
-            self._metrics.object_problems.labels(kind=kind.value).set(counts[kind.value])
 
     def synced(self, line: Line, outcome: Outcome, now: float) -> None:
         """Report one sync of one family. `now` is seconds since the epoch."""

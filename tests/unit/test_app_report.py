@@ -1,0 +1,67 @@
+"""What is told of syncs costs what has changed, and what is asked for is counted when somebody asks."""
+
+from tests.fakes.kernel import DictBackend
+from tests.fakes.values import node_plan, service
+
+from vipwire.app.engine import Engine, Line
+from vipwire.app.report import Reporter
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Family
+from vipwire.model.problem import Problem
+from vipwire.reconcile.pacer import Pacer
+from vipwire.serve.metrics import Metrics
+from vipwire.state.event import Deleted, Kind, Listed, Upserted
+from vipwire.state.store import Store
+
+MANY = 50
+
+
+class WatchedStore(Store):
+    """A store that counts how often all its problems are looked through."""
+
+    looks = 0
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        self.looks += 1
+        return super().problems
+
+
+def problem_of(number: int) -> Problem:
+    return Problem("Service", ObjectName("default", f"s{number}"), "spec.type", "is odd")
+
+
+class Told:
+    """An engine with many Services that each have a problem, and a reporter that hears of everything."""
+
+    def __init__(self) -> None:
+        self.line = Line(Family.IPV4, DictBackend(), Pacer(0.0, 30.0))
+        self.engine = Engine((self.line,), "node-1", lambda family, _: node_plan(family))
+        self.engine.store = self.store = WatchedStore()
+        self.metrics = Metrics("nftables")
+        self.reporter = Reporter(self.engine, self.metrics, None, "node-1")
+        for kind in Kind:
+            self.engine.apply(Listed(kind, ()))
+        for number in range(MANY):
+            changed = service(f"s{number}", f"10.96.1.{number}")
+            self.reporter.problems(self.engine.apply(Upserted(changed, (problem_of(number),))))
+
+    def sync(self) -> None:
+        for outcome in self.engine.sync(0.0):
+            self.reporter.synced(self.line, outcome, 0.0)
+
+    def counted(self, kind: Kind) -> float | None:
+        return self.metrics.registry.get_sample_value("vipwire_object_problems", {"kind": kind.value})
+
+
+def test_neither_an_event_nor_a_sync_looks_through_the_problems_of_all_objects() -> None:
+    told = Told()
+    told.sync()
+    assert told.store.looks == 0
+
+
+def test_problems_are_counted_when_somebody_asks() -> None:
+    told = Told()
+    assert (told.counted(Kind.SERVICE), told.counted(Kind.ENDPOINT_SLICE)) == (MANY, 0)
+    told.engine.apply(Deleted(Kind.SERVICE, ObjectName("default", "s0")))
+    assert told.counted(Kind.SERVICE) == MANY - 1
