@@ -4,7 +4,7 @@ A backend that nobody needs any more may stay until the next reload, without ser
 requests could be led to, then where they are led, then what is left over.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from vipwire.ingress.haproxy.backends import weight_of
@@ -40,13 +40,20 @@ def difference(live: Configuration | None, desired: Configuration) -> Change:
         return Change(reason=reason)
     commands = (
         *_certificates(live, desired),
-        *_servers(live.slots, desired.slots),
+        *_servers(live.slots, desired.slots, desired.slots),
         *_maps(live, desired),
         *_leftovers(live, desired),
     )
-    if len(commands) > MOST_COMMANDS:
-        return Change(reason="many changes")
-    return Change(commands)
+    return _unless_too_many(commands)
+
+
+def difference_of_servers(live: Mapping[str, Slots], desired: Mapping[str, Slots], pools: Iterable[str]) -> Change:
+    """Compare the slots of some pools, where nothing else can have changed: the others cost nothing."""
+    return _unless_too_many(tuple(_servers(live, desired, pools)))
+
+
+def _unless_too_many(commands: tuple[str, ...]) -> Change:
+    return Change(reason="many changes") if len(commands) > MOST_COMMANDS else Change(commands)
 
 
 def merged(live: Configuration, desired: Configuration) -> Configuration:
@@ -91,9 +98,9 @@ def _reasons(live: Configuration, desired: Configuration) -> Iterator[str]:
         yield "a certificate is too long for a command"
 
 
-def _servers(live: Mapping[str, Slots], desired: Mapping[str, Slots]) -> Iterator[str]:
-    for name, slots in desired.items():
-        before = live[name]
+def _servers(live: Mapping[str, Slots], desired: Mapping[str, Slots], pools: Iterable[str]) -> Iterator[str]:
+    for name in pools:
+        before, slots = live[name], desired[name]
         if before == slots:
             continue
         for number, (old, new) in enumerate(zip(before, slots, strict=True), 1):

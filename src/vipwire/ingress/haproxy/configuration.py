@@ -33,12 +33,15 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All of it, for one `Layout`. `certificates` is PEM by file name."""
+    """All of it, for one `Layout`. `certificates` is PEM by file name.
+
+    `slots` alone may change while others hold this, pool by pool: whoever wants it as it was takes a copy.
+    """
 
     layout: Layout
     shape: Shape
     pools: Mapping[str, Pool]
-    slots: Mapping[str, Slots]
+    slots: dict[str, Slots]
     maps: Mapping[str, Mapping[str, str]]
     certificates: Mapping[str, str] = field(repr=False)
 
@@ -73,8 +76,8 @@ class Configuration:
         return "".join(f"{line}\n" for line in lines)
 
 
-def configure(plan: SitePlan, slots: Mapping[str, Slots], layout: Layout, default_pem: str) -> Configuration:
-    """Make a configuration. `slots` has every pool's; `default_pem` is served where no other certificate fits."""
+def configure(plan: SitePlan, slots: dict[str, Slots], layout: Layout, default_pem: str) -> Configuration:
+    """Make a configuration. `slots` has every pool's and no other's; `default_pem` is served where none else fits."""
     maps = make_maps(plan)
     pools = {pool.name: pool for pool in plan.pools}
     users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
@@ -90,7 +93,7 @@ def configure(plan: SitePlan, slots: Mapping[str, Slots], layout: Layout, defaul
         any(pool.external for pool in plan.pools),
     )
     pems = {each.name: each.pem for each in certificates}
-    return Configuration(layout, shape, pools, {name: slots[name] for name in pools}, maps, pems)
+    return Configuration(layout, shape, pools, slots, maps, pems)
 
 
 def make_maps(plan: SitePlan) -> dict[str, dict[str, str]]:

@@ -102,15 +102,22 @@ def canary_of(asked: Asked) -> Canary | None:
     return Canary(asked("canary-weight", 0), header, value, asked("canary-by-cookie", ""))
 
 
+def users_of(ingress: Ingress, asked: Asked) -> ObjectName | None:
+    """Name the Secret that has the users of an Ingress, if it wants any."""
+    wanted = asked("auth-secret")
+    if wanted is None:
+        return None
+    namespace, _, name = wanted.rpartition("/")
+    return ObjectName(namespace or ingress.name.namespace, name)
+
+
 def login_of(
     ingress: Ingress, asked: Asked, secrets: Mapping[ObjectName, Secret]
 ) -> tuple[Login | None, tuple[Problem, ...], bool]:
     """Read the users of an Ingress; the last value tells whether it must be closed, for there are none."""
-    wanted = asked("auth-secret")
-    if wanted is None:
+    found = users_of(ingress, asked)
+    if found is None:
         return None, (), False
-    namespace, _, name = wanted.rpartition("/")
-    found = ObjectName(namespace or ingress.name.namespace, name)
     field = "metadata.annotations[vipwire.io/auth-secret]"
     if found.namespace != ingress.name.namespace:
         message = f"{found}: a Secret of another namespace is not read; the Ingress is closed"

@@ -17,11 +17,22 @@ from vipwire.ingress.plan.asked import (
     login_of,
     protocol_of,
     rewrite_of,
+    users_of,
 )
 from vipwire.ingress.plan.certificates import judge_secret
 from vipwire.ingress.plan.policy import Canary, Policy
 from vipwire.ingress.plan.sites import EVERY_HOST, UNAVAILABLE, Certificate, Match, Pool, Route, SitePlan, Split
-from vipwire.ingress.watch.objects import Ingress, IngressClass, PathRule, PathType, Secret, Service, ServiceRef, Tls
+from vipwire.ingress.watch.objects import (
+    Ingress,
+    IngressClass,
+    Kind,
+    PathRule,
+    PathType,
+    Secret,
+    Service,
+    ServiceRef,
+    Tls,
+)
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 
@@ -94,6 +105,7 @@ class _Draft:
         self._splits: dict[str, Split] = {}
         self._certificates: dict[str, Certificate] = {}
         self._problems: list[Problem] = []
+        self._named: set[tuple[Kind, ObjectName]] = set()
         self._default = ""
 
     def add(self, ingress: Ingress) -> list[tuple[_Wanted, PathRule]]:
@@ -142,10 +154,13 @@ class _Draft:
             self._default,
             admitted,
             tuple(self._problems),
+            frozenset(self._named),
         )
 
     def _wanted(self, ingress: Ingress) -> _Wanted:
         asked = read_annotations(ingress)
+        if users := users_of(ingress, asked):
+            self._named.add((Kind.SECRET, users))
         login, problems, locked = login_of(ingress, asked, self._world.secrets)
         self._problems += [*asked.problems, *problems]
         secure = frozenset(
@@ -174,6 +189,7 @@ class _Draft:
 
     def _target(self, wanted: _Wanted, ref: ServiceRef, rule: PathRule | None, field: str) -> str:
         """Find or make the pool of a backend; the one that answers 503 where there can be none."""
+        self._named.add((Kind.SERVICE, ref.service))
         service = self._world.services.get(ref.service)
         if service is None:
             self._note(wanted.ingress, f"{field}.service.name", f"the Service {ref.service} does not exist")
@@ -210,6 +226,7 @@ class _Draft:
         for tls in ingress.tls:
             if tls.secret is None:
                 continue
+            self._named.add((Kind.SECRET, tls.secret))
             pair, reason = judge_secret(self._world.secrets.get(tls.secret), self._world.now)
             if pair is None:
                 self._note(ingress, tls.field, f"{tls.secret}: {reason}; its hosts get the default certificate")

@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass, field
 
 from vipwire.ingress.plan.policy import Canary, Policy
-from vipwire.ingress.watch.objects import Endpoint, ServicePort
+from vipwire.ingress.watch.objects import Endpoint, Kind, ServicePort
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 
@@ -73,6 +73,8 @@ class SitePlan:
     default: str = ""
     admitted: tuple[ObjectName, ...] = ()
     problems: tuple[Problem, ...] = ()
+    named: frozenset[tuple[Kind, ObjectName]] = frozenset()
+    """The Services and Secrets that were looked up, whether they were there or not."""
 
     @property
     def sites(self) -> frozenset[str]:

@@ -137,6 +137,7 @@ class _Ingress:
         self._statistics = Statistics()
         self._teller.registry.register(self._statistics)
         self._missed = False
+        self._reported = (-1, -1)
 
     async def run(self) -> int:
         """Run until a signal."""
@@ -191,8 +192,11 @@ class _Ingress:
         self._report()
 
     def _report(self) -> None:
+        """Tell of problems and Ingresses, if they may be others than those that were told of."""
         desired = self._controller.desired
-        self._teller.problems(desired.problems, desired.plan.admitted)
+        if self._reported != desired.judgements:
+            self._reported = desired.judgements
+            self._teller.problems(desired.problems, desired.plan.admitted)
 
     async def _tell(self, source: IngressSource | ManifestSource) -> None:
         """Tell of problems that change nothing in HAProxy, and of a source that fails."""

@@ -7,18 +7,19 @@ stays.
 """
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vipwire.app import log
-from vipwire.ingress.haproxy.change import Change, difference, merged
+from vipwire.ingress.haproxy.change import Change, difference, difference_of_servers, merged
 from vipwire.ingress.haproxy.configuration import Configuration
 from vipwire.ingress.run.control import ControlError, command
 from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.run.process import Haproxy, Refused
-from vipwire.ingress.watch.snapshot import Snapshot, Touched
+from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.state.event import Event
 
 START = "start"
@@ -61,7 +62,7 @@ class Controller:
         self._wake, self._progress = asyncio.Event(), asyncio.Condition()
         self._heard = self._done = 0
         self._live: Configuration | None = None
-        self._reloaded = float("-inf")
+        self._reloaded = self._planned = float("-inf")
 
     @property
     def serving(self) -> bool:
@@ -83,17 +84,14 @@ class Controller:
     async def run(self) -> None:
         """Follow until cancelled."""
         await self._haproxy.adopt()
-        due, again = _REPLAN, False
+        due = _REPLAN
         while True:
             if self._snapshot.complete:
-                heard, due = self._heard, await self._sync(again=again)
+                heard, due = self._heard, await self._sync(behind=due < _REPLAN)
                 await self._note_progress(heard if due == _REPLAN else self._done)
-            again = due < _REPLAN
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(due):
                     await self._wake.wait()
-            except TimeoutError:
-                again = True
             self._wake.clear()
 
     async def _note_progress(self, done: int) -> None:
@@ -111,16 +109,16 @@ class Controller:
                 self._live = None
                 self._wake.set()
 
-    async def _sync(self, *, again: bool) -> float:
+    async def _sync(self, *, behind: bool) -> float:
         """Bring HAProxy up to date; return the seconds until it must be done again.
 
-        `again`: also if no object has changed, since something is left to do or time has passed.
+        `behind`: HAProxy does not have all that the last time would have brought it.
         """
         touched, began = self._snapshot.take(), time.monotonic()
-        if not touched and not again and self._live is not None:
-            return _REPLAN
-        self.desired.update(touched or Touched(structure=True), time.time())
-        change = self._change()
+        if began - self._planned >= _REPLAN:
+            touched, self._planned = replace(touched, structure=True), began
+        pools = self.desired.update(touched, time.time())
+        change = self._change(None if behind else pools)
         if not change:
             return _REPLAN
         if not change.reason:
@@ -129,21 +127,26 @@ class Controller:
             except ControlError as error:
                 change = Change(reason=f"a command failed: {error}")
             else:
-                self._adopt_commands(change, began)
+                self._adopt_commands(change, None if behind else pools, began)
                 return _REPLAN
         wait = self._reloaded + self._pause - time.monotonic()
         if wait > 0:
             return wait
         return await self._reload(change.reason, began)
 
-    def _change(self) -> Change:
+    def _change(self, pools: tuple[str, ...] | None) -> Change:
+        """Compare: all, or `pools` where nothing but their servers has changed."""
         live = self._live
         if live is None:
             return Change(reason=START)
+        if pools is not None:
+            return difference_of_servers(live.slots, self.desired.slots, pools)
         return difference(live, self.desired.made(live.layout.folder))
 
-    def _adopt_commands(self, change: Change, began: float) -> None:
-        if self._live is not None:
+    def _adopt_commands(self, change: Change, pools: tuple[str, ...] | None, began: float) -> None:
+        if self._live is not None and pools is not None:
+            self._live.slots.update({name: self.desired.slots[name] for name in pools})
+        elif self._live is not None:
             self._live = merged(self._live, self.desired.made(self._live.layout.folder))
         self._tell(Done(time.monotonic() - began, len(change.commands)))
 
@@ -158,7 +161,7 @@ class Controller:
                 self._tell(Done(time.monotonic() - began, reload=reason, failure=str(refused)))
                 self._reloaded = time.monotonic()
                 return 5.0
-            self._live, self._reloaded = made, time.monotonic()
+            self._live, self._reloaded = replace(made, slots=dict(made.slots)), time.monotonic()
             self._tell(Done(time.monotonic() - began, reload=reason))
             return _REPLAN
         return 5.0

@@ -1,6 +1,7 @@
 """What HAProxy is to have, kept up to date with the objects: plan, slots, configuration.
 
-The frequent change, that of endpoints, touches nothing but the slots of its Service's pools.
+The frequent change, that of endpoints, touches nothing but the slots of its Service's pools: it is made in place,
+so that it costs the same however many others there are.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,34 +28,39 @@ class Desired:
         self._by_service: dict[ObjectName, list[Pool]] = {}
         self._refused: dict[str, Problem] = {}
         self._configuration: Configuration | None = None
+        self._plans = 0
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """All that is wrong with objects and how they go together."""
         return (*self._snapshot.problems, *self.plan.problems, *self._refused.values())
 
-    def update(self, touched: Touched, now: float) -> None:
-        """Follow a change; `now` in seconds since the epoch, for certificates."""
-        if touched.structure:
+    @property
+    def judgements(self) -> tuple[int, int]:
+        """Tell whether `problems` and `plan` may be others than before: these numbers are, then."""
+        return self._snapshot.judgements, self._plans
+
+    def update(self, touched: Touched, now: float) -> tuple[str, ...] | None:
+        """Follow a change; `now` in seconds since the epoch, for certificates.
+
+        Give the names of the pools whose servers may be others, if that is all there is; None if more has changed.
+        """
+        if touched.structure or not touched.named.isdisjoint(self.plan.named):
             self._plan(now)
-            pools: Iterable[Pool] = self.plan.pools
-        else:
-            pools = [pool for service in touched.services for pool in self._by_service.get(service, ())]
-        sizes = {pool.name: len(self._slots.get(pool.name, ())) for pool in pools}
-        for pool in pools:
-            self._slots[pool.name] = self._filled(pool)
-        same = all(len(self._slots[name]) == size for name, size in sizes.items())
-        if touched.structure or not same or self._configuration is None:
+            self._fill(self.plan.pools)
+            return None
+        pools = [pool for service in touched.services for pool in self._by_service.get(service, ())]
+        if self._fill(pools):
             self._configuration = None
-        elif sizes:
-            slots = {**self._configuration.slots, **{name: self._slots[name] for name in sizes}}
-            self._configuration = replace(self._configuration, slots=slots)
+            return None
+        return tuple(pool.name for pool in pools)
 
     def made(self, folder: str) -> Configuration:
-        """Give the configuration for a folder."""
-        if self._configuration is None or self._configuration.layout.folder != folder:
-            layout = replace(self._layout, folder=folder)
-            self._configuration = configure(self.plan, self._slots, layout, self._default_pem)
+        """Give the configuration for a folder. Its slots are ours, and follow every `update`."""
+        if self._configuration is None:
+            self._configuration = configure(self.plan, self._slots, self._layout, self._default_pem)
+        if self._configuration.layout.folder != folder:
+            self._configuration = replace(self._configuration, layout=replace(self._layout, folder=folder))
         return self._configuration
 
     def exclude(self, pool: str, reason: str) -> None:
@@ -80,6 +86,7 @@ class Desired:
 
     def _set_plan(self, plan: SitePlan) -> None:
         self.plan, self._configuration = plan, None
+        self._plans += 1
         self._by_service = {}
         for pool in plan.pools:
             self._by_service.setdefault(pool.service, []).append(pool)
@@ -104,6 +111,12 @@ class Desired:
             for each in plan.splits
         )
         return replace(plan, routes=routes, pools=pools, splits=splits)
+
+    def _fill(self, pools: Iterable[Pool]) -> bool:
+        """Give all servers of pools a slot; tell whether a pool has got another number of slots."""
+        sizes = {pool.name: len(self._slots.get(pool.name, ())) for pool in pools}
+        self._slots |= {pool.name: self._filled(pool) for pool in pools}
+        return any(len(self._slots[name]) != size for name, size in sizes.items())
 
     def _filled(self, pool: Pool) -> Slots:
         service = self._snapshot.services.get(pool.service)

@@ -1,11 +1,12 @@
 """All objects as they are now, and what the last events touched.
 
-Two things may have changed: endpoints only, which is the frequent case and a matter of servers, or anything else,
-which has everything planned anew. `take` tells which.
+What has changed decides what it costs. Endpoints and weights, the frequent case, are a matter of one Service's
+servers. Services and Secrets matter where an Ingress names them; a status that is written back, to nobody. All else
+has everything planned anew. `take` tells which.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -26,13 +27,14 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What has changed: `services` whose endpoints have, and whether anything else has too."""
+    """What has changed: Services whose endpoints or weights have, objects that some Ingress may name, or the rest."""
 
     services: frozenset[ObjectName] = frozenset()
+    named: frozenset[tuple[Kind, ObjectName]] = frozenset()
     structure: bool = False
 
     def __bool__(self) -> bool:
-        return self.structure or bool(self.services)
+        return self.structure or bool(self.services) or bool(self.named)
 
 
 class Snapshot:
@@ -44,7 +46,10 @@ class Snapshot:
         self._problems: dict[tuple[Kind, ObjectName], tuple[Problem, ...]] = {}
         self._waiting = set(Kind)
         self._services: set[ObjectName] = set()
+        self._named: set[tuple[Kind, ObjectName]] = set()
         self._structure = False
+        self.judgements = 0
+        """Counts the changes of `problems`."""
 
     @property
     def complete(self) -> bool:
@@ -94,8 +99,8 @@ class Snapshot:
 
     def take(self) -> Touched:
         """Tell what has changed, once."""
-        touched = Touched(frozenset(self._services), self._structure)
-        self._services, self._structure = set(), False
+        touched = Touched(frozenset(self._services), frozenset(self._named), self._structure)
+        self._services, self._named, self._structure = set(), set(), False
         return touched
 
     @staticmethod
@@ -110,6 +115,7 @@ class Snapshot:
         for name, thing in things.items():
             self._set(kind, name, thing, ())
         self._problems = {key: value for key, value in self._problems.items() if key[0] is not kind}
+        self.judgements += 1
         for problem in event.problems:
             key = (kind, problem.object)
             self._problems[key] = (*self._problems.get(key, ()), problem)
@@ -118,21 +124,29 @@ class Snapshot:
             self._structure = True
 
     def _set(self, kind: Kind, name: ObjectName, thing: Thing | None, problems: tuple[Problem, ...]) -> None:
-        self._problems.pop((kind, name), None)
+        if problems != self._problems.pop((kind, name), ()):
+            self.judgements += 1
         if problems:
             self._problems[kind, name] = problems
         things = self._things[kind]
         before = things.get(name)
         if before == thing:
-            self._structure = self._structure or bool(problems)
             return
         if thing is None:
             things.pop(name, None)
         else:
             things[name] = thing
+        self._note(kind, name, before, thing)
+
+    def _note(self, kind: Kind, name: ObjectName, before: Thing | None, after: Thing | None) -> None:
+        """Take note of what a change may matter to."""
         if kind is Kind.SLICE:
-            self._note_slice(cast("Slice | None", before), cast("Slice | None", thing))
-        else:
+            self._note_slice(cast("Slice | None", before), cast("Slice | None", after))
+        elif isinstance(before, Service) and isinstance(after, Service) and _has_same_ports(before, after):
+            self._services.add(name)
+        elif kind in (Kind.SERVICE, Kind.SECRET):
+            self._named.add((kind, name))
+        elif not (isinstance(before, Ingress) and isinstance(after, Ingress) and _asks_the_same(before, after)):
             self._structure = True
 
     def _note_slice(self, before: Slice | None, after: Slice | None) -> None:
@@ -145,3 +159,13 @@ class Snapshot:
 
     def _of(self, kind: Kind, _type: type[_Value]) -> Mapping[ObjectName, _Value]:
         return MappingProxyType(cast("dict[ObjectName, _Value]", self._things[kind]))
+
+
+def _has_same_ports(before: Service, after: Service) -> bool:
+    """Tell whether no pool is another for a change of a Service: weights and family are a matter of its servers."""
+    return (before.ports, before.external) == (after.ports, after.external)
+
+
+def _asks_the_same(before: Ingress, after: Ingress) -> bool:
+    """Tell whether nothing but the status of an Ingress has changed."""
+    return replace(before, addresses=after.addresses) == after

@@ -1,0 +1,135 @@
+"""Following changes one by one: it comes to what planning everything anew does, and costs what has changed."""
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vipwire.ingress.haproxy.change import difference, difference_of_servers, merged
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.plan.planner import Setting
+from vipwire.ingress.run.desired import Desired
+from vipwire.ingress.watch.objects import (
+    Endpoint,
+    Ingress,
+    Kind,
+    PathRule,
+    PathType,
+    Secret,
+    Service,
+    ServicePort,
+    ServiceRef,
+    Slice,
+    Thing,
+    Usability,
+)
+from vipwire.ingress.watch.snapshot import Snapshot, Touched
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family
+from vipwire.state.event import Deleted, Listed, Upserted
+
+FOLDER = "/run/x/gen-1"
+LAYOUT = Layout("/run/x", "/run/x/sock")
+NAMES = ("a", "b", "c")
+USER = "x:$6$abcdefgh$abcdefgh"
+
+
+def name(text: str) -> ObjectName:
+    return ObjectName("default", text)
+
+
+def slice_of(service: str, *numbers: int) -> Slice:
+    endpoints = tuple(Endpoint(Address(bytes((10, 0, 0, number))), Usability.READY) for number in numbers)
+    return Slice(name(service), name(service), Family.IPV4, {"http": 8080}, endpoints)
+
+
+def service_of(text: str, port: int = 80, weights: str = "") -> Service:
+    given_ = MappingProxyType({"vipwire.io/weights": weights} if weights else {})
+    return Service(name(text), (ServicePort("http", port),), annotations=given_)
+
+
+def ingress_of(text: str, service: str, *, address: str = "", login: str = "") -> Ingress:
+    rules = (PathRule(f"{text}.org", "/", PathType.PREFIX, ServiceRef(name(service), "http"), "f.backend"),)
+    annotations = {"vipwire.io/auth-secret": login} if login else {}
+    made = Ingress(name(text), "vipwire", rules, annotations=MappingProxyType(annotations))
+    return replace(made, addresses=(address,) if address else ())
+
+
+def snapshot_of(*things: Thing) -> Snapshot:
+    made = Snapshot()
+    for kind in Kind:
+        made.apply(Listed(cast("Any", kind), ()))
+    for thing in things:
+        made.apply(Upserted(cast("Any", thing)))
+    return made
+
+
+names = st.sampled_from(NAMES)
+users = st.sampled_from(("", USER, "nonsense"))
+things = st.one_of(
+    st.builds(slice_of, names, st.integers(1, 12), st.integers(1, 12)),
+    st.builds(slice_of, names),
+    st.builds(
+        service_of, names, st.sampled_from((80, 81)), st.sampled_from(("", '{"10.0.0.1": 3}', '{"10.0.0.2": 0}'))
+    ),
+    st.builds(
+        ingress_of,
+        names,
+        names,
+        address=st.sampled_from(("", "192.0.2.1")),
+        login=st.sampled_from(("", *NAMES)),
+    ),
+    st.builds(lambda text, line: Secret(name(text), "", {"auth": line.encode()}), names, users),
+)
+KINDS = {Slice: Kind.SLICE, Service: Kind.SERVICE, Ingress: Kind.INGRESS, Secret: Kind.SECRET}
+steps = st.lists(st.lists(st.tuples(things, st.booleans()), max_size=3), max_size=8)
+
+
+@given(steps)
+def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Thing, bool]]]) -> None:
+    snapshot = snapshot_of()
+    followed = Desired(snapshot, Setting(), LAYOUT, "PEM")
+    live = None
+    for batch in [[], *batches]:
+        for thing, gone in batch:
+            kind = cast("Any", KINDS[cast("Any", type(thing))])
+            snapshot.apply(Deleted(kind, thing.name) if gone else Upserted(cast("Any", thing)))
+        pools = followed.update(snapshot.take(), 0.0)
+        anew = Desired(snapshot, Setting(), LAYOUT, "PEM")
+        anew.update(Touched(structure=True), 0.0)
+        assert followed.plan == anew.plan
+        assert followed.problems == anew.problems
+        served = [{key: set(slots) - {None} for key, slots in each.slots.items()} for each in (followed, anew)]
+        assert served[0] == served[1]
+        made = followed.made(FOLDER)
+        if live is not None and pools is not None:
+            assert difference_of_servers(live.slots, made.slots, pools) == difference(live, made)
+            live.slots.update({key: made.slots[key] for key in pools})
+        elif live is not None and not difference(live, made).reason:
+            live = merged(live, made)
+        else:
+            live = replace(made, slots=dict(made.slots))
+        assert not difference(live, made)
+
+
+def test_only_what_an_ingress_names_has_all_planned_anew() -> None:
+    plain, users = ingress_of("a", "a", login="users"), Secret(name("users"), "", {"auth": USER.encode()})
+    snapshot = snapshot_of(plain, users, service_of("a"), slice_of("a", 1))
+    desired = Desired(snapshot, Setting(), LAYOUT, "PEM")
+    desired.update(snapshot.take(), 0.0)
+    for thing, pools in (
+        (Secret(name("else"), "", {"auth": b"x"}), 0),
+        (service_of("else"), 0),
+        (slice_of("else", 1), 0),
+        (replace(plain, addresses=("192.0.2.1",)), 0),
+        (slice_of("a", 1, 2), 1),
+        (service_of("a", weights='{"10.0.0.1": 3}'), 1),
+        (replace(users, data={"auth": b"nonsense"}), None),
+        (service_of("a", 81), None),
+        (replace(plain, rules=()), None),
+    ):
+        snapshot.apply(Upserted(cast("Any", thing)))
+        changed = desired.update(snapshot.take(), 0.0)
+        assert (changed if changed is None else len(changed)) == pools, thing
