@@ -132,13 +132,12 @@ class Reconciler(Generic[K, V]):
         """
         if not self._isolated:
             return []
-        wanted = [self._desired[name].own for name in names if name in self._desired and name not in self._isolated]
+        wanting = [name for name in names if name in self._desired and name not in self._isolated]
+        wanted = {key for name in wanting for key in self._desired[name].own}
         giving: list[ObjectName] = []
         for name, kept in self._kept.items():
-            own = (
-                {} if kept is None else {k: v for k, v in kept.own.items() if not any(k in other for other in wanted)}
-            )
-            if kept is not None and len(own) < len(kept.own):
+            if kept is not None and not wanted.isdisjoint(kept.own):
+                own = {key: value for key, value in kept.own.items() if key not in wanted}
                 self._kept[name] = Rendered(own, kept.shared)
                 giving.append(name)
         return giving

@@ -64,16 +64,12 @@ class Step(Generic[K, V]):
 
         An object that moves from one Service to another is neither added nor removed.
         """
-        gained, lost = dict(self._gained), dict(self._lost)
-        for key, by in self._shares.items():
-            before = self._belief.sharers.get(key, 0)
-            if before == 0 and by > 0:
-                gained[key] = self._shared_values[key]
-            elif before > 0 and before + by <= 0:
-                lost[key] = self._shared_values[key]
+        gained, lost = self._changes()
         unowned = self._belief.unowned
         if not lost and not unowned:
             return Delta(added=gained)
+        if last and not lost and gained == unowned:
+            return Delta()  # a programmed kernel: compared as a whole, no key is hashed once more
         delta: Delta[K, V] = Delta(removed=lost)
         taken = 0
         for key, new in gained.items():
@@ -90,6 +86,17 @@ class Step(Generic[K, V]):
         if last and taken < len(unowned):
             delta.removed.update((key, old) for key, old in unowned.items() if key not in gained)
         return delta
+
+    def _changes(self) -> tuple[dict[K, V], dict[K, V]]:
+        """Tell what is gained and what is lost, shared objects by the first that has a share and the last."""
+        gained, lost = dict(self._gained), dict(self._lost)
+        for key, by in self._shares.items():
+            before = self._belief.sharers.get(key, 0)
+            if before == 0 and by > 0:
+                gained[key] = self._shared_values[key]
+            elif before > 0 and before + by <= 0:
+                lost[key] = self._shared_values[key]
+        return gained, lost
 
     def adopt(self, *, last: bool) -> None:
         """Believe what was committed."""
