@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, port, service, slice_of
 
-from vipwire.backends.ipvs.drain import LOOK_SECONDS, Draining
 from vipwire.backends.ipvs.hints import Hints, parse_hints
 from vipwire.backends.ipvs.iptables import parse_save, restore_text
 from vipwire.backends.ipvs.marks import Marks, is_among
@@ -325,21 +324,3 @@ def test_settings_follow_the_kernels_release() -> None:
         "net.ipv4.conf.all.arp_ignore",
         "net.ipv4.conf.all.arp_announce",
     }
-
-
-def test_draining() -> None:
-    draining, real = Draining(), RealServer(WEB, ip("10.0.0.1"), 80)
-    assert draining.due(5.0) is None
-    draining.begin(real, 5.0, 30)
-    draining.begin(real, 20.0, None)
-    assert draining.due(20.0) == 0, "most have no connections: look at once"
-    draining.looked(20.0, 0.001)
-    assert draining.due(20.0) == LOOK_SECONDS
-    assert not draining.expired(real, 34.9)
-    assert draining.expired(real, 35.0), "who drains again does not get more time"
-    draining.looked(20.0, 1.0)
-    assert draining.due(20.0) == 20.0
-    assert draining.servers() == {WEB: [real]}
-    draining.forget_servers({WEB})
-    assert real not in draining
-    assert draining.due(99.0) is None

@@ -162,7 +162,7 @@ class IpvsBackend:
         """Remove real servers that have no connections any more, or whose time is up."""
         now = self._clock()
         gone: list[Change] = []
-        for server, reals in self._draining.servers().items():
+        for server, reals in self._draining.servers(now).items():
             busy = {(s.address, s.port) for s in self._servers.reals(server) if s.active or s.inactive}
             gone += (
                 Change(Command.DEL_DEST, real, Forwarding(0))
@@ -175,8 +175,7 @@ class IpvsBackend:
         for change in gone:
             if isinstance(change.key, RealServer):
                 self._draining.end(change.key)
-        after = self._clock()
-        self._draining.looked(after, after - now)
+        self._draining.looked(now, self._clock())
 
     def delete(self) -> bool:
         """Remove everything of ours of this family; tell whether there was anything."""
@@ -239,7 +238,7 @@ class IpvsBackend:
                     yield Change(Command.SET_DEST, real, forwarding._replace(weight=0))
             else:
                 yield Change(Command.DEL_DEST, real, forwarding)
-        self._draining.forget_servers(set(servers))
+        self._draining.forget_servers(servers)
         for server, scheduling in servers.items():
             yield Change(Command.DEL_SERVICE, server, scheduling)
 
