@@ -16,8 +16,11 @@ NODE = ips("192.168.0.2")
 GOING, GONE = ip("10.0.0.1"), ip("10.0.0.9")
 
 
-def noted(protocol: Protocol, seconds: int | None = None) -> tuple[Leaving, list[VirtualServer]]:
-    """A Service of that protocol, with an endpoint that serves while it terminates, and a pool of each kind."""
+def noted(protocol: Protocol, *seconds: int | None) -> tuple[Leaving, list[VirtualServer]]:
+    """A Service of that protocol, with an endpoint that serves while it terminates, and a pool of each kind.
+
+    `seconds` is what its annotation says, one after the other; none if it has none.
+    """
     going = endpoint("10.0.0.1", "node-1", ready=False, serving=True, terminating=True)
     slices = slice_of("web", going, endpoint("10.0.0.2"), ports=[EndpointPort("", protocol, 8080)])
     of = service(
@@ -30,7 +33,8 @@ def noted(protocol: Protocol, seconds: int | None = None) -> tuple[Leaving, list
     plan = plan_service(node_plan(addresses=NODE), of, [slices])
     own = render(Manner(Family.IPV4, "rr"), Marks(0x4000), plan).own
     leaving = Leaving()
-    leaving.note(plan, own, seconds)
+    for each in seconds or (None,):
+        leaving.note(plan, own, each)
     return leaving, [key for key in own if isinstance(key, VirtualServer)]
 
 
@@ -46,6 +50,6 @@ def test_who_may_finish(protocol: Protocol, expected: set[Address]) -> None:
 
 
 def test_for_how_long() -> None:
-    for seconds in (None, 30):
-        leaving, (server, *_) = noted(Protocol.TCP, seconds)
-        assert leaving.seconds(RealServer(server, GONE, 8080)) == seconds
+    for said in ((None,), (30,), (30, 60), (30, None)):
+        leaving, (server, *_) = noted(Protocol.TCP, *said)
+        assert leaving.seconds(RealServer(server, GONE, 8080)) == said[-1], "what was said last counts"

@@ -26,8 +26,11 @@ class Leaving:
     def note(self, plan: ServicePlan, own: Mapping[ObjectKey, Object], seconds: int | None) -> None:
         """Take note of a Service and its objects. `seconds` is how long its connections may go on at most."""
         servers = [key for key in own if isinstance(key, VirtualServer)]
-        if seconds is not None:
-            self._seconds.update(dict.fromkeys(servers, seconds))
+        for server in servers:
+            if seconds is None:
+                self._seconds.pop(server, None)
+            else:
+                self._seconds[server] = seconds
         marks = {
             mark
             for key, mark in own.items()
