@@ -9,7 +9,6 @@ shares a commit. Our own writes come back as changes, and are not looked at agai
 """
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import Awaitable, Iterator
 from typing import Final
@@ -31,7 +30,6 @@ from vipwire.cluster.controllers.selection import Name, Selection
 from vipwire.cluster.controllers.topology import NodeFacts, Shares, divide, is_auto, node_facts, shares
 from vipwire.cluster.store.record import Change
 
-RETRY_SECONDS: Final = 1.0
 _OPTIONS: Final = Options(manager="vipwire-endpoints", validation="Ignore")
 _NOT_MIRRORED: Final = "endpointslice.kubernetes.io/skip-mirror"
 _MANAGERS: Final = (slices.CONTROLLER, slices.MIRRORING)
@@ -60,14 +58,10 @@ class EndpointController:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        while True:
-            await self.step()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_SECONDS if self._dirty else None):
-                    await self._feed.wait()
+        await self._feed.run(self.step)
 
-    async def step(self) -> None:
-        """Take note of what has changed, and write what follows. What cannot be written stays to be looked at."""
+    async def step(self) -> bool:
+        """Take note of what has changed, and write what follows. Tell whether something could not be written."""
         changes, anew = self._feed.look()
         if anew:
             self._forget()
@@ -85,6 +79,7 @@ class EndpointController:
                 self._dirty[name] = None
         for name in dirty:
             await self._tell(name)
+        return bool(self._dirty)
 
     async def _tell(self, name: Name) -> None:
         """Report why a Service that asks for zones of its endpoints has none."""

@@ -4,12 +4,16 @@ A feed holds a revision. The first look tells of everything, as new; so does one
 remembers. It never waits for a reader, and a reader that failed half way can be told everything again.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
 
 from vipwire.cluster.api.resource import Resource
 from vipwire.cluster.store.record import Change, CompactedError
 from vipwire.cluster.store.store import Store
+
+RETRY_SECONDS: Final = 1.0
 
 
 class Feed:
@@ -35,6 +39,17 @@ class Feed:
     def again(self) -> None:
         """Let the next look tell of everything."""
         self._seen = 0
+
+    async def run(self, step: Callable[[], Awaitable[bool | None]]) -> None:
+        """Step at once and when there is something to look at, until cancelled.
+
+        A step that says that something is left to do is made again a little later, whatever happens.
+        """
+        while True:
+            left = await step()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_SECONDS if left else None):
+                    await self.wait()
 
     async def wait(self) -> None:
         """Wait until there is something to look at."""

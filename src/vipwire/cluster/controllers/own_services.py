@@ -108,9 +108,7 @@ class OwnServices:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        while True:
-            await self.step()
-            await self._feed.wait()
+        await self._feed.run(self.step)
 
     async def step(self) -> None:
         """Write again what somebody has changed."""

@@ -15,7 +15,6 @@ Notes of others (without the allocator's label) are left alone.
 import asyncio
 import contextlib
 import ipaddress
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -32,6 +31,7 @@ from vipwire.cluster.controllers.cidrs import networks_of
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.families import family_of
 from vipwire.cluster.controllers.feed import Feed
+from vipwire.cluster.controllers.holders import Holders
 from vipwire.cluster.controllers.selection import Name
 from vipwire.cluster.store.record import Change
 
@@ -46,21 +46,17 @@ class AddressRepair:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._feed = Feed(registry.store, (SERVICES, IP_ADDRESSES))
-        self._users: defaultdict[str, set[Name]] = defaultdict(set)
-        self._held: dict[Name, tuple[str, ...]] = {}
+        self._users = Holders()
 
     async def run(self) -> None:
         """Work until cancelled."""
-        while True:
-            await self.step()
-            await self._feed.wait()
+        await self._feed.run(self.step)
 
     async def step(self) -> None:
         """Look at each address that something has changed about."""
         changes, anew = self._feed.look()
         if anew:
             self._users.clear()
-            self._held.clear()
         touched = dict.fromkeys(address for change in changes for address in self._note(change))
         for number, address in enumerate(touched):
             with contextlib.suppress(ApiError):  # it is changed again just now: there will be another look
@@ -74,23 +70,12 @@ class AddressRepair:
         if key.resource == IP_ADDRESSES.id:
             yield key.name
             return
-        name = (key.namespace, key.name)
-        before = self._held.pop(name, ())
-        for address in before:
-            self._users[address].discard(name)
-        now = () if change.deleted else tuple(addresses_of(decoded(change.record)))
-        if now:
-            self._held[name] = now
-        for address in now:
-            self._users[address].add(name)
-        if now != before:
-            yield from {*before, *now}
+        addresses = () if change.deleted else addresses_of(decoded(change.record))
+        yield from self._users.put((key.namespace, key.name), addresses)
 
     async def _settle(self, address: str) -> None:
-        users = sorted(self._users.get(address) or ())
+        users = self._users.of(address)
         note = self._read(IP_ADDRESSES, ("", address))
-        if not users:
-            self._users.pop(address, None)
         if note is None:
             if users:
                 await self._restore(address, users[0], "is not allocated; repairing")
