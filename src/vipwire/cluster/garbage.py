@@ -5,12 +5,14 @@
     Foreground            are deleted before it: it waits with the finalizer foregroundDeletion
     Orphan                lose the reference: it waits with the finalizer orphan
 
-Looks when the store has moved, and once a second while something waits for the clock.
+Looks when the store has moved, and once a second while something waits for the clock. Events stand in the order in
+which they get too old, so that a look costs nothing for those that do not.
 """
 
 import asyncio
 import contextlib
 import functools
+import heapq
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -25,7 +27,8 @@ from vipwire.cluster.api.kinds.pod import PODS
 from vipwire.cluster.api.object import decoded
 from vipwire.cluster.api.registry import Options, Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.store.record import Change, CompactedError, Key, Record
+from vipwire.cluster.controllers.feed import Feed
+from vipwire.cluster.store.record import Change, Key, Record
 
 EVENTS_LIVE: Final = timedelta(hours=1)  # as with kube-apiserver's --event-ttl
 _OPTIONS: Final = Options(manager="vipwire-garbage-collector", validation="Ignore")
@@ -38,30 +41,29 @@ class GarbageCollector:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._seen = 0
+        self._feed = Feed(registry.store, RESOURCES)
+        self._forget()
+
+    def _forget(self) -> None:
         self._owners: dict[Key, tuple[str, ...]] = {}
         self._dependents: defaultdict[str, set[Key]] = defaultdict(set)
         self._going: dict[Key, Object] = {}
         self._gone: set[str] = set()
         self._named: set[str] = set()
         self._uids: dict[str, Key] = {}
+        self._ageing: list[tuple[datetime, Key]] = []
 
     async def run(self) -> None:
         """Work until cancelled."""
-        store = self._registry.store
-        while True:
-            with contextlib.suppress(CompactedError, ApiError):
-                await self.step()
-            if self._seen < store.revision:
-                continue
-            waits = bool(self._going or self._gone) or store.count(EVENTS.id) > 0
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0 if waits else None):
-                    await store.until(self._seen + 1)
+        await self._feed.run(self.step)
 
-    async def step(self) -> None:
-        """Take note of what has changed, then delete what is due."""
-        self._follow()
+    async def step(self) -> bool:
+        """Take note of what has changed, then delete what is due. Tell whether something waits for the clock."""
+        changes, anew = self._feed.look()
+        if anew:
+            self._forget()
+        for change in changes:
+            self._note(change)
         self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never were, or are gone
         self._named.clear()
         for uid in list(self._gone):
@@ -71,27 +73,15 @@ class GarbageCollector:
             with contextlib.suppress(ApiError):
                 await self._further(key, value)
         await self._expire(self._registry.clock())
-
-    def _follow(self) -> None:
-        store = self._registry.store
-        until = store.revision
-        try:
-            for resource in RESOURCES:
-                for change in store.changes(resource.id, self._seen) if self._seen else self._all(resource.id):
-                    self._note(change)
-        except CompactedError:
-            self._seen = 0  # too far behind: look at everything again
-            raise
-        self._seen = until
-
-    def _all(self, resource: str) -> Iterable[Change]:
-        return [Change(record, None) for record in self._registry.store.scan(resource)]
+        return bool(self._going or self._gone or self._ageing)
 
     def _note(self, change: Change) -> None:
         key, value = change.record.key, decoded(change.record)
         meta = value["metadata"]
         for uid in self._owners.pop(key, ()):
             self._dependents[uid].discard(key)
+            if not self._dependents[uid]:
+                del self._dependents[uid]
         if change.deleted:
             self._going.pop(key, None)
             self._uids.pop(meta["uid"], None)
@@ -106,6 +96,8 @@ class GarbageCollector:
             self._named.add(uid)
         if meta.get("deletionTimestamp"):
             self._going[key] = value
+        if key.resource == EVENTS.id and (end := _end(value)):
+            heapq.heappush(self._ageing, (end, key))
 
     async def _further(self, key: Key, value: Object) -> None:
         """Do the next thing that an object which is about to go waits for."""
@@ -140,12 +132,17 @@ class GarbageCollector:
             await self._registry.replace(NAMESPACES, "", key.name, body, _OPTIONS, subresource="finalize")
 
     async def _expire(self, now: datetime) -> None:
-        for record in self._registry.store.scan(EVENTS.id):
-            value = decoded(record)
-            last = value.get("lastTimestamp") or value.get("eventTime") or value["metadata"]["creationTimestamp"]
-            seen = parse_time(last)
-            if seen and seen + EVENTS_LIVE < now:
-                await self._delete_all([record.key])
+        """Delete old Events. One that was written again since it was noted has been noted again, for later."""
+        due = []
+        while self._ageing and self._ageing[0][0] < now:
+            due.append(heapq.heappop(self._ageing)[1])
+        for key in due:
+            record = self._registry.store.read(key)
+            end = _end(decoded(record)) if record is not None else None
+            if end is not None and end < now:
+                await self._delete(key)
+                if self._registry.store.read(key) is not None:
+                    heapq.heappush(self._ageing, (end, key))
 
     async def _delete_all(self, keys: Iterable[Key]) -> None:
         """Delete objects, together: they share commits. What others have deleted already is done."""
@@ -175,6 +172,13 @@ class GarbageCollector:
     async def _change(self, key: Key, edit: Any) -> None:
         with contextlib.suppress(ApiError):
             await self._registry.change(BY_ID[key.resource], key.namespace, key.name, edit, _OPTIONS)
+
+
+def _end(event: Object) -> datetime | None:
+    """Tell when an Event is too old."""
+    last = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    seen = parse_time(last)
+    return seen + EVENTS_LIVE if seen else None
 
 
 def _is_going(record: Record) -> bool:
