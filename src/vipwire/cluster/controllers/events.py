@@ -1,5 +1,6 @@
 """Events: what controllers have to tell people about an object, found again by `kubectl describe`."""
 
+import contextlib
 from typing import Final
 
 from vipwire.cluster.api.cells import format_time
@@ -12,9 +13,9 @@ _OPTIONS: Final = Options(manager="vipwire-events", validation="Ignore")
 
 
 async def warn(registry: Registry, resource: Resource, about: Object, reason: str, message: str) -> None:
-    """Report what is wrong with an object; nothing is said in a namespace that goes.
+    """Report what is wrong with an object; nothing is said in a namespace that goes, or where the store is full.
 
-    What is in no namespace is reported in `default`, as Kubernetes does. Raise ApiError if the store fails.
+    What is in no namespace is reported in `default`, as Kubernetes does.
     """
     meta, now = about["metadata"], format_time(registry.clock())
     place = {"namespace": meta["namespace"]} if resource.namespaced else {}
@@ -30,8 +31,5 @@ async def warn(registry: Registry, resource: Resource, about: Object, reason: st
         "lastTimestamp": now,
         "source": {"component": "vipwire"},
     }
-    try:
+    with contextlib.suppress(ApiError):  # to have said it is not worth failing for
         await registry.create(EVENTS, place.get("namespace", "default"), event, _OPTIONS)
-    except ApiError as error:
-        if error.code not in (403, 404):
-            raise
