@@ -21,6 +21,7 @@ from vipwire.cluster.api.object import decoded
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.controllers.balancers import held, is_ours
 from vipwire.cluster.controllers.feed import Feed
+from vipwire.cluster.controllers.holders import Holders
 from vipwire.errors import ConfigError
 
 TIMES: Final = 3
@@ -62,7 +63,7 @@ class Announcer:
 
     def __init__(self, interface: str) -> None:
         self._interface = interface
-        self._addresses: frozenset[bytes] = frozenset()
+        self._addresses: set[bytes] = set()
         try:
             self._index = socket.if_nametoindex(interface)
             self._arp = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_ARP))
@@ -100,16 +101,16 @@ class Announcer:
         loop.add_reader(self._arp, self._hear_arp)
         loop.add_reader(self._icmp, self._hear_solicitation)
 
-    def speak_for(self, addresses: Iterable[str]) -> frozenset[bytes]:
-        """Take on addresses, in place of those before; give those that are new."""
-        wanted = frozenset(ipaddress.ip_address(text).packed for text in addresses)
-        for address in self._addresses ^ wanted:
-            if len(address) == 16:
-                join = address in wanted
-                option = socket.IPV6_JOIN_GROUP if join else socket.IPV6_LEAVE_GROUP
-                group = solicited_group(address) + struct.pack("@I", self._index)
-                self._join(option, group)
-        new, self._addresses = wanted - self._addresses, wanted
+    def speak_for(self, addresses: Iterable[str], not_for: Iterable[str] = ()) -> frozenset[bytes]:
+        """Take on addresses, and give up others; give those that are new."""
+        new = frozenset(map(_packed, addresses)) - self._addresses
+        old = self._addresses.intersection(map(_packed, not_for))
+        for option, changed in ((socket.IPV6_JOIN_GROUP, new), (socket.IPV6_LEAVE_GROUP, old)):
+            for address in changed:
+                if len(address) == 16:
+                    self._join(option, solicited_group(address) + struct.pack("@I", self._index))
+        self._addresses |= new
+        self._addresses -= old
         return new
 
     def _join(self, option: int, group: bytes) -> None:
@@ -161,20 +162,33 @@ class Announcer:
             return
 
 
+def _packed(address: str) -> bytes:
+    return ipaddress.ip_address(address).packed
+
+
 async def announce(registry: Registry, interface: str) -> None:
     """Announce the addresses of a registry's LoadBalancer Services until cancelled."""
     announcer, feed, loop = Announcer(interface), Feed(registry.store, (SERVICES,)), asyncio.get_running_loop()
     announcer.listen(loop)
-    pending: set[asyncio.TimerHandle] = set()
+    holders, pending = Holders(), set[asyncio.TimerHandle]()
+
+    async def step() -> None:
+        nonlocal pending
+        changes, anew = feed.look()
+        touched = set(holders.clear() if anew else ())
+        for change in changes:
+            value = decoded(change.record)
+            addresses = held(value) if is_ours(value) and not change.deleted else ()
+            touched.update(holders.put((change.record.key.namespace, change.record.key.name), addresses))
+        new = announcer.speak_for(
+            (each for each in touched if each in holders), (each for each in touched if each not in holders)
+        )
+        for seconds in range(TIMES if new else 0):
+            pending.add(loop.call_later(seconds, announcer.tell, new))
+        pending = {each for each in pending if each.when() > loop.time() - 1}
+
     try:
-        while True:
-            feed.look()
-            services = (decoded(record) for record in registry.store.scan(SERVICES.id))
-            new = announcer.speak_for([each for value in services if is_ours(value) for each in held(value)])
-            for seconds in range(TIMES if new else 0):
-                pending.add(loop.call_later(seconds, announcer.tell, new))
-            pending = {each for each in pending if each.when() > loop.time() - 1}
-            await feed.wait()
+        await feed.run(step)
     finally:
         for each in pending:
             each.cancel()

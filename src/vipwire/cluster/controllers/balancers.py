@@ -3,22 +3,22 @@
 Of the Services of type LoadBalancer, those without loadBalancerClass are ours, and those of class `vipwire.io/pool`.
 Each gets an address of each of its families that there is a range of. spec.loadBalancerIP is honoured if it is free
 and within a range. Whoever has an address keeps it as long as the ranges hold it. What cannot be given is told in an
-Event, and tried again when a Service changes.
+Event, and tried again when an address is given back.
 """
 
-import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from vipwire.cluster.api.cells import at
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.service import SERVICES
-from vipwire.cluster.api.object import decoded
+from vipwire.cluster.api.object import decoded, key_of
 from vipwire.cluster.api.registry import Options, Registry
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.families import family_of
 from vipwire.cluster.controllers.feed import Feed
+from vipwire.cluster.controllers.pool import Pool
 from vipwire.cluster.controllers.ranges import Network
 from vipwire.cluster.controllers.selection import Name
 
@@ -30,27 +30,50 @@ class Balancers:
     """Follows the Services of a registry. `networks` are the ranges, the first that fits is used first."""
 
     def __init__(self, registry: Registry, networks: Sequence[Network]) -> None:
-        self._registry, self._networks = registry, tuple(networks)
+        self._registry, self._pool = registry, Pool(networks)
         self._feed = Feed(registry.store, (SERVICES,))
         self._told: dict[Name, str] = {}
+        self._unwritten: dict[Name, None] = {}
+        self._freed = False
 
     async def run(self) -> None:
         """Work until cancelled."""
-        while True:
-            await self.step()
-            await self._feed.wait()
+        await self._feed.run(self.step)
 
-    async def step(self) -> None:
-        """Give every Service what it should have. Two passes: who has an address keeps it before others choose."""
-        self._feed.look()
-        services = [decoded(record) for record in self._registry.store.scan(SERVICES.id)]
-        ours = [value for value in services if is_ours(value)]
-        taken = {address for value in ours for address in self._kept(value)}
-        for value in services:
-            wanted, problem = self._wanted(value, taken) if is_ours(value) else ([], "")
-            if wanted != held(value) and (is_ours(value) or held(value)) and not _is_foreign(value):
-                await self._write(value, wanted)
-            await self._tell(value, problem)
+    async def step(self) -> bool:
+        """Give each Service that has changed what it should have; tell whether something is left to do.
+
+        Two passes: who has an address keeps it before others choose. Who was told that there is none for it is looked
+        at again when one is free.
+        """
+        changes, anew = self._feed.look()
+        if anew:
+            self._pool.clear()
+        latest = {(change.record.key.namespace, change.record.key.name): change for change in changes}
+        for name, change in latest.items():
+            value = decoded(change.record)
+            self._put(name, self._kept(value) if is_ours(value) and not change.deleted else ())
+        again = dict.fromkeys(self._told) if anew or self._freed else {}
+        names = self._unwritten | again | dict.fromkeys(latest)
+        self._unwritten, self._freed = {}, False
+        for name in names:
+            await self._settle(name)
+        return bool(self._unwritten) or self._freed
+
+    def _put(self, name: Name, addresses: Iterable[str]) -> None:
+        self._freed |= self._pool.put(name, addresses)
+
+    async def _settle(self, name: Name) -> None:
+        record = self._registry.store.read(key_of(SERVICES, *name))
+        if record is None:
+            self._told.pop(name, None)
+            return
+        value = decoded(record)
+        wanted, problem = self._wanted(value) if is_ours(value) else ([], "")
+        self._put(name, wanted)
+        if wanted != held(value) and not _is_foreign(value):
+            await self._write(value, wanted)
+        await self._tell(value, problem)
 
     def _kept(self, service: Object) -> list[str]:
         """List the addresses that a Service has and may keep."""
@@ -59,46 +82,29 @@ class Balancers:
         return [
             address
             for address in held(service)
-            if self._inside(address) and family_of(address) in families and asked in (None, "", address)
+            if self._pool.has(address) and family_of(address) in families and asked in (None, "", address)
         ]
 
-    def _wanted(self, service: Object, taken: set[str]) -> tuple[list[str], str]:
+    def _wanted(self, service: Object) -> tuple[list[str], str]:
         """Choose a Service's addresses; give them, and what is to be said."""
         kept, asked = self._kept(service), at(service, "spec", "loadBalancerIP")
         if asked:
-            if kept:
-                return kept, ""
-            problem = self._refusal(asked, taken)
-            taken.update(() if problem else (asked,))
-            return ([], problem) if problem else ([asked], "")
+            problem = "" if kept else self._refusal(asked)
+            return ([] if problem else kept or [asked]), problem
         found, missing = list[str](), list[str]()
         for family in at(service, "spec", "ipFamilies") or ["IPv4"]:
-            address = next((each for each in kept if family_of(each) == family), None) or self._free(family, taken)
+            address = next((each for each in kept if family_of(each) == family), None) or self._pool.free(family)
             if address is None:
                 missing.append(family)
-                continue
-            taken.add(address)
-            found.append(address)
+            else:
+                found.append(address)
         return found, "" if found else f"no address is left for {', '.join(missing)}"
 
-    def _inside(self, address: str) -> bool:
-        parsed = ipaddress.ip_address(address)
-        return any(parsed in network for network in self._networks)
-
-    def _refusal(self, asked: str, taken: Iterable[str]) -> str:
-        if not family_of(asked) or not self._inside(asked):
-            ranges = ", ".join(map(str, self._networks))
+    def _refusal(self, asked: str) -> str:
+        if not family_of(asked) or not self._pool.has(asked):
+            ranges = ", ".join(map(str, self._pool.networks))
             return f"spec.loadBalancerIP {asked} is in none of the ranges {ranges}"
-        return f"spec.loadBalancerIP {asked} is another Service's" if asked in taken else ""
-
-    def _free(self, family: str, taken: set[str]) -> str | None:
-        for network in self._networks:
-            if f"IPv{network.version}" == family:
-                # A range is a list of addresses here, not a subnet: its first and last are as good as the others.
-                found = next((str(address) for address in network if str(address) not in taken), None)
-                if found:
-                    return found
-        return None
+        return f"spec.loadBalancerIP {asked} is another Service's" if self._pool.is_taken(asked) else ""
 
     async def _write(self, service: Object, addresses: Sequence[str]) -> None:
         ingress = [{"ip": address, "ipMode": "VIP"} for address in addresses]
@@ -107,15 +113,16 @@ class Balancers:
             value = service | {"status": status}
             await self._registry.replace(SERVICES, *_name(service), value, _OPTIONS, subresource="status")
         except ApiError as error:
+            self._put(_name(service), self._kept(service))
             if error.code not in (404, 409):  # gone or changed: there will be another look
-                raise
+                self._unwritten[_name(service)] = None
 
     async def _tell(self, service: Object, problem: str) -> None:
         name = _name(service)
-        if self._told.get(name, "") == problem:
-            return
-        self._told[name] = problem
+        before = self._told.pop(name, "")
         if problem:
+            self._told[name] = problem
+        if problem and problem != before:
             await warn(self._registry, SERVICES, service, "AllocationFailed", problem)
 
 
