@@ -8,6 +8,8 @@ from tests.unit.cluster_here import SERVICES, Here, service
 from tests.unit.controllers_here import items, play_allocating
 
 from vipwire.cluster.announce import arp, asked_by_arp, solicited_group
+from vipwire.cluster.api.errors import internal
+from vipwire.cluster.api.registry import Registry, Result
 from vipwire.cluster.controllers.balancers import CLASS, Balancers
 
 POOL = (ipaddress.ip_network("192.0.2.0/31"),)
@@ -65,6 +67,55 @@ def test_none_left_and_none_of_ours(tmp_path: Path) -> None:
         before = here.store.revision
         await balancers.step()
         assert here.store.revision == before
+
+    play_allocating(tmp_path, scenario)
+
+
+class Full(Registry):
+    """A registry whose store takes no status while it is full."""
+
+    full = True
+
+    async def replace(self, *arguments: Any, **options: Any) -> Result:
+        if self.full:
+            raise internal("no space left: the change was not made")
+        return await super().replace(*arguments, **options)
+
+
+def test_what_a_full_disk_refuses_is_given_later(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        registry = Full(here.store, here.clock)
+        balancers = Balancers(registry, POOL)
+        await here.post(SERVICES, balanced("a", loadBalancerIP="192.0.2.1"))
+        for _ in range(2):
+            assert await balancers.step()
+            assert await given(here) == {"a": []}
+        registry.full = False
+        await balancers.step()
+        assert await given(here) == {"a": ["192.0.2.1"]}
+        assert await items(here, EVENTS) == []
+        while await balancers.step():
+            pass
+
+    play_allocating(tmp_path, scenario)
+
+
+def test_an_address_that_two_have_is_free_when_both_have_gone(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        balancers = Balancers(here.registry, POOL[:1])
+        status = {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.0"}]}}}
+        for name in ("a", "b"):
+            await here.post(SERVICES, balanced(name))
+            await here.send("PATCH", f"{SERVICES}/{name}/status", status, patch="merge-patch+json")
+        await here.post(SERVICES, balanced("c", loadBalancerIP="192.0.2.0"))
+        expected = {"a": ["192.0.2.0"], "b": ["192.0.2.0"], "c": []}
+        for name in ("a", "b"):
+            await balancers.step()
+            assert await given(here) == expected
+            await here.send("DELETE", f"{SERVICES}/{name}")
+            del expected[name]
+        await balancers.step()
+        assert await given(here) == {"c": ["192.0.2.0"]}
 
     play_allocating(tmp_path, scenario)
 

@@ -129,6 +129,20 @@ def test_events_go_after_an_hour(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+def test_what_went_while_it_was_too_far_behind_is_gone(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        collector = GarbageCollector(here.registry)
+        owner = await here.post(MAPS, config_map("owner"))
+        await here.post(MAPS, config_map("child", owner))
+        await collector.step()
+        await here.send("DELETE", f"{MAPS}/owner")
+        await here.store.compact(here.store.revision)
+        await collector.step()
+        assert await names(here) == []
+
+    play(tmp_path, scenario)
+
+
 def test_it_runs_and_follows(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         owner = await here.post(MAPS, config_map("owner"))
@@ -200,12 +214,13 @@ def test_who_stops_waiting_for_a_write_does_not_take_it_back(tmp_path: Path) -> 
     hook = Addresses()
 
     async def scenario(here: Here) -> None:
+        written = here.store.revision + 2
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(here.registry.create(SERVICE_KIND, "default", service("web"), Options()))
             await asyncio.sleep(0)  # it begins, and waits for the disk
             assert here.store.head(Key("services", "default", "web"))
             asking.cancel()
-        await here.store.until(here.store.revision + 2)
+        await here.store.until(written)
         assert (await here.send("GET", f"{SERVICES}/web"))[1]["spec"]["clusterIP"] == "10.0.0.1"
         assert hook.given == ["10.0.0.1"]
 
