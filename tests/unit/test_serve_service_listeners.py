@@ -44,8 +44,7 @@ def test_ports_are_opened_updated_and_closed() -> None:
             assert await listeners.update({port: ServiceHealthCheck(B, 1)}) == ()
             healthy[0] = False
             assert await _status(port) == (503, "1")
-            await listeners.update({})
-            assert listeners.ports == ()
+            await listeners.update({port: None})
             with pytest.raises(aiohttp.ClientConnectorError):
                 await _status(port)
 
@@ -63,7 +62,7 @@ def test_a_port_that_is_taken_is_reported_once_and_tried_again(taken: socket.soc
             assert problem.message == f"cannot listen on port {port}: Address already in use"
             assert await listeners.update(desired) == ()
             taken.close()
-            assert await listeners.update(desired) == ()
+            assert await listeners.update({}) == ()
             assert await _status(port) == (200, "1")
 
     asyncio.run(scenario())
@@ -76,10 +75,25 @@ def test_a_port_is_bound_at_all_given_addresses_or_at_none() -> None:
         async with ServiceListeners(lambda: True, ("127.0.0.1", "127.0.0.2")) as listeners:
             with listen("127.0.0.2", port):
                 problems = await listeners.update({port: ServiceHealthCheck(A, 1)})
-                assert (len(problems), listeners.ports) == (1, ())
+                assert (len(problems), listeners.complete) == (1, False)
                 listen("127.0.0.1", port).close()  # nothing was left half open
-            await listeners.update({port: ServiceHealthCheck(A, 1)})
-            assert listeners.ports == (port,)
+            assert await listeners.update({}) == ()
+            assert listeners.complete
+            assert await _status(port) == (200, "1")
+
+    asyncio.run(scenario())
+
+
+def test_ports_that_a_change_does_not_name_stay_as_they_are() -> None:
+    first, second = _free_port(), _free_port()
+
+    async def scenario() -> None:
+        async with ServiceListeners(lambda: True, ("127.0.0.1",)) as listeners:
+            await listeners.update({first: ServiceHealthCheck(A, 1)})
+            await listeners.update({second: ServiceHealthCheck(B, 2)})
+            assert (await _status(first), await _status(second)) == ((200, "1"), (200, "2"))
+            await listeners.update({first: None})
+            assert await _status(second) == (200, "2")
 
     asyncio.run(scenario())
 

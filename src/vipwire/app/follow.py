@@ -1,7 +1,7 @@
 """What follows from a sync beside the kernel's rules: stale UDP flows go, health-check node ports are served."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Self
 
 from vipwire.app import log
@@ -15,6 +15,7 @@ from vipwire.host.addresses import AddressWatch, reachable
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix, family_of
 from vipwire.model.problem import Problem
+from vipwire.plan.plan import HealthCheck
 from vipwire.reconcile.offers import Relaying
 from vipwire.serve.metrics import Metrics
 from vipwire.serve.service_health import ServiceHealthCheck
@@ -84,34 +85,48 @@ class HealthPorts:
 
     def __init__(self, engine: Engine, listeners: ServiceListeners) -> None:
         self._engine, self._listeners = engine, listeners
-        self._wanted: dict[ObjectName, tuple[int, int]] = {}
+        self._ports: dict[ObjectName, int] = {}
+        self._claims: dict[int, dict[ObjectName, ServiceHealthCheck]] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._listeners.update({})
+        await self._listeners.close()
 
     async def move(self, listeners: ServiceListeners) -> tuple[Problem, ...]:
         """Serve at other addresses from now on; return new failures."""
-        await self._listeners.update({})
+        await self._listeners.close()
         self._listeners = listeners
-        return await self.follow(())
+        return await self._listeners.update({port: self._served(port) for port in self._claims})
 
     @property
     def complete(self) -> bool:
         """Whether every wanted port is open; one that is taken by another process is tried again."""
-        return {port for port, _ in self._wanted.values()} <= set(self._listeners.ports)
+        return self._listeners.complete
 
     async def follow(self, names: Iterable[ObjectName]) -> tuple[Problem, ...]:
-        """Take in what changed; a dual-stack Service counts the family with more endpoints. Returns new failures."""
-        for name in names:
-            plans = (line.plans.get(name) for line in self._engine.lines)
-            checks = [plan.health_check for plan in plans if plan is not None and plan.health_check is not None]
-            if checks:
-                self._wanted[name] = checks[0].port, max(check.local_endpoints for check in checks)
-            else:
-                self._wanted.pop(name, None)
-        return await self._listeners.update(
-            {port: ServiceHealthCheck(name, count) for name, (port, count) in self._wanted.items()}
-        )
+        """Take in what changed. Return new failures; those before are tried again."""
+        ports = {port for name in names for port in self._claim(name, self._check(name))}
+        return await self._listeners.update({port: self._served(port) for port in ports})
+
+    def _check(self, name: ObjectName) -> HealthCheck | None:
+        """Find what a Service asks for; a dual-stack one counts the family with more endpoints."""
+        plans = (line.plans.get(name) for line in self._engine.lines)
+        checks = [plan.health_check for plan in plans if plan is not None and plan.health_check is not None]
+        return max(checks, key=lambda check: check.local_endpoints, default=None)
+
+    def _claim(self, name: ObjectName, check: HealthCheck | None) -> Iterator[int]:
+        """Note what a Service asks for; yield the ports that this concerns."""
+        before = self._ports.get(name)
+        if before is not None and (check is None or check.port != before):
+            del self._ports[name], self._claims[before][name]
+            yield before
+        if check is not None:
+            self._ports[name] = check.port
+            self._claims.setdefault(check.port, {})[name] = ServiceHealthCheck(name, check.local_endpoints)
+            yield check.port
+
+    def _served(self, port: int) -> ServiceHealthCheck | None:
+        """Choose who answers at a port: if several Services ask for it, the last that has come to it."""
+        return next(reversed(self._claims[port].values()), None)

@@ -4,7 +4,8 @@ A port that cannot be bound is reported once, as a `Problem` of the Service, and
 (the loop calls it with every sync): another process may hold the port, and that is no reason to stop proxying.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -34,33 +35,52 @@ class ServiceListeners:
         self._proxy_healthy = proxy_healthy
         self._addresses = addresses
         self._listening: dict[int, _Listening] = {}
-        self._desired: Mapping[int, ServiceHealthCheck] = {}
-        self._reported: set[tuple[int, ObjectName]] = set()
+        self._desired: dict[int, ServiceHealthCheck] = {}
+        self._failing: dict[int, ObjectName] = {}
+        self._one_at_a_time = asyncio.Lock()  # two would open a port twice
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        await self.update({})
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every port."""
+        await self.update(dict.fromkeys(self._desired))
 
     @property
-    def ports(self) -> tuple[int, ...]:
-        """The ports that are served now."""
-        return tuple(sorted(self._listening))
+    def complete(self) -> bool:
+        """Whether every port that is wanted is served."""
+        return not self._failing
 
-    async def update(self, desired: Mapping[int, ServiceHealthCheck]) -> tuple[Problem, ...]:
-        """Serve these checks, by port, and no others; return what could not be served, each once."""
-        self._desired = dict(desired)
-        changes = port_changes({port: item.service for port, item in self._listening.items()}, desired)
-        for port in changes.close:
+    async def update(self, changes: Mapping[int, ServiceHealthCheck | None]) -> tuple[Problem, ...]:
+        """Serve these checks from now on, by port, None for none more; all other ports stay as they are.
+
+        What could not be served is tried again. Return what cannot be, each once.
+        """
+        async with self._one_at_a_time:
+            for port, check in changes.items():
+                if check is None:
+                    self._desired.pop(port, None)
+                else:
+                    self._desired[port] = check
+            return await self._settle(changes.keys() | self._failing.keys())
+
+    async def _settle(self, ports: Collection[int]) -> tuple[Problem, ...]:
+        """Open and close some ports as desired; return what cannot be served and could be before."""
+        desired = {port: self._desired[port] for port in ports if port in self._desired}
+        todo = port_changes(
+            {port: self._listening[port].service for port in ports if port in self._listening}, desired
+        )
+        for port in todo.close:
             await self._listening.pop(port).runner.cleanup()
-        failed = [(port, reason) for port in changes.open if (reason := await self._open(port))]
-        found = {(port, desired[port].service) for port, _ in failed}
-        new, self._reported = found - self._reported, found
+        failed = {port: reason for port in todo.open if (reason := await self._open(port))}
+        before, self._failing = self._failing, {port: desired[port].service for port in failed}
         return tuple(
             Problem("Service", desired[port].service, "spec.healthCheckNodePort", reason)
-            for port, reason in failed
-            if (port, desired[port].service) in new
+            for port, reason in failed.items()
+            if before.get(port) != desired[port].service
         )
 
     async def _open(self, port: int) -> str:
