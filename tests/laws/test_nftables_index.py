@@ -1,11 +1,13 @@
-"""The keys of the large maps are what the small ones tell, whatever was rendered."""
+"""Whatever was rendered: the keys of the large maps are what the small ones tell, and chains what their names tell."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.laws.worlds import World, worlds
 
 from vipwire.backends.nftables.index import INDEXED, keys
-from vipwire.backends.nftables.names import LARGEST_POOL, Class, Memory, Object, ObjectKey, Space
+from vipwire.backends.nftables.known import written
+from vipwire.backends.nftables.names import CHAIN, LARGEST_POOL, Class, Memory, Object, ObjectKey, Space
+from vipwire.backends.nftables.ranges import HOOKED
 from vipwire.backends.nftables.render import render
 from vipwire.plan.spread import Algorithm
 
@@ -26,6 +28,12 @@ def test_the_keys_of_large_maps_are_told_by_small_ones(known: dict[str, dict[Obj
         told = keys(name, known)
         assert told is not None
         assert sorted(told) == sorted(key for _, key in known.get(name, {}))
+
+
+@given(worlds(ranges=True))
+def test_every_chain_of_a_service_is_known_without_having_been_rendered(world: World) -> None:
+    for key, chain in elements(world).get(CHAIN, {}).items():
+        assert dict(HOOKED).get(key, written(world.space.family, key[1].decode())) == chain
 
 
 @given(

@@ -11,7 +11,6 @@ import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from vipwire.backends.nftables import render as rendering
 from vipwire.backends.nftables import text
 from vipwire.backends.nftables.counters import COUNTING, Counters, counted_by, counts
 from vipwire.backends.nftables.known import written
@@ -25,7 +24,9 @@ from vipwire.backends.nftables.names import (
     Object,
     ObjectKey,
 )
+from vipwire.backends.nftables.ranges import HOOKED
 from vipwire.backends.nftables.read import LARGE, read_counted, read_elements
+from vipwire.backends.nftables.render import render
 from vipwire.backends.nftables.script import Step, steps
 from vipwire.backends.nftables.skeleton import compiled, node_objects
 from vipwire.errors import CommitError
@@ -89,7 +90,7 @@ class NftablesBackend:
         self._witness = witness or Witness()
         self._foreign = -1
         self._recreate = False
-        self._known: dict[ObjectKey, Object] = {}
+        self._known: dict[ObjectKey, Object] = dict(HOOKED)
 
     def close(self) -> None:
         """Close the socket; the table stays."""
@@ -103,9 +104,7 @@ class NftablesBackend:
 
     def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
         """Render one Service."""
-        rendered = rendering.render(self.family, plan)
-        self._known.update((key, value) for key, value in rendered.shared.items() if key[0] == CHAIN)
-        return rendered
+        return render(self.family, plan)
 
     def describe(self, key: ObjectKey) -> str:
         """Name an object for a person."""
@@ -177,8 +176,8 @@ class NftablesBackend:
     def _refusal(
         self, planned: list[Step], first: int, answer: Acknowledgement, delta: Delta[ObjectKey, Object]
     ) -> CommitError:
-        index = answer.sequence - first - 1
-        what = planned[index].words if 0 <= index < len(planned) else "the transaction as a whole"
+        refused = encode.refused(planned, first, answer.sequence)
+        what = refused.words if refused else "the transaction as a whole"
         return CommitError(
             f"table {text.table_name(self.family)}: {what}: {_reason(answer)}",
             transaction="\n".join(text.script(self.family, delta)),

@@ -33,17 +33,13 @@ def probe(families: Iterable[Family]) -> None:
 
 def _try(sock: NetlinkSocket, family: Family) -> None:
     tried = steps(family, Delta(added=dict(node_objects(NodePlan(family)))), recreate=True)
-    operations = [*(step.operation for step in tried), encode.delete_table(family, _NOWHERE)]
-    first = sock.sequence(len(operations) + 2)
-    sock.send(encode.transaction(operations, first))
+    tried.append(Step(encode.delete_table(family, _NOWHERE), "delete no table"))
+    first = sock.sequence(len(tried) + 2)
+    sock.send(encode.transaction([step.operation for step in tried], first))
     for answer in sock.acknowledgements():
-        refused = encode.refused(operations, first, answer.sequence)
-        if answer.errno in _LACKING and refused is not operations[-1]:
-            raise _unsupported(family, _words(tried, refused), answer.errno)
-
-
-def _words(tried: list[Step], refused: encode.Operation | None) -> str:
-    return next((step.words for step in tried if step.operation is refused), "a transaction")
+        refused = encode.refused(tried, first, answer.sequence)
+        if answer.errno in _LACKING and refused is not tried[-1]:
+            raise _unsupported(family, refused.words if refused else "a transaction", answer.errno)
 
 
 def _unsupported(family: Family, words: str, code: int) -> UnsupportedError:

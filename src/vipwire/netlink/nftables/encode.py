@@ -7,7 +7,7 @@ so that `refused` finds the operation.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from vipwire.model.net import Family
 from vipwire.netlink.attributes import attribute, nested, string, u32be
@@ -15,6 +15,8 @@ from vipwire.netlink.message import NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F
 from vipwire.netlink.nftables import userdata, wire
 from vipwire.netlink.nftables.elements import plain_elements
 from vipwire.netlink.nftables.wire import Kind
+
+T = TypeVar("T")
 
 
 class Operation(NamedTuple):
@@ -57,8 +59,8 @@ def transaction(operations: Sequence[Operation], first: int) -> bytes:
     return b"".join(parts)
 
 
-def refused(operations: Sequence[Operation], first: int, sequence: int) -> Operation | None:
-    """Find the operation whose acknowledgement has this sequence number; None for the batch as a whole."""
+def refused(operations: Sequence[T], first: int, sequence: int) -> T | None:
+    """Find the operation, or what stands for it, whose acknowledgement this is; None for the batch as a whole."""
     index = sequence - first - 1
     return operations[index] if 0 <= index < len(operations) else None
 
