@@ -56,7 +56,7 @@ def run_proxy(config: Config, reread: Reread) -> int:
     if config.init_only:
         prepare_machine(config)
         return 0
-    collector.begin()
+    collector.look_rarely()
     with _prepared(config) as proxy:
         status = asyncio.run(proxy.run(Reloader(config, proxy.config, reread, proxy.metrics)))
     if proxy.changes_mode:
@@ -67,7 +67,7 @@ def run_proxy(config: Config, reread: Reread) -> int:
 async def run_beside(config: Config, source: Source) -> None:
     """Run the proxy in a loop that others share, with a source of theirs, until a signal or cancelled."""
     require_net_admin("vipwire up")
-    collector.begin()
+    collector.look_rarely()
     with _prepared(config, source) as proxy:
         await proxy.run(Reloader(config, proxy.config, lambda: Loaded(config, ()), proxy.metrics))
 
@@ -187,7 +187,7 @@ class _Proxy:
                 tasks.create_task(parts.source.run(loop.emit), name="source"),
                 tasks.create_task(reloader.run(adopt), name="configuration"),
                 tasks.create_task(self._drains.run(loop.configured), name="drains"),
-                tasks.create_task(self._handover.run(self._complete), name="hand-over"),
+                tasks.create_task(self._handover.run(lambda: self._engine.complete), name="hand-over"),
             ]
             if recorder:
                 running.append(tasks.create_task(recorder.run(), name="events"))
@@ -196,12 +196,6 @@ class _Proxy:
             for task in running:
                 task.cancel()
         return reason
-
-    def _complete(self) -> bool:
-        """Tell whether the first sync of all families is over; asked until it is."""
-        if self._engine.complete:
-            collector.settle()
-        return self._engine.complete
 
     async def _adopt(self, parts: Parts, loop: Loop, servers: Servers, before: Config, after: Config) -> None:
         """Do from now on as another configuration says, in all that needs no restart."""
