@@ -139,8 +139,8 @@ class FakeApiServer:
         self._tell(plural, status.encode() + b"\n")
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something holds that requests and watches change; raise TimeoutError after 20 s."""
-        async with asyncio.timeout(20), self._happened:
+        """Wait until something holds that requests and watches change; raise TimeoutError after 60 s."""
+        async with asyncio.timeout(60), self._happened:
             await self._happened.wait_for(condition)
 
     def watching(self, plural: str) -> int:

@@ -27,8 +27,8 @@ class Heard:
         return 0.0
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something holds that events or decisions change; raise TimeoutError after 30 s."""
-        async with asyncio.timeout(30):
+        """Wait until something holds that events or decisions change; raise TimeoutError after 60 s."""
+        async with asyncio.timeout(60):
             while not condition():
                 self._came.clear()
                 await self._came.wait()

@@ -12,7 +12,7 @@ from vipwire.backends.userspace.messages import AskCounts, Count, Counted, Liste
 from vipwire.backends.userspace.relay import Relay
 
 HERE = b"\x7f\0\0\1"
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Relaying:

@@ -103,7 +103,7 @@ class Events:
         self._response = response
 
     async def next(self) -> tuple[str, Any]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             line = await self._response.content.readline()
         if not line:
             raise EOFError("the watch has ended")
@@ -172,7 +172,7 @@ def play(folder: Path, scenario: Callable[[Here], Awaitable[None]], **settings: 
     """Run a cluster for a scenario."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), cluster(folder, **settings) as here:
+        async with asyncio.timeout(120), cluster(folder, **settings) as here:
             await scenario(here)
 
     asyncio.run(run())

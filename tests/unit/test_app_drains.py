@@ -90,7 +90,7 @@ def test_the_proxy_knows_from_its_start_what_is_drained_and_follows(tmp_path: Pa
             seen.append(follower.drained)
             came.set()
 
-        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(follower.run(changed))
             for change in (
                 lambda: change_orders(path, lambda orders: [*orders, Order(Drain(SIX), 2.0)]),

@@ -43,7 +43,7 @@ class SlowEngine:
     def sync(self, now: float) -> list[object]:
         del now
         self.running.set()
-        assert self.let_go.wait(20)
+        assert self.let_go.wait(60)
         self.asked.append("sync")
         return []
 
@@ -87,10 +87,10 @@ def during_a_sync(act: Callable[[Loop, SlowEngine, "asyncio.Task[None]"], None])
         loop = loop_of(engine, addresses)
         loop.emit(Deleted(Kind.SERVICE, cast("Any", "a")))
         task = asyncio.get_running_loop().create_task(loop.run())
-        assert await asyncio.to_thread(engine.running.wait, 20)
+        assert await asyncio.to_thread(engine.running.wait, 60)
         act(loop, engine, task)
         engine.let_go.set()
-        assert task.cancelling() or await asyncio.to_thread(engine.settled.wait, 20)
+        assert task.cancelling() or await asyncio.to_thread(engine.settled.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

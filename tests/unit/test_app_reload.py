@@ -167,7 +167,7 @@ def test_a_files_content_is_told_when_it_is_another_one(tmp_path: Path) -> None:
         seen = [await anext(told)]
         for change in (made, touched_and_changed, linked, swapped):
             change(tmp_path)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 seen.append(await anext(told))
         await told.aclose()  # type: ignore[attr-defined]
         return seen

@@ -170,7 +170,7 @@ def test_a_watch_gives_what_was_and_what_comes(tmp_path: Path) -> None:
                     if batch[-1].deleted:
                         return
 
-            async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
                 tasks.create_task(follow())
                 await store.write(Write(key("x", "others"), lambda _: b"", 0))
                 await store.write(remove("a", 1))

@@ -71,7 +71,7 @@ def connected(server: FakeApiServer, make: Callable[[str], Access], story: Story
 
 
 async def ask(connection: Connection) -> int:
-    async with connection.request("GET", "/api/v1/services", timeout=10.0) as response:
+    async with connection.request("GET", "/api/v1/services", timeout=60.0) as response:
         await response.read()
         return response.status
 
@@ -423,7 +423,7 @@ def test_a_server_that_never_begins_to_answer_is_given_up() -> None:
             await writer.wait_closed()
             left.set()
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             server = await asyncio.start_server(hold, "127.0.0.1", 0)
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             access = load_access(None, url, environ={})
