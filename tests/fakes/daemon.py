@@ -22,7 +22,7 @@ from tests.kernel.own_network import own_network, run
 
 NODE = "node-0"
 ECHO_PORT = 8080
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds after which a test gives up; a machine under load is slow."""
 _ADDRESSES = (
     "ip link add node type veth peer name wire",
@@ -188,10 +188,10 @@ async def page(path: str, port: int) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def reached(address: str, port: int = 80) -> str:
-    """Connect to a VIP; return the address of the Pod that answered, or `refused` or `nothing`."""
+async def reached(address: str, port: int = 80, patience: float = PATIENCE / 2) -> str:
+    """Connect to a VIP; return the address of the Pod that answered, or `refused`, or `nothing` in so many seconds."""
     try:
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(patience):
             reader, writer = await asyncio.open_connection(address, port)
             answer = (await reader.read()).decode()
             writer.close()
@@ -200,6 +200,13 @@ async def reached(address: str, port: int = 80) -> str:
         return "refused"
     except (TimeoutError, OSError):
         return "nothing"
+
+
+async def leads_to(address: str, pod: str) -> None:
+    """Connect to a VIP until this Pod answers: for changes of which nobody tells when the kernel has them."""
+    async with asyncio.timeout(PATIENCE):
+        while await reached(address) != pod:
+            pass
 
 
 async def _echo(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -126,7 +126,7 @@ def test_a_proxy_that_cannot_sync_for_long_is_unhealthy_until_it_can() -> None:
         with owned_by_another():
             it.server.store.put("endpointslices", slice_for("web", "10.244.0.3"))
             await it.daemon.heard(FAILED)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await it.page("/healthz"))[0] == 200:  # noqa: ASYNC110 - a page is all there is to ask
                     await asyncio.sleep(0.05)
         await it.daemon.heard(REPAIRED)

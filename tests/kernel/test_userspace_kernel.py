@@ -65,7 +65,7 @@ def family(request: pytest.FixtureRequest) -> Family:
     return found
 
 
-def until(fact: Callable[[], object], patience: float = 30.0) -> None:
+def until(fact: Callable[[], object], patience: float = 60.0) -> None:
     deadline = time.monotonic() + patience
     while not fact():
         assert time.monotonic() < deadline
@@ -126,13 +126,13 @@ def started(family: Family, *plans: ServicePlan, choices: Choices = Choices()) -
 def server(family: Family) -> Iterator[socket.socket]:
     kind = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
     with socket.create_server((NODE[family], 0), family=kind) as listening:
-        listening.settimeout(20)
+        listening.settimeout(60)
         yield listening
 
 
 def answers(server: socket.socket, address: str, number: int) -> bool:
     """Connect, and tell whether the server hears it."""
-    with socket.create_connection((address, number), timeout=20) as sock:
+    with socket.create_connection((address, number), timeout=60) as sock:
         accepted, _ = server.accept()
         with accepted:
             sock.sendall(b"ping")
@@ -173,22 +173,22 @@ def test_what_nobody_serves_is_refused_at_once(family: Family, server: socket.so
     reconciler = started(family, planned(family, server.getsockname()[1]))
     reconciler.sync()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((VIP[family], 81), timeout=20)
+        socket.create_connection((VIP[family], 81), timeout=60)
     empty = plan_service(_node(family), service("web", VIP[family]), [])
     reconciler.desire(empty.name, empty)
     reconciler.sync()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((VIP[family], 80), timeout=20)
+        socket.create_connection((VIP[family], 80), timeout=60)
 
 
 def test_connections_outlive_the_proxy_and_the_service(family: Family, server: socket.socket) -> None:
     plan = planned(family, server.getsockname()[1])
     reconciler = started(family, plan)
     reconciler.sync()
-    with socket.create_connection((VIP[family], 80), timeout=20) as sock:
+    with socket.create_connection((VIP[family], 80), timeout=60) as sock:
         accepted, _ = server.accept()
         with accepted:
-            accepted.settimeout(20)
+            accepted.settimeout(60)
             _OPEN.pop().close()
             after = started(family, plan)
             after.sync()
@@ -330,7 +330,7 @@ def test_traffic_is_counted_by_endpoint(family: Family, server: socket.socket) -
     reconciler.sync()
     assert answers(server, VIP[family], 80)
     with suppress(ConnectionRefusedError):
-        socket.create_connection((VIP[family], 81), timeout=20)
+        socket.create_connection((VIP[family], 81), timeout=60)
     (backend,) = _OPEN
     found = backend.counts([plan])
     (count,) = (each for name, each in found.ports.items() if name.port == "http")
@@ -345,12 +345,12 @@ def test_an_endpoint_is_told_of_the_client_and_the_vip_that_rules_have_translate
     wanted = service("web", VIP[family], annotations=(("vipwire.io/proxy-protocol", version),))
     number = server.getsockname()[1]
     started(family, plan_service(_node(family), wanted, [_slice(family, "web", number)])).sync()
-    with socket.create_connection((VIP[family], 80), timeout=20) as sock:
+    with socket.create_connection((VIP[family], 80), timeout=60) as sock:
         sock.sendall(b"GET /")
         client, port = sock.getsockname()[:2]
         accepted, _ = server.accept()
         with accepted:
-            accepted.settimeout(20)
+            accepted.settimeout(60)
             got = b""
             while not got.endswith(b"GET /"):
                 piece = accepted.recv(4096)
