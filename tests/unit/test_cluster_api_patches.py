@@ -1,5 +1,6 @@
 """Patches and applies without a server: what becomes of a value."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -145,6 +146,15 @@ def test_an_element_whose_keys_are_its_own_goes_as_a_whole() -> None:
     live, owned = applied({}, {"status": {"podIPs": []}} | ports(1), {})
     live, _ = applied(live, {"spec": {"type": "ClusterIP"}}, owned)
     assert live["spec"] == {"type": "ClusterIP"}
+
+
+def test_an_element_that_another_keeps_by_one_field_keeps_its_keys() -> None:
+    live, owned = applied({}, ports(1, 2), {})
+    named = copy.deepcopy(live)
+    named["spec"]["ports"][0]["name"] = "theirs"
+    owned = note_update(owned, Writer("hand"), live, named, SERVICES.type, "now")
+    live, _ = applied(named, ports(2), owned)
+    assert live["spec"]["ports"] == [{"port": 2, "name": "p2"}, {"port": 1, "name": "theirs"}]
 
 
 def test_a_conflict_is_about_values_and_force_takes_over() -> None:

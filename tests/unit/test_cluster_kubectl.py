@@ -1,6 +1,7 @@
 """Real kubectl, an old one and a current one, against a real `vipwire up`."""
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,13 @@ metadata: {name: web-1, labels: {app: web}}
 spec:
   containers: [{name: web, image: none, ports: [{containerPort: 8080, name: http}]}]
 status: {podIP: 10.1.0.5, phase: Running, conditions: [{type: Ready, status: "True"}]}
+"""
+PROBED = """
+apiVersion: v1
+kind: Pod
+metadata: {name: probed, annotations: {vipwire.io/address: 127.0.0.1}}
+spec:
+  containers: [{name: web, image: none, readinessProbe: {tcpSocket: {port: PORT}, periodSeconds: 1}}]
 """
 
 
@@ -184,3 +192,14 @@ def until_gone(kubectl: Kubectl, what: str) -> None:
     end = time.monotonic() + PATIENCE
     while kubectl("get", what, "--ignore-not-found", "-o", "name"):
         assert time.monotonic() < end, f"{what} is still there"
+
+
+def test_a_manifest_goes_from_one_way_of_apply_to_the_other(kubectl: Kubectl) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        pod = PROBED.replace("PORT", str(listening.getsockname()[1]))
+        kubectl("apply", "-f", "-", stdin=pod)
+        kubectl("wait", "--for=condition=Ready", "pod/probed", "--timeout=30s")
+        for _ in range(3):  # the first takes over what the other way owned, status included; the next do without it
+            said = kubectl.run("apply", "--server-side", "-f", "-", stdin=pod)
+            assert (said.returncode, said.stderr) == (0, "")
+        assert kubectl("get", "pod", "probed", "-o", "jsonpath={.status.podIP}") == "127.0.0.1"

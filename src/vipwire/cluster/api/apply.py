@@ -183,11 +183,13 @@ def _without(value: Any, path: Path, known: Field) -> Any:
 
 
 def _without_element(value: list[Any], step: str, rest: Path, known: Field, element: Type) -> list[Any]:
+    """Leave out an element, or a field of it; an element that others keep there stays one, with its keys."""
     result = []
     for part in value:
         key = part if step.startswith("v:") else element_key(part, known)
         if f"{step[:2]}{compact(key)}" != step:
             result.append(part)
         elif rest:
-            result.append(_without(part, rest, Field("", element)))
+            is_key = rest in {(f"f:{key}",) for key in known.keys}
+            result.append(part if is_key else _without(part, rest, Field("", element)))
     return result
