@@ -296,6 +296,10 @@ def test_what_cannot_be_changed_is_kept_or_refused(tmp_path: Path) -> None:
             422,
             'Invalid value: ["10.0.0.2"]: may not change once set',
         )
+        for address in ("10.0.0.2", "None"):  # a patch that says only the first of two fields
+            patch = {"spec": {"clusterIP": address}}
+            code, status = await here.send("PATCH", WEB, patch, patch="strategic-merge-patch+json")
+            assert (code, "may not change once set" in status["message"]) == (422, True)
         code, status = await here.send("PUT", WEB, service("other"))
         assert (code, "does not match the name on the URL (web)" in status["message"]) == (400, True)
 

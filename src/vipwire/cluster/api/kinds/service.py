@@ -117,15 +117,16 @@ def _prepare(new: Object, old: Object | None) -> None:
         affinity.setdefault("clientIP", {}).setdefault("timeoutSeconds", 10800)
     else:
         spec.pop("sessionAffinityConfig", None)
-    _join_addresses(spec)
+    _join_addresses(spec, (old or {}).get("spec") or {})
     if old is not None:
         _keep_allocated(spec, old.get("spec") or {})
 
 
-def _join_addresses(spec: Object) -> None:
-    """Let clusterIP and clusterIPs say the same where only one was given."""
-    if spec.get("clusterIP") and not spec.get("clusterIPs"):
-        spec["clusterIPs"] = [spec["clusterIP"]]
+def _join_addresses(spec: Object, old: Object) -> None:
+    """Let clusterIP and clusterIPs say the same where only one was given, or only the first was changed."""
+    changed = spec.get("clusterIP") != old.get("clusterIP") and spec.get("clusterIPs") == old.get("clusterIPs")
+    if spec.get("clusterIP") and (changed or not spec.get("clusterIPs")):
+        spec["clusterIPs"] = [spec["clusterIP"], *(spec.get("clusterIPs") or ())[1:]]
     elif spec.get("clusterIPs") and not spec.get("clusterIP"):
         spec["clusterIP"] = spec["clusterIPs"][0]
 
