@@ -189,7 +189,7 @@ async def page(path: str, port: int) -> tuple[int, str]:
 
 
 async def reached(address: str, port: int = 80, patience: float = PATIENCE / 2) -> str:
-    """Connect to a VIP; return the address of the Pod that answered, or `refused`, or `nothing` in so many seconds."""
+    """Connect to a VIP; return the Pod's address that it answered with, or `refused`, or `nothing` in that time."""
     try:
         async with asyncio.timeout(patience):
             reader, writer = await asyncio.open_connection(address, port)
