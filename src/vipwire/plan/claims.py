@@ -169,13 +169,15 @@ _Key = TypeVar("_Key")
 
 
 def _join(table: dict[_Key, tuple[Claimant, ...]], key: _Key, claimant: Claimant) -> None:
-    others = table.get(key)
-    table[key] = tuple(sorted((*others, claimant))) if others else (claimant,)
+    others = table.get(key, ())
+    at = bisect.bisect_left(others, claimant)  # thousands may have one external IP
+    table[key] = (*others[:at], claimant, *others[at:])
 
 
 def _leave(table: dict[_Key, tuple[Claimant, ...]], key: _Key, claimant: Claimant) -> None:
-    others = tuple(other for other in table[key] if other != claimant)
-    if others:
-        table[key] = others
+    others = table[key]
+    at = bisect.bisect_left(others, claimant)
+    if len(others) > 1:
+        table[key] = others[:at] + others[at + 1 :]
     else:
         del table[key]
