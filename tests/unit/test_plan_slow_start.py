@@ -1,6 +1,6 @@
 """Slow start: who is new, how its weight grows, and when the planner is to be asked again."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.fakes.values import endpoint, node_plan, port, service, slice_of
@@ -131,6 +131,68 @@ def test_nothing_is_planned_before_its_time() -> None:
     world.move(100.0, OLD, NEW)
     assert world.planner.due() == pytest.approx(106.0)
     assert world.planner.ripen(world.view, 105.9) == {}
+
+
+class Growing:
+    """So many Services, each with slow start and one endpoint; `join` lets a second one come."""
+
+    def __init__(self, count: int) -> None:
+        marked = (("vipwire.io/slow-start", "30s"),)
+        self.services = {
+            (of := service(f"web-{number}", f"10.96.{number // 250}.{number % 250 + 1}", annotations=marked)).name: of
+            for number in range(count)
+        }
+        self.joined: set[ObjectName] = set()
+        self.planner = Planner(node_plan())
+        self.planner.update(self.services, self.view, 0.0)
+
+    def view(self, name: ObjectName) -> tuple[Service | None, list[EndpointSlice]]:
+        present = (OLD, NEW) if name in self.joined else (OLD,)
+        return self.services[name], [slice_of(name.name, *map(endpoint, present))]
+
+    def join(self, name: ObjectName, now: float) -> None:
+        self.joined.add(name)
+        self.planner.update([name], self.view, now)
+
+
+def test_each_service_has_its_own_time() -> None:
+    world = Growing(3)
+    first, second, third = world.services
+    for name, now in ((second, 100.0), (first, 101.0), (third, 102.0)):
+        world.join(name, now)
+    world.joined.remove(first)
+    world.planner.update([first], world.view, 103.0)
+    assert list(world.planner.ripen(world.view, 107.0)) == [second]
+    world.joined.remove(second)
+    world.planner.update([second], world.view, 107.5)
+    assert world.planner.due() == pytest.approx(108.0)
+    assert list(world.planner.ripen(world.view, 108.0)) == [third]
+    assert world.planner.due() == pytest.approx(111.0)
+
+
+class Moment(float):
+    """A moment that counts how often it is compared with others."""
+
+    __slots__ = ()
+    compared: ClassVar = 0
+
+    def __ge__(self, other: float) -> bool:  # `at <= now` asks this one first: it is of the derived class
+        Moment.compared += 1
+        return super().__ge__(other)
+
+
+def asked(count: int) -> int:
+    """Let so many Services grow at once, and count the steps that are looked at where none is due."""
+    world = Growing(count)
+    for name in world.services:
+        world.join(name, 100.0)
+    before = Moment.compared
+    assert world.planner.ripen(world.view, Moment(101.0)) == {}
+    return Moment.compared - before
+
+
+def test_to_ask_costs_the_same_however_many_services_grow() -> None:
+    assert asked(10) == asked(500) == 1
 
 
 def test_without_the_annotation_nobody_starts_slowly() -> None:

@@ -12,6 +12,7 @@ back is new again.
 Pure: `now` is seconds of one monotonic clock, given by the caller, and `due` says when to ask again.
 """
 
+import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -30,18 +31,29 @@ _ALWAYS = float("-inf")
 
 @dataclass(slots=True)
 class SlowStart:
-    """Since when each endpoint is in a pool, of the Services that want slow start, and when the next step is due."""
+    """Since when each endpoint is in a pool, of the Services that want slow start, and when the next step is due.
+
+    `_order` has every step, the next one first, so that to ask costs the same however many Services grow; steps that
+    have become others are left in it until their time.
+    """
 
     _since: dict[ObjectName, dict[Address, float]] = field(default_factory=dict)
     _steps: dict[ObjectName, float] = field(default_factory=dict)
+    _order: list[tuple[float, ObjectName]] = field(default_factory=list)
 
     def due(self) -> float | None:
         """Return when the next weight grows; None if none does."""
-        return min(self._steps.values(), default=None)
+        while self._order and self._steps.get(self._order[0][1]) != self._order[0][0]:
+            heapq.heappop(self._order)
+        return self._order[0][0] if self._order else None
 
     def ripe(self, now: float) -> tuple[ObjectName, ...]:
-        """Name the Services of which a weight is to grow now."""
-        return tuple(name for name, at in self._steps.items() if at <= now)
+        """Name the Services of which a weight is to grow now: each of them is to be seasoned."""
+        found: list[ObjectName] = []
+        while (at := self.due()) is not None and at <= now:
+            found.append(heapq.heappop(self._order)[1])
+            del self._steps[found[-1]]
+        return tuple(found)
 
     def forget(self, name: ObjectName) -> None:
         """Forget a Service: it is gone, or wants no slow start."""
@@ -59,7 +71,10 @@ class SlowStart:
         if not shares:
             self._steps.pop(plan.name, None)
             return plan
-        self._steps[plan.name] = min(since[each] + (share + 1) * seconds / STEPS for each, share in shares.items())
+        at = min(since[each] + (share + 1) * seconds / STEPS for each, share in shares.items())
+        if self._steps.get(plan.name) != at:
+            self._steps[plan.name] = at
+            heapq.heappush(self._order, (at, plan.name))
         return replace(
             plan,
             frontends=tuple(_seasoned(frontend, shares) for frontend in plan.frontends),
