@@ -1,4 +1,4 @@
-"""Whatever was rendered: the keys of the large maps are what the small ones tell, and chains what their names tell."""
+"""Whatever was rendered: keys of the large maps are what the small ones tell, chains are what their names tell."""
 
 from hypothesis import given
 from hypothesis import strategies as st
