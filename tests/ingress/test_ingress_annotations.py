@@ -442,10 +442,17 @@ def test_an_expression_that_haproxy_refuses_costs_only_itself(tmp_path: Path) ->
         asked = ours(use_regex="true")
         bad = rule("a.example.com", "/x(unclosed", kind="ImplementationSpecific")
         good = rule("a.example.com", "/y[0-9]", kind="ImplementationSpecific")
+        here.put(ingress("other", rule("other.example.com", "/", "/unclosed"), rule("", "/z")))
         here.put(ingress("bad", bad, good, annotations=asked))
         await here.settled()
-        assert (await here.curl("http://a.example.com/y1")).code == 200
-        assert (await here.curl("http://a.example.com/x")).code == 404
+        asked_for = ("a.example.com/y1", "a.example.com/x", "other.example.com/", "other.example.com/unclosed", "b/z")
+        codes = {where: (await here.curl(f"http://{where}")).code for where in asked_for}
+        assert codes == {where: 404 if where == "a.example.com/x" else 200 for where in asked_for}
         assert "/x(unclosed" in here.problems
+        mended = rule("a.example.com", "/x(closed)", kind="ImplementationSpecific")
+        here.put(ingress("bad", mended, good, annotations=asked))
+        await here.settled()
+        assert (await here.curl("http://a.example.com/xclosed")).code == 200
+        assert here.problems == ""
 
     play(tmp_path, scenario)

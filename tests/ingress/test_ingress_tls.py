@@ -8,6 +8,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from tests.ingress.site import Site, certificate, ingress, play, rule, secret, tls_secret
 
 from vipwire.ingress.run.default_certificate import make_certificate
@@ -147,6 +151,42 @@ def test_secrets_that_are_no_good_cost_only_their_certificate(tmp_path: Path) ->
             assert await subject_of(here, f"h{number}.example.com") == "vipwire default certificate"
             assert (await here.curl(f"https://h{number}.example.com/")).code == 200
         assert await subject_of(here, "a.example.com") == "a.example.com"
+
+    play(tmp_path, scenario)
+
+
+def weak(name: str) -> str:
+    """Make what can be read, and is too weak for HAProxy's OpenSSL, which asks for 112 bits: P-192 has 96."""
+    key = ec.generate_private_key(ec.SECP192R1())
+    subject, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+    times = builder.not_valid_before(now).not_valid_after(now + dt.timedelta(days=9000))
+    made = times.serial_number(x509.random_serial_number()).sign(key, hashes.SHA256())
+    written = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return (made.public_bytes(Encoding.PEM) + written).decode()
+
+
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_a_certificate_that_haproxy_refuses_costs_only_itself(tmp_path: Path, *, from_the_start: bool) -> None:
+    async def scenario(here: Site) -> None:
+        if not from_the_start:
+            await two_sites(here)
+        here.put(tls_secret("weak", weak("weak.example.com")))
+        tls = [{"hosts": ["weak.example.com"], "secretName": "weak"}]
+        here.put(ingress("weak", rule("weak.example.com", "/"), tls=tls))
+        await two_sites(here)
+        assert await subject_of(here, "weak.example.com") == "vipwire default certificate"
+        assert await subject_of(here, "a.example.com") == "a.example.com"
+        assert (await here.curl("https://weak.example.com/")).code == 200
+        assert (
+            "default/weak: spec.tls[0].secretName: default/weak: HAProxy refuses it; its hosts get the default certificate: unable to load"
+            in here.problems
+        )
+        here.put(tls_secret("weak", certificate("strong.example.com")))
+        await here.settled()
+        assert await subject_of(here, "weak.example.com") == "strong.example.com"
+        assert here.problems == ""
+        assert any("a command failed" in reason for reason in here.reloads) is not from_the_start
 
     play(tmp_path, scenario)
 

@@ -234,13 +234,18 @@ class _Draft:
             self._add_certificate(tls, tls.secret, pair.pem)
 
     def _add_certificate(self, tls: Tls, secret: ObjectName, pem: str) -> None:
-        name = f"{secret.namespace}_{secret.name}.pem"
+        name = certificate_name(secret)
         before = self._certificates.get(name)
         hosts = dict.fromkeys((*(before.hosts if before else ()), *tls.hosts))
         self._certificates[name] = Certificate(name, pem, tuple(hosts))
 
     def _note(self, ingress: Ingress, field: str, message: str) -> None:
         self._problems.append(Problem("Ingress", ingress.name, field, message))
+
+
+def certificate_name(secret: ObjectName) -> str:
+    """Name the certificate of a Secret; a namespace has no underscore, so that no two share a name."""
+    return f"{secret.namespace}_{secret.name}.pem"
 
 
 @lru_cache(maxsize=16384)

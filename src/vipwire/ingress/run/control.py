@@ -23,6 +23,8 @@ _GOOD = (
     *("Transaction", "Inserting certificate", "Committing", "Certificate '", "certificate '", "Entry '"),
 )
 """How the answers begin of commands that say something when all is well."""
+_BAD = "Failed!"
+"""How answers end that have begun so while nothing was wrong yet: of changes of certificates."""
 
 
 class ControlError(VipwireError):
@@ -75,7 +77,7 @@ async def _process_list(path: Path) -> bytes:
 async def command(path: Path, commands: Sequence[str]) -> None:
     """Send commands that must succeed; raise ControlError with the first that did not."""
     for sent, answer in zip(commands, await ask(path, commands), strict=True):
-        if answer and not answer.startswith(_GOOD):
+        if answer and (answer.endswith(_BAD) or not answer.startswith(_GOOD)):
             raise ControlError(f"HAProxy refused `{sent.partition(chr(10))[0]}`: {answer[:300]}")
 
 

@@ -2,8 +2,8 @@
 
 Events that come together are one change. A change that needs a reload waits until the last one is `pause` seconds
 ago, since each leaves an old worker behind that ends with its connections. A configuration that HAProxy refuses never
-goes live: the backend at fault is left out and the rest is tried again; where none can be found, the last good one
-stays.
+goes live: the backend, expression or certificate at fault is left out and the rest is tried again; where none can be
+found, the last good one stays.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from vipwire.app import log
 from vipwire.ingress.haproxy.change import Change, difference, difference_of_servers, merged
-from vipwire.ingress.haproxy.configuration import Configuration
+from vipwire.ingress.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
 from vipwire.ingress.run.control import ControlError, command
 from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.run.process import Haproxy, Refused
@@ -29,6 +29,7 @@ _REPLAN = 60.0
 """Seconds after which all is planned again without a change: certificates expire."""
 _AT_LINE = re.compile(r"haproxy\.cfg:(\d+)\]")
 _EXPRESSION = re.compile(r"regex '([^']*)'")
+_CERTIFICATE = re.compile(r"'[^']*/([^/']+\.pem)'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,9 @@ class Controller:
         """Leave out what HAProxy complains about; tell whether that was anything."""
         if (expression := _EXPRESSION.search(said)) and expression[1] in made.maps["expressions"]:
             self.desired.exclude_route(expression[1], said)
+            return True
+        if (named := _CERTIFICATE.search(said)) and named[1] in made.certificates.keys() - {DEFAULT_CERTIFICATE}:
+            self.desired.exclude_certificate(named[1], said.partition("\n")[0].rpartition(" : ")[2])
             return True
         for found in _AT_LINE.finditer(said):
             pool = _pool_at(made, int(found[1]))

@@ -4,15 +4,16 @@ The frequent change, that of endpoints, touches nothing but the slots of its Ser
 so that it costs the same however many others there are.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from vipwire.ingress.haproxy.configuration import Configuration, configure
+from vipwire.ingress.haproxy.configuration import Configuration, configure, expression_of
 from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.refused import owners_of, parts_of, without
 from vipwire.ingress.haproxy.slots import Slots, fill
 from vipwire.ingress.plan.endpoints import servers_of
-from vipwire.ingress.plan.planner import Setting, World, plan_sites
-from vipwire.ingress.plan.sites import UNAVAILABLE, Pool, SitePlan
+from vipwire.ingress.plan.planner import Setting, World, certificate_name, plan_sites
+from vipwire.ingress.plan.sites import Pool, SitePlan
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -26,14 +27,16 @@ class Desired:
         self.plan = SitePlan()
         self._slots: dict[str, Slots] = {}
         self._by_service: dict[ObjectName, list[Pool]] = {}
-        self._refused: dict[str, Problem] = {}
+        self._refused: dict[str, tuple[Problem, ...]] = {}
+        """By part, as `haproxy.refused` names them."""
         self._configuration: Configuration | None = None
         self._plans = 0
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """All that is wrong with objects and how they go together."""
-        return (*self._snapshot.problems, *self.plan.problems, *self._refused.values())
+        refused = (problem for problems in self._refused.values() for problem in problems)
+        return (*self._snapshot.problems, *self.plan.problems, *refused)
 
     @property
     def judgements(self) -> tuple[int, int]:
@@ -65,24 +68,40 @@ class Desired:
 
     def exclude(self, pool: str, reason: str) -> None:
         """Leave out a pool that HAProxy does not want."""
-        owners = [route.owner for route in self.plan.routes if route.target == pool]
-        name = owners[0] if owners else ObjectName("", pool)
         message = f"HAProxy refuses the backend {pool}, which answers 503: {reason[:200]}"
-        self._refused[pool] = Problem("Ingress", name, "metadata.annotations", message)
-        self._set_plan(self._without(self.plan))
+        field, owners = "metadata.annotations", owners_of(pool, self.plan) or (ObjectName("", pool),)
+        self._refuse(pool, [Problem("Ingress", name, field, message) for name in owners])
 
     def exclude_route(self, expression: str, reason: str) -> None:
         """Leave out a regular expression that HAProxy does not want."""
-        for route in self.plan.routes:
-            if expression.endswith(route.path.removeprefix("^")) and route.match.value == "expression":
-                message = f"HAProxy refuses the expression {route.path[:80]}, which is left out: {reason[:200]}"
-                self._refused[expression] = Problem("Ingress", route.owner, "spec.rules", message)
-        self._set_plan(self._without(self.plan))
+        message = f"HAProxy refuses the expression {expression[:80]}, which is left out: {reason[:200]}"
+        owners = [route.owner for route in self.plan.routes if expression_of(route) == expression]
+        self._refuse(expression, [Problem("Ingress", name, "spec.rules", message) for name in owners])
+
+    def exclude_certificate(self, name: str, reason: str) -> None:
+        """Leave out a certificate that HAProxy does not want; its hosts get the default certificate."""
+        for each in self.plan.certificates:
+            if each.name == name:
+                message = f"HAProxy refuses it; its hosts get the default certificate: {reason[:200]}"
+                named = [
+                    Problem("Ingress", ingress.name, tls.field, f"{tls.secret}: {message}")
+                    for ingress in map(self._snapshot.ingresses.__getitem__, self.plan.admitted)
+                    for tls in ingress.tls
+                    if tls.secret and certificate_name(tls.secret) == name
+                ]
+                self._refuse(each.pem, named)
+
+    def _refuse(self, part: str, problems: Sequence[Problem]) -> None:
+        self._refused[part] = tuple(problems)
+        self._set_plan(without(self.plan, self._refused))
 
     def _plan(self, now: float) -> None:
         snapshot = self._snapshot
         world = World(snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets, now)
-        self._set_plan(self._without(plan_sites(world, self._setting)))
+        plan = plan_sites(world, self._setting)
+        there = parts_of(plan)
+        self._refused = {part: problems for part, problems in self._refused.items() if part in there}
+        self._set_plan(without(plan, self._refused))
 
     def _set_plan(self, plan: SitePlan) -> None:
         self.plan, self._configuration = plan, None
@@ -92,25 +111,6 @@ class Desired:
             self._by_service.setdefault(pool.service, []).append(pool)
         wanted = {pool.name for pool in plan.pools}
         self._slots = {name: slots for name, slots in self._slots.items() if name in wanted}
-
-    def _without(self, plan: SitePlan) -> SitePlan:
-        if not self._refused:
-            return plan
-
-        def left(target: str) -> str:
-            return UNAVAILABLE if target in self._refused else target
-
-        routes = tuple(
-            replace(route, target=left(route.target))
-            for route in plan.routes
-            if not any(key.endswith(route.path.removeprefix("^")) for key in self._refused if key.startswith("^"))
-        )
-        pools = tuple(pool for pool in plan.pools if pool.name not in self._refused)
-        splits = tuple(
-            replace(each, main=left(each.main), parts=tuple((left(other), canary) for other, canary in each.parts))
-            for each in plan.splits
-        )
-        return replace(plan, routes=routes, pools=pools, splits=splits)
 
     def _fill(self, pools: Iterable[Pool]) -> bool:
         """Give all servers of pools a slot; tell whether a pool has got another number of slots."""
