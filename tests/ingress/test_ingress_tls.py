@@ -178,11 +178,8 @@ def test_a_certificate_that_haproxy_refuses_costs_only_itself(tmp_path: Path, *,
         assert await subject_of(here, "weak.example.com") == "vipwire default certificate"
         assert await subject_of(here, "a.example.com") == "a.example.com"
         assert (await here.curl("https://weak.example.com/")).code == 200
-        assert (
-        told = "default/weak: spec.tls[0].secretName: default/weak: HAProxy refuses it; its hosts get the default certificate"
-        assert told in here.problems
-            in here.problems
-        )
+        told = "default/weak: spec.tls[0].secretName: default/weak: HAProxy refuses it; its hosts get the default"
+        assert f"{told} certificate: unable to load" in here.problems
         here.put(tls_secret("weak", certificate("strong.example.com")))
         await here.settled()
         assert await subject_of(here, "weak.example.com") == "strong.example.com"
