@@ -7,14 +7,20 @@ import asyncio
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import click
 
 from vipwire.app.config import Config
 from vipwire.errors import ConfigError, VipwireError
+from vipwire.inspect.kubeconfig import kubectls
 from vipwire.kube.contact import Health
 from vipwire.kube.manifest import ManifestSource
 from vipwire.state.event import Event
 from vipwire.state.store import Store
+
+if TYPE_CHECKING:
+    from vipwire.kube.access import Access
 
 PATIENCE = 15.0
 """Seconds for the first listing."""
@@ -36,15 +42,29 @@ def node_name(config: Config) -> str:
 
 
 def make_source(config: Config) -> Source:
-    """Choose the source that the flags name. Raise ConfigError if there is none."""
+    """Choose the source that the flags name; without any kubectl's, and say so. Raise ConfigError if there is none."""
     if config.manifests:
         return ManifestSource(Path(path) for path in config.manifests)
-    from vipwire.kube.access import load_access  # noqa: PLC0415 - an HTTP client takes 0.3 s to load
-    from vipwire.kube.client import ApiSource  # noqa: PLC0415
+    from vipwire.kube.client import ApiSource  # noqa: PLC0415 - an HTTP client takes 0.3 s to load
+
+    return ApiSource(_access(config), node_name(config))
+
+
+def _access(config: Config) -> "Access":
+    from vipwire.kube.access import load_access  # noqa: PLC0415 - as above
 
     kubeconfig = config.client_connection.kubeconfig
-    access = load_access(Path(kubeconfig) if kubeconfig else None, config.master or None)
-    return ApiSource(access, node_name(config))
+    if kubeconfig or config.master:
+        return load_access(Path(kubeconfig) if kubeconfig else None, config.master or None)
+    found = kubectls()
+    if found is not None:
+        access = load_access(found.path)
+        click.echo(f"note: asking {access.server}, which {found.path} names ({found.by})", err=True)
+        return access
+    try:
+        return load_access()
+    except ConfigError as error:
+        raise ConfigError(f"{error}; $KUBECONFIG is not set, and there is no ~/.kube/config") from error
 
 
 def list_once(source: Source, patience: float = PATIENCE) -> Store:

@@ -1,0 +1,93 @@
+"""Where those who look find the API server: by flags, or as kubectl does; and they are told which it was."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.apistore import ApiStore
+from tests.fakes.objects import service
+
+from vipwire.app.config import Config
+from vipwire.app.flags import build_config, parse_flags
+from vipwire.errors import ConfigError
+from vipwire.inspect.kubeconfig import Found, kubectls
+from vipwire.inspect.source import list_once, make_source
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be at home where nothing is, and in no Pod."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def kubeconfig(path: Path, server: str = "http://192.0.2.1:8080") -> Path:
+    content: dict[str, Any] = {
+        "clusters": [{"name": "here", "cluster": {"server": server}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here"}}],
+        "current-context": "here",
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def config_of(*flags: str) -> Config:
+    return build_config(parse_flags(flags)).config
+
+
+def test_the_variable_counts_before_the_file_at_home(home: Path) -> None:
+    assert kubectls({"HOME": str(home)}) is None
+    own = kubeconfig(home / ".kube/config")
+    assert kubectls({"HOME": str(home), "KUBECONFIG": ""}) == Found(own, "as kubectl does")
+    other = kubeconfig(home / "other")
+    assert kubectls({"HOME": str(home), "KUBECONFIG": str(other)}) == Found(other, "$KUBECONFIG")
+
+
+def test_of_several_files_in_the_variable_the_only_one_that_is_there_counts(home: Path) -> None:
+    one, two = kubeconfig(home / "one"), home / "two"
+    environ = {"KUBECONFIG": f"{two}:{one}:"}
+    assert kubectls(environ) == Found(one, "$KUBECONFIG")
+    kubeconfig(two)
+    with pytest.raises(ConfigError, match=rf"names several files, .*--kubeconfig with one of {two}, {one}"):
+        kubectls(environ)
+    with pytest.raises(ConfigError, match=r"KUBECONFIG: there is no file /nowhere/x; unset it, or give --kubeconfig"):
+        kubectls({"KUBECONFIG": "/nowhere/x"})
+
+
+def test_the_objects_are_those_of_the_server_that_the_variable_leads_to(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ApiStore()
+    store.put("services", service(1))
+
+    async def listed() -> tuple[str, int]:
+        async with FakeApiServer(store) as server:
+            monkeypatch.setenv("KUBECONFIG", str(kubeconfig(home / "by-variable", server.url)))
+            found = await asyncio.to_thread(lambda: list_once(make_source(config_of())))
+            return server.url, len(found.services)
+
+    url, services = asyncio.run(listed())
+    assert services == 1
+    assert capsys.readouterr().err == f"note: asking {url}, which {home}/by-variable names ($KUBECONFIG)\n"
+
+
+def test_what_the_flags_name_counts_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = kubeconfig(home / "given")
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    for flag in (f"--kubeconfig={given}", "--master=http://192.0.2.1:8080", f"--manifests={home}"):
+        make_source(config_of(flag))
+    assert capsys.readouterr().err == ""
+
+
+def test_where_nothing_leads_to_a_server_all_ways_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"no API server: give --kubeconfig .*no ~/\.kube/config") as caught:
+        make_source(config_of())
+    assert "$KUBECONFIG is not set" in str(caught.value)
