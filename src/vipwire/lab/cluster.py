@@ -169,7 +169,7 @@ class Lab:
         *,
         source: str | None = None,
         source_port: int | None = None,
-        timeout: float = 1.0,
+        timeout: float = 5.0,
         count: int = 1,
         parallel: int = 16,
     ) -> list[ProbeResult]:
@@ -184,7 +184,7 @@ class Lab:
         port: int,
         protocol: Protocol = Protocol.TCP,
         *,
-        timeout: float = 1.0,
+        timeout: float = 5.0,
         interval: float = 0.01,
     ) -> Continuous:
         """Connect again and again, in the background, while the result is entered."""
@@ -199,7 +199,7 @@ class Lab:
         *,
         source: str | None = None,
         source_port: int | None = None,
-        timeout: float = 1.0,
+        timeout: float = 5.0,
     ) -> Connection:
         """Open a connection to an echo server that stays open."""
         manner = Manner(source, source_port, timeout)

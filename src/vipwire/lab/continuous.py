@@ -64,7 +64,7 @@ class Continuous:
             seconds = (self._ended or time.monotonic()) - self._begun
             return Report(self._attempts, self._pods.copy(), tuple(self._failures), seconds)
 
-    def wait_for(self, attempts: int, timeout: float = 30.0) -> None:
+    def wait_for(self, attempts: int, timeout: float = 60.0) -> None:
         """Wait until so many more connections were made; raise LabError if they are not after `timeout` seconds."""
         with self._progress:
             wanted = self._attempts + attempts

@@ -29,7 +29,7 @@ from vipwire.model.net import Protocol
 
 FAMILIES = ("IPv4", "IPv6")
 NODE = "node-1"
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 """Seconds until a sync, an exit or an answer that does not come is an error."""
 _SYNCED = re.compile(r"\bmsg=synced\b")
 

@@ -10,7 +10,7 @@ POOL = "198.51.100.64/28"
 DNS = "10.96.0.10"
 _DOMAIN = "hello.default.svc.cluster.local"
 _FLAGS = ("--node-name", NODE, "--dns-address", NODE_ADDRESS, "--load-balancer-range", POOL)
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 
 
 def without_a_cluster(stage: Stage, teller: Teller) -> None:

@@ -11,7 +11,7 @@ CLIENT_IPV6 = "2001:db8:113::2"
 POD = objects.PODS[0]
 OTHER_POD = objects.PODS[1]
 MANY = 100
-_AT_ONCE = 0.5
+_AT_ONCE = 1.0
 """Seconds. A SYN that nobody refuses is repeated after one second: whoever is refused sooner was told at once."""
 
 
