@@ -74,8 +74,8 @@ class LookCommand(click.Command):
             formatter.write_dl([(_usage(FLAGS[name]), FLAGS[name].help) for name in _SHOWN])
         with formatter.indentation():
             formatter.write_text(
-                "Without --manifests the API server is asked, as the proxy does. Without --kubeconfig and --master it is"
-                " that of $KUBECONFIG or ~/.kube/config, as for kubectl, before a Pod's own. The other flags of"
+                "Without --manifests the API server is asked, as the proxy does. Without --kubeconfig and --master"
+                " it is that of $KUBECONFIG or ~/.kube/config, as for kubectl, before a Pod's own. The other flags of"
                 f" `vipwire proxy` are taken too. Flags in the variable {ENVIRONMENT} count where they are not given."
             )
 

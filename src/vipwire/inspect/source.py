@@ -42,7 +42,7 @@ def node_name(config: Config) -> str:
 
 
 def make_source(config: Config) -> Source:
-    """Choose the source that the flags name; without any kubectl's, and say so. Raise ConfigError if there is none."""
+    """Choose the source that the flags name; kubectl's without any, and say so. Raise ConfigError without either."""
     if config.manifests:
         return ManifestSource(Path(path) for path in config.manifests)
     from vipwire.kube.client import ApiSource  # noqa: PLC0415 - an HTTP client takes 0.3 s to load
