@@ -78,6 +78,27 @@ def test_a_notification_that_changes_nothing_is_no_change(watch: AddressWatch) -
     assert not watch.refresh()
 
 
+def test_what_happens_on_an_ignored_interface_has_nothing_read(network: int) -> None:
+    assert network
+    run("ip link add vips type veth peer name e0")
+    run("ip address add 10.96.0.1/32 dev vips")
+    with AddressWatch(frozenset({"vips"})) as watch:
+        before = watch.addresses
+        assert before == (LOOPBACK6, LOOPBACK)
+        for command in ("add 10.96.0.2/32", "del 10.96.0.1/32"):
+            run(f"ip address {command} dev vips")
+            assert select.select([watch], [], [], 10)[0]
+            assert not watch.refresh()
+        assert watch.addresses is before, "it was not read again"
+        run("ip address add 10.0.0.7/32 dev e0")
+        assert wait_for_change(watch)
+        assert {item.interface for item in watch.addresses} == {"lo", "e0"}
+        run("ip address add 10.96.0.3/32 dev vips")
+        run("ip link del vips")
+        assert wait_for_change(watch), "the other end goes with it"
+        assert watch.addresses == before
+
+
 def test_lost_notifications_do_not_lose_an_address(watch: AddressWatch) -> None:
     with socket.socket(fileno=socket.dup(watch.fileno())) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the least the kernel allows, a few messages

@@ -21,7 +21,7 @@ from vipwire.netlink.route import (
     decode_link,
     links_request,
 )
-from vipwire.netlink.socket import NETLINK_ROUTE, DumpInterruptedError, NetlinkSocket
+from vipwire.netlink.socket import NETLINK_ROUTE, DumpInterruptedError, NetlinkError, NetlinkSocket
 
 _ATTEMPTS = 5
 _IPV6_LOOPBACK = bytes(15) + b"\1"
@@ -87,15 +87,18 @@ class AddressWatch:
     """The addresses of the network namespace in which this was made, kept up to date.
 
     `addresses` is always usable. When `fileno()` is readable (`loop.add_reader`), call `refresh`.
+    `ignored` names interfaces that are left out, and of which nothing is read when something happens there: an
+    address may come and go with each Service.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ignored: frozenset[str] = frozenset()) -> None:
+        self._ignored = ignored
         self._events = NetlinkSocket(NETLINK_ROUTE)
         self._requests = NetlinkSocket(NETLINK_ROUTE)
         # First listen, then read: what changes in between is heard of.
         self._events.join(GROUP_IPV4_ADDRESS)
         self._events.join(GROUP_IPV6_ADDRESS)
-        self.addresses = read_addresses(self._requests)
+        self.addresses = self._read()
 
     def __enter__(self) -> Self:
         return self
@@ -116,13 +119,29 @@ class AddressWatch:
         """Take in what the kernel has said, without waiting; tell whether `addresses` is another now."""
         if not self._heard():
             return False
-        before, self.addresses = self.addresses, read_addresses(self._requests)
+        before, self.addresses = self.addresses, self._read()
         return self.addresses != before
+
+    def _read(self) -> tuple[LocalAddress, ...]:
+        return tuple(item for item in read_addresses(self._requests) if item.interface not in self._ignored)
 
     def _heard(self) -> bool:
         try:
-            return sum(1 for _ in self._events.pending()) > 0
+            heard = [decode_address(message.payload) for message in self._events.pending()]
         except OSError as error:
             if error.errno != errno.ENOBUFS:  # more was said than there was room for: all the more reason to look
                 raise
             return True
+        return any(
+            self._name(link) not in self._ignored for link in {item.link for item in heard if item is not None}
+        )
+
+    def _name(self, link: int) -> str:
+        """Name an interface now; "" for one that is gone."""
+        try:
+            answers = self._requests.request(GET_LINK, links_request(link))
+        except NetlinkError as error:
+            if error.errno != errno.ENODEV:
+                raise
+            return ""
+        return decode_link(answers[0].payload).name

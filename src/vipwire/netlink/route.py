@@ -42,9 +42,12 @@ class InterfaceAddress(NamedTuple):
     flags: int
 
 
-def links_request() -> bytes:
-    """Make the payload of a GET_LINK dump, without the statistics that are most of it (RTEXT_FILTER_SKIP_STATS)."""
-    return _LINK.pack(0, 0, 0, 0, 0) + attribute(29, _U32.pack(1 << 3))
+def links_request(number: int = 0) -> bytes:
+    """Make the payload of a GET_LINK dump, or of a request for one link.
+
+    Without the statistics, which are most of an answer (RTEXT_FILTER_SKIP_STATS).
+    """
+    return _LINK.pack(0, 0, number, 0, 0) + attribute(29, _U32.pack(1 << 3))
 
 
 def addresses_request(family: Family | None = None) -> bytes:
