@@ -151,6 +151,11 @@ def test_explain_and_what_is_served(kubectl: Kubectl) -> None:
     assert "Where clients connect to." in told
     assert "endpointslices" in kubectl("api-resources", "--api-group=discovery.k8s.io", "-o", "name")
     assert "networking.k8s.io/v1" in kubectl("api-versions")
+    assert kubectl("auth", "can-i", "create", "services") == "yes\n"
+    assert "[*]" in kubectl("auth", "can-i", "--list")
+    assert "cannot impersonate" in kubectl.refused("get", "svc", "--as=viewer")
+    kubectl("create", "-f", "-", stdin=POD)
+    assert "nothing runs Pods" in kubectl.refused("logs", "web-1")
 
 
 def test_errors_name_the_field(kubectl: Kubectl) -> None:

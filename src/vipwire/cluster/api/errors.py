@@ -137,9 +137,9 @@ def internal(message: str) -> ApiError:
     return ApiError(500, "InternalError", f"Internal error occurred: {message}", details)
 
 
-def no_such_page() -> ApiError:
+def no_such_page(why: str = "") -> ApiError:
     """Answer a path that leads nowhere."""
-    return ApiError(404, "NotFound", "the server could not find the requested resource")
+    return ApiError(404, "NotFound", f"the server could not find the requested resource{_colon(why)}")
 
 
 def _about(resource: str, name: str) -> dict[str, Any]:

@@ -7,17 +7,19 @@
 Nobody else may do anything but ask for version, health and discovery's root.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from vipwire.cluster.api.errors import ApiError, refused
+from vipwire.cluster.api.kinds.catalogue import RESOURCES
 from vipwire.cluster.api.route import Route
 
 _READ: Final = frozenset({"get", "list", "watch"})
 _WRITE: Final = frozenset({"create", "update", "patch"})
 _ALL: Final = _READ | _WRITE | {"delete"}
+_NOT_SHOWN: Final = ("secrets", "*")  # to who may read the rest; all of everything has them too
 
 _NODE_RIGHTS: Final = {
     **dict.fromkeys(("services", "endpoints", "endpointslices", "namespaces", "configmaps"), _READ),
@@ -55,16 +57,47 @@ def may_ask(user: User, path: str) -> bool:
     return path.rstrip("/") in _OPEN or path.startswith(("/livez/", "/readyz/")) or bool(_roles(user.groups))
 
 
+def pages(user: User) -> tuple[str, ...]:
+    """Name the pages that somebody may read."""
+    return ("*",) if _roles(user.groups) else tuple(sorted((*_OPEN, "/livez/*", "/readyz/*")))
+
+
 def allows(user: User, route: Route) -> bool:
     """Tell whether somebody may do something to an object."""
+    plural = route.resource.plural
+    return may(user, route.verb, f"{plural}/{route.subresource}" if route.subresource else plural)
+
+
+def may(user: User, verb: str, what: str) -> bool:
+    """Tell whether somebody may do something to a kind, by its plural, or to a subresource of it: `nodes/status`."""
     roles = _roles(user.groups)
     if Role.ADMIN in roles:
         return True
-    plural = route.resource.plural
-    if Role.VIEW in roles and route.verb in _READ and plural != "secrets":
+    if Role.VIEW in roles and verb in _READ and what.partition("/")[0] not in _NOT_SHOWN:
         return True
-    what = f"{plural}/{route.subresource}" if route.subresource else plural
-    return Role.NODE in roles and route.verb in _NODE_RIGHTS.get(what, frozenset())
+    return Role.NODE in roles and verb in _NODE_RIGHTS.get(what, frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What somebody may do to a kind, or a subresource."""
+
+    verbs: tuple[str, ...]
+    group: str
+    what: str
+
+
+def rules(user: User) -> Iterator[Rule]:
+    """List all that somebody may do to objects."""
+    roles = _roles(user.groups)
+    if Role.ADMIN in roles:
+        yield Rule(("*",), "*", "*")
+        return
+    for resource in RESOURCES:
+        for what in (resource.plural, f"{resource.plural}/status") if resource.has_status else (resource.plural,):
+            verbs = tuple(sorted(verb for verb in _ALL if may(user, verb, what)))
+            if verbs:
+                yield Rule(verbs, resource.group, what)
 
 
 def refusal(user: User, route: Route) -> ApiError:
@@ -80,6 +113,11 @@ def page_refusal(user: User, path: str, method: str) -> ApiError:
     """Say that somebody may not read a page."""
     why = f'User "{user.name}" cannot {method.lower()} path "{path}"'
     return ApiError(403, "Forbidden", f"forbidden: {why}")
+
+
+def impersonation_refusal(user: User, wanted: str) -> ApiError:
+    """Say that nobody acts as somebody else here: to act as oneself instead would be worse."""
+    return refused("users", wanted, f'User "{user.name}" cannot impersonate: vipwire serves each user as who it is')
 
 
 def _roles(groups: Iterable[str]) -> set[Role]:

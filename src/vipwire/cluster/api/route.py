@@ -43,7 +43,7 @@ def find_route(method: str, path: str, query: Mapping[str, str]) -> Route:
         raise no_such_page()
     name, subresource = (*rest[1:], "", "")[:2]
     if subresource and not _has_subresource(resource, subresource):
-        raise no_such_page()
+        raise no_such_page(f"{resource.plural}/{subresource} is not served here, where nothing runs Pods")
     watch = old_watch or query.get("watch", "0") in ("1", "true", "")
     return Route(resource, _verb(method, name, watch=watch), namespace, name, subresource)
 

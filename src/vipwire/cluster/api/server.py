@@ -21,10 +21,11 @@ from vipwire.cluster.api.listing import list_page
 from vipwire.cluster.api.object import encode
 from vipwire.cluster.api.pages import read_page
 from vipwire.cluster.api.registry import Registry
+from vipwire.cluster.api.reviews import REVIEWS, answer
 from vipwire.cluster.api.route import Route, find_route
 from vipwire.cluster.api.selectors import select
 from vipwire.cluster.api.watching import BOOKMARK_SECONDS, follow, read_watch
-from vipwire.cluster.api.writing import Answer, Request, perform
+from vipwire.cluster.api.writing import Answer, Request, perform, read_body
 
 MOST_BYTES: Final = 3 << 20
 _LONGEST_LINE: Final = 64 << 10  # selectors stand in the request line
@@ -79,9 +80,12 @@ class ApiServer:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         user = self._identify(request)
-        if not request.path.startswith(("/api/", "/apis/")) or request.path.count("/") < 3:
-            return self._page(request, user)
-        if request.path.startswith("/apis/") and request.path.rstrip("/").count("/") == 3:
+        if "Impersonate-User" in request.headers:
+            raise guard.impersonation_refusal(user, request.headers["Impersonate-User"])
+        if request.method == "POST" and (review := REVIEWS.get(request.path)) is not None:
+            body = read_body(_content(request), await request.read(), review.types)
+            return _json(encode(answer(review, user, body)), Answer(201))
+        if _is_page(request.path):
             return self._page(request, user)
         route = find_route(request.method, request.path, request.query)
         if not guard.allows(user, route):
@@ -141,20 +145,30 @@ class ApiServer:
 
     async def _change(self, request: web.Request, route: Route) -> web.Response:
         form = choose_form(request.headers.get("Accept", ""), request.query)
-        content = request.headers.get("Content-Type", "").partition(";")[0].strip()
         agent = request.headers.get("User-Agent", "")
         body = await request.read()
-        answer = await perform(self._registry, Request(route, request.query, content, agent, body))
-        if answer.result is None:
-            shown = encode(answer.status)
+        done = await perform(self._registry, Request(route, request.query, _content(request), agent, body))
+        if done.result is None:
+            shown = encode(done.status)
         else:
-            shown = show(answer.result.record, route.resource, form, self._registry.clock())
-        return _json(shown, answer)
+            shown = show(done.result.record, route.resource, form, self._registry.clock())
+        return _json(shown, done)
 
 
-def _json(body: bytes, answer: Answer | None = None) -> web.Response:
-    response = web.Response(body=body, status=answer.code if answer else 200, content_type="application/json")
-    for warning in answer.warnings if answer else ():
+def _is_page(path: str) -> bool:
+    """Tell whether a path is about no object: it is none of /api/v1/KIND and /apis/GROUP/v1/KIND, or below these."""
+    if not path.startswith(("/api/", "/apis/")) or path.count("/") < 3:
+        return True
+    return path.startswith("/apis/") and path.rstrip("/").count("/") == 3
+
+
+def _content(request: web.Request) -> str:
+    return request.headers.get("Content-Type", "").partition(";")[0].strip()
+
+
+def _json(body: bytes, done: Answer | None = None) -> web.Response:
+    response = web.Response(body=body, status=done.code if done else 200, content_type="application/json")
+    for warning in done.warnings if done else ():
         text = warning.replace("\\", "\\\\").replace('"', '\\"')
         response.headers.add("Warning", f'299 - "{text}"')
     return response

@@ -18,6 +18,7 @@ from vipwire.cluster.api.registry import Options, Registry, Result, report_stric
 from vipwire.cluster.api.repeated import repeated_fields
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.api.route import Route
+from vipwire.cluster.api.schema import Type
 from vipwire.cluster.api.selectors import Selector, select
 from vipwire.cluster.api.strategic import strategic_patch
 from vipwire.cluster.api.transition import Preconditions
@@ -222,13 +223,19 @@ def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
     return Options(dry_run=dry), given
 
 
+def read_body(content: str, body: bytes, types: Mapping[str, Type]) -> Any:
+    """Read a body of a media type; `types` are those that protobuf may hold, by kind. Raise ApiError 400 or 415."""
+    if content == protobuf.MEDIA_TYPE:
+        return protobuf.decode_body(body, types)
+    if content not in _TYPES:
+        raise _unsupported_media(content)
+    return read_yaml(body) if content == "application/yaml" else parse(body)
+
+
 def _read_body(request: Request) -> Any:
-    if request.content == protobuf.MEDIA_TYPE:
-        kind = request.route.resource
-        return protobuf.decode_body(request.body, {kind.kind: kind.type, "DeleteOptions": META["DeleteOptions"]})
-    if request.content not in _TYPES:
-        raise _unsupported_media(request.content)
-    return read_yaml(request.body) if request.content == "application/yaml" else parse(request.body)
+    kind = request.route.resource
+    types = {kind.kind: kind.type, "DeleteOptions": META["DeleteOptions"]}
+    return read_body(request.content, request.body, types)
 
 
 def _unsupported_media(content: str) -> ApiError:
