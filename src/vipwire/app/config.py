@@ -8,6 +8,7 @@ the selected mode, `primary` in nftables mode) is answered here, once, by proper
 
 import dataclasses
 import enum
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -174,6 +175,22 @@ class Config:
 def split_cidrs(text: str) -> tuple[str, ...]:
     """Split `clusterCIDR` at its commas, without blanks around the parts; nothing for an empty string."""
     return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
+
+
+def port_range(text: str) -> range | None:
+    """Read `begin-end` (both inclusive), `begin+size` or one port; empty and `0-0` give an empty range: any port.
+
+    None where the text is none of these. Source: apimachinery's ParsePortRange.
+    """
+    match = re.fullmatch(r"\s*(\d{1,5})(?:([-+])(\d{1,5}))?\s*", text) if text.strip() else None
+    if match is None:
+        return None if text.strip() else range(0)
+    first, last = int(match[1]), int(match[3] or match[1])
+    if match[2] == "+":
+        last += first
+    if not first <= last <= 65535:
+        return None
+    return range(first, last + 1) if last else range(0)
 
 
 def complete(config: Config) -> Config:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from vipwire.app.config import KIND, PRIMARY, Config, LocalMode, ProxyMode, split_cidrs
+from vipwire.app.config import KIND, PRIMARY, Config, LocalMode, ProxyMode, port_range, split_cidrs
 from vipwire.app.config_duration import format_duration
 from vipwire.app.config_gates import gate_errors
 from vipwire.model.net import Prefix, parse_address
@@ -173,22 +173,6 @@ def _userspace(config: Config) -> Iterator[FieldError]:
         yield FieldError("udpIdleTimeout", format_duration(config.udp_idle_timeout), "must be greater than 0")
     if config.userspace_bind not in ("", "vip", "loopback", "none"):
         yield FieldError("userspaceBind", config.userspace_bind, "must be vip, loopback, none or empty")
-
-
-def port_range(text: str) -> range | None:
-    """Read `begin-end` (both inclusive), `begin+size` or one port; empty and `0-0` give an empty range: any port.
-
-    None where the text is none of these. Source: apimachinery's ParsePortRange.
-    """
-    match = re.fullmatch(r"\s*(\d{1,5})(?:([-+])(\d{1,5}))?\s*", text) if text.strip() else None
-    if match is None:
-        return None if text.strip() else range(0)
-    first, last = int(match[1]), int(match[3] or match[1])
-    if match[2] == "+":
-        last += first
-    if not first <= last <= 65535:
-        return None
-    return range(first, last + 1) if last else range(0)
 
 
 def _counters(config: Config) -> Iterator[FieldError]:

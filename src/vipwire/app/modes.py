@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from vipwire.app import log
-from vipwire.app.config import Config, ProxyMode
-from vipwire.app.config_validation import port_range
+from vipwire.app.config import Config, ProxyMode, port_range
 from vipwire.app.engine import Mode
 from vipwire.backends.iptables.build import LOOPBACK_SYSCTLS, build, leftovers
 from vipwire.backends.iptables.explain import IptablesExplainer
