@@ -51,8 +51,10 @@ class Arrival:
 
     def commit(self, delta: Delta[Any, Any]) -> int:
         """Apply a difference; return its size. Raise CommitError if it is refused."""
+        if self._arrived:
+            return self._backend.commit(delta)
         before, chains = in_steps(delta, listens=self._listens)
-        if self._arrived or not (chains.added or chains.changed):
+        if not (chains.added or chains.changed):
             return self._backend.commit(delta)
         size = self._backend.commit(before) if before else 0
         self._disarm()
