@@ -8,6 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 from tests.ingress.site import Site, endpoint, endpoint_slice, ingress, play, rule, secret, service
 
 ONE, TWO, THREE = "127.0.0.11", "127.0.0.12", "127.0.0.13"
@@ -164,6 +165,35 @@ def test_times_that_run_out(tmp_path: Path) -> None:
                 await talk.send_str("hello")
                 assert await talk.receive_str(timeout=20) == "echo hello"
                 assert (await talk.receive(timeout=20)).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSE)
+
+    play(tmp_path, scenario)
+
+
+def test_requests_wait_for_a_pod_that_is_busy_but_not_for_ever(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await serve(here, "short", pod_connections="1", timeout_queue="200ms")
+        await serve(here, "long", pod_connections="1", timeout_queue="60s")
+        await serve(here, "free")
+        theirs = {"haproxy-ingress.github.io/maxconn-server": "1", "haproxy-ingress.github.io/timeout-queue": "250ms"}
+        here.put(ingress("theirs", rule("theirs.example.com", "/"), annotations=theirs))
+        await here.settled()
+
+        async def second_of(host: str) -> tuple[int, bool]:
+            """Ask while the only Pod is busy for this host; tell whether that was over before the answer came."""
+            code = (await here.curl(f"http://{host}.example.com/")).code
+            return code, slow[host].done()
+
+        hosts = ("short", "long", "free", "theirs")
+        async with asyncio.TaskGroup() as tasks:
+            slow = {
+                host: tasks.create_task(here.curl(f"http://{host}.example.com/", "-H", "X-Slow: 3")) for host in hosts
+            }
+            async with asyncio.timeout(20):
+                while len(here.served) < len(hosts):  # noqa: ASYNC110  # of a curl nobody is told
+                    await asyncio.sleep(0.02)
+            codes = dict(zip(hosts, await asyncio.gather(*map(second_of, hosts)), strict=True))
+        assert {each.result().code for each in slow.values()} == {200}
+        assert codes == {"short": (503, False), "long": (200, True), "free": (200, False), "theirs": (503, False)}
 
     play(tmp_path, scenario)
 
@@ -388,6 +418,54 @@ def test_algorithms_that_bind_bind(tmp_path: Path) -> None:
         users = [await here.curl("http://header.example.com/", "-H", f"X-User: {number}") for number in range(20)]
         assert {answer.pod for answer in users} == {ONE, TWO}
         assert {(await here.curl("http://leastconn.example.com/")).pod for _ in range(6)} == {ONE, TWO}
+
+    play(tmp_path, scenario)
+
+
+class Checked:
+    """A Pod that can be made to fail its health checks; it notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.healthy, self.log = True, list[str]()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        check = request.path == "/healthz"
+        self.log.append(("good" if self.healthy else "bad") if check else "request")
+        status = 503 if check and not self.healthy else 200
+        return web.json_response({"pod": TWO}, status=status)
+
+    async def until(self, here: Site, fact: Callable[[list[str]], bool]) -> list[str]:
+        """Ask until what came since then is as wanted; give it."""
+        self.log.clear()
+        async with asyncio.timeout(60):
+            while not fact(self.log):
+                await here.codes("a.example.com", 4)
+        return self.log.copy()
+
+
+def test_health_checks_rise_and_fall_after_as_many_as_asked_for(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        checked, app = Checked(), web.Application()
+        app.router.add_get("/{path:.*}", checked.answer)
+        runner = here.runners[TWO] = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, TWO, here.pod_port, reuse_address=True).start()
+        times = {"health_check_interval": "100ms", "health_check_fall": "8", "health_check_rise": "5"}
+        await serve(here, "a", health_check_path="/healthz", **times)
+        await here.pods("web", ONE, TWO)
+        await here.settled()
+        # At first one bad check is enough; a good one more makes it two, up to what is asked for.
+        await checked.until(here, lambda log: "request" in log and log.count("good") > 8)
+        checked.healthy = False
+        out = await checked.until(here, lambda log: log.count("bad") == 20)
+        assert "request" in out[out.index("bad") :]  # the first bad check is not enough
+        while out[-1] == "bad":
+            out.pop()
+        assert out.count("bad") <= 12  # and soon after the eighth no more come
+        checked.healthy = True
+        back = await checked.until(here, lambda log: "request" in log)
+        assert back.index("request") >= 5
+        assert set(back[: back.index("request")]) == {"good"}
 
     play(tmp_path, scenario)
 

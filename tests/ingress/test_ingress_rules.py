@@ -1,8 +1,9 @@
 """The rules of Ingress v1, with curl against a real HAProxy: hosts, paths, defaults, classes, load balancing."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import dns.message
 import dns.name
@@ -151,6 +152,60 @@ def test_requests_are_spread_over_ready_endpoints(tmp_path: Path) -> None:
         assert set(here.served) == {ONE, TWO}
 
     play(tmp_path, scenario)
+
+
+async def asked(here: Site, count: int, *flags: str) -> dict[str, int]:
+    """Ask as so many new clients; tell how often each Pod has answered."""
+    return dict(Counter([(await here.curl("http://a.example.com/", *flags)).pod for _ in range(count)]))
+
+
+def test_weights_of_a_service_are_shares_of_its_requests(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", ONE, TWO)
+        here.put(ingress("web", rule("a.example.com", "/")))
+        await here.settled()
+        weighted = service("web")
+        for weights, expected in (
+            (f'{{"{ONE}": 3}}', {ONE: 9, TWO: 3}),
+            (f'{{"{ONE}": 1, "{TWO}": 5}}', {ONE: 2, TWO: 10}),
+            (f'{{"{TWO}": 0}}', {ONE: 12}),
+        ):
+            weighted["metadata"]["annotations"] = {"vipwire.io/weights": weights}
+            here.put(weighted)
+            await here.settled()
+            assert await asked(here, 12) == expected
+        assert len(here.reloads) == 2
+
+    play(tmp_path, scenario)
+
+
+def for_zone(address: str, *zones: str) -> dict[str, Any]:
+    """Write an endpoint with hints."""
+    return endpoint(address) | {"hints": {"forZones": [{"name": zone} for zone in zones]}}
+
+
+def test_new_clients_get_the_endpoints_of_our_zone(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", ONE, TWO, THREE)
+        here.put(ingress("web", rule("a.example.com", "/"), annotations={"vipwire.io/affinity": "cookie"}))
+        await here.settled()
+        jar = ("-b", str(tmp_path / "jar"), "-c", str(tmp_path / "jar"))
+        while (await here.curl("http://a.example.com/", *jar)).pod != ONE:
+            (tmp_path / "jar").unlink()
+        reloads = len(here.reloads)
+        for endpoints, expected in (
+            ([for_zone(ONE, "a"), for_zone(TWO, "b"), for_zone(THREE, "b", "c")], {TWO, THREE}),
+            ([for_zone(ONE, "a"), for_zone(TWO, "b"), for_zone(THREE, "a")], {TWO}),
+            ([for_zone(ONE, "a"), for_zone(TWO, "c"), for_zone(THREE, "a")], {ONE, TWO, THREE}),  # none is for us
+            ([for_zone(ONE, "a"), for_zone(TWO, "b"), endpoint(THREE)], {ONE, TWO, THREE}),  # hints are not complete
+        ):
+            here.put(endpoint_slice("web", here.pod_port, endpoints))
+            await here.settled()
+            assert set(await asked(here, 6)) == expected
+            assert set(await asked(here, 2, *jar)) == {ONE}  # who is bound stays
+        assert len(here.reloads) == reloads
+
+    play(tmp_path, scenario, setting=Setting(zone="b"))
 
 
 def test_conflicts_and_missing_things_cost_only_themselves(tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ def _server_words(policy: Policy) -> str:
         words = f"check inter {check.interval}ms rise {check.rise} fall {check.fall}"
         if policy.protocol is Protocol.H2:
             words += " check-proto h2"
+    if policy.pod_connections is not None:
+        words += f" maxconn {policy.pod_connections}"
     return words + _PROTOCOLS[policy.protocol] + _PROXY[policy.proxy_protocol]
 
 

@@ -46,6 +46,7 @@ def general_policy(asked: Asked, login: Login | None) -> Policy:
         retries=asked("retries"),
         redispatch=asked.unless_denied("redispatch"),
         check=_check(asked),
+        pod_connections=asked("pod-connections"),
         limit=_limit(asked),
         allow=asked("allow-source-range", ()),
         deny=asked("deny-source-range", ()),

@@ -143,6 +143,8 @@ class Policy:
     retries: int | None = None
     redispatch: bool = True
     check: Check | None = None
+    pod_connections: int | None = None
+    """Most requests at a Pod at once; further ones wait, as long as `timeouts` say for the queue."""
     limit: Limit | None = None
     allow: tuple[Prefix, ...] = ()
     deny: tuple[Prefix, ...] = ()
