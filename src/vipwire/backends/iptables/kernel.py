@@ -32,7 +32,7 @@ from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counting import Counts
 from vipwire.reconcile.delta import Delta
 from vipwire.xtables.refusal import LockedError
-from vipwire.xtables.save import read_table
+from vipwire.xtables.save import read_table, target
 from vipwire.xtables.tool import RuleTool
 from vipwire.xtables.variant import KUBELETS, Variant, has_kubelets_chains
 
@@ -252,7 +252,7 @@ def removal(table: str, saved: str, *, kubelet: bool = False) -> str:
     stays with all that belongs to it where `kubelet` has made its chains.
     """
     chains = read_table(saved)
-    ours = [chain for chain in chains if is_ours(table, chain)]
+    ours = dict.fromkeys(chain for chain in chains if is_ours(table, chain))
     lines: list[str] = []
     pinned: set[str] = set()
     seen = read_foreign(table, chains)
@@ -265,7 +265,7 @@ def removal(table: str, saved: str, *, kubelet: bool = False) -> str:
     for chain, rules in chains.items():
         for rule in rules if chain not in ours else ():
             if Key(JUMP, table, chain, rule) not in seen:
-                pinned |= {other for other in ours if rule.endswith(f" {other}")}
+                pinned.add(target(rule))
     lines += (f"-X {chain}" for chain in ours if chain not in pinned)
     if names.FIREWALL in chains and table == names.FILTER and not firewall and not kubelet:
         lines.append(f"-X {names.FIREWALL}")
