@@ -92,6 +92,16 @@ class Peer:
         self.accepted.append(sock)
         return sock
 
+    def refuse(self) -> Place:
+        """Serve no more, and keep the port: nobody else gets it, and whoever comes there is refused."""
+        kind = self.listening.type
+        self.listening.close()
+        self.listening = socket.socket(socket.AF_INET, kind)
+        self.listening.bind(("127.0.0.1", self.place.port))
+        if kind == socket.SOCK_DGRAM:
+            self.listening.connect(("127.0.0.1", 9))  # what others send is not for it
+        return self.place
+
     def close(self) -> None:
         """Close everything."""
         for sock in (*self.accepted, self.listening):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import dns.message
 import pytest
+from tests.fakes.ports import free_port
 from tests.unit.dns_process import LONG, Server, running
 
 SERVICE = """\
@@ -51,13 +52,6 @@ def server(folder: Path) -> Iterator[Server]:
     flags = ("--resolv-conf", "", "--http-address", f"127.0.0.1:{free_port()}", "--bind-address", "127.0.0.2")
     with running(folder, *flags) as made:
         yield made
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def pages_port(server: Server) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import aiohttp
 import pytest
+from tests.fakes.ports import free_port
 
 from vipwire.model.names import ObjectName
 from vipwire.serve.listen import listen
@@ -21,18 +22,13 @@ def taken() -> Iterator[socket.socket]:
         yield holder
 
 
-def _free_port() -> int:
-    with listen("127.0.0.1", 0) as probe:
-        return int(probe.getsockname()[1])
-
-
 async def _status(port: int, path: str = "/") -> tuple[int, str]:
     async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
         return response.status, response.headers["X-Load-Balancing-Endpoint-Weight"]
 
 
 def test_ports_are_opened_updated_and_closed() -> None:
-    port, healthy = _free_port(), [True]
+    port, healthy = free_port(), [True]
 
     async def scenario() -> None:
         async with ServiceListeners(lambda: healthy[0], ("127.0.0.1",)) as listeners:
@@ -69,7 +65,7 @@ def test_a_port_that_is_taken_is_reported_once_and_tried_again(taken: socket.soc
 
 
 def test_a_port_is_bound_at_all_given_addresses_or_at_none() -> None:
-    port = _free_port()
+    port = free_port()
 
     async def scenario() -> None:
         async with ServiceListeners(lambda: True, ("127.0.0.1", "127.0.0.2")) as listeners:
@@ -85,7 +81,7 @@ def test_a_port_is_bound_at_all_given_addresses_or_at_none() -> None:
 
 
 def test_ports_that_a_change_does_not_name_stay_as_they_are() -> None:
-    first, second = _free_port(), _free_port()
+    first, second = free_port(), free_port()
 
     async def scenario() -> None:
         async with ServiceListeners(lambda: True, ("127.0.0.1",)) as listeners:
@@ -99,7 +95,7 @@ def test_ports_that_a_change_does_not_name_stay_as_they_are() -> None:
 
 
 def test_leaving_closes_everything() -> None:
-    port = _free_port()
+    port = free_port()
 
     async def scenario() -> None:
         async with ServiceListeners(lambda: True) as listeners:

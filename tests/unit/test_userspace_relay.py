@@ -6,6 +6,7 @@ import threading
 from functools import partial
 
 import pytest
+from tests.fakes.ports import free_port
 from tests.fakes.relaying import HERE, Peer, Relaying, client, heard, peers, readable, relaying, was_reset
 
 from vipwire.backends.userspace.balance import EJECT_AFTER
@@ -157,8 +158,7 @@ def _writable(sock: socket.socket) -> bool:
 
 def test_a_refused_dial_goes_to_the_next_endpoint_at_once() -> None:
     with relaying() as at, peers(2) as (gone, there):
-        place = gone.place
-        gone.close()
+        place = gone.refuse()
         port = at.listen("web", place, there.place)
         for _ in range(2):
             with client(port) as sock:
@@ -201,9 +201,7 @@ class _filled:  # noqa: N801 - reads as what it does
 
 def test_when_nobody_answers_the_client_is_told_by_a_reset() -> None:
     with relaying() as at, peers(3) as gone:
-        places = [peer.place for peer in gone]
-        for peer in gone:
-            peer.close()
+        places = [peer.refuse() for peer in gone]
         with client(at.listen("web", *places)) as sock:
             at.until(lambda: was_reset(sock))
         assert sum(at.count("web", place).failed for place in places) == len(LADDER)
@@ -214,8 +212,7 @@ def test_when_nobody_answers_the_client_is_told_by_a_reset() -> None:
 
 def test_an_endpoint_that_fails_again_and_again_rests_and_the_operator_is_told() -> None:
     with relaying() as at, peers(2) as (gone, there):
-        place = gone.place
-        gone.close()
+        place = gone.refuse()
         port = at.listen("web", place, there.place)
         for _ in range(3 * EJECT_AFTER):
             with client(port) as sock:
@@ -399,8 +396,7 @@ def test_a_datagram_client_leaves_an_endpoint_that_goes_and_keeps_one_that_serve
 
 def test_an_endpoint_without_a_server_is_left_for_another() -> None:
     with relaying() as at, peers(2, kind=socket.SOCK_DGRAM) as (gone, there):
-        place = gone.place
-        gone.close()
+        place = gone.refuse()
         port = datagrams(at, "dns", place, there.place)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.connect(("127.0.0.1", port))
@@ -435,7 +431,7 @@ def test_a_range_that_is_too_small_says_so() -> None:
 
 def test_ports_come_from_the_range() -> None:
     with relaying() as at, peers(1) as (peer,):
-        first = next(port for port in range(35000, 60000, 10) if all(_free(port + each) for each in range(4)))
+        first = next(port for port in iter(free_port, 0) if all(_free(port + each) for each in range(4)))
         at.relay.answer(Settings(ports=(first, first + 3)))
         assert {at.listen(f"web-{number}", peer.place) for number in range(4)} == set(range(first, first + 4))
 
