@@ -2,7 +2,8 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -197,6 +198,40 @@ def test_a_full_disk_refuses_what_was_built_on_the_refused_too_and_keeps_the_res
             assert values(again.scan("things")) == ["@2", "@1"]
 
     asyncio.run(scenario())
+
+
+class SlowDatabase(Database):
+    """A database whose disk takes its time."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def append(self, changes: Sequence[Change]) -> None:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        super().append(changes)
+
+
+def test_who_is_cancelled_twice_does_not_close_the_file_under_a_transaction(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        database = SlowDatabase(tmp_path)
+        store = Store(database)
+        task = asyncio.create_task(store.run())
+        store.submit([put("a")])
+        await asyncio.to_thread(database.begun.wait)
+        threading.Timer(
+            0.1, database.go_on.set
+        ).start()  # when it is cancelled already, as the loop has waited so long
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+    with closing(Database(tmp_path)) as again:
+        assert values(again.load().records) == ["@1"]
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -150,16 +150,19 @@ class Store:
         return await asyncio.shield(self.submit(writes))
 
     async def run(self) -> None:
-        """Commit what is submitted, until cancelled; then finish what has begun and close the file."""
-        with ThreadPoolExecutor(1, thread_name_prefix="store") as disk:
-            try:
+        """Commit what is submitted, until cancelled; then finish what has begun and close the file.
+
+        The thread is waited for, even by who is cancelled twice: a file is not closed under a transaction.
+        """
+        try:
+            with ThreadPoolExecutor(1, thread_name_prefix="store") as disk:
                 while True:
                     await self._submitted.wait()
                     await self._commit(disk)
                     await self._compact(disk)
-            finally:
-                self._fail(self._take(), StoreError("the store is shutting down"))
-                self._database.close()
+        finally:
+            self._fail(self._take(), StoreError("the store is shutting down"))
+            self._database.close()
 
     def _take(self) -> list[_Submission]:
         batch, self._waiting = self._waiting, []
