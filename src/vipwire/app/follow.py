@@ -6,7 +6,6 @@ from typing import Self
 
 from vipwire.app import log
 from vipwire.app.engine import Engine, Line, Outcome
-from vipwire.app.modes import VIP_DEVICES
 from vipwire.conntrack.changes import suspect_frontends, udp_frontends
 from vipwire.conntrack.flows import FlowTable, Swept
 from vipwire.conntrack.stale import Staleness, UdpFrontends
@@ -45,7 +44,7 @@ class FlowKeeper:
         if not frontends and not ranges:
             return
         # A node port has no address of its own: flows to the other family's addresses are the other line's to judge.
-        ours = reachable(self._addresses.addresses, VIP_DEVICES)
+        ours = reachable(self._addresses.addresses)
         ours = frozenset(address for address in ours if family_of(address) is line.family)
         began = time.perf_counter()
         try:

@@ -80,7 +80,7 @@ def _prepared(asked: Config, source: Source | None = None) -> Iterator["_Proxy"]
         for mode in modes.values():
             stack.callback(mode.close)
         prepare_machine(config)
-        addresses = stack.enter_context(AddressWatch())
+        addresses = stack.enter_context(AddressWatch(VIP_DEVICES))
         proxy = _Proxy(config, modes, addresses, source)
         proxy.metrics.proxy_mode.labels(mode=config.proxy_mode.value, configured=asked.proxy_mode.value).set(1)
         yield proxy
@@ -252,11 +252,7 @@ class _Proxy:
         took.observe(answered.seconds)
 
     def _make_node_plan(self, family: Family, store: Store) -> NodePlan:
-        machine = [
-            item.address
-            for item in self._addresses.addresses
-            if not item.is_loopback and item.scope == 0 and item.interface not in VIP_DEVICES
-        ]
+        machine = [item.address for item in self._addresses.addresses if not item.is_loopback and item.scope == 0]
         node = store.nodes.get(self._node_name)
         return node_plan(
             self._config, family, self._node_name, node, store.service_cidrs, machine, self._drains.drained

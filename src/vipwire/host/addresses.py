@@ -46,12 +46,9 @@ class LocalAddress(NamedTuple):
         return self.address[0] == 127 if len(self.address) == 4 else self.address == _IPV6_LOOPBACK
 
 
-def reachable(addresses: Iterable[LocalAddress], ignored: frozenset[str] = frozenset()) -> frozenset[Address]:
-    """Select the addresses at which others can reach this machine, of both families: not those of loopback.
-
-    `ignored` names interfaces that hold addresses which are not the machine's own (`kube-ipvs0`, full of VIPs).
-    """
-    return frozenset(item.address for item in addresses if not item.is_loopback and item.interface not in ignored)
+def reachable(addresses: Iterable[LocalAddress]) -> frozenset[Address]:
+    """Select the addresses at which others can reach this machine, of both families: not those of loopback."""
+    return frozenset(item.address for item in addresses if not item.is_loopback)
 
 
 def read_addresses(rtnetlink: NetlinkSocket | None = None) -> tuple[LocalAddress, ...]:
