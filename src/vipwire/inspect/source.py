@@ -7,33 +7,23 @@ import asyncio
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
 from vipwire.app.config import Config
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.inspect.kubeconfig import kubectls
-from vipwire.kube.contact import Health
 from vipwire.kube.manifest import ManifestSource
 from vipwire.state.event import Event
 from vipwire.state.store import Store
 
 if TYPE_CHECKING:
+    from vipwire.app.loop import Source
     from vipwire.kube.access import Access
 
 PATIENCE = 15.0
 """Seconds for the first listing."""
-
-
-class Source(Protocol):
-    """Where objects come from: an API server, or manifests."""
-
-    def health(self) -> tuple[Health, ...]:
-        """Tell how the contact is."""
-
-    async def run(self, emit: Callable[[Event], None]) -> None:
-        """Emit events until cancelled."""
 
 
 def node_name(config: Config) -> str:
@@ -41,7 +31,7 @@ def node_name(config: Config) -> str:
     return config.hostname_override or socket.gethostname().lower()
 
 
-def make_source(config: Config) -> Source:
+def make_source(config: Config) -> "Source":
     """Choose the source that the flags name; kubectl's without any, and say so. Raise ConfigError without either."""
     if config.manifests:
         return ManifestSource(Path(path) for path in config.manifests)
@@ -67,18 +57,18 @@ def _access(config: Config) -> "Access":
         raise ConfigError(f"{error}; $KUBECONFIG is not set, and there is no ~/.kube/config") from error
 
 
-def list_once(source: Source, patience: float = PATIENCE) -> Store:
+def list_once(source: "Source", patience: float = PATIENCE) -> Store:
     """Read all objects once. Raise ConfigError, with what each kind said, if they do not come in time."""
     return asyncio.run(_list_once(source, patience))
 
 
-async def _list_once(source: Source, patience: float) -> Store:
+async def _list_once(source: "Source", patience: float) -> Store:
     store = Store()
     await _run(source, store, patience, lambda: None, forever=False)
     return store
 
 
-def follow(source: Source, changed: Callable[[Store], None], interval: float, patience: float = PATIENCE) -> None:
+def follow(source: "Source", changed: Callable[[Store], None], interval: float, patience: float = PATIENCE) -> None:
     """Read all objects and go on; call `changed` when they are there and every `interval` seconds from then on."""
 
     async def run() -> None:
@@ -89,7 +79,7 @@ def follow(source: Source, changed: Callable[[Store], None], interval: float, pa
 
 
 async def _run(
-    source: Source,
+    source: "Source",
     store: Store,
     patience: float,
     look: Callable[[], None],
@@ -122,7 +112,7 @@ def _first(group: BaseExceptionGroup[VipwireError]) -> VipwireError:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-async def _wait(source: Source, store: Store, listed: asyncio.Event, patience: float) -> None:
+async def _wait(source: "Source", store: Store, listed: asyncio.Event, patience: float) -> None:
     try:
         async with asyncio.timeout(patience):
             await listed.wait()
