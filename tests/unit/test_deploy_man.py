@@ -50,7 +50,7 @@ def test_examples_stand_in_lines_of_their_own(pages: dict[tuple[str, ...], str])
 def test_the_page_of_the_proxy_has_every_flag_with_its_meaning(pages: dict[tuple[str, ...], str]) -> None:
     page = plain(pages["proxy",])
     for flag in FLAGS.values():
-        assert re.search(rf"^\.B (-\w, )?--?{flag.name}( \w+)?\n{re.escape(flag.help)}", page, re.MULTILINE), (
+        assert re.search(rf"^\.B (-\w, )?--?{flag.name}( \S+)?\n{re.escape(flag.help)}", page, re.MULTILINE), (
             flag.name
         )
 

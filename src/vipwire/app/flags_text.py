@@ -33,13 +33,17 @@ def _group(group: Group) -> str:
     return "\n".join(lines) + "\n"
 
 
+def usage(flag: Flag) -> str:
+    """Write a flag as it is typed: its names, and what kind of value it takes."""
+    name = f"-{flag.short}" if flag.short == flag.name else f"--{flag.name}"
+    short = f"-{flag.short}, " if flag.short and flag.short != flag.name else ""
+    return f"{short}{name}{_KINDS[flag.kind]}"
+
+
 def _flag(flag: Flag) -> Iterator[str]:
-    names = f"-{flag.short}, --{flag.name}" if flag.short and flag.short != flag.name else f"--{flag.name}"
-    if flag.short == flag.name:
-        names = f"-{flag.short}"
     default = default_text(flag)
     shown = f" (default {default})" if default not in ("", "false") else ""
-    yield f"  {names}{_KINDS[flag.kind]}{shown}"
+    yield f"  {usage(flag)}{shown}"
     yield from textwrap.wrap(flag.help, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 

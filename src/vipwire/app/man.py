@@ -12,9 +12,9 @@ from typing import Final
 import click
 
 from vipwire import __version__
-from vipwire.app.config_schema import ValueKind
 from vipwire.app.flags import default_text
 from vipwire.app.flags_table import FLAGS, Flag, Group
+from vipwire.app.flags_text import usage
 
 SECTION: Final = 8
 _WITH_FLAGS: Final = {("proxy",): True, ("cleanup",): False}
@@ -110,14 +110,7 @@ def _options(path: tuple[str, ...], context: click.Context) -> Iterator[str]:
 def _flags() -> Iterator[str]:
     for group in Group:
         yield f'.SH "{_text(group.value.upper())}"'
-        yield from _list((_usage(flag), _explained(flag)) for flag in FLAGS.values() if flag.group is group)
-
-
-def _usage(flag: Flag) -> str:
-    name = f"-{flag.short}" if flag.short == flag.name else f"--{flag.name}"
-    if flag.short and flag.short != flag.name:
-        name = f"-{flag.short}, {name}"
-    return name if flag.kind is ValueKind.BOOL else f"{name} {flag.kind.name.lower()}"
+        yield from _list((usage(flag), _explained(flag)) for flag in FLAGS.values() if flag.group is group)
 
 
 def _explained(flag: Flag) -> str:

@@ -17,6 +17,7 @@ from vipwire.app.config import Config
 from vipwire.app.config_schema import ValueKind
 from vipwire.app.flags import build_config, parse_flags
 from vipwire.app.flags_table import FLAGS, Flag
+from vipwire.app.flags_text import usage
 from vipwire.errors import ConfigError, VipwireError
 
 ENVIRONMENT: Final = "VIPWIRE_FLAGS"
@@ -71,7 +72,7 @@ class LookCommand(click.Command):
         """List the command's own options, then the proxy's flags that matter here."""
         super().format_options(ctx, formatter)
         with formatter.section("What to look at (flags of `vipwire proxy`, with the same values)"):
-            formatter.write_dl([(_usage(FLAGS[name]), FLAGS[name].help) for name in _SHOWN])
+            formatter.write_dl([(usage(FLAGS[name]), FLAGS[name].help) for name in _SHOWN])
         with formatter.indentation():
             formatter.write_text(
                 "Without --manifests the API server is asked, as the proxy does. Without --kubeconfig and --master"
@@ -136,10 +137,6 @@ def _config(given: Any) -> Config:
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     return config
-
-
-def _usage(flag: Flag) -> str:
-    return f"--{flag.name}" if flag.kind is ValueKind.BOOL else f"--{flag.name} {flag.kind.name.lower()}"
 
 
 OUTPUT = click.option(
