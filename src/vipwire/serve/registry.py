@@ -1,7 +1,7 @@
 """How a metric is made: kube-proxy's prefix or ours, its level of stability, and which modes expose it."""
 
-from collections.abc import Collection
-from typing import Final, TypeVar
+from collections.abc import Callable, Collection
+from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -13,38 +13,36 @@ SYNC_BUCKETS: Final = tuple(0.001 * 2**exponent for exponent in range(15))
 M = TypeVar("M", Gauge, Counter)
 
 
+class _Maker(Generic[M]):
+    """Makes metrics of one type."""
+
+    def __init__(self, kind: type[M], registry_of: Callable[[Collection[str]], CollectorRegistry | None]) -> None:
+        self._kind: type[M] = kind
+        self._registry_of = registry_of
+
+    def __call__(
+        self,
+        name: str,
+        text: str,
+        labels: tuple[str, ...] = (),
+        modes: tuple[str, ...] = (),
+        prefix: str = "kubeproxy",
+    ) -> M:
+        """Make a metric that these modes expose, all if none is named."""
+        return self._kind(f"{prefix}_{name}", f"[ALPHA] {text}", labels, registry=self._registry_of(modes))
+
+
 class ModeRegistry:
     """A registry, and metrics of a mode that are in it, or in none where other modes alone expose them."""
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
         self.registry = CollectorRegistry()
+        self.gauge, self.counter = _Maker(Gauge, self.registry_of), _Maker(Counter, self.registry_of)
 
     def registry_of(self, modes: Collection[str]) -> CollectorRegistry | None:
         """Choose the registry of a metric that these modes expose; all modes if none is named."""
         return self.registry if not modes or self.mode in modes else None
-
-    def gauge(
-        self,
-        name: str,
-        text: str,
-        labels: tuple[str, ...] = (),
-        modes: tuple[str, ...] = (),
-        prefix: str = "kubeproxy",
-    ) -> Gauge:
-        """Make a gauge."""
-        return self._make(Gauge, f"{prefix}_{name}", text, labels, modes)
-
-    def counter(
-        self,
-        name: str,
-        text: str,
-        labels: tuple[str, ...] = (),
-        modes: tuple[str, ...] = (),
-        prefix: str = "kubeproxy",
-    ) -> Counter:
-        """Make a counter."""
-        return self._make(Counter, f"{prefix}_{name}", text, labels, modes)
 
     def sync_histogram(self, name: str, text: str, *modes: str) -> Histogram:
         """Make a histogram of the seconds that a kind of sync takes."""
@@ -62,6 +60,3 @@ class ModeRegistry:
         if self.mode == "iptables":
             self.registry.register(counter)
         return counter
-
-    def _make(self, kind: type[M], name: str, text: str, labels: tuple[str, ...], modes: tuple[str, ...]) -> M:
-        return kind(name, f"[ALPHA] {text}", labels, registry=self.registry_of(modes))
