@@ -26,6 +26,7 @@ from vipwire.ingress.watch.objects import (
     Usability,
 )
 from vipwire.kube.finding import Findings, is_label
+from vipwire.kube.wire import Conditions
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Prefix, family_of, parse_address
 from vipwire.model.problem import Problem
@@ -191,7 +192,7 @@ def _endpoints(sources: Iterable[wire.Endpoint], family: Family, found: Findings
             pod = (source.target_ref and source.target_ref.name) or ""
             hints = (source.hints and source.hints.for_zones) or ()
             zones = tuple(each.name for each in hints if each.name)
-            yield Endpoint(address, _use(source.conditions or wire.Conditions()), pod, zones)
+            yield Endpoint(address, _use(source.conditions or Conditions()), pod, zones)
 
 
 def _address(text: str, field: str, found: Findings) -> Address | None:
@@ -205,7 +206,7 @@ def _address(text: str, field: str, found: Findings) -> Address | None:
     return found.address(field, text, local_use=False)
 
 
-def _use(conditions: wire.Conditions) -> Usability:
+def _use(conditions: Conditions) -> Usability:
     """Judge by the conditions; unknown is not "no" (discovery.k8s.io/v1)."""
     if conditions.ready is not False and not conditions.terminating:
         return Usability.READY

@@ -1,8 +1,13 @@
-"""Ingress objects as they stand on the wire, only the fields that are read. As in `kube.wire`, any may be null."""
+"""Ingress objects as they stand on the wire, only the fields that are read. As in `kube.wire`, any may be null.
+
+What is read alike of EndpointSlices is that module's.
+"""
 
 from typing import TypeAlias
 
 from msgspec import Struct, field
+
+from vipwire.kube.wire import Conditions, EndpointPort, Hints
 
 Texts: TypeAlias = dict[str, str] | None
 
@@ -153,30 +158,10 @@ class Service(Struct, gc=False):
     status: IngressStatus | None = None
 
 
-class Conditions(Struct, gc=False):
-    """`endpoints[].conditions`; null is unknown, which is not false."""
-
-    ready: bool | None = None
-    serving: bool | None = None
-    terminating: bool | None = None
-
-
 class TargetRef(Struct, gc=False):
     """`endpoints[].targetRef`."""
 
     name: str | None = None
-
-
-class ForZone(Struct, gc=False):
-    """One of `hints.forZones`."""
-
-    name: str | None = None
-
-
-class Hints(Struct, gc=False, rename="camel"):
-    """`endpoints[].hints`."""
-
-    for_zones: tuple[ForZone, ...] | None = None
 
 
 class Endpoint(Struct, gc=False, rename="camel"):
@@ -186,14 +171,6 @@ class Endpoint(Struct, gc=False, rename="camel"):
     conditions: Conditions | None = None
     target_ref: TargetRef | None = None
     hints: Hints | None = None
-
-
-class EndpointPort(Struct, gc=False):
-    """One of a slice's `ports`."""
-
-    name: str | None = None
-    port: int | None = None
-    protocol: str | None = None
 
 
 class Slice(Struct, gc=False, rename="camel"):
