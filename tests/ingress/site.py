@@ -201,6 +201,14 @@ class Site:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
             return await asyncio.gather(*(ask(session) for _ in range(count)))
 
+    async def codes_of(self, *hosts: str) -> dict[str, int]:
+        """Ask hosts below example.com for /, each once."""
+        return {host: (await self.curl(f"http://{host}.example.com/")).code for host in hosts}
+
+    async def pods_of(self, url: str, *flags: str, times: int = 6) -> set[str]:
+        """Ask as so many new clients; tell which Pods answer."""
+        return {(await self.curl(url, *flags)).pod for _ in range(times)}
+
     async def curl(self, url: str, *flags: str) -> Answer:
         """Ask with curl; certificates are not checked unless a flag says so."""
         connect = f"::127.0.0.1:{self.https if url.startswith('https') else self.http}"

@@ -12,6 +12,12 @@ from aiohttp import web
 from tests.ingress.site import Site, endpoint, endpoint_slice, ingress, play, rule, secret, service
 
 ONE, TWO, THREE = "127.0.0.11", "127.0.0.12", "127.0.0.13"
+HASHES = {
+    "anna": "$5$saltsalt$0IyaXrmV7.sGNS6tirgqHLqX/G.FBvgkYA.lpPdS5sA",
+    "bert": "$6$saltsalt$TVLlQcbpFVof5W3Yz4DTP6gRstiNuHwwTt6GLc1E5n0U0aDehy0S5knV8wiOQSpT0Y77vwPZN.Pq.H91p5hVO1",
+    "cleo": "$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a",
+}
+"""Of the word `secret`: SHA-256, SHA-512, bcrypt (crypt(5))."""
 
 
 def ours(**values: str) -> dict[str, str]:
@@ -24,6 +30,14 @@ async def serve(here: Site, *hosts: str, path: str = "/", kind: str = "Prefix", 
     await here.pods("web", ONE)
     rules = (rule(f"{host}.example.com", path, kind=kind) for host in hosts)
     here.put(ingress(hosts[0], *rules, annotations=ours(**values)))
+    await here.settled()
+
+
+async def serve_each(here: Site, annotations: dict[str, dict[str, str]]) -> None:
+    """Serve hosts, each by an Ingress with annotations of its own."""
+    await here.pods("web", ONE)
+    for host, asked in annotations.items():
+        here.put(ingress(host, rule(f"{host}.example.com", "/"), annotations=asked))
     await here.settled()
 
 
@@ -83,8 +97,7 @@ def test_sources_are_allowed_and_denied(tmp_path: Path) -> None:
         await serve(here, "b", allow_source_range="10.0.0.0/8")
         await serve(here, "c", deny_source_range="127.0.0.0/8")
         await serve(here, "d", allow_source_range="10.0.0.0/33")
-        codes = {host: (await here.curl(f"http://{host}.example.com/")).code for host in "abcd"}
-        assert codes == {"a": 200, "b": 403, "c": 403, "d": 503}
+        assert await here.codes_of(*"abcd") == {"a": 200, "b": 403, "c": 403, "d": 503}
         assert "the Ingress is closed, since this guards it" in here.problems
 
     play(tmp_path, scenario)
@@ -92,19 +105,16 @@ def test_sources_are_allowed_and_denied(tmp_path: Path) -> None:
 
 def test_a_password_is_asked_for(tmp_path: Path) -> None:
     async def scenario(here: Site) -> None:
-        import subprocess  # noqa: PLC0415
-
-        digest = subprocess.run(  # noqa: ASYNC221  # an instant
-            ("openssl", "passwd", "-6", "secret"), capture_output=True, text=True, check=True
-        ).stdout.strip()
-        here.put(secret("users", auth=f"anna:{digest}\nbad line\n"))
+        users = (f"{name}:{digest}\n" for name, digest in HASHES.items())
+        here.put(secret("users", auth=f"{''.join(users)}bad line\n"))
         await serve(here, "a", auth_secret="users", auth_realm="My own site")  # noqa: S106  # a name
         await serve(here, "b", auth_secret="absent")  # noqa: S106  # a name
         answer = await here.curl("http://a.example.com/")
         assert (answer.code, answer.headers["www-authenticate"]) == (401, 'Basic realm="My own site"')
         assert (await here.curl("http://a.example.com/", "-u", "anna:wrong")).code == 401
-        good = await here.curl("http://a.example.com/", "-u", "anna:secret")
-        assert (good.code, "authorization" in good.seen["headers"]) == (200, False)
+        for name in HASHES:
+            good = await here.curl("http://a.example.com/", "-u", f"{name}:secret")
+            assert (good.code, "authorization" in good.seen["headers"]) == (200, False)
         assert (await here.curl("http://b.example.com/")).code == 503
         assert "Secret default/absent has no users in its key `auth`; the Ingress is closed" in here.problems
 
@@ -235,18 +245,16 @@ def test_a_dead_pod_is_tried_again_elsewhere_unless_that_is_denied(tmp_path: Pat
 def test_redirects_elsewhere(tmp_path: Path) -> None:
     async def scenario(here: Site) -> None:
         new, nginx = "https://new.example.com", "nginx.ingress.kubernetes.io/"
-        await here.pods("web", ONE)
-        for host, asked in (
-            ("moved", ours(permanent_redirect=f"{new}/x%20y")),
-            ("kept", {f"{nginx}permanent-redirect": f"{new}$request_uri", f"{nginx}permanent-redirect-code": "308"}),
-            ("away", {"haproxy-ingress.github.io/redirect-to": new}),
-            ("root", {f"{nginx}app-root": "/app"}),
-        ):
-            here.put(ingress(host, rule(f"{host}.example.com", "/"), annotations=asked))
-        await here.settled()
+        asked = {
+            "moved": ours(permanent_redirect=f"{new}/x%20y"),
+            "kept": {f"{nginx}permanent-redirect": f"{new}$request_uri", f"{nginx}permanent-redirect-code": "308"},
+            "away": {"haproxy-ingress.github.io/redirect-to": new},
+            "root": {f"{nginx}app-root": "/app"},
+        }
+        await serve_each(here, asked)
         found = {
             host: (answer.code, answer.headers.get("location"))
-            for host in ("moved", "kept", "away", "root")
+            for host in asked
             for answer in [await here.curl(f"http://{host}.example.com/{'' if host == 'root' else 'a?b=c'}")]
         }
         assert found == {
@@ -262,17 +270,14 @@ def test_redirects_elsewhere(tmp_path: Path) -> None:
 
 def test_guards_of_others_that_are_not_to_be_had_close_an_ingress(tmp_path: Path) -> None:
     async def scenario(here: Site) -> None:
-        await here.pods("web", ONE)
         nginx = "nginx.ingress.kubernetes.io/"
-        for host, asked in (
-            ("tls", {f"{nginx}auth-tls-secret": "default/ca"}),
-            ("asked", {f"{nginx}auth-url": "https://sso.example.com/auth"}),
-            ("off", {f"{nginx}enable-modsecurity": "false", f"{nginx}proxy-buffer-size": "8k"}),
-        ):
-            here.put(ingress(host, rule(f"{host}.example.com", "/"), annotations=asked))
-        await here.settled()
-        codes = {host: (await here.curl(f"http://{host}.example.com/")).code for host in ("tls", "asked", "off")}
-        assert codes == {"tls": 503, "asked": 503, "off": 200}
+        asked = {
+            "tls": {f"{nginx}auth-tls-secret": "default/ca"},
+            "asked": {f"{nginx}auth-url": "https://sso.example.com/auth"},
+            "off": {f"{nginx}enable-modsecurity": "false", f"{nginx}proxy-buffer-size": "8k"},
+        }
+        await serve_each(here, asked)
+        assert await here.codes_of(*asked) == {"tls": 503, "asked": 503, "off": 200}
         assert "[nginx.ingress.kubernetes.io/auth-url]: has no meaning here; the Ingress is closed" in here.problems
         assert "[nginx.ingress.kubernetes.io/proxy-buffer-size]: has no meaning here; it is left out" in here.problems
 
@@ -349,14 +354,14 @@ def test_a_canary_gets_its_part(tmp_path: Path) -> None:
             ("-b", "try=always", TWO),
             ("-b", "try=never", ONE),
         ):
-            assert {(await here.curl("http://a.example.com/", flag, value)).pod for _ in range(5)} == {pod}
+            assert await here.pods_of("http://a.example.com/", flag, value) == {pod}
         here.served.clear()
         assert set(await here.codes("a.example.com", 100)) == {200}
         assert 10 <= here.served.count(TWO) <= 55
         asked[f"{prefix}-by-header-value"] = "beta"
         here.put(ingress("canary", rule("a.example.com", "/", service="other"), annotations=asked))
         await here.settled()
-        assert {(await here.curl("http://a.example.com/", "-H", "X-Canary: beta")).pod for _ in range(5)} == {TWO}
+        assert await here.pods_of("http://a.example.com/", "-H", "X-Canary: beta") == {TWO}
         here.remove("Ingress", "canary")
         await here.settled()
         here.served.clear()
@@ -388,7 +393,7 @@ def test_several_canaries_share_a_path(tmp_path: Path) -> None:
             ("b", "X-Two: always", ONE),
             ("b", "X-Three: always", THREE),
         ):
-            assert {(await here.curl(f"http://{host}.example.com/", "-H", header)).pod for _ in range(3)} == {pod}
+            assert await here.pods_of(f"http://{host}.example.com/", "-H", header, times=3) == {pod}
         assert (await here.curl("http://a.example.com/", "-H", "X-No: always")).code == 503
         here.served.clear()
         codes = await here.codes("a.example.com", 100)
@@ -403,21 +408,20 @@ def test_several_canaries_share_a_path(tmp_path: Path) -> None:
 
 def test_algorithms_that_bind_bind(tmp_path: Path) -> None:
     async def scenario(here: Site) -> None:
-        for host, annotations in (
-            ("source", ours(balance="source")),
-            ("uri", ours(balance="uri")),
-            ("header", ours(balance_header="X-User")),
-            ("leastconn", {"haproxy-ingress.github.io/balance-algorithm": "leastconn"}),
-        ):
-            here.put(ingress(host, rule(f"{host}.example.com", "/"), annotations=annotations))
+        asked = {
+            "source": ours(balance="source"),
+            "uri": ours(balance="uri"),
+            "header": ours(balance_header="X-User"),
+            "leastconn": {"haproxy-ingress.github.io/balance-algorithm": "leastconn"},
+        }
+        await serve_each(here, asked)
         await here.pods("web", ONE, TWO)
         await here.settled()
         for host in ("source", "uri", "header"):
-            pods = {(await here.curl(f"http://{host}.example.com/", "-H", "X-User: a")).pod for _ in range(6)}
-            assert len(pods) == 1
+            assert len(await here.pods_of(f"http://{host}.example.com/", "-H", "X-User: a")) == 1
         users = [await here.curl("http://header.example.com/", "-H", f"X-User: {number}") for number in range(20)]
         assert {answer.pod for answer in users} == {ONE, TWO}
-        assert {(await here.curl("http://leastconn.example.com/")).pod for _ in range(6)} == {ONE, TWO}
+        assert await here.pods_of("http://leastconn.example.com/") == {ONE, TWO}
 
     play(tmp_path, scenario)
 
@@ -477,7 +481,7 @@ def test_health_checks_take_a_pod_out_that_is_ready_but_dead(tmp_path: Path) -> 
         await here.settled()
         await here.end_pod(TWO)
         async with asyncio.timeout(30):
-            while {(await here.curl("http://a.example.com/")).pod for _ in range(4)} != {ONE}:  # noqa: ASYNC110  # of another process nobody is told
+            while await here.pods_of("http://a.example.com/", times=4) != {ONE}:  # noqa: ASYNC110  # of another process nobody is told
                 await asyncio.sleep(0.05)
         assert "/healthz" not in here.problems
 

@@ -42,6 +42,8 @@ def test_paths_are_chosen_by_kubernetes_precedence(tmp_path: Path) -> None:
         "/slash": ONE,
         "/slash/": ONE,
         "/semi;colon/x": ONE,
+        "/any/more": TWO,
+        "/anymore": 404,
         "/": 404,
     }
 
@@ -50,7 +52,8 @@ def test_paths_are_chosen_by_kubernetes_precedence(tmp_path: Path) -> None:
         first = rule("a.example.com", "/foo", "/both", "/slash/", "/semi;colon")
         second = rule("a.example.com", "/foo/bar/deep", service="other")
         third = rule("a.example.com", "/exact", "/both", service="other", kind="Exact")
-        here.put(ingress("web", first, second, third))
+        fourth = rule("a.example.com", "/any", service="other", kind="ImplementationSpecific")
+        here.put(ingress("web", first, second, third, fourth))
         await here.settled()
         answers = {path: await here.curl(f"http://a.example.com{path}") for path in expected}
         found = {path: answer.pod if answer.code == 200 else answer.code for path, answer in answers.items()}
@@ -115,15 +118,12 @@ def test_only_ingresses_of_our_class_are_served(tmp_path: Path) -> None:
         here.put(klass)
         await here.settled()
 
-        async def codes() -> dict[str, int]:
-            hosts = ("old", "without", "theirs", "named", "ours")
-            return {host: (await here.curl(f"http://{host}.example.com/")).code for host in hosts}
-
-        assert await codes() == {"old": 200, "without": 404, "theirs": 404, "named": 200, "ours": 200}
+        expected = {"old": 200, "without": 404, "theirs": 404, "named": 200, "ours": 200}
+        assert await here.codes_of(*expected) == expected
         klass["metadata"] = {"name": "edge", "annotations": {"ingressclass.kubernetes.io/is-default-class": "true"}}
         here.put(klass)
         await here.settled()
-        assert (await codes())["without"] == 200
+        assert await here.codes_of("without") == {"without": 200}
 
     play(tmp_path, scenario)
 
@@ -154,11 +154,6 @@ def test_requests_are_spread_over_ready_endpoints(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-async def asked(here: Site, count: int, *flags: str) -> dict[str, int]:
-    """Ask as so many new clients; tell how often each Pod has answered."""
-    return dict(Counter([(await here.curl("http://a.example.com/", *flags)).pod for _ in range(count)]))
-
-
 def test_weights_of_a_service_are_shares_of_its_requests(tmp_path: Path) -> None:
     async def scenario(here: Site) -> None:
         await here.pods("web", ONE, TWO)
@@ -173,7 +168,7 @@ def test_weights_of_a_service_are_shares_of_its_requests(tmp_path: Path) -> None
             weighted["metadata"]["annotations"] = {"vipwire.io/weights": weights}
             here.put(weighted)
             await here.settled()
-            assert await asked(here, 12) == expected
+            assert Counter([(await here.curl("http://a.example.com/")).pod for _ in range(12)]) == expected
         assert len(here.reloads) == 2
 
     play(tmp_path, scenario)
@@ -201,8 +196,8 @@ def test_new_clients_get_the_endpoints_of_our_zone(tmp_path: Path) -> None:
         ):
             here.put(endpoint_slice("web", here.pod_port, endpoints))
             await here.settled()
-            assert set(await asked(here, 6)) == expected
-            assert set(await asked(here, 2, *jar)) == {ONE}  # who is bound stays
+            assert await here.pods_of("http://a.example.com/") == expected
+            assert await here.pods_of("http://a.example.com/", *jar, times=2) == {ONE}  # who is bound stays
         assert len(here.reloads) == reloads
 
     play(tmp_path, scenario, setting=Setting(zone="b"))
@@ -228,8 +223,7 @@ def test_conflicts_and_missing_things_cost_only_themselves(tmp_path: Path) -> No
         await here.settled()
         assert (await here.curl("http://a.example.com/")).pod == ONE
         assert (await here.curl("http://a.example.com/y")).pod == ONE
-        codes = {host: (await here.curl(f"http://{host}.example.com/")).code for host in "bpqr"}
-        assert codes == {"b": 503, "p": 503, "q": 200, "r": 404}
+        assert await here.codes_of(*"bpqr") == {"b": 503, "p": 503, "q": 200, "r": 404}
         for told in (
             "default/a-younger: spec.rules[0].http.paths[0].path: a.example.com/ belongs to default/older",
             "default/wrong: spec.rules[0].http.paths[0].backend.service.name: the Service default/absent does not",

@@ -4,6 +4,7 @@ import asyncio
 import sys
 import tracemalloc
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import FrameType
 
@@ -36,14 +37,18 @@ class Load:
         self._going = False
 
 
-async def under_load(here: Site, work: asyncio.Task[None]) -> Counter[str]:
-    load = Load(here)
+async def under_load(here: Site, work: Callable[[Site], Awaitable[None]]) -> tuple[Counter[str], int]:
+    """Serve, and do some work while clients ask; give their answers, and how many reloads it took."""
+    await here.pods("web", *OLD)
+    here.put(ingress("web", rule("a.example.com", "/")))
+    await here.settled()
+    before, load = len(here.reloads), Load(here)
     async with asyncio.TaskGroup() as tasks:
         for number in range(4):
             tasks.create_task(load.run(keep=bool(number % 2)))
-        await work
+        await work(here)
         load.end()
-    return load.answers
+    return load.answers, len(here.reloads) - before
 
 
 def test_no_request_fails_while_pods_are_replaced(tmp_path: Path) -> None:
@@ -62,16 +67,11 @@ def test_no_request_fails_while_pods_are_replaced(tmp_path: Path) -> None:
             await here.settled()
 
     async def scenario(here: Site) -> None:
-        await here.pods("web", *OLD)
-        here.put(ingress("web", rule("a.example.com", "/")))
-        await here.settled()
-        before = len(here.reloads)
-        async with asyncio.TaskGroup() as tasks:
-            answers = await under_load(here, tasks.create_task(roll(here)))
+        answers, reloads = await under_load(here, roll)
         assert set(answers) == {"200"}
         assert answers["200"] > 20
         assert set(here.served[-20:]) <= set(NEW)
-        assert len(here.reloads) == before
+        assert reloads == 0
 
     play(tmp_path, scenario)
 
@@ -84,14 +84,8 @@ def test_no_request_fails_during_twenty_reloads(tmp_path: Path) -> None:
             await here.settled()
 
     async def scenario(here: Site) -> None:
-        await here.pods("web", *OLD)
-        here.put(ingress("web", rule("a.example.com", "/")))
-        await here.settled()
-        before = len(here.reloads)
-        async with asyncio.TaskGroup() as tasks:
-            answers = await under_load(here, tasks.create_task(reload(here)))
-        assert len(here.reloads) == before + 20
-        assert set(answers) == {"200"}
+        answers, reloads = await under_load(here, reload)
+        assert (set(answers), reloads) == ({"200"}, 20)
 
     play(tmp_path, scenario)
 
