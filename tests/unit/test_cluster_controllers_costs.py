@@ -11,8 +11,9 @@ from tests.unit.cluster_here import SERVICES, Here, service
 from tests.unit.controllers_here import play_allocating
 
 from vipwire.cluster.api.kinds.service import SERVICES as KIND
-from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.api.sent import Options
 from vipwire.cluster.controllers.balancers import Balancers
 from vipwire.cluster.controllers.endpoint_controller import EndpointController
 from vipwire.cluster.controllers.events import warn

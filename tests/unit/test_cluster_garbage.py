@@ -12,7 +12,7 @@ from vipwire.cluster.api.errors import ApiError, refused
 from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
 from vipwire.cluster.api.kinds.service import SERVICES as SERVICE_KIND
 from vipwire.cluster.api.object import encoder
-from vipwire.cluster.api.registry import Options
+from vipwire.cluster.api.sent import Options
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.cluster.store.record import Key, Write
 

@@ -25,8 +25,9 @@ from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.kinds.plain import EVENTS
 from vipwire.cluster.api.kinds.pod import PODS
 from vipwire.cluster.api.object import decoded
-from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.api.sent import Options
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.store.record import Change, Key, Record
 

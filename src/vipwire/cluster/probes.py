@@ -16,8 +16,9 @@ from vipwire.cluster.api.cells import at, format_time
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.pod import PODS
 from vipwire.cluster.api.object import decoded
-from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.api.sent import Options
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.controllers.selection import Name

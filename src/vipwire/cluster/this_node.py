@@ -10,8 +10,9 @@ from vipwire.cluster.api.cells import format_time
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NODES
 from vipwire.cluster.api.object import key_of
-from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.api.sent import Options
 from vipwire.cluster.store.record import StoreError
 from vipwire.host.addresses import LocalAddress
 from vipwire.model.net import format_address

@@ -19,8 +19,9 @@ from vipwire.cluster.announce import announce
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.object import key_of
-from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.api.sent import Options
 from vipwire.cluster.controllers.balancers import Balancers
 from vipwire.cluster.controllers.cidrs import ServiceCidrs
 from vipwire.cluster.controllers.endpoint_controller import EndpointController

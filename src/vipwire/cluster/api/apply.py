@@ -11,6 +11,7 @@ from typing import Any
 
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.fieldset import Path, Paths, compact, element_key, from_fields, members, spell, to_fields
+from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.api.schema import Field, Shape, Type
 
 
@@ -85,6 +86,22 @@ def note_update(ownership: Ownership, writer: Writer, before: Any, after: Any, k
         mine = ownership.get(writer, Owned(frozenset(), now)).paths & new.keys()
         result[writer] = Owned(mine | changed, now)
     return result
+
+
+def note_write(resource: Resource, old: Object, new: Object, writer: Writer, now: str) -> list[dict[str, Any]]:
+    """Give the managedFields of an object that is written. `old` is {} at creation.
+
+    Who sends other ones than there are has its way; an empty list resets them. A status that the kind begins with is
+    not the creator's.
+    """
+    entries = old.get("metadata", {}).get("managedFields") or []
+    sent = new["metadata"].get("managedFields")
+    if old and sent is not None and sent != entries:
+        entries = [entry for entry in sent if entry]
+    before = old
+    if not old and resource.has_status and not resource.declares_status:
+        before = {"status": new.get("status", {})}
+    return write_ownership(note_update(read_ownership(entries), writer, before, new, resource.type, now))
 
 
 def apply(

@@ -17,16 +17,14 @@ import asyncio
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from vipwire.cluster.api import apply as ssa
 from vipwire.cluster.api.admission import NOTHING_ADDED, Admission, Admissions, Admitted, Attempt, Operation
 from vipwire.cluster.api.cells import format_time
-from vipwire.cluster.api.decode import Findings, decode
 from vipwire.cluster.api.errors import (
-    ApiError,
     already_exists,
     bad_request,
     conflict,
@@ -37,8 +35,15 @@ from vipwire.cluster.api.errors import (
 )
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.metadata import check_metadata, keep_metadata, mark_deleted, name_new
-from vipwire.cluster.api.object import check_identity, content, decoded, encoder, key_of, without_nulls, wrong_uid
+from vipwire.cluster.api.object import check_identity, content, decoded, encoder, key_of, without_nulls
 from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.api.sent import (
+    Options,
+    check_version,
+    decode_sent,
+    give_first_status,
+    report_unknown,
+)
 from vipwire.cluster.api.transition import (
     Preconditions,
     addressed,
@@ -50,19 +55,6 @@ from vipwire.cluster.api.transition import (
 )
 from vipwire.cluster.store.record import ConflictError, Key, Record, StoreError, Write
 from vipwire.cluster.store.store import Store
-
-DEFAULT_MANAGER: Final = "vipwire"
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a change is made. `validation` is about unknown fields: Strict, Warn or Ignore; warnings gather here."""
-
-    manager: str = DEFAULT_MANAGER
-    dry_run: bool = False
-    validation: str = "Strict"
-    force: bool = False
-    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +86,11 @@ class Registry:
         value = check_identity(resource, body, namespace)
         if value["metadata"].get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
-        new = self._decode(resource, value, options)
+        new = decode_sent(resource, value, options)
         name_new(resource, new, namespace, self._now())
         name = new["metadata"]["name"]
         self._check_namespace(resource, namespace)
-        if resource.has_status and not resource.declares_status:
-            new["status"] = self._decode(resource, {"metadata": {}}, Options()).get("status", {})
+        give_first_status(resource, new)
         if self.store.head(key_of(resource, namespace, name)) is not None:
             raise already_exists(resource.id, name)
         owner = ssa.Writer(options.manager, version=resource.api_version)
@@ -133,8 +124,8 @@ class Registry:
             raise not_found(resource.id, name)
         old = decoded(record)
         value = check_identity(resource, edit(copy.deepcopy(old)), namespace)
-        self._check_version(resource, name, value, record)
-        new = self._decode(resource, value, options)
+        check_version(resource, name, value, record)
+        new = decode_sent(resource, value, options)
         keep_metadata(new, old)
         if resource.has_status or subresource:
             new = split(new, old, subresource)
@@ -152,7 +143,7 @@ class Registry:
         if wanted["metadata"].setdefault("name", name) != name:
             raise bad_request(f"the name of the object does not match the name on the URL ({name})")
         wanted = addressed(without_nulls(wanted), resource, subresource)
-        _report_unknown(resource, unknown_fields(resource, wanted), options)
+        report_unknown(resource, unknown_fields(resource, wanted), options)
         writer = ssa.Writer(options.manager, "Apply", subresource, resource.api_version)
         record = self.store.head(key_of(resource, namespace, name))
         old = decoded(record) if record else {}
@@ -162,8 +153,8 @@ class Registry:
         )  # fmt: skip
         if record is None:
             return await self._create_applied(resource, namespace, merged, owned, options)
-        self._check_version(resource, name, wanted, record)
-        new = self._decode(resource, merged, options)
+        check_version(resource, name, wanted, record)
+        new = decode_sent(resource, merged, options)
         keep_metadata(new, old)
         new = split(new, old, subresource) if resource.has_status or subresource else new
         new["metadata"]["managedFields"] = ssa.write_ownership(owned)
@@ -199,12 +190,11 @@ class Registry:
     async def _create_applied(
         self, resource: Resource, namespace: str, merged: Object, owned: ssa.Ownership, options: Options
     ) -> Result:
-        new = self._decode(resource, merged, options)
+        new = decode_sent(resource, merged, options)
         name_new(resource, new, namespace, self._now())
         self._check_namespace(resource, namespace)
         new["metadata"]["managedFields"] = ssa.write_ownership(owned)
-        if resource.has_status and not resource.declares_status:
-            new["status"] = self._decode(resource, {"metadata": {}}, Options()).get("status", {})
+        give_first_status(resource, new)
         attempt = Attempt(Operation.CREATE, resource, namespace, new["metadata"]["name"], new, None)
         return await self._store(resource, attempt, options, None)
 
@@ -226,7 +216,7 @@ class Registry:
             if resource.counts_generations and old is not None and content(new) != content(old):
                 new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
             if writer is not None:
-                self._note(resource, new, old or {}, writer)
+                new["metadata"]["managedFields"] = ssa.note_write(resource, old or {}, new, writer, self._now())
         if record is not None and old is not None and same(new, old) and not admitted.also:
             admitted.take_back()
             return Result(record)
@@ -276,41 +266,6 @@ class Registry:
         except StoreError as error:
             raise internal(str(error)) from error
 
-    def _note(self, resource: Resource, new: Object, old: Object, writer: ssa.Writer) -> None:
-        """Keep managedFields. Who sends other ones than there are has its way; an empty list resets them."""
-        entries = old.get("metadata", {}).get("managedFields") or []
-        sent = new["metadata"].get("managedFields")
-        if old and sent is not None and sent != entries:
-            entries = [entry for entry in sent if entry]
-        ownership = ssa.read_ownership(entries)
-        before = old
-        if not old and resource.has_status and not resource.declares_status:
-            before = {"status": new.get("status", {})}  # not the creator's
-        owned = ssa.note_update(ownership, writer, before, new, resource.type, self._now())
-        new["metadata"]["managedFields"] = ssa.write_ownership(owned)
-
-    def _decode(self, resource: Resource, value: Object, options: Options) -> Object:
-        findings = Findings()
-        try:
-            decoded_value: Object = decode(value, resource.type, findings)
-        except ApiError as error:
-            what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
-            raise bad_request(f"{what}: {error.message}") from None
-        _report_unknown(resource, findings.unknown, options)
-        if findings.causes:
-            name = (value.get("metadata") or {}).get("name") or ""
-            raise not_valid(resource.kind, resource.group, str(name), findings.causes)
-        return decoded_value
-
-    def _check_version(self, resource: Resource, name: str, value: Object, record: Record) -> None:
-        meta = value["metadata"]
-        sent = meta.get("resourceVersion")
-        if sent and sent not in ("0", str(record.revision)):
-            raise conflict(resource.id, name)
-        found = decoded(record)["metadata"].get("uid", "")
-        if meta.get("uid") and meta["uid"] != found:
-            raise wrong_uid(resource, name, meta["uid"], found)
-
     def _check_namespace(self, resource: Resource, namespace: str) -> None:
         if not resource.namespaced:
             return
@@ -323,17 +278,3 @@ class Registry:
 
     def _now(self) -> str:
         return format_time(self.clock())
-
-
-def _report_unknown(resource: Resource, unknown: Sequence[str], options: Options) -> None:
-    report_strictly(resource, [f'unknown field "{path}"' for path in unknown], options)
-
-
-def report_strictly(resource: Resource, texts: Sequence[str], options: Options) -> None:
-    """Refuse a body for what is wrong with its fields, warn of it, or say nothing, as asked. Raise ApiError 400."""
-    if not texts or options.validation == "Ignore":
-        return
-    if options.validation == "Strict":
-        what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
-        raise bad_request(f"{what}: strict decoding error: {', '.join(texts)}")
-    options.warnings.extend(text for text in texts if text not in options.warnings)

@@ -14,12 +14,13 @@ from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.listing import list_page, parse_number
 from vipwire.cluster.api.object import parse
 from vipwire.cluster.api.patch import json_patch, merge_patch
-from vipwire.cluster.api.registry import Options, Registry, Result, report_strictly
+from vipwire.cluster.api.registry import Registry, Result
 from vipwire.cluster.api.repeated import repeated_fields
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.api.route import Route
 from vipwire.cluster.api.schema import Type
 from vipwire.cluster.api.selectors import Selector, select
+from vipwire.cluster.api.sent import Options, report_strictly
 from vipwire.cluster.api.strategic import strategic_patch
 from vipwire.cluster.api.transition import Preconditions
 from vipwire.cluster.api.yaml_body import read_yaml

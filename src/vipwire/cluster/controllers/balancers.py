@@ -13,8 +13,9 @@ from vipwire.cluster.api.cells import at
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.object import decoded, key_of
-from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.api.sent import Options
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.families import family_of
 from vipwire.cluster.controllers.feed import Feed

@@ -20,8 +20,9 @@ from vipwire.cluster.api.kinds.node import NODES
 from vipwire.cluster.api.kinds.pod import PODS
 from vipwire.cluster.api.kinds.service import ENDPOINTS, SERVICES
 from vipwire.cluster.api.object import decoded, key_of
-from vipwire.cluster.api.registry import Options, Registry, Result
+from vipwire.cluster.api.registry import Registry, Result
 from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.api.sent import Options
 from vipwire.cluster.controllers import legacy, slices
 from vipwire.cluster.controllers.endpoints import Grouped, from_endpoints, from_pods
 from vipwire.cluster.controllers.events import warn

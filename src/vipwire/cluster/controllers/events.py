@@ -6,8 +6,9 @@ from typing import Final
 from vipwire.cluster.api.cells import format_time
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.plain import EVENTS
-from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.api.sent import Options
 
 _OPTIONS: Final = Options(manager="vipwire-events", validation="Ignore")
 

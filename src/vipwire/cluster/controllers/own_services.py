@@ -17,8 +17,9 @@ from vipwire.cluster.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire.cluster.api.kinds.networking import SERVICE_CIDRS
 from vipwire.cluster.api.kinds.service import ENDPOINTS, SERVICES
 from vipwire.cluster.api.object import decoded, key_of
-from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.api.sent import Options
 from vipwire.cluster.controllers.cidrs import networks_of
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.controllers.ranges import Network

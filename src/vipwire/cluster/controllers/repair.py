@@ -23,8 +23,9 @@ from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
 from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.object import decoded, key_of
-from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.api.sent import Options
 from vipwire.cluster.api.transition import Preconditions
 from vipwire.cluster.controllers.addresses import MANAGED_BY, address_object, is_noted_by_us
 from vipwire.cluster.controllers.cidrs import networks_of

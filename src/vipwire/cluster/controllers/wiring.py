@@ -10,7 +10,8 @@ from vipwire.cluster.api.admission import Admission
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.networking import SERVICE_CIDRS
 from vipwire.cluster.api.object import key_of
-from vipwire.cluster.api.registry import Options, Registry
+from vipwire.cluster.api.registry import Registry
+from vipwire.cluster.api.sent import Options
 from vipwire.cluster.controllers.addresses import Addresses
 from vipwire.cluster.controllers.allocation import ServiceAllocation
 from vipwire.cluster.controllers.node_ports import NodePorts
