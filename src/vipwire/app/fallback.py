@@ -11,7 +11,10 @@ from typing import Final
 from vipwire.app import log
 from vipwire.app.config import Config, ProxyMode
 from vipwire.app.engine import Mode
+from vipwire.app.machine import families
+from vipwire.app.modes import build_modes, needs_net_admin
 from vipwire.errors import UnsupportedError
+from vipwire.host.rights import require_net_admin
 from vipwire.model.net import Family
 
 LADDERS: Final = {
@@ -25,6 +28,8 @@ LADDERS: Final = {
 
 From ipvs it is iptables first: its names are kube-proxy's too, and it serves node ports at the same addresses.
 """
+
+_WITHOUT_RULES: Final = "; or let this mode do without rules (--userspace-bind)"
 
 Build = Callable[[Config, Iterable[Family]], dict[Family, Mode]]
 """Builds the configured mode for each family, or raises UnsupportedError."""
@@ -56,3 +61,19 @@ def _tell(mode: ProxyMode, after: ProxyMode, error: UnsupportedError) -> None:
         reason=error,
         remedy=f"do what the reason says and restart, or choose it yourself: --proxy-mode={after.value}",
     )
+
+
+def build_to_run(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
+    """Build a mode that is going to be run. Raise UnsupportedError if it cannot be, also for lack of rights."""
+    if needs_net_admin(config):
+        userspace = config.proxy_mode is ProxyMode.USERSPACE
+        require_net_admin("vipwire proxy", way_out=_WITHOUT_RULES if userspace else "")
+    return build_modes(config, families, prepare=True)
+
+
+def mode_here(config: Config) -> ProxyMode:
+    """Find out in which mode a configuration would run here. Raise UnsupportedError if in none."""
+    found, modes = settle_mode(config, families(), build_to_run)
+    for mode in modes.values():
+        mode.close()
+    return found.proxy_mode

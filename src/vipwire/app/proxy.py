@@ -1,0 +1,200 @@
+"""Every part of a proxy named once, and put together: read this to find what there is."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from functools import partial
+from pathlib import Path
+
+from vipwire import __version__
+from vipwire.app import log
+from vipwire.app.config import PRIMARY, Config
+from vipwire.app.config_gates import KNOWN_GATES
+from vipwire.app.counting import tell_counts
+from vipwire.app.draining import DrainFollower
+from vipwire.app.drains import drains_path
+from vipwire.app.engine import Engine, Line, Mode
+from vipwire.app.fallback import mode_here
+from vipwire.app.follow import FlowKeeper, HealthPorts
+from vipwire.app.handover import Handover, arriving
+from vipwire.app.loop import Loop, Parts, Source
+from vipwire.app.machine import adjust_machine
+from vipwire.app.modes import attach_counters
+from vipwire.app.node import node_plan
+from vipwire.app.reloader import Reloader
+from vipwire.app.report import Reporter
+from vipwire.app.servers import Servers
+from vipwire.app.stop import Stop
+from vipwire.errors import UnsupportedError, VipwireError
+from vipwire.host.addresses import AddressWatch
+from vipwire.kube.access import load_access
+from vipwire.kube.client import ApiSource
+from vipwire.kube.connection import Answered
+from vipwire.kube.events import EventRecorder
+from vipwire.kube.manifest import ManifestSource
+from vipwire.model.net import Family, Prefix, format_address
+from vipwire.plan.node import NodePlan
+from vipwire.reconcile.pacer import Pacer
+from vipwire.serve.health import ProxyHealth
+from vipwire.serve.metrics import Metrics
+from vipwire.serve.service_listeners import ServiceListeners
+from vipwire.state.event import Kind
+from vipwire.state.store import Store
+
+
+class Proxy:
+    """One running proxy: the parts of a configuration, with the modes that were built for it."""
+
+    def __init__(
+        self, config: Config, modes: dict[Family, Mode], addresses: AddressWatch, source: Source | None = None
+    ) -> None:
+        self._config, self._addresses, self._given = config, addresses, source
+        self._node_name = config.hostname_override or socket.gethostname().lower()
+        sync = config.sync
+        lines = [
+            Line(
+                family,
+                mode,
+                Pacer(sync.min_sync_period, sync.sync_period),
+                arriving(config.proxy_mode, family, mode),
+            )
+            for family, mode in modes.items()
+        ]
+        self._engine = Engine(lines, self._node_name, self._make_node_plan)
+        self._health = ProxyHealth(tuple(modes), tuple(kind.value for kind in Kind), sync.sync_period)
+        gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
+        self.metrics = Metrics(config.proxy_mode.value, version=__version__, features=gates)
+        attach_counters(config, self.metrics)
+        self.changes_mode = False
+        self._handover = Handover(config.proxy_mode, modes, self.metrics)
+        self._drains = DrainFollower(drains_path(config.state_dir, self._node_name), self.metrics)
+        tell_counts(self._engine, config, self.metrics)
+
+    @property
+    def config(self) -> Config:
+        """The configuration that runs, which is not all that was asked for where a mode fell back."""
+        return self._config
+
+    async def run(self, reloader: Reloader) -> int:
+        """Run until a signal; return the exit status."""
+        source, recorder = self._source()
+        reporter = Reporter(self._engine, self.metrics, recorder, self._node_name)
+        flows = FlowKeeper(self._addresses, self.metrics)
+        with contextlib.closing(flows):
+            async with HealthPorts(self._engine, self._listeners()) as ports:
+                parts = Parts(
+                    engine=self._engine,
+                    source=source,
+                    health=self._health,
+                    metrics=self.metrics,
+                    reporter=reporter,
+                    addresses=self._addresses,
+                    flows=flows,
+                    ports=ports,
+                    in_cluster=not self._config.manifests,
+                )
+                try:
+                    reason = await self._serve(parts, recorder, reloader)
+                except* VipwireError as errors:
+                    raise errors.exceptions[0] from None
+        log.info("stopped; the rules stay", reason=reason)
+        return 0
+
+    async def _serve(self, parts: Parts, recorder: EventRecorder | None, reloader: Reloader) -> str:
+        """Run every task until something ends the proxy; say what it was."""
+        stop, loop = Stop(reloader.ask), Loop(parts)
+        log.info("starting", version=__version__, mode=self._config.proxy_mode.value, node=self._node_name)
+        parts.reporter.started()
+        async with asyncio.TaskGroup() as tasks:
+            servers = Servers(tasks, self._health, self.metrics, parts.reporter)
+            await servers.settle(self._config)
+            adopt = partial(self._adopt, parts, loop, servers)
+            reloader.change_mode = partial(self._change_mode, stop)
+            running = [
+                tasks.create_task(loop.run(), name="loop"),
+                tasks.create_task(loop.look_around(), name="look around"),
+                tasks.create_task(parts.source.run(loop.emit), name="source"),
+                tasks.create_task(reloader.run(adopt), name="configuration"),
+                tasks.create_task(self._drains.run(loop.configured), name="drains"),
+                tasks.create_task(self._handover.run(lambda: self._engine.complete), name="hand-over"),
+            ]
+            if recorder:
+                running.append(tasks.create_task(recorder.run(), name="events"))
+            reason = await stop.wait()
+            servers.stop()
+            for task in running:
+                task.cancel()
+        return reason
+
+    async def _adopt(self, parts: Parts, loop: Loop, servers: Servers, before: Config, after: Config) -> None:
+        """Do from now on as another configuration says, in all that needs no restart."""
+        self._config = after
+        if before.logging != after.logging:
+            log.configure(after.logging)
+        adjust_machine(before, after)
+        if before.sync != after.sync:
+            self._health.sync_period = after.sync.sync_period
+            for line in self._engine.lines:
+                line.pacer.become(after.sync.min_sync_period, after.sync.sync_period, time.monotonic())
+        if before.node_port_addresses != after.node_port_addresses:
+            parts.reporter.problems(await parts.ports.move(self._listeners()))
+        self._tell_gates()
+        await servers.settle(after)
+        loop.configured()
+
+    async def _change_mode(self, stop: Stop, wanted: Config) -> bool:
+        """End, to be started anew in another mode, unless this machine cannot run it: then what runs goes on."""
+        try:
+            mode = await asyncio.to_thread(mode_here, wanted)
+        except UnsupportedError as error:
+            log.error("the mode cannot be changed; what runs stays", mode=wanted.proxy_mode.value, reason=error)
+            return False
+        if mode is self._config.proxy_mode:  # by way of a fallback
+            return False
+        log.info("the mode changes", mode=self._config.proxy_mode.value, to=mode.value)
+        self.changes_mode = True
+        stop.end(f"the mode changes to {mode.value}")
+        return True
+
+    def _tell_gates(self) -> None:
+        for name, on in self._config.gates.items():
+            self.metrics.feature_enabled.labels(name=name, stage=KNOWN_GATES[name].stage.value).set(int(on))
+
+    def _source(self) -> tuple[Source, EventRecorder | None]:
+        config, connection = self._config, self._config.client_connection
+        if self._given is not None:
+            return self._given, None
+        if config.manifests:
+            return ManifestSource(Path(path) for path in config.manifests), None
+        kubeconfig = Path(connection.kubeconfig) if connection.kubeconfig else None
+        access = load_access(kubeconfig, config.master or None)
+        recorder = EventRecorder(
+            access, self._node_name, qps=connection.qps, burst=connection.burst, witness=self._count_request
+        )
+        return ApiSource(access, self._node_name, witness=self._count_request), recorder
+
+    def _count_request(self, answered: Answered) -> None:
+        metrics = self.metrics
+        labels = {"code": answered.status, "method": answered.method, "host": answered.host}
+        metrics.rest_client_requests_total.labels(**labels).inc()
+        took = metrics.rest_client_request_duration_seconds.labels(verb=answered.method, host=answered.host)
+        took.observe(answered.seconds)
+
+    def _make_node_plan(self, family: Family, store: Store) -> NodePlan:
+        machine = [item.address for item in self._addresses.addresses if not item.is_loopback and item.scope == 0]
+        node = store.nodes.get(self._node_name)
+        return node_plan(
+            self._config, family, self._node_name, node, store.service_cidrs, machine, self._drains.drained
+        )
+
+    def _listeners(self) -> ServiceListeners:
+        return ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses())
+
+    def _health_addresses(self) -> tuple[str, ...]:
+        """Choose where healthCheckNodePorts listen: everywhere, or where an explicit list of CIDRs says."""
+        chosen = [Prefix.parse(text) for text in self._config.node_port_addresses if text != PRIMARY]
+        if not chosen:
+            return ("0.0.0.0",)  # noqa: S104  # both families, as kube-proxy does
+        own = [item.address for item in self._addresses.addresses]
+        return tuple(format_address(address) for address in own if any(address in prefix for prefix in chosen))
