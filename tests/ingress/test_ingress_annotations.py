@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
-import pytest
 from aiohttp import web
 from tests.ingress.site import Site, endpoint, endpoint_slice, ingress, play, rule, secret, service
 
@@ -62,31 +61,36 @@ def test_headers_are_set_and_removed(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "annotations", "asked", "seen"),
-    [
-        ("/app", "Prefix", ours(rewrite_target="/"), "/app/x?y=z", "/x?y=z"),
-        ("/app", "Prefix", ours(rewrite_target="/"), "/app", "/"),
-        ("/app", "Prefix", ours(rewrite_target="/v2/"), "/app/x", "/v2/x"),
-        ("/app", "Exact", ours(rewrite_target="/v2"), "/app", "/v2"),
-        ("/app", "Prefix", {"nginx.ingress.kubernetes.io/rewrite-target": "/"}, "/app/x", "/"),
-        ("/a(/|$)(.*)", "ImplementationSpecific", ours(use_regex="true", rewrite_target="/$2"), "/a/x/y", "/x/y"),
-        (
-            "/b(/|$)(.*)",
-            "ImplementationSpecific",
-            {"nginx.ingress.kubernetes.io/rewrite-target": "/$2"},
-            "/b/x/y",
-            "/x/y",
-        ),
-        ("/v[0-9]+/(.*)", "ImplementationSpecific", ours(use_regex="true"), "/v12/x", "/v12/x"),
-    ],
+REWRITES: tuple[tuple[str, str, dict[str, str], str, str], ...] = (
+    ("/app", "Prefix", ours(rewrite_target="/"), "/app/x?y=z", "/x?y=z"),
+    ("/app", "Prefix", ours(rewrite_target="/"), "/app", "/"),
+    ("/app", "Prefix", ours(rewrite_target="/v2/"), "/app/x", "/v2/x"),
+    ("/app", "Exact", ours(rewrite_target="/v2"), "/app", "/v2"),
+    ("/app", "Prefix", {"nginx.ingress.kubernetes.io/rewrite-target": "/"}, "/app/x", "/"),
+    ("/app", "Prefix", {"haproxy-ingress.github.io/rewrite-target": "/v2"}, "/app/x", "/v2/x"),
+    ("/a(/|$)(.*)", "ImplementationSpecific", ours(use_regex="true", rewrite_target="/$2"), "/a/x/y", "/x/y"),
+    (
+        "/b(/|$)(.*)",
+        "ImplementationSpecific",
+        {"nginx.ingress.kubernetes.io/rewrite-target": "/$2"},
+        "/b/x/y",
+        "/x/y",
+    ),
+    ("/v[0-9]+/(.*)", "ImplementationSpecific", ours(use_regex="true"), "/v12/x", "/v12/x"),
 )
-def test_rewrites(tmp_path: Path, path: str, kind: str, annotations: dict[str, str], asked: str, seen: str) -> None:
+"""Path, kind, annotations; what is asked for, and what the Pod sees."""
+
+
+def test_rewrites(tmp_path: Path) -> None:
     async def scenario(here: Site) -> None:
         await here.pods("web", ONE)
-        here.put(ingress("web", rule("a.example.com", path, kind=kind), annotations=annotations))
+        for number, (path, kind, annotations, _, _) in enumerate(REWRITES):
+            made = rule(f"h{number}.example.com", path, kind=kind)
+            here.put(ingress(f"web-{number}", made, annotations=annotations))
         await here.settled()
-        assert (await here.curl(f"http://a.example.com{asked}")).seen["path"] == seen
+        asked = [f"http://h{number}.example.com{row[3]}" for number, row in enumerate(REWRITES)]
+        found = [(await here.curl(url)).seen["path"] for url in asked]
+        assert found == [row[4] for row in REWRITES]
 
     play(tmp_path, scenario)
 

@@ -112,13 +112,14 @@ def _server(name: str, old: Server | None, new: Server | None) -> Iterator[str]:
     if new is None:
         yield f"set server {name} state maint"
         return
-    if old is None or (old.endpoint.address, old.port) != (new.endpoint.address, new.port):
+    moved = old is None or (old.endpoint.address, old.port) != (new.endpoint.address, new.port)
+    if moved:
         if old is not None:
             yield f"set server {name} state maint"
         yield f"set server {name} addr {format_address(new.endpoint.address)} port {new.port}"
     if old is None or weight_of(old) != weight_of(new):
         yield f"set server {name} weight {weight_of(new)}"
-    if old is None or (old.endpoint.address, old.port) != (new.endpoint.address, new.port):
+    if moved:
         yield f"set server {name} state ready"
 
 

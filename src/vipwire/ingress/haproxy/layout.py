@@ -7,12 +7,12 @@ MAPS = ("sites", "exact", "expressions", "prefixes", "default")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The operator's part. Ports of 0 are off; `folder` holds maps and certificates; times in milliseconds.
+    """The operator's part. `folder` holds maps and certificates.
 
-    `http` and `https` are addresses with ports (`*:80`). `accept_proxy`: clients come through a balancer that tells
-    who they are (PROXY protocol); `access_log` is where requests are logged as JSON (`stdout`, or HAProxy's syntax
-    for an address), empty for nowhere. `resolvers` are DNS servers' addresses with ports that names of ExternalName
-    Services are asked of; without any, those of /etc/resolv.conf.
+    `http` and `https` are addresses with ports (`*:80`), empty for nowhere. `accept_proxy`: clients come through a
+    balancer that tells who they are (PROXY protocol); `access_log` is where requests are logged as JSON (`stdout`, or
+    HAProxy's syntax for an address), empty for nowhere. `resolvers` are DNS servers' addresses with ports that names
+    of ExternalName Services are asked of; without any, those of /etc/resolv.conf.
     """
 
     folder: str

@@ -156,7 +156,10 @@ _WITHOUT_MEANING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an Ingress's annotations say: `values` by our names. `closed`: a guard could not be read."""
+    """What an Ingress's annotations say: `values` by our names. `closed`: a guard could not be read.
+
+    `nginx_rewrite`: the rewrite is asked for in ingress-nginx's name, and means what it means there.
+    """
 
     values: Mapping[str, Any]
     problems: tuple[Problem, ...] = ()
@@ -180,13 +183,14 @@ def read_annotations(ingress: Ingress) -> Asked:
     """Read all that are meant for us."""
     values: dict[str, Any] = {}
     problems = []
-    closed = False
+    closed = nginx_rewrite = False
     for key, name, text in _ranked(ingress.annotations):
         if name in values:
             continue
         try:
             read = _READ_OTHERWISE.get(key) or READERS[name]
             values[name] = read(_WORDS.get((name, text.strip().lower()), text.strip()))
+            nginx_rewrite = nginx_rewrite or key == f"{_NGINX}rewrite-target"
             continue
         except KeyError:
             guard = key.rpartition("/")[2] in _GUARDS_OF_OTHERS and text.strip().lower() not in _DENIED
@@ -196,8 +200,7 @@ def read_annotations(ingress: Ingress) -> Asked:
         end = "the Ingress is closed, since this guards it" if guard else "it is left out"
         problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{key[:100]}]", f"{what}; {end}"))
         closed = closed or guard
-    ours = f"{OURS}rewrite-target" not in ingress.annotations and "rewrite-target" in values
-    return Asked(values, tuple(problems), closed, ours)
+    return Asked(values, tuple(problems), closed, nginx_rewrite)
 
 
 def _ranked(annotations: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

@@ -49,7 +49,7 @@ def servers_of(pool: Pool, service: Service | None, slices: Iterable[Slice], zon
             key[1],
             0 if found[key] in far else unit * weights.get(key[0], 1),
         )
-        for key in sorted(found, key=_order)
+        for key in sorted(found)
     )
 
 
@@ -78,10 +78,6 @@ def weights_of(text: str) -> dict[Address, int]:
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= HEAVIEST:
             found[address] = value
     return found
-
-
-def _order(key: tuple[Address, int]) -> tuple[bytes, int]:
-    return key
 
 
 def _as_ready(endpoint: Endpoint) -> Endpoint:
