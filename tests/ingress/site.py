@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import datetime as dt
 import json
-import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from typing import Any, cast
 import aiohttp
 import msgspec
 from aiohttp import WSMsgType, web
+from tests.fakes.ports import free_port
 
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.planner import Setting
@@ -96,13 +96,6 @@ def tls_secret(name: str, pem: str) -> Json:
     """Write a TLS Secret of a certificate and its key in one PEM."""
     certificate, _, key = pem.partition("-----BEGIN PRIVATE KEY-----")
     return secret(name, tls_crt=certificate, tls_key=f"-----BEGIN PRIVATE KEY-----{key}")
-
-
-def free_port() -> int:
-    """Find a port that nobody has on loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)

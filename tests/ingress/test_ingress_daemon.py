@@ -14,7 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
-from tests.ingress.site import backend, endpoint, endpoint_slice, free_port, ingress, rule, service
+from tests.fakes.ports import free_port
+from tests.ingress.site import backend, endpoint, endpoint_slice, ingress, rule, service
 from tests.unit.cluster_process import CLIENTS, Kubectl, up
 from tests.unit.deployed import DEPLOY
 
@@ -74,7 +75,7 @@ class Daemon:
 
     async def until(self, fact: Callable[[], Awaitable[bool]]) -> None:
         try:
-            async with asyncio.timeout(45):
+            async with asyncio.timeout(90):
                 while not await fact():  # noqa: ASYNC110  # of another process nobody is told
                     await asyncio.sleep(0.05)
         except TimeoutError:

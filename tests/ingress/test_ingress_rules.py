@@ -11,7 +11,8 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 import pytest
-from tests.ingress.site import Site, backend, endpoint, endpoint_slice, free_port, ingress, play, rule, service
+from tests.fakes.ports import free_port
+from tests.ingress.site import Site, backend, endpoint, endpoint_slice, ingress, play, rule, service
 
 from vipwire.ingress.plan.planner import Setting
 
