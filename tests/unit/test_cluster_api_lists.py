@@ -254,6 +254,10 @@ def test_a_watch_of_a_table_tells_its_columns_once(tmp_path: Path) -> None:
         await fill(here, "a", "b")
         async with here.watch(f"{SERVICES}?watch=true", Accept=TABLE) as events:
             tables = [(await events.next())[1] for _ in range(2)]
+            here.clock.move(minutes=7)
+            await here.send("PATCH", f"{SERVICES}/a", {"metadata": {"labels": {"x": "y"}}}, patch="merge-patch+json")
+            _, later = await events.next()
+        assert [tables[0]["rows"][0]["cells"][5], later["rows"][0]["cells"][5]] == ["0s", "7m"]
         assert [bool(table["columnDefinitions"]) for table in tables] == [True, False]
         assert [table["rows"][0]["cells"][0] for table in tables] == ["a", "b"]
 

@@ -67,15 +67,16 @@ def show(record: Record, resource: Resource, form: Form, now: datetime) -> bytes
     return encode(_partial(record, form)) if form.view is View.META else record.value
 
 
-def shower(resource: Resource, form: Form, now: datetime) -> Callable[[Record], bytes]:
-    """Make what writes objects of a watch; a table tells its columns with the first one only."""
+def shower(resource: Resource, form: Form, clock: Callable[[], datetime]) -> Callable[[Record], bytes]:
+    """Make what writes objects of a watch; a table tells its columns with the first one only, ages as they are then."""
     first = True
 
     def write(record: Record) -> bytes:
         nonlocal first
         if form.view is not View.TABLE:
-            return show(record, resource, form, now)
-        table = _table(resource, form, [_row(record, resource, form, now)], {"resourceVersion": str(record.revision)})
+            return show(record, resource, form, clock())
+        row = _row(record, resource, form, clock())
+        table = _table(resource, form, [row], {"resourceVersion": str(record.revision)})
         if not first:
             table["columnDefinitions"] = None
         first = False

@@ -67,7 +67,7 @@ async def follow(
     store: Store, request: WatchRequest, clock: Callable[[], datetime], bookmark_every: float = BOOKMARK_SECONDS
 ) -> AsyncGenerator[bytes, None]:
     """Give the events' lines, several at once where they come together, until the watch's time is over."""
-    write = shower(request.resource, request.form, clock())
+    write = shower(request.resource, request.form, clock)
     since = request.since
     try:
         if since:
