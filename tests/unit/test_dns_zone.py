@@ -1,5 +1,6 @@
 """The zone follows its objects: each event moves the names of its own Service, and nobody else's."""
 
+import sys
 from typing import cast
 
 import pytest
@@ -61,6 +62,41 @@ def test_a_change_keeps_the_answers_of_others() -> None:
     ours.apply(changed(service("web", "10.96.0.9")))
     assert ours.answer(name, A) is before
     assert ask(ours, "web.shop.svc.cluster.local") == (parse_address("10.96.0.9"),)
+
+
+def calls(ours: Zone, *events: event.Event) -> int:
+    """Count the functions that are called for events."""
+    count = 0
+
+    def note(_frame: object, _event: str, _argument: object) -> None:
+        nonlocal count
+        count += 1
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        for each in events:
+            ours.apply(each)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_an_event_costs_the_same_among_few_and_among_many() -> None:
+    events = (
+        changed(service("web", "10.96.0.1")),
+        changed(service("web", "10.96.0.2")),
+        changed(headless("db")),
+        changed(piece("db", endpoint("10.1.0.1"))),
+        changed(piece("db", endpoint("10.1.0.1", ready=False))),
+        gone(Kind.SLICE, ObjectName("shop", "db-slice")),
+        gone(Kind.SERVICE, ObjectName("shop", "web")),
+    )
+    few, many = (
+        zone(*(service(f"s{number}", f"10.97.{number // 250}.{number % 250}") for number in range(count)))
+        for count in (2, 500)
+    )
+    assert calls(few, *events) == calls(many, *events)
 
 
 def test_readiness_moves_an_endpoint_in_and_out_whichever_object_comes_first() -> None:
