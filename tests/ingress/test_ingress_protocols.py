@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,6 +32,25 @@ def test_clients_come_with_a_proxy_header_and_are_logged(tmp_path: Path, capfd: 
         200,
         "default:web:80",
     )
+
+
+def test_requests_are_logged_to_a_syslog_server(tmp_path: Path) -> None:
+    with socket.socket(type=socket.SOCK_DGRAM) as syslog:
+        syslog.bind(("127.0.0.1", 0))
+        syslog.settimeout(60)
+
+        async def scenario(here: Site) -> None:
+            await here.pods("web", POD)
+            here.put(ingress("web", rule("a.example.com", "/")))
+            await here.settled()
+            assert (await here.curl("http://a.example.com/x")).code == 200
+            line = b""
+            while not line.startswith(b"{"):  # HAProxy's own notices, of reloads, come too
+                line = await asyncio.to_thread(syslog.recv, 4096)
+            seen = json.loads(line)
+            assert (seen["host"], seen["path"], seen["status"]) == ("a.example.com", "/x", 200)
+
+        play(tmp_path, scenario, access_log=f"127.0.0.1:{syslog.getsockname()[1]}")
 
 
 @pytest.mark.parametrize(
