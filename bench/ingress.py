@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import ingress_by_hand
-from tests.ingress.site import Site, certificate, endpoint, endpoint_slice, free_port, ingress, rule, service, site
+from tests.fakes.ports import free_port
+from tests.ingress.site import Site, certificate, endpoint, endpoint_slice, ingress, rule, service, site
 
 from vipwire.ingress.run import control
 
