@@ -68,7 +68,7 @@ def show(record: Record, resource: Resource, form: Form, now: datetime) -> bytes
 
 
 def shower(resource: Resource, form: Form, clock: Callable[[], datetime]) -> Callable[[Record], bytes]:
-    """Make what writes objects of a watch; a table tells its columns with the first one only, ages as they are then."""
+    """Make what writes objects of a watch; a table tells its columns with the first only, and each its age."""
     first = True
 
     def write(record: Record) -> bytes:
