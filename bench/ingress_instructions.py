@@ -17,7 +17,8 @@ from pathlib import Path
 
 from bench import ingress_by_hand
 from bench.ingress import ANSWERING, HOST, haproxy
-from tests.ingress.site import backend, endpoint, endpoint_slice, free_port, ingress, rule, service, site
+from tests.fakes.ports import free_port
+from tests.ingress.site import backend, endpoint, endpoint_slice, ingress, rule, service, site
 
 FEW, MANY = 200, 1200
 _RETRY = "    retry-on conn-failure empty-response\n"
