@@ -9,6 +9,7 @@ them, open the Pods' ports. Whatever fails on the way, everything made so far is
 
 import contextlib
 import difflib
+import itertools
 import os
 import secrets
 import subprocess
@@ -27,6 +28,8 @@ from vipwire.model.net import Family, Protocol
 
 ALL_PROTOCOLS = (Protocol.TCP, Protocol.UDP, Protocol.SCTP)
 _SYSCTL = Path("/proc/sys/net")
+# No two of a process meet, nor, as good as never, those that an earlier process of the same number has left behind.
+_numbers = itertools.count(secrets.randbelow(0x10000))
 
 
 class Lab:
@@ -37,7 +40,7 @@ class Lab:
 
     def __init__(self, topology: Topology = DEFAULT, name: str | None = None) -> None:
         self.topology = topology
-        self.name = state.check_name(name or f"t{os.getpid()}-{secrets.token_hex(2)}")
+        self.name = state.check_name(name or f"t{os.getpid()}-{next(_numbers) & 0xFFFF:04x}")
         self._started: list[subprocess.Popen[Any]] = []
 
     @classmethod
