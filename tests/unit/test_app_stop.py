@@ -12,10 +12,13 @@ from vipwire.app.stop import Stop
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    """Leave nothing remembered."""
+def _as_before() -> Iterator[None]:
+    """Leave nothing remembered, and signals to whoever had them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     yield
     hangup.taken()
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_one_that_came_before_counts_once() -> None:
