@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
 from typing import TextIO
 
 import pytest
@@ -12,15 +11,6 @@ import pytest
 from vipwire.app import log
 from vipwire.app.config_sections import Logging, LogOptions, LogOutput, ModuleVerbosity
 from vipwire.model.names import ObjectName
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    root, ours = logging.getLogger(), logging.getLogger("vipwire")
-    before = (list(root.handlers), root.level, ours.level)
-    yield
-    root.handlers[:], root.level = before[0], before[1]
-    ours.setLevel(before[2])
 
 
 def _configured(settings: Logging, stdout: TextIO | None = None, stream: io.StringIO | None = None) -> io.StringIO:

@@ -12,13 +12,13 @@ from vipwire.app.stop import Stop
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """Leave nothing remembered, and signals to whoever had them."""
+def handlers() -> Iterator[None]:
+    """Give back the signals' handlers."""
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     yield
-    hangup.taken()
     for number, handler in before.items():
         signal.signal(number, handler)
+    hangup.taken()
 
 
 def test_one_that_came_before_counts_once() -> None:
