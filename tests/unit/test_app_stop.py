@@ -12,12 +12,9 @@ from vipwire.app.stop import Stop
 
 
 @pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """Give back the signals' handlers."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+def _forgotten() -> Iterator[None]:
+    """Leave nothing remembered."""
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
     hangup.taken()
 
 
