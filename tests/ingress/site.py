@@ -129,6 +129,8 @@ class Site:
     pod_port: int
     runners: dict[str, web.AppRunner] = field(default_factory=dict)
     served: list[str] = field(default_factory=list)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, it lets Pods answer who has asked with `X-Slow: until released`."""
 
     @property
     def reloads(self) -> list[str]:
@@ -162,7 +164,7 @@ class Site:
     async def pod(self, address: str, tls: ssl.SSLContext | None = None) -> None:
         """Run a Pod."""
         app = web.Application()
-        app.router.add_route("*", "/{path:.*}", _answering(address, self.served))
+        app.router.add_route("*", "/{path:.*}", _answering(address, self))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         await web.TCPSite(runner, address, self.pod_port, reuse_address=True, ssl_context=tls).start()
@@ -205,7 +207,7 @@ class Site:
     async def curl(self, url: str, *flags: str) -> Answer:
         """Ask with curl; certificates are not checked unless a flag says so."""
         connect = f"::127.0.0.1:{self.https if url.startswith('https') else self.http}"
-        command = ("curl", "-sS", "-i", "--max-time", "20", "--connect-to", connect, "-k", *flags, self.url(url))
+        command = ("curl", "-sS", "-i", "--max-time", "60", "--connect-to", connect, "-k", *flags, self.url(url))
         process = await asyncio.create_subprocess_exec(*command, stdout=-1, stderr=-1)
         output, errors = await process.communicate()
         assert process.returncode == 0, errors.decode()
@@ -218,13 +220,14 @@ class Site:
         )
 
 
-def _answering(pod: str, served: list[str]) -> Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]:
+def _answering(pod: str, here: Site) -> Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]:
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.headers.get("Upgrade", "").lower() == "websocket":
             return await _echo(request)
-        served.append(pod)
+        here.served.append(pod)
         body = await request.text()
-        await asyncio.sleep(float(request.headers.get("X-Slow", 0)))
+        slow = request.headers.get("X-Slow", "0")
+        await (here.released.wait() if slow == "until released" else asyncio.sleep(float(slow)))
         seen = {"pod": pod, "path": request.raw_path, "headers": {k.lower(): v for k, v in request.headers.items()}}
         headers = {"X-Pod": pod, "Server": "a pod"}
         return web.json_response(seen | {"method": request.method, "size": len(body)}, headers=headers)

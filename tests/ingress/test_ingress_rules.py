@@ -281,6 +281,18 @@ def test_an_external_name_is_resolved_and_followed_by_haproxy(tmp_path: Path) ->
                 while await answered(here) != address:  # noqa: ASYNC110  # of another process nobody is told
                     await asyncio.sleep(0.05)
         assert (await here.curl("http://gone.example.com/")).code == 503
+        await here.pods("web", ONE)
+        here.put(ingress("near", rule("near.example.com", "/")))
+        await here.settled()
+        assert (await here.curl("http://near.example.com/")).pod == ONE
+        # Another name, and a Service that becomes one: HAProxy knows the resolver already.
+        for name in ("gone", "web"):
+            here.put(service(name, type="ExternalName", externalName="shop.example.net", ports=ports))
+        await here.settled()
+        async with asyncio.timeout(60):
+            while await here.codes_of("gone", "near") != {"gone": 200, "near": 200}:  # noqa: ASYNC110  # of another process nobody is told
+                await asyncio.sleep(0.05)
+        assert (await here.curl("http://near.example.com/")).pod == TWO
         transport.close()
 
     play(tmp_path, scenario, resolvers=(f"127.0.0.1:{port}",))

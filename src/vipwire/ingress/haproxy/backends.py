@@ -1,4 +1,4 @@
-"""A pool as a section `backend`: everything in it but the servers' addresses, which change while HAProxy runs."""
+"""A pool as a section `backend`: everything in it but its endpoints, which change while HAProxy runs."""
 
 import hashlib
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _WORDS_IN_A_LINE = 20
 
 
 def backend_text(pool: Pool, layout: Layout) -> str:
-    """Write a backend without its servers."""
+    """Write a backend without its endpoints: all that only a reload can change."""
     policy = pool.policy
     lines = [line("backend {}", plain(pool.name), indent=0), *_balance(policy, layout)]
     lines += [line(f"timeout {name} {{}}", plain(f"{value}ms")) for name, value in policy.timeouts]
@@ -32,17 +32,18 @@ def backend_text(pool: Pool, layout: Layout) -> str:
         lines.append(line("no option redispatch"))
     lines += [*_check(policy), *_guards(policy, layout), *_requests(policy), *_responses(policy)]
     lines.append(line("default-server " + _server_words(policy)))
+    if pool.external:
+        where = plain(f"{pool.external}:{pool.port.target or pool.port.number}")
+        # The system's resolver is asked once, at the start: it has an answer when the first request comes.
+        first = "none" if layout.resolvers else "libc,none"
+        lines.append(line(f"server s1 {{}} resolvers cluster init-addr {first} weight 16", where))
     return "\n".join(lines) + "\n"
 
 
-def server_text(pool: Pool, slots: Slots, layout: Layout) -> str:
-    """Write a backend's servers. A weight of 0 drains: only those come who are bound to it."""
+def server_text(pool: Pool, slots: Slots) -> str:
+    """Write the slots of a backend. A weight of 0 drains: only those come who are bound to it."""
     if pool.external:
-        port = pool.port.target or pool.port.number
-        where = plain(f"{pool.external}:{port}")
-        # The system's resolver is asked once, at the start: it has an answer when the first request comes.
-        first = "none" if layout.resolvers else "libc,none"
-        return line(f"server s1 {{}} resolvers cluster init-addr {first} weight 16", where) + "\n"
+        return ""
     return "".join(f"    server s{number} {_slot(slot)}\n" for number, slot in enumerate(slots, 1))
 
 

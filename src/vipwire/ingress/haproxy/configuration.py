@@ -56,7 +56,7 @@ class Configuration:
             yield "", self.shape.users
         yield "", frontend_text(self.layout, self.shape.stages, self.shape.splits)
         for name, text in self.shape.backends.items():
-            yield name, text + server_text(self.pools[name], self.slots[name], self.layout)
+            yield name, text + server_text(self.pools[name], self.slots[name])
 
     def files(self) -> Iterator[tuple[str, str]]:
         """Write the files beside it: name and content."""

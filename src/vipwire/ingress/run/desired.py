@@ -69,8 +69,8 @@ class Desired:
     def exclude(self, pool: str, reason: str) -> None:
         """Leave out a pool that HAProxy does not want."""
         message = f"HAProxy refuses the backend {pool}, which answers 503: {reason[:200]}"
-        field, owners = "metadata.annotations", owners_of(pool, self.plan) or (ObjectName("", pool),)
-        self._refuse(pool, [Problem("Ingress", name, field, message) for name in owners])
+        field = "metadata.annotations"
+        self._refuse(pool, [Problem("Ingress", name, field, message) for name in self._askers(pool)])
 
     def exclude_route(self, expression: str, reason: str) -> None:
         """Leave out a regular expression that HAProxy does not want."""
@@ -90,6 +90,16 @@ class Desired:
                     if tls.secret and certificate_name(tls.secret) == name
                 ]
                 self._refuse(each.pem, named)
+
+    def _askers(self, pool: str) -> Iterable[ObjectName]:
+        """Name the Ingresses that lead to a pool, by a path or as the default backend."""
+        yield from owners_of(pool, self.plan)
+        if pool == self.plan.default:
+            services = {each.service for each in self.plan.pools if each.name == pool}
+            for name in self.plan.admitted:
+                default = self._snapshot.ingresses[name].default_backend
+                if default and default.service in services:
+                    yield name
 
     def _refuse(self, part: str, problems: Sequence[Problem]) -> None:
         self._refused[part] = tuple(problems)
