@@ -93,6 +93,7 @@ def test_what_needs_a_kubelet_says_that_there_is_none(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         code, status = await here.send("GET", "/api/v1/namespaces/default/pods/p/log")
         assert code == 404
+        assert status["details"] == {}  # which kubectl debug looks into
         assert status["message"].endswith("pods/log is not served here, where nothing runs Pods")
 
     play(tmp_path, scenario)

@@ -34,16 +34,16 @@ class ApiError(Exception):
 
     def status(self) -> dict[str, Any]:
         """Write the answer's body."""
-        status = {
+        return {
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": {},
             "status": "Failure",
             "message": self.message,
             "reason": self.reason,
+            "details": self.details,  # also when empty: clients look into it without asking whether it is there
             "code": self.code,
         }
-        return status | ({"details": self.details} if self.details else {})
 
 
 def required(field: str, detail: str = "") -> Cause:
