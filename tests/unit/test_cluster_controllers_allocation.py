@@ -82,6 +82,19 @@ def test_an_address_by_hand_is_refused_if_taken_or_outside(tmp_path: Path) -> No
     play_allocating(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("address", ["10.96.0.77", "1.2.3.4", "None"])
+def test_an_address_stays_whatever_a_patch_asks_for(tmp_path: Path, address: str) -> None:
+    async def scenario(here: Here) -> None:
+        made = await here.post(SERVICES, service("web"))
+        patch = {"spec": {"clusterIP": address}}
+        code, status = await here.send("PATCH", f"{SERVICES}/web", patch, patch="merge-patch+json")
+        assert (code, len(status["details"]["causes"])) == (422, 1)
+        assert "may not change once set" in status["message"]
+        assert await listed_names(here, IPS) == addresses(made)
+
+    play_allocating(tmp_path, scenario)
+
+
 def test_headless_and_external_names_get_none(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         headless = await here.post(SERVICES, service("headless", clusterIP="None", selector={"a": "b"}))

@@ -15,7 +15,7 @@ from typing import Final
 from vipwire.cluster.api.admission import Admitted, Attempt, Operation
 from vipwire.cluster.api.cells import format_time
 from vipwire.cluster.api.errors import internal, not_valid
-from vipwire.cluster.api.kinds.service import SERVICES
+from vipwire.cluster.api.kinds.service import SERVICES, moves
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.addresses import Addresses
 from vipwire.cluster.controllers.families import NONE, family_of, settle_families
@@ -41,7 +41,7 @@ class ServiceAllocation:
             also = self._addresses.take_back(old, _addresses(old))
             return Admitted(also, self._ports.take_back(old, ports_of(old)))
         new, before = attempt.new or {}, attempt.old or {"spec": {}, "metadata": {}}
-        if not _is_sound(new):
+        if not _is_sound(new) or moves(new["spec"], before["spec"]):
             return None
         drop_unused(new["spec"], before["spec"])
         return self._settle(new, before)

@@ -259,9 +259,16 @@ def _check_ranges(spec: Object) -> Iterator[Cause]:
             yield unsupported(f"spec.ipFamilies[{index}]", family, ("IPv4", "IPv6"))
 
 
+def moves(spec: Object, old: Object) -> bool:
+    """Tell whether a Service's first address would become another one, which is refused."""
+    before, now = old.get("clusterIPs") or [], spec.get("clusterIPs") or []
+    differs = bool(before and now) and before[0] != now[0]
+    return differs and "ExternalName" not in (spec.get("type"), old.get("type"))
+
+
 def _check_unchanged(spec: Object, old: Object) -> Iterator[Cause]:
     before, now = old.get("clusterIPs") or [], spec.get("clusterIPs") or []
-    if before and now and before[0] != now[0] and "ExternalName" not in (spec.get("type"), old.get("type")):
+    if moves(spec, old):
         yield invalid("spec.clusterIPs[0]", now, "may not change once set")
     if before == ["None"] != now and now == [] and spec.get("type") == "ClusterIP":
         yield invalid("spec.clusterIPs[0]", now, "primary clusterIP can not be unset")
