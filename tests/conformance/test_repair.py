@@ -1,5 +1,8 @@
 """What others do to our rules is put right at the next check, and said; what is theirs stays."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import pytest
 from tests.conformance.cluster import Cluster
 from tests.conformance.mode import Command
@@ -55,10 +58,30 @@ def both(cluster: Cluster) -> list[list[str]]:
     return [cluster.proxy.rules(family) for family in Family]
 
 
+@contextmanager
+def beside_others(cluster: Cluster) -> Iterator[Callable[[], str]]:
+    """Have rules of others, and the proxy see them come and go: between two looks, both together are no change."""
+    since = len(cluster.proxy.log)
+    with cluster.proxy.others() as listing:
+        seen(cluster, since)
+        yield listing
+        since = len(cluster.proxy.log)
+    seen(cluster, since)
+
+
+def seen(cluster: Cluster, since: int) -> dict[Family, str]:
+    """Wait until the proxy has read its rules because of changes elsewhere; give what it said, in alarmed modes."""
+    if not cluster.mode.alarmed:
+        return {}
+    return {
+        family: cluster.proxy.said(since, "msg=synced", f"ip_family={family.value}", "observed=") for family in Family
+    }
+
+
 @sentence("S115")
 def test_what_is_not_ours_stays_through_syncs_and_repairs(restless: Cluster, family: Family) -> None:
     service = restless.service("harmed", restless.pods(*PODS))
-    with restless.proxy.others() as listing:
+    with beside_others(restless) as listing:
         before, since = listing(), len(restless.proxy.log)
         restless.write()
         (harm, *_) = restless.mode.harm.wipes.values()
@@ -74,9 +97,9 @@ def test_what_is_not_ours_stays_through_syncs_and_repairs(restless: Cluster, fam
 def test_changes_of_others_elsewhere_are_no_reason_to_write(restless: Cluster, family: Family) -> None:
     service = restless.service("harmed", restless.pods(*PODS))
     before, since = restless.proxy.rules(family, handles=True), len(restless.proxy.log)
-    with restless.proxy.others():
+    with beside_others(restless):
         if restless.mode.alarmed:
-            line = restless.proxy.said(since, "msg=synced", f"ip_family={family.value}", "observed=")
+            line = seen(restless, since)[family]
             assert all(f"{word}=0 " in line for word in ("added", "changed", "removed")), line
             assert REPAIRED not in restless.proxy.log[since:]
         else:  # it says nothing unless it repairs, and then it repairs no more than there is
