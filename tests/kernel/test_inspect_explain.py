@@ -10,7 +10,8 @@ import pytest
 from vipwire.app.config import Config
 from vipwire.app.flags import build_config, parse_flags
 from vipwire.inspect.document import Document
-from vipwire.inspect.explanation import Explanation, explain, explain_document
+from vipwire.inspect.explained import explain_document
+from vipwire.inspect.explanation import Explanation, explain
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.routes import source_towards
 from vipwire.inspect.situation import Situation, opened, take

@@ -15,8 +15,8 @@ from vipwire.app.config import Config
 from vipwire.inspect.decisions import plan_document, plan_view
 from vipwire.inspect.difference import diff_document, diff_exit
 from vipwire.inspect.document import status_document
-from vipwire.inspect.explained import explain_view
-from vipwire.inspect.explanation import explain, explain_document
+from vipwire.inspect.explained import explain_document, explain_view
+from vipwire.inspect.explanation import explain
 from vipwire.inspect.near import find_services
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.situation import Situation

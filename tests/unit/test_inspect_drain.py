@@ -11,7 +11,8 @@ from vipwire.app.drains import drains_path, read_orders
 from vipwire.cli import main
 from vipwire.errors import ConfigError
 from vipwire.inspect.drained import concerned, left_without, read_drain, require_concerned
-from vipwire.inspect.explanation import explain, explain_document
+from vipwire.inspect.explained import explain_document
+from vipwire.inspect.explanation import explain
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.situation import Situation, planned
 from vipwire.inspect.source import list_once, make_source

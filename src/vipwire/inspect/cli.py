@@ -20,9 +20,8 @@ from vipwire.inspect import decisions, difference, show
 from vipwire.inspect.check import check_document, check_view, judge
 from vipwire.inspect.counted import counted_now, see
 from vipwire.inspect.document import Document, status_document
-from vipwire.inspect.explained import explain_view
+from vipwire.inspect.explained import explain_document, explain_view
 from vipwire.inspect.explanation import explain as explanation_of
-from vipwire.inspect.explanation import explain_document
 from vipwire.inspect.facts import gather
 from vipwire.inspect.flows import FlowEvents, Frontends, flows_of, tracked
 from vipwire.inspect.near import find_services

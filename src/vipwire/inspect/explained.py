@@ -1,15 +1,96 @@
-"""How an explanation looks on a terminal."""
+"""The document of an explanation, and how it looks on a terminal."""
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from vipwire.inspect.document import Document, share_text
+from vipwire.inspect.explanation import Explanation, agreement, seen_source
+from vipwire.inspect.reasons import reasons
 from vipwire.inspect.show import coloured, table
 from vipwire.inspect.status import endpoint_text
+from vipwire.model.net import format_address, format_endpoint
+from vipwire.netlink.conntrack import Flow
+from vipwire.plan.plan import Target
+from vipwire.plan.resolve import from_pod
+from vipwire.reconcile.explainer import Walk
 
 _MANY = 20
+
+
+def explain_document(explanation: Explanation) -> Document:
+    """Make the document of an explanation."""
+    packet = explanation.packet
+    agrees, difference = agreement(explanation)
+    document: Document = {
+        "kind": "Explanation",
+        "node": explanation.situation.node_name,
+        "mode": explanation.situation.config.proxy_mode.value,
+        "packet": {
+            "from": format_address(packet.source),
+            "to": format_endpoint(packet.destination, packet.port),
+            "protocol": packet.protocol.label,
+            "interface": packet.interface,
+            "fromThisNode": packet.from_node,
+            "fromPod": from_pod(explanation.side.node, packet),
+            "toThisNode": packet.to_node,
+        },
+        "outcome": explanation.planned.value,
+        "why": list(reasons(explanation)),
+        "service": str(explanation.frontend.port_name) if explanation.frontend else None,
+        "frontend": explanation.frontend.kind.value if explanation.frontend else None,
+        "endpoints": [_endpoint(explanation, target, share) for target, share in explanation.pool.items()],
+        "drained": [
+            {"address": format_address(left.target.address), "port": left.target.port, "why": left.why}
+            for left in explanation.drained
+        ],
+        "kernel": {"agrees": agrees, "difference": difference, **_walk_document(explanation.walk)},
+    }
+    if explanation.flows is not None:
+        document["flows"] = [flow_document(flow) for flow in explanation.flows]
+    return document
+
+
+def _endpoint(explanation: Explanation, target: Target, share: Fraction) -> Document:
+    seen = seen_source(explanation, target)
+    return {
+        "address": format_address(target.address),
+        "port": target.port,
+        "local": target.local,
+        "share": round(float(share), 6),
+        "sees": None if seen is None else format_address(seen),
+        "masqueraded": seen != explanation.packet.source,
+    }
+
+
+def _walk_document(walk: Walk | None) -> Document:
+    if walk is None:
+        return {"outcome": None, "path": []}
+    document: Document = {
+        "outcome": walk.end.value,
+        "path": [
+            {"object": step.object, "text": step.text, "effect": step.effect, "state": step.state.value}
+            for step in walk.steps
+        ],
+    }
+    if walk.remembered is not None:
+        address, port, seconds = walk.remembered
+        document["remembered"] = {"endpoint": format_endpoint(address, port), "seconds": round(seconds)}
+    return document
+
+
+def flow_document(flow: Flow) -> Document:
+    """Describe one tracked connection: as the client sees it, and as the endpoint does."""
+    return {
+        "client": format_endpoint(flow.source, flow.source_port),
+        "vip": format_endpoint(flow.destination, flow.destination_port),
+        "endpoint": format_endpoint(flow.reply_source, flow.reply_source_port),
+        "sees": format_endpoint(flow.reply_destination, flow.reply_destination_port),
+        "secondsLeft": flow.timeout,
+        "answered": bool(flow.status & 2),
+    }
 
 
 def explain_view(document: Document, *, wide: bool) -> RenderableType:

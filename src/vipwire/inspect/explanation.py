@@ -5,21 +5,19 @@ walk      what the observed objects would do ├▶ one document; where the two 
 flows     what connection tracking holds     ┘
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from vipwire.inspect.document import Document, share_text, shares
-from vipwire.inspect.packet import hints
+from vipwire.inspect.document import share_text, shares
 from vipwire.inspect.side import Side
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.usage import Left, drained
-from vipwire.model.net import Address, family_of, format_address, format_endpoint
+from vipwire.model.net import Address, family_of, format_endpoint
 from vipwire.model.service import Service, ServicePort
 from vipwire.netlink.conntrack import Flow
-from vipwire.plan.annotations import wishes
-from vipwire.plan.plan import Forward, Frontend, Masquerade, Target
+from vipwire.plan.plan import Forward, Frontend, Target
 from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
 from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.explainer import End, Walk
@@ -188,52 +186,7 @@ def _share_differences(planned: Mapping[tuple[Address, int], Fraction], held: _S
 
 
 def _listed(words: list[str]) -> str:
-    return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
-
-
-def explain_document(explanation: Explanation) -> Document:
-    """Make the document of an explanation."""
-    packet = explanation.packet
-    agrees, difference = agreement(explanation)
-    document: Document = {
-        "kind": "Explanation",
-        "node": explanation.situation.node_name,
-        "mode": explanation.situation.config.proxy_mode.value,
-        "packet": {
-            "from": format_address(packet.source),
-            "to": format_endpoint(packet.destination, packet.port),
-            "protocol": packet.protocol.label,
-            "interface": packet.interface,
-            "fromThisNode": packet.from_node,
-            "fromPod": from_pod(explanation.side.node, packet),
-            "toThisNode": packet.to_node,
-        },
-        "outcome": explanation.planned.value,
-        "why": list(reasons(explanation)),
-        "service": str(explanation.frontend.port_name) if explanation.frontend else None,
-        "frontend": explanation.frontend.kind.value if explanation.frontend else None,
-        "endpoints": [_endpoint(explanation, target, share) for target, share in explanation.pool.items()],
-        "drained": [
-            {"address": format_address(left.target.address), "port": left.target.port, "why": left.why}
-            for left in explanation.drained
-        ],
-        "kernel": {"agrees": agrees, "difference": difference, **_walk_document(explanation.walk)},
-    }
-    if explanation.flows is not None:
-        document["flows"] = [flow_document(flow) for flow in explanation.flows]
-    return document
-
-
-def _endpoint(explanation: Explanation, target: Target, share: Fraction) -> Document:
-    seen = seen_source(explanation, target)
-    return {
-        "address": format_address(target.address),
-        "port": target.port,
-        "local": target.local,
-        "share": round(float(share), 6),
-        "sees": None if seen is None else format_address(seen),
-        "masqueraded": seen != explanation.packet.source,
-    }
+    return ", ".join(words[:_MANY]) + (f" and {len(words) - _MANY} more" if len(words) > _MANY else "")
 
 
 def seen_source(explanation: Explanation, target: Target) -> Address | None:
@@ -247,106 +200,3 @@ def seen_source(explanation: Explanation, target: Target) -> Address | None:
     if target.address in explanation.situation.own_addresses and not packet.from_node:
         return packet.source
     return explanation.source_towards(target.address) or explanation.side.node.address
-
-
-def reasons(explanation: Explanation) -> Iterable[str]:
-    """Give the plan's reasons in sentences."""
-    frontend, outcome, packet = explanation.frontend, explanation.outcome, explanation.packet
-    if frontend is not None:
-        yield f"{frontend.key} is the {frontend.kind.value} of {frontend.port_name}"
-    match outcome:
-        case Dropped(why) | Rejected(why):
-            yield why
-            if isinstance(outcome, Dropped) and frontend is not None and "no local" in why:
-                yield "dropped rather than rejected, because another node can answer"
-        case Answered():
-            yield from _answer_reasons(explanation, outcome)
-        case _:
-            place = f"{format_endpoint(packet.destination, packet.port)}/{packet.protocol.label}"
-            strays = explanation.walk is not None and explanation.walk.refuses_strays
-            what = "refused, for in this mode the node has the address" if strays else "the kernel routes it as it is"
-            yield f"no Service is reached at {place}: {what}"
-    if frontend is None:
-        yield from hints(explanation.situation, packet)
-    yield from _drained_words(explanation.drained)
-
-
-def _drained_words(found: Sequence[Left]) -> Iterable[str]:
-    for left in found[:_MANY]:
-        yield f"{left.target} is there, but gets no new connection ({left.why})"
-    if len(found) > _MANY:
-        yield f"{len(found) - _MANY} more endpoints are drained"
-
-
-_CHOICES = {
-    Algorithm.RANDOM: "each new connection goes to one of them by chance",
-    Algorithm.ROUND_ROBIN: "new connections go to them in turn",
-    Algorithm.SOURCE_HASH: "the client's address decides which of them it gets, the same on every node",
-    Algorithm.MAGLEV: "the client's address and port decide which of them it gets (Maglev), the same on every node",
-}
-
-
-def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str]:
-    frontend, packet = outcome.frontend, explanation.packet
-    pod = from_pod(explanation.side.node, packet)
-    action = explanation.action
-    if frontend.short_circuit is not None and (pod or packet.from_node):
-        who = "a Pod" if pod else "this node itself"
-        yield f"the client is {who}, so the external policy Local does not bind it: every endpoint may answer"
-    elif frontend.short_circuit is not None:
-        yield "the external policy is Local: only endpoints on this node answer, and they see the client's address"
-    if frontend.allowed_sources is not None:
-        yield "the source is in loadBalancerSourceRanges"
-    assert action is not None  # noqa: S101 - it is answered
-    yield _CHOICES[action.spread.algorithm] + (", by weight" if action.spread.weights else "")
-    if explanation.service is not None and (seconds := wishes(explanation.service[0]).slow_start):
-        yield f"an endpoint that joins has less than its share for {seconds} s (slow start)"
-    if action.affinity_seconds is not None:
-        shared = ", at all ports of this address" if action.shared_affinity else ""
-        yield f"after its first choice this client stays with it for {action.affinity_seconds} s{shared}"
-    if explanation.walk is not None and explanation.walk.relayed:
-        yield "relayed: endpoints see this node, whoever the client is"
-        return
-    yield _masquerade_reason(explanation, action, outcome, pod=pod)
-    if bypassed(explanation):
-        yield "endpoints elsewhere answer this client directly: it hears them if that way leads through this node"
-
-
-def _masquerade_reason(explanation: Explanation, action: Forward, outcome: Answered, *, pod: bool) -> str:
-    if action.masquerade is Masquerade.ALWAYS:
-        if explanation.side.node.masquerade_all and outcome.frontend.kind.value == "cluster IP":
-            return "masqueraded: --masquerade-all is set"
-        return "masqueraded, so that the answer comes back through this node"
-    if action.masquerade is Masquerade.UNLESS_POD and not pod:
-        return "masqueraded, because the client is not a Pod"
-    if outcome.masqueraded:
-        return "not masqueraded, except where the client is its own endpoint (hairpin)"
-    return "not masqueraded: the endpoint sees the client's own address"
-
-
-def _walk_document(walk: Walk | None) -> Document:
-    if walk is None:
-        return {"outcome": None, "path": []}
-    document: Document = {
-        "outcome": walk.end.value,
-        "path": [
-            {"object": step.object, "text": step.text, "effect": step.effect, "state": step.state.value}
-            for step in walk.steps
-        ],
-    }
-    if walk.remembered is not None:
-        address, port, seconds = walk.remembered
-        document["remembered"] = {"endpoint": format_endpoint(address, port), "seconds": round(seconds)}
-    return document
-
-
-def flow_document(flow: Flow) -> Document:
-    """Describe one tracked connection: as the client sees it, and as the endpoint does."""
-    return {
-        "client": format_endpoint(flow.source, flow.source_port),
-        "vip": format_endpoint(flow.destination, flow.destination_port),
-        "endpoint": format_endpoint(flow.reply_source, flow.reply_source_port),
-        "sees": format_endpoint(flow.reply_destination, flow.reply_destination_port),
-        "secondsLeft": flow.timeout,
-        "answered": bool(flow.status & 2),
-    }
