@@ -1,63 +1,45 @@
-"""The commands that look. Each makes a document and prints it: tables for a person, JSON or YAML for a program."""
+"""The commands that look. Each makes a document and prints it: tables for a person, JSON or YAML for a program.
 
-import itertools
-import json
+Those that follow connections as they come are in `live`, the one that steers is in `drain`.
+"""
+
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import click
 from rich.console import RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from vipwire.app.config import Config
 from vipwire.errors import UnsupportedError
 from vipwire.inspect import decisions, difference, show
 from vipwire.inspect.check import check_document, check_view, judge
-from vipwire.inspect.counted import counted_now, see
+from vipwire.inspect.counted import see
 from vipwire.inspect.document import Document, status_document
 from vipwire.inspect.explained import explain_document, explain_view
 from vipwire.inspect.explanation import explain as explanation_of
 from vipwire.inspect.facts import gather
-from vipwire.inspect.flows import FlowEvents, Frontends, flows_of, tracked
+from vipwire.inspect.flows import flows_of
 from vipwire.inspect.near import find_services
 from vipwire.inspect.options import OUTPUT, LookCommand
-from vipwire.inspect.packet import read_destination, read_packet
+from vipwire.inspect.packet import read_packet
 from vipwire.inspect.routes import interface_towards, source_towards
-from vipwire.inspect.situation import Situation, opened, planned, take
-from vipwire.inspect.source import follow, list_once, make_source
+from vipwire.inspect.situation import Situation, opened, take
+from vipwire.inspect.source import follow, make_source, read_objects
 from vipwire.inspect.status import status_view
-from vipwire.inspect.top import Rates, top_view
-from vipwire.inspect.trace import Tracer, event_view, summary_view
 from vipwire.netlink.conntrack import Flow
 from vipwire.plan.resolve import Packet
-from vipwire.state.store import Store
 
 _SERVICE = click.argument("service", default="", metavar="[SERVICE]")
-
-
-def _plain(config: Config) -> Situation:
-    """Read the objects once, and leave the kernel's alone."""
-    return planned(config, _listed(config))
 
 
 def _looked(config: Config) -> Situation:
     """Read the objects and the kernel once."""
     with opened(config) as kernel:
-        return take(config, _listed(config), kernel)
-
-
-def _listed(config: Config) -> Store:
-    """Read the objects once; say which files could not be read, for what is in them is missing in what is shown."""
-    store = list_once(make_source(config))
-    for problem in store.problems:
-        if problem.kind == "Manifest":
-            click.echo(f"warning: what is in it is not shown here: {problem}", err=True)
-    return store
+        return take(config, read_objects(config), kernel)
 
 
 def _print(document: Document, output: str, view: Callable[[], RenderableType]) -> None:
@@ -216,78 +198,6 @@ def _tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
     except UnsupportedError as error:
         click.echo(f"warning: {error}", err=True)
         return None
-
-
-@click.command(cls=LookCommand)
-@click.argument("destination", default="", metavar="[DST:PORT[/PROTO]]")
-@click.option("--seconds", "-n", type=click.FloatRange(0), help="For how long; until interrupted otherwise.")
-@OUTPUT
-def trace(config: Config, destination: str, seconds: float | None, output: str) -> None:
-    """Follow real connections to VIPs as they come: which endpoint each new one got, and whom that sees.
-
-    DST is an address or a Service, as for `explain`; without it all VIPs are followed. Read from the events of
-    connection tracking. With -o json or yaml each event is one document (JSON: one line).
-    """
-    with FlowEvents() as events:
-        situation = _plain(config)
-        only = read_destination(situation, destination) if destination else None
-        tracer = Tracer(Frontends.of(situation), only)
-        if output in ("table", "wide"):
-            click.echo("Following connections, interrupt to end …", err=True)
-        with suppress(KeyboardInterrupt):
-            for heard in events.until(None if seconds is None else time.monotonic() + seconds):
-                document = tracer.take(heard)
-                if document is not None:
-                    _print_event(document, output, event_view)
-    summary = tracer.summary()
-    _print_event(summary, output, summary_view)
-
-
-def _print_event(document: Document, output: str, view: Callable[[Document], RenderableType]) -> None:
-    if output == "json":
-        click.echo(json.dumps(document, ensure_ascii=False))
-    elif output == "yaml":
-        click.echo("---")
-        show.print_document(document, output)
-    else:
-        shown = view(document)
-        show.console().print(shown, soft_wrap=isinstance(shown, Text))
-
-
-@click.command(cls=LookCommand)
-@click.option("--interval", default=2.0, show_default=True, help="Seconds between looks.")
-@click.option("--window", default=10.0, show_default=True, help="Over how many seconds rates are taken.")
-@click.option("--count", "-n", type=click.IntRange(1), help="How many looks; until interrupted otherwise.")
-@OUTPUT
-def top(config: Config, interval: float, window: float, count: int | None, output: str) -> None:
-    """Show live rates of every Service and endpoint: new, ended and unanswered connections, and those tracked now.
-
-    Connections come from the events of connection tracking. Bytes (in/s and out/s) and what is refused are what the
-    mode has counted, as far as it does: bytes, in nftables mode, with --count-traffic.
-    """
-    interval = max(interval, 0.1)
-    with (
-        FlowEvents() as events,
-        opened(config) as kernel,
-        Live(console=show.console(), auto_refresh=False, screen=False) as live,
-    ):
-        situation = _plain(config)
-        rates = Rates(Frontends.of(situation), max(window, interval), time.time())
-        rates.count(time.time(), counted_now(situation, kernel))
-        with suppress(KeyboardInterrupt):
-            for _ in itertools.count() if count is None else range(count):
-                for heard in events.until(time.monotonic() + interval):
-                    rates.take(heard)
-                rates.count(time.time(), counted_now(situation, kernel))
-                document = rates.document(time.time(), tracked())
-                if output in ("json", "yaml"):
-                    _print_event(document, output, lambda _: Text())
-                    continue
-                view = top_view(document, max(live.console.height - 4, 10) if live.console.is_terminal else 10_000)
-                if live.console.is_terminal:
-                    live.update(view, refresh=True)
-                else:
-                    live.console.print(view)
 
 
 @click.command(cls=LookCommand)

@@ -27,7 +27,7 @@ from vipwire.inspect.drained import (
 )
 from vipwire.inspect.options import OUTPUT, LookCommand
 from vipwire.inspect.situation import Situation, now_drained, opened, planned, take
-from vipwire.inspect.source import list_once, make_source, node_name
+from vipwire.inspect.source import node_name, read_objects
 from vipwire.model.drain import Drain
 from vipwire.state.store import Store
 
@@ -84,7 +84,7 @@ def drain(config: Config, endpoint: str, service: str, timeout: str, output: str
         raise click.UsageError("give an ENDPOINT, or --list without one; --undo takes no --timeout")
     seconds = _seconds(timeout) if timeout else None
     wish = _Wish(endpoint, service, seconds, undo, flags["force"], flags["wait"], output)
-    store = list_once(make_source(config))
+    store = read_objects(config)
     if listing:
         _list(config, store, output)
     else:

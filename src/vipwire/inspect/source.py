@@ -57,6 +57,15 @@ def _access(config: Config) -> "Access":
         raise ConfigError(f"{error}; $KUBECONFIG is not set, and there is no ~/.kube/config") from error
 
 
+def read_objects(config: Config) -> Store:
+    """Read all objects once; say which files could not be read, for what is in them is missing in what is shown."""
+    store = list_once(make_source(config))
+    for problem in store.problems:
+        if problem.kind == "Manifest":
+            click.echo(f"warning: what is in it is not shown here: {problem}", err=True)
+    return store
+
+
 def list_once(source: "Source", patience: float = PATIENCE) -> Store:
     """Read all objects once. Raise ConfigError, with what each kind said, if they do not come in time."""
     return asyncio.run(_list_once(source, patience))
