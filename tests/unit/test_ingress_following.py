@@ -1,5 +1,6 @@
 """Following changes one by one: it comes to what planning everything anew does, and costs what has changed."""
 
+import re
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, cast
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.ingress.haproxy.change import difference, difference_of_servers, merged
+from vipwire.ingress.haproxy.configuration import Configuration
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.planner import Setting
 from vipwire.ingress.run.desired import Desired
@@ -33,6 +35,7 @@ from vipwire.state.event import Deleted, Listed, Upserted
 FOLDER = "/run/x/gen-1"
 LAYOUT = Layout("/run/x", "/run/x/sock")
 NAMES = ("a", "b", "c")
+SLOT = re.compile(r"    server s\d+ [0-9]")
 USER = "x:$6$abcdefgh$abcdefgh"
 
 
@@ -45,9 +48,9 @@ def slice_of(service: str, *numbers: int) -> Slice:
     return Slice(name(service), name(service), Family.IPV4, {"http": 8080}, endpoints)
 
 
-def service_of(text: str, port: int = 80, weights: str = "") -> Service:
+def service_of(text: str, port: int = 80, weights: str = "", external: str = "") -> Service:
     given_ = MappingProxyType({"vipwire.io/weights": weights} if weights else {})
-    return Service(name(text), (ServicePort("http", port),), annotations=given_)
+    return Service(name(text), (ServicePort("http", port),), external, annotations=given_)
 
 
 def ingress_of(text: str, service: str, *, address: str = "", login: str = "") -> Ingress:
@@ -72,7 +75,11 @@ things = st.one_of(
     st.builds(slice_of, names, st.integers(1, 12), st.integers(1, 12)),
     st.builds(slice_of, names),
     st.builds(
-        service_of, names, st.sampled_from((80, 81)), st.sampled_from(("", '{"10.0.0.1": 3}', '{"10.0.0.2": 0}'))
+        service_of,
+        names,
+        st.sampled_from((80, 81)),
+        st.sampled_from(("", '{"10.0.0.1": 3}', '{"10.0.0.2": 0}')),
+        st.sampled_from(("", "", "one.example.net", "two.example.net")),
     ),
     st.builds(
         ingress_of,
@@ -83,15 +90,26 @@ things = st.one_of(
     ),
     st.builds(lambda text, line: Secret(name(text), "", {"auth": line.encode()}), names, users),
 )
+START: tuple[Thing, ...] = (
+    *(ingress_of(each, each) for each in NAMES),
+    *(slice_of(each, 1, 2) for each in NAMES),
+    *(service_of("a"), service_of("b"), service_of("c", external="one.example.net")),
+)
 KINDS = {Slice: Kind.SLICE, Service: Kind.SERVICE, Ingress: Kind.INGRESS, Secret: Kind.SECRET}
-steps = st.lists(st.lists(st.tuples(things, st.booleans()), max_size=3), max_size=8)
+steps = st.lists(st.lists(st.tuples(things, st.sampled_from((False, False, True))), max_size=3), max_size=8)
+
+
+def fixed_part(made: Configuration) -> dict[str, list[str]]:
+    """Give the lines of each backend that no command can change: all but slots."""
+    lines = {pool: text.splitlines() for pool, text in made.parts("mark") if pool}
+    return {pool: [line for line in text if not SLOT.match(line)] for pool, text in lines.items()}
 
 
 @given(steps)
 def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Thing, bool]]]) -> None:
-    snapshot = snapshot_of()
+    snapshot = snapshot_of(*START)
     followed = Desired(snapshot, Setting(), LAYOUT, "PEM")
-    live = None
+    live, running = None, dict[str, list[str]]()
     for batch in [[], *batches]:
         for thing, gone in batch:
             kind = cast("Any", KINDS[cast("Any", type(thing))])
@@ -105,13 +123,15 @@ def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Thing
         assert served[0] == served[1]
         made = followed.made(FOLDER)
         if live is not None and pools is not None:
-            assert difference_of_servers(live.slots, made.slots, pools) == difference(live, made)
+            change, whole = difference_of_servers(live.slots, made.slots, pools), difference(live, made)
+            assert (sorted(change.commands), change.reason) == (sorted(whole.commands), whole.reason)
             live.slots.update({key: made.slots[key] for key in pools})
         elif live is not None and not difference(live, made).reason:
             live = merged(live, made)
         else:
-            live = replace(made, slots=dict(made.slots))
+            live, running = replace(made, slots=dict(made.slots)), fixed_part(made)
         assert not difference(live, made)
+        assert all(running[pool] == lines for pool, lines in fixed_part(made).items())
 
 
 def test_only_what_an_ingress_names_has_all_planned_anew() -> None:
