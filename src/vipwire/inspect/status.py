@@ -85,20 +85,15 @@ def _row(service: Document, port: Document, most: int | None) -> list[str | Text
 
 def _place(frontend: Document) -> str:
     if frontend["address"] is None:
-        return f"node port {frontend['port']}/{frontend['protocol']}{_family_mark(frontend)}{_listening(frontend)}"
-    address = f"[{frontend['address']}]" if ":" in frontend["address"] else frontend["address"]
+        return f"node port {frontend['port']}/{frontend['protocol']} {frontend['family']}{_listening(frontend)}"
+    last = f"-{frontend['lastPort']}" if "lastPort" in frontend else ""
     kind = "" if frontend["kind"] == "cluster IP" else f" ({frontend['kind']})"
-    ports = f"{frontend['port']}-{frontend['lastPort']}" if "lastPort" in frontend else frontend["port"]
-    return f"{address}:{ports}/{frontend['protocol']}{kind}{_listening(frontend)}"
+    return f"{endpoint_text(frontend)}{last}/{frontend['protocol']}{kind}{_listening(frontend)}"
 
 
 def _listening(frontend: Document) -> str:
     """Say where clients connect instead, in a mode that listens and has no rules."""
     return f" at {', '.join(frontend['listening'])}" if frontend.get("listening") else ""
-
-
-def _family_mark(frontend: Document) -> str:
-    return f" {frontend['family']}"
 
 
 def _connections(port: Document, numbers: list[str], most: int | None) -> str:
@@ -159,7 +154,7 @@ def _endpoints(port: Document) -> list[tuple[str, str, str]]:
 
 
 def endpoint_text(target: Document) -> str:
-    """Write an endpoint of a document: `10.0.0.1:80`, `[fd00::1]:80`."""
+    """Write the address and port of a part of a document: `10.0.0.1:80`, `[fd00::1]:80`."""
     address = target["address"]
     return f"[{address}]:{target['port']}" if ":" in address else f"{address}:{target['port']}"
 
