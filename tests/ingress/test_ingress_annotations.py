@@ -522,7 +522,7 @@ def test_an_expression_that_haproxy_refuses_costs_only_itself(tmp_path: Path) ->
     async def scenario(here: Site) -> None:
         await here.pods("web", ONE)
         asked = ours(use_regex="true")
-        bad = rule("a.example.com", "/x(unclosed", kind="ImplementationSpecific")
+        bad = rule("a.example.com", "/x(unclosed", "/w[0-", kind="ImplementationSpecific")
         good = rule("a.example.com", "/y[0-9]", kind="ImplementationSpecific")
         here.put(ingress("other", rule("other.example.com", "/", "/unclosed"), rule("", "/z")))
         here.put(ingress("bad", bad, good, annotations=asked))
@@ -536,6 +536,7 @@ def test_an_expression_that_haproxy_refuses_costs_only_itself(tmp_path: Path) ->
         await here.settled()
         assert (await here.curl("http://a.example.com/y1")).code == 200
         assert {problem.object.name for problem in here.controller.desired.problems} == {"bad"}
+        assert len(list(here.haproxy.folder.glob("gen-*"))) <= 2  # those that were refused leave none behind
         mended = rule("a.example.com", "/x(closed)", kind="ImplementationSpecific")
         here.put(ingress("bad", mended, good, annotations=asked))
         await here.settled()

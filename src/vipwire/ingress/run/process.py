@@ -43,7 +43,7 @@ class Haproxy:
         self._link, self._messages = folder / "haproxy.cfg", folder / "messages"
         self._child: subprocess.Popen[bytes] | None = None
         self._pid = 0
-        self._number = max([0, *(int(path.name[4:]) for path in folder.glob("gen-*") if path.name[4:].isdigit())])
+        self._number = max(self._generations(), default=0)
         self.reloads = 0
 
     def next_folder(self) -> Path:
@@ -152,12 +152,14 @@ class Haproxy:
             os.kill(self._pid, signal.SIGTERM)
             await self.ended()
 
+    def _generations(self) -> list[int]:
+        names = (path.name.removeprefix("gen-") for path in self.folder.glob("gen-*"))
+        return [int(name) for name in names if name.isdigit()]
+
     def _tidy(self) -> None:
-        for number in range(self._number - _KEEP, 0, -1):
-            folder = self.folder / f"gen-{number}"
-            if not folder.exists():
-                return
-            shutil.rmtree(folder, ignore_errors=True)
+        for number in self._generations():
+            if number <= self._number - _KEEP:
+                shutil.rmtree(self.folder / f"gen-{number}", ignore_errors=True)
 
 
 def _write(folder: Path, configuration: Configuration, mark: str) -> None:
