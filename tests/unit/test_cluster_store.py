@@ -1,6 +1,7 @@
 """The store: what is written is read, in order, after a restart, and not at all when it was refused."""
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -200,6 +201,35 @@ def test_a_full_disk_refuses_what_was_built_on_the_refused_too_and_keeps_the_res
     asyncio.run(scenario())
 
 
+def test_a_full_file_forgets_the_past_before_it_refuses_and_can_be_emptied(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        text = "x" * 4000
+        async with running(Store(Database(tmp_path, limit=80 << 10))) as store:
+            for revision in range(100):  # of which the file could hold a quarter
+                await store.write(put("a", text, revision))
+            assert len(store.changes("things", 0)) == 100
+            names = [f"b{number}" for number in range(50)]
+            with pytest.raises(StoreError, match="no space left"):
+                await asyncio.gather(*(store.write(put(name, text)) for name in names))
+            with contextlib.suppress(StoreError):
+                for name in names:
+                    await store.write(put(name, text))
+            count = store.count("things")
+            assert 10 < count < 30
+            for name in names[:3]:
+                found = store.read(key(name))
+                assert found is not None
+                await store.write(Write(key(name), lambda _: text.encode(), found.revision, deletes=True))
+            await store.write(put("c", text))
+        async with running(opened(tmp_path)) as again:
+            assert len(again.scan("things")) == count - 2
+            assert again.floor >= 100
+            with pytest.raises(CompactedError):
+                again.changes("things", 99)
+
+    asyncio.run(scenario())
+
+
 class SlowDatabase(Database):
     """A database whose disk takes its time."""
 
@@ -207,10 +237,10 @@ class SlowDatabase(Database):
         super().__init__(folder)
         self.begun, self.go_on = threading.Event(), threading.Event()
 
-    def append(self, changes: Sequence[Change]) -> None:
+    def append(self, changes: Sequence[Change], *, beyond: bool = False) -> None:
         self.begun.set()
         assert self.go_on.wait(60)
-        super().append(changes)
+        super().append(changes, beyond=beyond)
 
 
 def test_who_is_cancelled_twice_does_not_close_the_file_under_a_transaction(tmp_path: Path) -> None:

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from vipwire.cluster.store.record import Change, Key, Record, StoreError
+from vipwire.cluster.store.record import Change, FullError, Key, Record, StoreError
 
 FILE_NAME: Final = "store.db"
 FORMAT: Final = 1
 _APPLICATION: Final = 0x76697077  # "vipw": says in the file's header whose it is
 _PAGE: Final = 4096
+_MOST_PAGES: Final = 0x3FFFFFFF  # SQLite's own bound
 _SCHEMA: Final = """
 CREATE TABLE changes (revision INTEGER PRIMARY KEY, resource TEXT NOT NULL, namespace TEXT NOT NULL,
     name TEXT NOT NULL, deleted INTEGER NOT NULL, previous INTEGER NOT NULL, value BLOB NOT NULL);
@@ -62,8 +63,8 @@ class Database:
                 self._connection = _connect(self.path)
                 on_error.callback(self._connection.close)
                 _prepare(self._connection, self.path)
-                if limit:
-                    self._connection.execute(f"PRAGMA max_page_count = {max(1, limit // _PAGE)}")
+                self._pages = max(1, limit // _PAGE) if limit else _MOST_PAGES
+                self._allow(self._pages)
             on_error.pop_all()
 
     def load(self) -> Contents:
@@ -82,9 +83,17 @@ class Database:
         newest = max((floor, *records)) if records else floor
         return Contents(tuple(records[revision] for revision in sorted(current)), changes, floor, newest)
 
-    def append(self, changes: Sequence[Change]) -> None:
-        """Make changes durable: all of them, or none when it raises."""
-        with explained(self.path), _transaction(self._connection):
+    def _allow(self, pages: int) -> None:
+        self._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    def append(self, changes: Sequence[Change], *, beyond: bool = False) -> None:
+        """Make changes durable: all of them, or none when it raises. `beyond` allows them to go beyond the limit."""
+        with explained(self.path):
+            self._allow(_MOST_PAGES if beyond else self._pages)
+            self._append(changes)
+
+    def _append(self, changes: Sequence[Change]) -> None:
+        with _transaction(self._connection):
             self._connection.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, changes))
             for change in changes:
                 if change.deleted:
@@ -98,7 +107,7 @@ class Database:
         """Forget what nobody can watch any more: states older than `floor` that are not current."""
         with explained(self.path), _transaction(self._connection):
             self._connection.execute(_COMPACT, {"floor": floor})
-            self._connection.execute("UPDATE floor SET revision = ?", (floor,))
+            self._connection.execute("UPDATE floor SET revision = max(revision, ?)", (floor,))
 
     def close(self) -> None:
         """Close the file, with its log folded in."""
@@ -147,7 +156,8 @@ def explained(path: Path) -> Iterator[None]:
             sqlite3.SQLITE_READONLY: "cannot be written",
             sqlite3.SQLITE_CANTOPEN: "cannot be opened",
         }.get(code, "SQLite failed")
-        raise StoreError(f"{path}: {text} ({error})") from error
+        kind = FullError if code == sqlite3.SQLITE_FULL else StoreError
+        raise kind(f"{path}: {text} ({error})") from error
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:

@@ -64,6 +64,10 @@ class StoreError(VipwireError):
     """The store cannot do its work: its disk is full or fails, or its file is damaged. The text names the file."""
 
 
+class FullError(StoreError):
+    """There is no space left for a change."""
+
+
 class ConflictError(Exception):
     """A key is not as a write expected it: `actual` is its revision, 0 if it does not exist."""
 

@@ -7,7 +7,7 @@ together in one commit: that is what makes a thousand small writes a second out 
     submit ─▶ head (what later writes are checked against) ─▶ commit, in a thread ─▶ visible: readers, watches, future
 
 When a commit fails, the disk holds what it held: the writes of that batch and all that were built on them fail, and
-head becomes what is visible again.
+head becomes what is visible again. Where there is no space, the file first forgets its past.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from vipwire.cluster.store.history import History
 from vipwire.cluster.store.record import (
     Change,
     ConflictError,
+    FullError,
     FutureRevisionError,
     Key,
     Record,
@@ -54,6 +55,7 @@ class Store:
         self._sorted: dict[str, list[Key]] = {}
         self._head: dict[Key, Change] = {}
         self._head_revision = self.revision
+        self._forgotten = 0
         self._waiting: list[_Submission] = []
         self._submitted = asyncio.Event()
         self._moved: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -172,7 +174,7 @@ class Store:
     async def _commit(self, disk: ThreadPoolExecutor) -> None:
         batch = self._take()
         changes = [change for submission in batch for change in submission.changes]
-        work = asyncio.get_running_loop().run_in_executor(disk, self._database.append, changes)
+        work = asyncio.get_running_loop().run_in_executor(disk, self._append, changes, self.revision)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -183,6 +185,20 @@ class Store:
             self._settle(batch, changes, error)
         else:
             self._settle(batch, changes, None)
+
+    def _append(self, changes: list[Change], visible: int) -> None:
+        """Make changes durable, in the thread. Where there is no space, the file forgets what was before `visible`.
+
+        What fills a store can be deleted in any case, even though a deletion is first written down itself. Watches go
+        on from memory; after a restart they list again.
+        """
+        with contextlib.suppress(FullError):
+            self._database.append(changes)
+            return
+        if visible != self._forgotten:
+            self._database.compact(visible)
+            self._forgotten = visible
+        self._database.append(changes, beyond=all(change.deleted for change in changes))
 
     def _settle(self, batch: list[_Submission], changes: list[Change], error: BaseException | None) -> None:
         if error is None:
