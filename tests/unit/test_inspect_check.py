@@ -91,9 +91,27 @@ def test_what_kubelet_and_others_have_is_left_alone() -> None:
     assert found(facts)["others nftables"] == (Level.OK, "")
 
 
-def test_chains_of_a_service_proxy_are_ours_in_iptables_mode() -> None:
-    facts = replace(FINE, tables=(ForeignTable("ip nat", ("KUBE-SERVICES",)),))
-    assert found(facts, ProxyMode.IPTABLES)["others iptables"] == (Level.OK, "")
+@pytest.mark.parametrize(
+    ("mode", "chain"),
+    [
+        (ProxyMode.IPTABLES, "KUBE-SVC-NPX46M4PTMTKRN6Y"),
+        (ProxyMode.IPVS, "KUBE-IPVS-FILTER"),
+        (ProxyMode.USERSPACE, "KUBE-PORTALS-HOST"),
+    ],
+)
+def test_chains_of_a_mode_are_its_own_and_those_of_others_are_not(mode: ProxyMode, chain: str) -> None:
+    facts = replace(FINE, tables=(ForeignTable("ip nat", (chain,)),))
+    assert found(facts, mode)["others iptables"] == (Level.OK, "")
+    assert "others kube-proxy" not in found(facts, mode)
+    for other in {ProxyMode.IPTABLES, ProxyMode.IPVS, ProxyMode.USERSPACE, ProxyMode.NFTABLES} - {mode}:
+        assert found(facts, other)["others kube-proxy"][0] is Level.BAD
+
+
+def test_chains_that_modes_share_are_theirs() -> None:
+    facts = replace(FINE, legacy=("KUBE-SERVICES", "KUBE-MARK-MASQ"))
+    for mode in (ProxyMode.IPTABLES, ProxyMode.IPVS):
+        assert found(facts, mode)["others iptables"] == (Level.OK, "")
+        assert "others kube-proxy" not in found(facts, mode)
 
 
 def test_ipvs_is_nobody_elses_in_ipvs_mode() -> None:

@@ -8,7 +8,7 @@ The filter tables go first. As long as the nat table of both modes is in force, 
 refuses the untranslated must not outlive what translates.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, cast
 
 from vipwire.app.config import ProxyMode
@@ -77,6 +77,18 @@ def census(family: Family, saved: Saved, *, guard: bool = False) -> dict[ProxyMo
             if chain in TRIALS:
                 counts[TRIALS[chain]] += 1
     return {mode: count for mode, count in counts.items() if count}
+
+
+def own_chains(mode: ProxyMode, chains: Iterable[str]) -> frozenset[str]:
+    """Choose the chains, of whichever table, that have names of a mode's. Pure."""
+    if mode is ProxyMode.IPTABLES:
+        return frozenset(chain for chain in chains if any(is_ours(table, chain) for table in TABLES))
+    known: set[str] = set()
+    if mode is ProxyMode.IPVS:
+        known = {key.chain for key in _ipvs_chains(Family.IPV4)}
+    elif mode is ProxyMode.USERSPACE:
+        known = {chain for table in CHAINS.values() for chain in table}
+    return frozenset(chains) & known
 
 
 def others(tool: RuleTool) -> frozenset[ProxyMode]:

@@ -1,13 +1,14 @@
 """`vipwire check`: judges what is known of this machine, with a remedy for whatever is not as it should be. Pure."""
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from vipwire.app.config import ProxyMode
+from vipwire.app.left_rules import own_chains
 from vipwire.inspect.document import Document
 from vipwire.inspect.facts import Facts, ForeignTable
 from vipwire.inspect.show import coloured, table
@@ -164,9 +165,7 @@ def _others(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
         yield Finding("others", "nftables", Level.WARNING, "who has rules there cannot be read", _RIGHTS)
     tables = facts.tables or ()
     yield from _kube_proxies_tables(tables, mode)
-    legacy = _kube_chains(facts.legacy)
-    if legacy:
-        yield _leftover("iptables (legacy)", legacy, mode)
+    yield from _proxys_chains("iptables (legacy)", facts.legacy, mode)
     foreign = [each for each in tables if each.name not in _OURS and not _is_kube_proxy(each)]
     if foreign:
         names = ", ".join(each.name for each in foreign[:8])
@@ -187,24 +186,29 @@ def _kube_proxies_tables(tables: tuple[ForeignTable, ...], mode: ProxyMode) -> I
             said = f"kube-proxy's nftables mode has a table {each.name}: two proxies translate the same VIPs"
             remedy = f"stop kube-proxy on this node, then `kube-proxy --cleanup` or `nft delete table {each.name}`"
             yield Finding("others", "kube-proxy", Level.BAD, said, remedy)
-        elif kube := _kube_chains(each.chains):
-            yield _leftover(each.name, kube, mode)
+        else:
+            yield from _proxys_chains(each.name, each.chains, mode)
 
 
 def _is_kube_proxy(table: ForeignTable) -> bool:
     return table.name.partition(" ")[2] == "kube-proxy"
 
 
-def _kube_chains(chains: tuple[str, ...]) -> list[str]:
-    return [chain for chain in chains if chain.startswith("KUBE-") and chain not in _KUBELETS]
+def _proxys_chains(where: str, chains: Sequence[str], mode: ProxyMode) -> Iterator[Finding]:
+    """Tell the chains that the mode has itself from those of other service proxies."""
+    kube = [chain for chain in chains if chain.startswith("KUBE-") and chain not in _KUBELETS]
+    ours = own_chains(mode, kube)
+    if ours:
+        said = _listed(where, [chain for chain in kube if chain in ours])
+        yield _ok("others", "iptables", f"{said}; in {mode.value} mode they are ours too")
+    if foreign := [chain for chain in kube if chain not in ours]:
+        remedy = "stop kube-proxy on this node, then `kube-proxy --cleanup`; what is kubelet's or the plugin's stays"
+        said = f"{_listed(where, foreign)}: they translate the same VIPs"
+        yield Finding("others", "kube-proxy", Level.BAD, said, remedy)
 
 
-def _leftover(where: str, chains: list[str], mode: ProxyMode) -> Finding:
-    said = f"{len(chains)} chains of a service proxy in {where}: {', '.join(chains[:3])}{', …' * (len(chains) > 3)}"
-    if mode is ProxyMode.IPTABLES:
-        return _ok("others", "iptables", f"{said}; in iptables mode they are ours too")
-    remedy = "stop kube-proxy on this node, then `kube-proxy --cleanup`; what is kubelet's or the plugin's stays"
-    return Finding("others", "kube-proxy", Level.BAD, f"{said}: they translate the same VIPs", remedy)
+def _listed(where: str, chains: Sequence[str]) -> str:
+    return f"{len(chains)} chains of a service proxy in {where}: {', '.join(chains[:3])}{', …' * (len(chains) > 3)}"
 
 
 def _ipvs(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
