@@ -133,6 +133,37 @@ def test_any_way_to_a_set_leads_to_the_same_chains(
     assert tree.branches == fresh.branches == len(kernel) - 1
 
 
+@given(
+    st.sampled_from(Family).flatmap(
+        lambda family: st.tuples(st.just(family), st.lists(addresses(family), max_size=2))
+    ),
+    st.sets(ports, min_size=20, max_size=200),
+    st.integers(1, DEEPEST),
+)
+def test_a_frontend_unlike_all_others_moves_them_as_they_are(
+    case: tuple[Family, list[Address]], crowd: set[int], deepest: int
+) -> None:
+    """Many ports of one address have the same digits up to the port's: a chain above theirs comes, and goes."""
+    family, strangers = case
+    home = Address((0x0A << (family.bits - 8)).to_bytes(family.bits // 8))
+    strays = [FrontendKey(where, Protocol.UDP, 53) for where in (None, *dict.fromkeys(strangers))]
+    tree, fresh = dispatch(family, deepest), dispatch(family, deepest)
+    whole = entries(family, [FrontendKey(home, Protocol.TCP, number) for number in sorted(crowd)])
+    tree.load(whole)
+    kernel = dict(tree.chains())
+    coming = entries(family, strays)
+    for changed in (*coming.items(), *dict.fromkeys(reversed(coming)).items()):
+        height = tree.tree.height
+        draft = tree.draft(dict([changed]), everything=False)
+        kernel = write(kernel, draft.chains)
+        tree.adopt(draft)
+        fresh.load(tree.entries)
+        assert kernel == tree.chains() == fresh.chains()
+        if height + 1 < deepest:
+            assert len(draft.chains) <= 3, "the chains with the crowd in them are left alone"
+    assert tree.entries == whole
+
+
 @given(cases)
 def test_taking_everything_away_leaves_the_root_alone(case: tuple[Family, list[FrontendKey]]) -> None:
     family, keys = case

@@ -46,12 +46,17 @@ class Leaf:
         """How many chains it is."""
         return 1
 
+    @property
+    def height(self) -> int:
+        """How many chains there are below it, one after the other."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class Branch:
     """A chain that branches at digit `at`; `known` are the digits before, the same for all below it.
 
-    It has `size` entries in `chains` chains, itself among them.
+    It has `size` entries in `chains` chains, itself among them, `height` of them below it one after the other.
     """
 
     at: int
@@ -59,11 +64,14 @@ class Branch:
     children: "tuple[Node | None, ...]"
     size: int
     chains: int
+    height: int
 
     @classmethod
     def over(cls, at: int, known: int, children: "tuple[Node | None, ...]", size: int) -> Self:
         """Make one over these chains."""
-        return cls(at, known, children, size, 1 + sum(child.chains for child in children if child is not None))
+        below = [child for child in children if child is not None]
+        chains, height = sum(child.chains for child in below), max(child.height for child in below)
+        return cls(at, known, children, size, 1 + chains, 1 + height)
 
     def below(self, value: int) -> int:
         """Tell what is known of the codes below one branch: the digits up to `at`."""
@@ -106,8 +114,10 @@ class Shape:
     def insert(self, node: Node, code: int, touched: Touched, name: str = "", depth: int = 0) -> Node:
         """Add a code that is not there."""
         name = name or self.root
-        if isinstance(node, Leaf) or low_digits(code, node.at) != node.known:
+        if isinstance(node, Leaf):
             return self._replace(name, node, self.build([*codes(node), code], depth), touched)
+        if low_digits(code, node.at) != node.known:
+            return self._branch_above(name, node, code, depth, touched)
         value = digit(code, node.at)
         child, child_name = node.children[value], self.child_name(node, value)
         if child is None:
@@ -134,10 +144,31 @@ class Shape:
             return _with_child(node, value, self.remove(child, code, touched, child_name, depth + 1), -1)
         touched[child_name] = None
         result = _with_child(node, value, None, -1)
-        if sum(other is not None for other in result.children) == 1:
-            return self._replace(name, node, self.build(codes(result), depth), touched)
+        kept = [(at, other) for at, other in enumerate(result.children) if other is not None]
+        if len(kept) == 1:
+            return self._lift(name, result, *kept[0], depth, touched)
         touched[name] = result
         return result
+
+    def _branch_above(self, name: str, node: Branch, code: int, depth: int, touched: Touched) -> Node:
+        """Add a code that differs at a digit which was the same for all: what is below moves down as it is."""
+        if depth + node.height >= self.deepest:
+            return self._replace(name, node, self.build([*codes(node), code], depth), touched)
+        at = first_difference((low_digits(code, node.at), node.known))
+        children: list[Node | None] = [None] * 4
+        children[digit(node.known, at)], children[digit(code, at)] = node, Leaf((code,))
+        result = Branch.over(at, low_digits(code, at), tuple(children), node.size + 1)
+        touched[name] = result
+        touched.update((self.child_name(result, value), child) for value, child in enumerate(children) if child)
+        return result
+
+    def _lift(self, name: str, node: Branch, value: int, child: Node, depth: int, touched: Touched) -> Node:
+        """Put the only chain below another in its place, as it is unless it was cut off at the deepest level."""
+        if depth + 1 + child.height >= self.deepest:
+            return self._replace(name, node, self.build(codes(child), depth), touched)
+        touched[self.child_name(node, value)] = None
+        touched[name] = child
+        return child
 
     def _replace(self, name: str, old: Node, new: Node, touched: Touched) -> Node:
         touched.update(dict.fromkeys((gone for gone, _ in self.nodes(old, name)), None))
