@@ -53,10 +53,12 @@ def service_of(text: str, port: int = 80, weights: str = "", external: str = "")
     return Service(name(text), (ServicePort("http", port),), external, annotations=given_)
 
 
-def ingress_of(text: str, service: str, *, address: str = "", login: str = "") -> Ingress:
+def ingress_of(
+    text: str, service: str, *, address: str = "", login: str = "", class_name: str = "vipwire"
+) -> Ingress:
     rules = (PathRule(f"{text}.org", "/", PathType.PREFIX, ServiceRef(name(service), "http"), "f.backend"),)
     annotations = {"vipwire.io/auth-secret": login} if login else {}
-    made = Ingress(name(text), "vipwire", rules, annotations=MappingProxyType(annotations))
+    made = Ingress(name(text), class_name, rules, annotations=MappingProxyType(annotations))
     return replace(made, addresses=(address,) if address else ())
 
 
@@ -87,6 +89,7 @@ things = st.one_of(
         names,
         address=st.sampled_from(("", "192.0.2.1")),
         login=st.sampled_from(("", *NAMES)),
+        class_name=st.sampled_from(("vipwire", "vipwire", "nginx")),
     ),
     st.builds(lambda text, line: Secret(name(text), "", {"auth": line.encode()}), names, users),
 )
@@ -144,11 +147,13 @@ def test_only_what_an_ingress_names_has_all_planned_anew() -> None:
         (service_of("else"), 0),
         (slice_of("else", 1), 0),
         (replace(plain, addresses=("192.0.2.1",)), 0),
+        (replace(plain, name=name("theirs"), class_name="nginx"), 0),
         (slice_of("a", 1, 2), 1),
         (service_of("a", weights='{"10.0.0.1": 3}'), 1),
         (replace(users, data={"auth": b"nonsense"}), None),
         (service_of("a", 81), None),
         (replace(plain, rules=()), None),
+        (replace(plain, name=name("theirs")), None),
     ):
         snapshot.apply(Upserted(cast("Any", thing)))
         changed = desired.update(snapshot.take(), 0.0)

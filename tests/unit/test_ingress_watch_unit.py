@@ -8,7 +8,7 @@ import pytest
 from vipwire.errors import DecodeError
 from vipwire.ingress.watch.convert import is_host
 from vipwire.ingress.watch.kinds import RESOURCES, read_manifest
-from vipwire.ingress.watch.objects import Endpoint, Ingress, Kind, PathType, Slice, Usability
+from vipwire.ingress.watch.objects import Endpoint, Ingress, IngressClass, Kind, PathType, Slice, Usability
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -107,7 +107,7 @@ def listed(snapshot: Snapshot) -> Snapshot:
     return snapshot
 
 
-def test_endpoints_touch_their_service_and_all_else_the_structure() -> None:
+def test_endpoints_touch_their_service_and_classes_the_structure() -> None:
     snapshot = listed(Snapshot())
     assert snapshot.take() == Touched(structure=True)
     web = ObjectName("default", "web")
@@ -119,7 +119,11 @@ def test_endpoints_touch_their_service_and_all_else_the_structure() -> None:
     assert snapshot.take() == Touched(frozenset({web}))
     assert snapshot.slices(web) == ()
     snapshot.apply(Upserted(cast("Any", Ingress(web))))
-    assert snapshot.take().structure
+    assert snapshot.take() == Touched(named=frozenset({(Kind.INGRESS, web)}))
+    snapshot.apply(Upserted(cast("Any", Ingress(web, addresses=("192.0.2.1",)))))
+    assert not snapshot.take()
+    snapshot.apply(Upserted(cast("Any", IngressClass(ObjectName("", "vipwire")))))
+    assert snapshot.take() == Touched(structure=True)
 
 
 def test_a_list_replaces_what_was_there() -> None:

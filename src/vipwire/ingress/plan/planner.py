@@ -154,7 +154,7 @@ class _Draft:
             self._default,
             admitted,
             tuple(self._problems),
-            frozenset(self._named),
+            frozenset(self._named | {(Kind.INGRESS, name) for name in admitted}),
         )
 
     def _wanted(self, ingress: Ingress) -> _Wanted:

@@ -74,7 +74,7 @@ class SitePlan:
     admitted: tuple[ObjectName, ...] = ()
     problems: tuple[Problem, ...] = ()
     named: frozenset[tuple[Kind, ObjectName]] = frozenset()
-    """The Services and Secrets that were looked up, whether they were there or not."""
+    """The Ingresses that are ours, and the Services and Secrets that they name, whether those are there or not."""
 
     @property
     def sites(self) -> frozenset[str]:

@@ -12,8 +12,9 @@ from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.refused import owners_of, parts_of, without
 from vipwire.ingress.haproxy.slots import Slots, fill
 from vipwire.ingress.plan.endpoints import servers_of
-from vipwire.ingress.plan.planner import Setting, World, certificate_name, plan_sites
+from vipwire.ingress.plan.planner import Setting, World, certificate_name, is_ours, plan_sites
 from vipwire.ingress.plan.sites import Pool, SitePlan
+from vipwire.ingress.watch.objects import Kind
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -48,7 +49,7 @@ class Desired:
 
         Give the names of the pools whose servers may be others, if that is all there is; None if more has changed.
         """
-        if touched.structure or not touched.named.isdisjoint(self.plan.named):
+        if self._matters(touched):
             self._plan(now)
             self._fill(self.plan.pools)
             return None
@@ -57,6 +58,14 @@ class Desired:
             self._configuration = None
             return None
         return tuple(pool.name for pool in pools)
+
+    def _matters(self, touched: Touched) -> bool:
+        """Tell whether the plan may be another."""
+        if touched.structure or not touched.named.isdisjoint(self.plan.named):
+            return True
+        ingresses, classes = self._snapshot.ingresses, self._snapshot.classes
+        fresh = (ingresses.get(name) for kind, name in touched.named if kind is Kind.INGRESS)
+        return any(ingress is not None and is_ours(ingress, classes, self._setting) for ingress in fresh)
 
     def made(self, folder: str) -> Configuration:
         """Give the configuration for a folder. Its slots are ours, and follow every `update`."""

@@ -1,8 +1,8 @@
 """All objects as they are now, and what the last events touched.
 
 What has changed decides what it costs. Endpoints and weights, the frequent case, are a matter of one Service's
-servers. Services and Secrets matter where an Ingress names them; a status that is written back, to nobody. All else
-has everything planned anew. `take` tells which.
+servers. Ingresses matter that are ours, and the Services and Secrets that they name; a status that is written back
+matters to nobody. All else has everything planned anew. `take` tells which.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What has changed: Services whose endpoints or weights have, objects that some Ingress may name, or the rest."""
+    """What has changed: Services whose endpoints or weights have, objects that may matter by name, or the rest."""
 
     services: frozenset[ObjectName] = frozenset()
     named: frozenset[tuple[Kind, ObjectName]] = frozenset()
@@ -144,10 +144,10 @@ class Snapshot:
             self._note_slice(cast("Slice | None", before), cast("Slice | None", after))
         elif isinstance(before, Service) and isinstance(after, Service) and _has_same_ports(before, after):
             self._services.add(name)
-        elif kind in (Kind.SERVICE, Kind.SECRET):
-            self._named.add((kind, name))
-        elif not (isinstance(before, Ingress) and isinstance(after, Ingress) and _asks_the_same(before, after)):
+        elif kind is Kind.INGRESS_CLASS:
             self._structure = True
+        elif not (isinstance(before, Ingress) and isinstance(after, Ingress) and _asks_the_same(before, after)):
+            self._named.add((kind, name))
 
     def _note_slice(self, before: Slice | None, after: Slice | None) -> None:
         if before is not None:
