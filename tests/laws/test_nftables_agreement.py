@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, seed, settings
 from hypothesis import strategies as st
 from tests.fakes.values import HERE, endpoint, ip, ips, node_plan, service, slice_of
 from tests.laws.nftables_interpreter import Arrival, Objects, Result, Table, UnknownRuleError
@@ -138,12 +138,13 @@ def features(outcome: Answered, action: Forward) -> Iterator[str]:
 
 
 def test_the_worlds_hold_what_the_laws_are_about() -> None:
+    """A hundred examples may lack the rarest; what they are depends on the modules that other tests have loaded."""
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=100, database=None, derandomize=True)
+    @settings(max_examples=100, database=None)
     @given(data=st.data(), pair=pairs)
     def look(data: st.DataObject, pair: Both) -> None:
-        for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
+        for packet in data.draw(st.lists(pair.packets(), min_size=8, max_size=16)):
             outcome = resolve(pair.plan, packet)
             seen[type(outcome).__name__] += 1
             if isinstance(outcome, Answered):
@@ -151,12 +152,15 @@ def test_the_worlds_hold_what_the_laws_are_about() -> None:
                 assert isinstance(action, Forward)
                 seen.update(features(outcome, action))
 
-    look()
     kinds = [kind.name for kind in FrontendKind]
     rest = ["masqueraded", "plain", "several", "short circuit", "affinity", "shared affinity", "weighted", "guarded"]
     rest += ["port of a range", "port kept"]
-    missing = [what for what in ("Answered", "Dropped", "Rejected", "Untouched", *kinds, *rest) if not seen[what]]
-    assert missing == [], seen
+    wanted = {"Answered", "Dropped", "Rejected", "Untouched", *kinds, *rest}
+    for number in range(50):
+        if seen.keys() >= wanted:
+            break
+        seed(number)(look)()
+    assert wanted - seen.keys() == set(), seen
 
 
 def small(*services: Service, slices: Sequence[EndpointSlice]) -> Both:
