@@ -4,10 +4,8 @@ Ingresses are taken from the oldest to the youngest, and the first to name a pat
 ranks after all rules. A path whose Service is missing is not handed to the next best path: it answers 503.
 """
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
 from vipwire.ingress.plan.annotations import Asked, read_annotations
 from vipwire.ingress.plan.asked import (
@@ -21,7 +19,19 @@ from vipwire.ingress.plan.asked import (
 )
 from vipwire.ingress.plan.certificates import judge_secret
 from vipwire.ingress.plan.policy import Canary, Policy
-from vipwire.ingress.plan.sites import EVERY_HOST, UNAVAILABLE, Certificate, Match, Pool, Route, SitePlan, Split
+from vipwire.ingress.plan.sites import (
+    EVERY_HOST,
+    UNAVAILABLE,
+    Certificate,
+    Match,
+    Pool,
+    Route,
+    SitePlan,
+    Split,
+    certificate_name,
+    pool_name,
+    split_name,
+)
 from vipwire.ingress.watch.objects import (
     Ingress,
     IngressClass,
@@ -136,7 +146,7 @@ class _Draft:
             self._note(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
         canary = replace(wanted.canary, weight=min(wanted.canary.weight, left))
         parts = (*before.parts, (self._target(wanted, rule.backend, rule, rule.field), canary))
-        split = Split(f"split:{_digest(repr((before.main, parts)))}", before.main, parts)
+        split = Split(split_name(before.main, parts), before.main, parts)
         self._splits[split.name] = split
         self._routes[key] = replace(main, target=split.name)
 
@@ -241,22 +251,3 @@ class _Draft:
 
     def _note(self, ingress: Ingress, field: str, message: str) -> None:
         self._problems.append(Problem("Ingress", ingress.name, field, message))
-
-
-def certificate_name(secret: ObjectName) -> str:
-    """Name the certificate of a Secret; a namespace has no underscore, so that no two share a name."""
-    return f"{secret.namespace}_{secret.name}.pem"
-
-
-@lru_cache(maxsize=16384)
-def pool_name(service: ObjectName, port: int, policy: Policy) -> str:
-    """Name a pool: `namespace:service:port`, and a digest of what is asked for it, if anything is.
-
-    The parts are DNS labels, so that no two pools share a name.
-    """
-    plain = f"{service.namespace}:{service.name}:{port}"
-    return plain if policy == Policy() else f"{plain}:{_digest(repr(astuple(policy)))}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -1,7 +1,9 @@
-"""What the Ingresses add up to: the values between planning and HAProxy."""
+"""What the Ingresses add up to: the values between planning and HAProxy, and their names there."""
 
 import enum
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import astuple, dataclass, field
+from functools import lru_cache
 
 from vipwire.ingress.plan.policy import Canary, Policy
 from vipwire.ingress.watch.objects import Endpoint, Kind, ServicePort
@@ -89,3 +91,27 @@ class Server:
     endpoint: Endpoint
     port: int
     weight: int = 16
+
+
+def certificate_name(secret: ObjectName) -> str:
+    """Name the certificate of a Secret; a namespace has no underscore, so that no two share a name."""
+    return f"{secret.namespace}_{secret.name}.pem"
+
+
+@lru_cache(maxsize=16384)
+def pool_name(service: ObjectName, port: int, policy: Policy) -> str:
+    """Name a pool: `namespace:service:port`, and a digest of what is asked for it, if anything is.
+
+    The parts are DNS labels, so that no two pools share a name.
+    """
+    plain = f"{service.namespace}:{service.name}:{port}"
+    return plain if policy == Policy() else f"{plain}:{_digest(repr(astuple(policy)))}"
+
+
+def split_name(main: str, parts: tuple[tuple[str, Canary], ...]) -> str:
+    """Name a split, by its content."""
+    return f"split:{_digest(repr((main, parts)))}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -12,8 +12,8 @@ from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.refused import owners_of, parts_of, without
 from vipwire.ingress.haproxy.slots import Slots, fill
 from vipwire.ingress.plan.endpoints import servers_of
-from vipwire.ingress.plan.planner import Setting, World, certificate_name, is_ours, plan_sites
-from vipwire.ingress.plan.sites import Pool, SitePlan
+from vipwire.ingress.plan.planner import Setting, World, is_ours, plan_sites
+from vipwire.ingress.plan.sites import Pool, SitePlan, certificate_name
 from vipwire.ingress.watch.objects import Kind
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
