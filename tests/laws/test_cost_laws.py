@@ -137,15 +137,14 @@ def comes_and_goes(number: int) -> Iterator[Event]:
 
 
 def counted(work: Callable[[], None]) -> int:
-    """Count the bytecode instructions that our own code takes."""
+    """Count the lines that our own code goes through, a turn of a loop in one line among them."""
     found = 0
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal found
         if not frame.f_code.co_filename.startswith(OURS):
             return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        found += event == "opcode"
+        found += event == "line"
         return trace
 
     before = sys.gettrace()
@@ -171,7 +170,7 @@ def test_an_event_takes_the_same_steps_among_ten_services_and_among_a_thousand(
     mode: Callable[[], Backend[Any, Any]], number: int
 ) -> None:
     few, many = cost(mode(), 10, number), cost(mode(), 1_000, number)
-    assert all(steps > 100 for steps in few), "something was done"
+    assert all(found > 20 for found in few), "something was done"
     assert many == few
 
 
