@@ -1,5 +1,6 @@
 """What a change costs a controller: what its own Service costs, however many others there are. Counted, not timed."""
 
+import asyncio
 import ipaddress
 import sys
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from vipwire.cluster.controllers.endpoint_controller import EndpointController
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.own_services import OwnServices
 from vipwire.cluster.controllers.repair import AddressRepair
+from vipwire.cluster.controllers.selection import Selection
 from vipwire.cluster.garbage import GarbageCollector
 
 Step = Callable[[], Awaitable[object]]
@@ -39,7 +41,7 @@ async def calls(step: Step) -> int:
 
     def note(_frame: object, event: str, _argument: object) -> None:
         nonlocal count
-        count += event == "call"
+        count += event in ("call", "c_call")
 
     before = sys.getprofile()
     sys.setprofile(note)
@@ -93,3 +95,25 @@ def test_a_service_costs_the_same_among_few_and_among_many(tmp_path: Path, name:
         assert many < few + MANY / 2
 
     play_allocating(tmp_path, scenario)
+
+
+def chosen(count: int) -> Selection:
+    """Make Services that have one label of their selectors in common, each with a Pod."""
+    made = Selection()
+    for number in range(count):
+        labels = {"app": "web", "tenant": str(number)}
+        made.put_service(("default", f"s{number}"), labels)
+        made.put_pod(("default", f"p{number}"), labels | {"hash": "1"})
+    return made
+
+
+def test_a_label_that_all_selectors_share_costs_nothing() -> None:
+    async def look(where: Selection) -> None:
+        where.put_pod(("default", "p3"), {"app": "web", "tenant": "3", "hash": "2"})
+        assert list(where.services_of(("default", "p3"))) == [("default", "s3")]
+        assert where.pods_of(("default", "s3")) == [("default", "p3")]
+        where.put_service(("default", "s4"), {"app": "web"})
+        where.put_service(("default", "s4"), {"app": "web", "tenant": "4"})
+
+    few, many = chosen(5), chosen(500)
+    assert asyncio.run(calls(lambda: look(few))) == asyncio.run(calls(lambda: look(many)))

@@ -1,6 +1,7 @@
 """Which Pods a Service selects, and which Services select a Pod: an index by labels. Pure.
 
-Each side is found by one label, and then compared in full: a Service by the first of its selector, a Pod by each.
+Each side is found by one label, and then compared in full: a Service by the label of its selector that the fewest
+others are found by, a Pod by each of its own. So a label that all share costs nothing where another tells them apart.
 """
 
 from collections import defaultdict
@@ -17,18 +18,19 @@ class Selection:
 
     def __init__(self) -> None:
         self._selectors: dict[Name, dict[str, str]] = {}
+        self._found_by: dict[Name, _Place] = {}
         self._labels: dict[Name, dict[str, str]] = {}
         self._services: defaultdict[_Place, set[Name]] = defaultdict(set)
         self._pods: defaultdict[_Place, set[Name]] = defaultdict(set)
 
     def put_service(self, name: Name, selector: Mapping[str, str]) -> None:
         """Take note of a Service's selector; an empty one selects nothing, and forgets the Service."""
-        before = self._selectors.pop(name, None)
-        if before:
-            _discard(self._services, _places(name, before)[0], name)
+        if self._selectors.pop(name, None):
+            _discard(self._services, self._found_by.pop(name), name)
         if selector:
-            self._selectors[name] = dict(selector)
-            self._services[_places(name, selector)[0]].add(name)
+            place = min(_places(name, selector), key=lambda each: len(self._services.get(each, ())))
+            self._selectors[name], self._found_by[name] = dict(selector), place
+            self._services[place].add(name)
 
     def put_pod(self, name: Name, labels: Mapping[str, str]) -> None:
         """Take note of a Pod's labels; none forget the Pod."""
@@ -52,7 +54,7 @@ class Selection:
         selector = self._selectors.get(service)
         if not selector:
             return []
-        found = self._pods.get(_places(service, selector)[0], ())
+        found = min((self._pods.get(place, ()) for place in _places(service, selector)), key=len)
         return sorted(name for name in found if selector.items() <= self._labels[name].items())
 
     def services(self) -> tuple[Name, ...]:
