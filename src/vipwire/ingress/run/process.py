@@ -44,7 +44,6 @@ class Haproxy:
         self._child: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._number = max(self._generations(), default=0)
-        self.reloads = 0
 
     def next_folder(self) -> Path:
         """Name the folder for the next configuration."""
@@ -111,7 +110,6 @@ class Haproxy:
     async def _reload(self, mark: str) -> None:
         if self._messages.exists():
             os.truncate(self._messages, 0)
-        self.reloads += 1
         patience = _HEARD
         while self.running and patience < _PATIENCE / 2:
             # A master that is still at its last reload does not hear the signal, and nothing tells us so.

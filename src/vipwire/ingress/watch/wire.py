@@ -1,6 +1,6 @@
 """Ingress objects as they stand on the wire, only the fields that are read. As in `kube.wire`, any may be null.
 
-What is read alike of EndpointSlices is that module's.
+What is read alike is that module's.
 """
 
 from typing import TypeAlias
@@ -8,17 +8,14 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from vipwire.kube.wire import Conditions, EndpointPort, Hints
+from vipwire.kube.wire import Meta as NameMeta
 
 Texts: TypeAlias = dict[str, str] | None
 
 
-class Meta(Struct, gc=False, rename="camel"):
+class Meta(NameMeta, gc=False, rename="camel"):
     """`metadata`."""
 
-    name: str | None = None
-    namespace: str | None = None
-    uid: str | None = None
-    resource_version: str | None = None
     creation_timestamp: str | None = None
     labels: Texts = None
     annotations: Texts = None
