@@ -461,7 +461,7 @@ def test_health_checks_rise_and_fall_after_as_many_as_asked_for(tmp_path: Path) 
         # At first one bad check is enough; a good one more makes it two, up to what is asked for.
         await checked.until(here, lambda log: "request" in log and log.count("good") > 8)
         checked.healthy = False
-        out = await checked.until(here, lambda log: log.count("bad") == 20)
+        out = await checked.until(here, lambda log: log.count("bad") >= 20)
         assert "request" in out[out.index("bad") :]  # the first bad check is not enough
         while out[-1] == "bad":
             out.pop()
