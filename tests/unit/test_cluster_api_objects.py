@@ -1,6 +1,7 @@
 """The API server by HTTP: objects are created, read, changed and deleted as Kubernetes does it, in its words."""
 
 import asyncio
+import base64
 import re
 from pathlib import Path
 from typing import Any
@@ -537,5 +538,25 @@ def test_other_kinds_refuse_what_makes_no_sense(tmp_path: Path, path: str, body:
         code, status = await here.send("POST", path, body | {"metadata": {"name": "a"}})
         assert code in (400, 422)
         assert message in status["message"]
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "whole"),
+    [("ConfigMap", "data", False), ("ConfigMap", "binaryData", True), ("Secret", "data", True)],
+)
+def test_a_mebibyte_of_data_is_the_most_as_it_is_without_base64(
+    tmp_path: Path, kind: str, part: str, *, whole: bool
+) -> None:
+    async def scenario(here: Here) -> None:
+        for size, expected in ((1 << 20, 201), ((1 << 20) + 1, 422)):
+            content = b"x" * size
+            text = base64.b64encode(content).decode() if whole else content.decode()
+            body = {"metadata": {"name": "large"}, part: {"key": text}}
+            code, answer = await here.send("POST", f"/api/v1/namespaces/default/{kind.lower()}s", body)
+            assert code == expected, answer.get("message")
+            assert code == 201 or "Too long: may not be more than 1048576 bytes" in answer["message"]
+            await here.send("DELETE", f"/api/v1/namespaces/default/{kind.lower()}s/large")
 
     play(tmp_path, scenario)

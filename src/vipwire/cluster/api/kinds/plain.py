@@ -71,11 +71,12 @@ def _prepare_secret(new: Object, _old: Object | None) -> None:
 def _check_data(new: Object, old: Object | None) -> Iterator[Cause]:
     size = 0
     for part in ("data", "binaryData"):
+        is_text = part == "data" and new["kind"] == "ConfigMap"
         for key, value in (new.get(part) or {}).items():
             if not _KEY.fullmatch(key) or len(key) > 253:
                 yield invalid(f"{part}[{key}]", key, "a valid config key must consist of alphanumeric characters")
-            size += len(value)
-    if size > _MOST_BYTES * 4 // 3:
+            size += len(value.encode()) if is_text else len(value.rstrip("=")) * 3 // 4
+    if size > _MOST_BYTES:
         yield too_long("", _MOST_BYTES)
     if old and old.get("immutable"):
         for part in ("data", "binaryData", "immutable"):
