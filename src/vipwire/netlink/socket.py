@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from vipwire.netlink.message import (
+    NLM_F_ACK,
     NLM_F_DUMP,
     NLM_F_DUMP_INTR,
     NLM_F_REQUEST,
@@ -119,7 +120,7 @@ class NetlinkSocket:
     def request(self, kind: int, payload: bytes, flags: int = 0) -> list[Message]:
         """Send one request; return its answers up to the acknowledgement. Raise NetlinkError as the kernel says."""
         sequence = self.sequence()
-        self.send(encode(kind, NLM_F_REQUEST | 0x4 | flags, sequence, payload))
+        self.send(encode(kind, NLM_F_REQUEST | NLM_F_ACK | flags, sequence, payload))
         answers: list[Message] = []
         while True:
             for message in messages(self._socket.recv(_RECEIVE)):
@@ -137,7 +138,7 @@ class NetlinkSocket:
         Raise NetlinkError as the kernel says, or if it has answered less.
         """
         sequence, receive = self.sequence(), self._socket.recv
-        self.send(encode(kind, NLM_F_REQUEST | 0x4, sequence, payload))
+        self.send(encode(kind, NLM_F_REQUEST | NLM_F_ACK, sequence, payload))
         try:
             answers = [receive(size, socket.MSG_DONTWAIT) for _ in range(count + 1)]
         except BlockingIOError:

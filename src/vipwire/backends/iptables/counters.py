@@ -95,7 +95,6 @@ def _note(message: bytes) -> str:
 
 # The legacy engine.
 _GET_INFO, _GET_ENTRIES = 64, 65
-_TABLE_NAME: Final = 32
 _INFO: Final = struct.Struct("=32s I 5I 5I I I")
 _ASK: Final = struct.Struct("=32s I 4x")
 _EXTENSION: Final = struct.Struct("=H 29s B")

@@ -10,7 +10,8 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from vipwire.netlink.attributes import attribute, attributes
+from vipwire.netlink.attributes import attributes, string
+from vipwire.netlink.message import NLM_F_CREATE
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 
 _SUBSYSTEM: Final = 7 << 8
@@ -18,7 +19,6 @@ _NEW: Final = _SUBSYSTEM | 0
 _GET: Final = _SUBSYSTEM | 1
 _NAME: Final = 1
 _PACKETS: Final = 2
-_CREATE: Final = 0x400
 _HEADER: Final = struct.pack("=BBH", 0, 0, 0)
 
 
@@ -28,7 +28,7 @@ def ensure_counters(names: Iterable[str]) -> str:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for name in names:
                 try:
-                    netlink.request(_NEW, _HEADER + attribute(_NAME, name.encode() + b"\0"), _CREATE)
+                    netlink.request(_NEW, _HEADER + string(_NAME, name), NLM_F_CREATE)
                 except NetlinkError as error:
                     if error.errno not in (errno.EEXIST, errno.EBUSY):
                         raise
@@ -42,11 +42,11 @@ def read_counter(name: str) -> float | None:
     """Read how many packets a counter has seen; None where there is none."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
-            answers = netlink.request(_GET, _HEADER + attribute(_NAME, name.encode() + b"\0"))
+            answers = netlink.request(_GET, _HEADER + string(_NAME, name))
     except OSError:
         return None
     for answer in answers:
-        found = dict(attributes(answer.payload[4:]))
+        found = attributes(answer.payload, 4)
         if _PACKETS in found:
             return float(int.from_bytes(found[_PACKETS]))
     return None
