@@ -12,11 +12,12 @@ from types import MappingProxyType
 
 from vipwire.backends.nftables import text
 from vipwire.backends.nftables.names import CHAIN, TABLE, Object, ObjectKey, handle_bytes
+from vipwire.backends.nftables.read import has_table
 from vipwire.backends.nftables.walk import Run, Table, run
 from vipwire.model.net import Address, Family
-from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables import encode
 from vipwire.netlink.nftables.elements import Element, decode_elements
-from vipwire.netlink.nftables.wire import NFPROTO, Kind
+from vipwire.netlink.nftables.wire import Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
@@ -43,10 +44,9 @@ class NftablesExplainer:
     def remains(self) -> str:
         """Say that the table exists where nothing of our layout was seen in it."""
         with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
-            tables = [decode.table(payload) for payload in netlink.dump(Kind.GETTABLE, encode.list_tables())]
-        if any(table.name == TABLE and table.family == NFPROTO[self.family] for table in tables):
-            return f"table {text.table_name(self.family)} was made by another version of vipwire, or by somebody else"
-        return ""
+            there = has_table(netlink, self.family)
+        name = text.table_name(self.family)
+        return f"table {name} was made by another version of vipwire, or by somebody else" if there else ""
 
     def walk(
         self,

@@ -25,7 +25,7 @@ from vipwire.backends.nftables.names import (
     ObjectKey,
 )
 from vipwire.backends.nftables.ranges import HOOKED
-from vipwire.backends.nftables.read import LARGE, read_counted, read_elements
+from vipwire.backends.nftables.read import LARGE, has_table, read_counted, read_elements
 from vipwire.backends.nftables.render import render
 from vipwire.backends.nftables.script import Step, steps
 from vipwire.backends.nftables.skeleton import compiled, node_objects
@@ -33,7 +33,7 @@ from vipwire.errors import CommitError
 from vipwire.model.net import Family
 from vipwire.netlink.message import Acknowledgement
 from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.wire import NFPROTO, Kind
+from vipwire.netlink.nftables.wire import Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -164,7 +164,7 @@ class NftablesBackend:
 
     def delete(self) -> bool:
         """Delete the table with everything in it; tell whether there was one."""
-        if not self._exists():
+        if not has_table(self._socket, self.family):
             return False
         first = self._socket.sequence(3)
         self._socket.send(encode.transaction([encode.delete_table(self.family, TABLE)], first))
@@ -188,14 +188,9 @@ class NftablesBackend:
         (answer,) = self._socket.request(Kind.GETGEN, encode.ask_generation())
         return decode.generation(answer.payload).id
 
-    def _exists(self) -> bool:
-        number = NFPROTO[self.family]
-        tables = [decode.table(payload) for payload in self._socket.dump(Kind.GETTABLE, encode.list_tables())]
-        return any(table.name == TABLE and table.family == number for table in tables)
-
     def _read(self) -> dict[ObjectKey, Object]:
         self._recreate = False
-        if not self._exists():
+        if not has_table(self._socket, self.family):
             return {}
         objects: dict[ObjectKey, Object] = dict(self._read_chains())
         declared = self._dump(Kind.GETSET, decode.declaration)

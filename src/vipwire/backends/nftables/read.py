@@ -1,4 +1,4 @@
-"""Reads sets: those that are the Services, and those in which packets count.
+"""Reads sets: those that are the Services, and those in which packets count; and whether there is our table at all.
 
 A set is listed, or a large map's elements are asked for one by one: a listing costs the square of its size (`index`).
 One by one costs 2 us an element at any size. At 100,000 a listing costs as much, and does not let go of the
@@ -14,11 +14,11 @@ from vipwire.backends.nftables import index
 from vipwire.backends.nftables.names import TABLE, Noted, Object, ObjectKey, Until, Verdict
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
-from vipwire.netlink.nftables import encode
+from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.counted import Counted, decode_counted
 from vipwire.netlink.nftables.decode import SetDeclaration
 from vipwire.netlink.nftables.elements import Element, decode_answers, decode_elements, decode_plain
-from vipwire.netlink.nftables.wire import Code, Kind
+from vipwire.netlink.nftables.wire import NFPROTO, Code, Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 
 LARGE = 150_000
@@ -27,6 +27,12 @@ _ASKED = 256
 """So many elements at once: their answers wait in the socket's buffer."""
 
 Elements = dict[ObjectKey, Object]
+
+
+def has_table(netlink: NetlinkSocket, family: Family) -> bool:
+    """Tell whether there is a table of our name in a family, whoever made it."""
+    tables = [decode.table(payload) for payload in netlink.dump(Kind.GETTABLE, encode.list_tables())]
+    return any(table.name == TABLE and table.family == NFPROTO[family] for table in tables)
 
 
 def read_elements(
