@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from tests.fakes.values import cidr, endpoint, ip, named, node_plan, port, service, slice_of
@@ -336,6 +337,18 @@ def test_traffic_is_counted_by_endpoint(family: Family, server: socket.socket) -
     (count,) = (each for name, each in found.ports.items() if name.port == "http")
     assert (count.connections, count.bytes) == (1, 4)
     assert [reason.value for (reason, _), packets in found.refusals.items() if packets] == ["undefined-port"]
+
+
+def test_flows_to_a_service_are_answered_at_its_own_listeners(family: Family, server: socket.socket) -> None:
+    plans = [planned(family, server.getsockname()[1], name, 0) for name in ("web", "other")]
+    streams = tuple(each for each in plans[1].frontends if each.key.protocol is not Protocol.UDP)
+    plans[1] = replace(plans[1], frontends=streams)
+    started(family, *plans).sync()
+    (backend,) = _OPEN
+    places = backend.relayed(plans)
+    assert {address for address, _ in places} == {ip(NODE[family])}
+    assert backend.relayed(plans[:1]) == places
+    assert backend.relayed(plans[1:]) == frozenset()
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])

@@ -1,16 +1,22 @@
-"""Health-check node ports follow the plans: a sync asks for the ports of what it changed, and for no others."""
+"""What follows from a sync is about what it changed: health-check node ports, and places where a relay answers."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from tests.fakes.values import named
+from tests.fakes.kernel import DictBackend
+from tests.fakes.values import ip, named, node_plan, port, service
 
-from vipwire.app.follow import HealthPorts
+from vipwire.app.engine import Engine, Line
+from vipwire.app.follow import HealthPorts, suspects
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.problem import Problem
 from vipwire.plan.plan import HealthCheck, ServicePlan
+from vipwire.reconcile.pacer import Pacer
 from vipwire.serve.service_health import ServiceHealthCheck
+from vipwire.state.event import Kind, Listed, Upserted
 
 MANY = 100
 
@@ -108,3 +114,36 @@ def test_other_listeners_are_asked_for_everything() -> None:
     assert scene.listeners.closed
     assert others.asked == [{30_000: answer("web"), 30_001: answer("dns")}]
     assert not scene.ports.complete
+
+
+class RelayingBackend(DictBackend):
+    """A mode that relays, and notes about which Services it is asked."""
+
+    RELAY = ip("192.168.0.2"), 40_000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[ObjectName] = []
+
+    def relayed(self, plans: Iterable[ServicePlan]) -> frozenset[tuple[Address, int]]:
+        self.asked += [plan.name for plan in plans]
+        return frozenset({self.RELAY})
+
+
+def test_a_relay_is_asked_about_the_services_that_changed() -> None:
+    relay = RelayingBackend()
+    line = Line(Family.IPV4, relay, Pacer(0.0, 30.0))
+    engine = Engine((line,), "node-1", lambda family, _: node_plan(family))
+    for kind in Kind:
+        engine.apply(Listed(kind, ()))
+    for number in range(MANY):
+        engine.apply(Upserted(service(f"s{number}", f"10.96.1.{number}", port(53, protocol=Protocol.UDP))))
+    (first,) = engine.sync(0.0)
+    assert len(suspects(line, first)[0]) == MANY
+    assert len(relay.asked) == MANY
+    relay.asked.clear()
+    engine.apply(Upserted(service("s7", "10.96.1.7", port(54, protocol=Protocol.UDP))))
+    (second,) = engine.sync(1.0)
+    places = frozenset({RelayingBackend.RELAY})
+    assert suspects(line, second) == ({(ip("10.96.1.7"), 53): places, (ip("10.96.1.7"), 54): places}, ())
+    assert relay.asked == [named("s7")]

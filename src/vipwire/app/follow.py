@@ -14,7 +14,7 @@ from vipwire.host.addresses import AddressWatch, reachable
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix, family_of
 from vipwire.model.problem import Problem
-from vipwire.plan.plan import HealthCheck
+from vipwire.plan.plan import HealthCheck, ServicePlan
 from vipwire.reconcile.offers import Relaying
 from vipwire.serve.metrics import Metrics
 from vipwire.serve.service_health import ServiceHealthCheck
@@ -40,7 +40,7 @@ class FlowKeeper:
         """Look at the flows of the frontends that changed; after the first sync, at those of all."""
         if self._table is None or outcome.error is not None:
             return
-        frontends, ranges = _suspects(line, outcome)
+        frontends, ranges = suspects(line, outcome)
         if not frontends and not ranges:
             return
         # A node port has no address of its own: flows to the other family's addresses are the other line's to judge.
@@ -67,14 +67,17 @@ class FlowKeeper:
         log.warning("stale UDP flows are not deleted", error=error)
 
 
-def _suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:
+def suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:
     """Name the frontends whose flows have to be looked at; after the first sync, all of them with their ranges."""
+    plans: Iterable[ServicePlan]
     if outcome.first and line.planner is not None:
-        frontends, ranges = udp_frontends(line.plans.values()), line.planner.node.service_cidrs
+        plans = line.plans.values()
+        frontends, ranges = udp_frontends(plans), line.planner.node.service_cidrs
     else:
+        plans = [change.new for change in outcome.changes.values() if change.new is not None]
         frontends, ranges = suspect_frontends(outcome.changes.values()), ()
-    if (frontends or ranges) and isinstance(line.backend, Relaying):
-        relayed = line.backend.relayed()
+    if frontends and isinstance(line.backend, Relaying):
+        relayed = line.backend.relayed(plans)
         frontends = {frontend: serving | relayed for frontend, serving in frontends.items()}
     return frontends, ranges
 

@@ -3,10 +3,11 @@
 More of that kind: `backend.Selective`, `counting.Counting`, and `explainer` for people.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
 from vipwire.model.net import Address
+from vipwire.plan.plan import ServicePlan
 
 
 @runtime_checkable
@@ -24,8 +25,8 @@ class Housekeeper(Protocol):
 class Relaying(Protocol):
     """A mode whose flows end on this node: connection tracking sees a relay answer, not an endpoint."""
 
-    def relayed(self) -> frozenset[tuple[Address, int]]:
-        """Tell the addresses and ports at which UDP flows are answered."""
+    def relayed(self, plans: Iterable[ServicePlan]) -> frozenset[tuple[Address, int]]:
+        """Tell the addresses and ports at which UDP flows to the frontends of these plans are answered."""
 
 
 @runtime_checkable

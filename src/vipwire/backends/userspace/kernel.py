@@ -141,15 +141,11 @@ class UserspaceBackend:
         self._tell_places(coming)
         return len(text)
 
-    def relayed(self) -> frozenset[tuple[Address, int]]:
-        """Tell at which of this node's addresses and ports flows to frontends are answered: the relay's."""
-        left = self._left or {}
-        return frozenset(
-            (Address(place.address), port)
-            for key, listener in left.items()
-            if isinstance(key, Front) and isinstance(listener, Listener) and listener.protocol == Protocol.UDP
-            for place, port in zip(listener.binds, self._remote.ports.get(key.front, ()), strict=False)
-        )
+    def relayed(self, plans: Iterable[ServicePlan]) -> frozenset[tuple[Address, int]]:
+        """Tell at which addresses and ports of this node UDP flows to these plans' frontends are answered."""
+        frontends = (each for plan in plans for each in plan.frontends if each.key.protocol is Protocol.UDP)
+        fronts = (front_name(frontend, here=here) for frontend in frontends for here in (False, True))
+        return frozenset(place for front in fronts for place in self._bound(front))
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until the relay is to be asked for news; None where none is run."""
@@ -197,13 +193,14 @@ class UserspaceBackend:
         """Tell where clients reach a frontend themselves, as it was last seen; nothing where rules lead there."""
         if self._choices.bind is Bind.RULES:
             return ()
-        name = front_name(frontend)
-        listener = (self._left or {}).get(Front(name))
-        return tuple(self._places(name, listener)) if isinstance(listener, Listener) else ()
+        return tuple(format_endpoint(*place) for place in self._bound(front_name(frontend)))
 
-    def _places(self, front: str, listener: Listener) -> Iterator[str]:
-        for place, port in zip(listener.binds, self._remote.ports.get(front, ()), strict=False):
-            yield format_endpoint(Address(place.address), port)
+    def _bound(self, front: str) -> Iterator[tuple[Address, int]]:
+        """Tell the addresses and ports of a front's sockets, as last seen; nothing where it is not there."""
+        listener = (self._left or {}).get(Front(front))
+        binds = listener.binds if isinstance(listener, Listener) else ()
+        for place, port in zip(binds, self._remote.ports.get(front, ()), strict=False):
+            yield Address(place.address), port
 
     def _tell_places(self, listeners: Mapping[str, Listener]) -> None:
         """Log where listeners are that chose their ports themselves, whenever that is new to this process."""
@@ -212,7 +209,7 @@ class UserspaceBackend:
         for front, listener in listeners.items():
             if all(place.port for place in listener.binds):
                 continue
-            at = ",".join(self._places(front, listener))
+            at = ",".join(format_endpoint(*place) for place in self._bound(front))
             if at and self._told.get(front) != at:
                 self._told[front] = at
                 _LOG.info("listening", extra={"fields": {"frontend": front, "at": at}})
