@@ -145,6 +145,23 @@ def test_the_first_rule_of_a_kind_is_a_reload_and_no_other_is(tmp_path: Path) ->
     play(tmp_path, scenario)
 
 
+def test_endpoints_change_while_a_reload_waits(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(OLD[0])]))
+        here.put(ingress("web", rule("a.example.com", "/")))  # all this is there when HAProxy starts
+        await here.settled()
+        here.put(ingress("late", rule("b.example.com", "/"), annotations={"vipwire.io/timeout-server": "9s"}))
+        await here.pods("web", OLD[1])
+        async with asyncio.timeout(60):
+            while (await here.curl("http://a.example.com/")).code != 200:  # noqa: ASYNC110  # of a change before a reload nobody is told
+                await asyncio.sleep(0.02)
+        assert (await here.curl("http://a.example.com/")).pod == OLD[1]
+        assert await here.codes_of("b") == {"b": 404}
+        assert len(here.reloads) == 1
+
+    play(tmp_path, scenario, pause=3600.0)
+
+
 async def move(here: Site, address: str) -> None:
     """Give one Service another endpoint, and wait until HAProxy has it."""
     here.put(endpoint_slice("web-1", here.pod_port, [endpoint(address)]))

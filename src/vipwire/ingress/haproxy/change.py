@@ -52,6 +52,13 @@ def difference_of_servers(live: Mapping[str, Slots], desired: Mapping[str, Slots
     return _unless_too_many(tuple(_servers(live, desired, pools)))
 
 
+def pools_in_common(live: Configuration, desired: Configuration) -> tuple[str, ...]:
+    """Name the pools whose servers can change by commands, also where something else needs a reload."""
+    old, new = live.shape, desired.shape
+    known = (name for name, text in new.backends.items() if old.backends.get(name) == text)
+    return tuple(name for name in known if old.slots[name] == new.slots[name])
+
+
 def _unless_too_many(commands: tuple[str, ...]) -> Change:
     return Change(reason="many changes") if len(commands) > MOST_COMMANDS else Change(commands)
 

@@ -1,9 +1,10 @@
 """The loop of `vipwire ingress`: objects change, HAProxy follows.
 
 Events that come together are one change. A change that needs a reload waits until the last one is `pause` seconds
-ago, since each leaves an old worker behind that ends with its connections. A configuration that HAProxy refuses never
-goes live: the backend, expression or certificate at fault is left out and the rest is tried again; where none can be
-found, the last good one stays.
+ago, since each leaves an old worker behind that ends with its connections; endpoints change meanwhile.
+
+A configuration that HAProxy refuses never goes live: the backend, expression or certificate at fault is left out and
+the rest is tried again; where none can be found, the last good one stays.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vipwire.app import log
-from vipwire.ingress.haproxy.change import Change, difference, difference_of_servers, merged
+from vipwire.ingress.haproxy.change import Change, difference, difference_of_servers, merged, pools_in_common
 from vipwire.ingress.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
 from vipwire.ingress.run.control import ControlError, command
 from vipwire.ingress.run.desired import Desired
@@ -85,13 +86,13 @@ class Controller:
     async def run(self) -> None:
         """Follow until cancelled."""
         await self._haproxy.adopt()
-        due = _REPLAN
+        due: float | None = None
         while True:
             if self._snapshot.complete:
-                heard, due = self._heard, await self._sync(behind=due < _REPLAN)
-                await self._note_progress(heard if due == _REPLAN else self._done)
+                heard, due = self._heard, await self._sync(behind=due is not None)
+                await self._note_progress(heard if due is None else self._done)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(due):
+                async with asyncio.timeout(_REPLAN if due is None else min(due, _REPLAN)):
                     await self._wake.wait()
             self._wake.clear()
 
@@ -110,8 +111,8 @@ class Controller:
                 self._live = None
                 self._wake.set()
 
-    async def _sync(self, *, behind: bool) -> float:
-        """Bring HAProxy up to date; return the seconds until it must be done again.
+    async def _sync(self, *, behind: bool) -> float | None:
+        """Bring HAProxy up to date; return the seconds until it must be tried again, None when all is done.
 
         `behind`: HAProxy does not have all that the last time would have brought it.
         """
@@ -121,17 +122,15 @@ class Controller:
         pools = self.desired.update(touched, time.time())
         change = self._change(None if behind else pools)
         if not change:
-            return _REPLAN
+            return None
         if not change.reason:
-            try:
-                await command(self._haproxy.socket, change.commands)
-            except ControlError as error:
-                change = Change(reason=f"a command failed: {error}")
-            else:
-                self._adopt_commands(change, None if behind else pools, began)
-                return _REPLAN
+            failure = await self._command(change, None if behind else pools, began)
+            if not failure:
+                return None
+            change = Change(reason=f"a command failed: {failure}")
         wait = self._reloaded + self._pause - time.monotonic()
         if wait > 0:
+            await self._move_servers(began)
             return wait
         return await self._reload(change.reason, began)
 
@@ -144,14 +143,29 @@ class Controller:
             return difference_of_servers(live.slots, self.desired.slots, pools)
         return difference(live, self.desired.made(live.layout.folder))
 
-    def _adopt_commands(self, change: Change, pools: tuple[str, ...] | None, began: float) -> None:
+    async def _move_servers(self, began: float) -> None:
+        """Bring endpoints up to date while the rest waits for a reload."""
+        live = self._live
+        if live is not None:
+            pools = pools_in_common(live, self.desired.made(live.layout.folder))
+            change = difference_of_servers(live.slots, self.desired.slots, pools)
+            if change.commands:
+                await self._command(change, pools, began)
+
+    async def _command(self, change: Change, pools: tuple[str, ...] | None, began: float) -> str:
+        """Send the commands of a change, of `pools` or of all; say what went wrong, nothing if nothing did."""
+        try:
+            await command(self._haproxy.socket, change.commands)
+        except ControlError as error:
+            return str(error)
         if self._live is not None and pools is not None:
             self._live.slots.update({name: self.desired.slots[name] for name in pools})
         elif self._live is not None:
             self._live = merged(self._live, self.desired.made(self._live.layout.folder))
         self._tell(Done(time.monotonic() - began, len(change.commands)))
+        return ""
 
-    async def _reload(self, reason: str, began: float) -> float:
+    async def _reload(self, reason: str, began: float) -> float | None:
         for _ in range(_ATTEMPTS):
             made = self.desired.made(str(self._haproxy.next_folder()))
             try:
@@ -164,7 +178,7 @@ class Controller:
                 return 5.0
             self._live, self._reloaded = replace(made, slots=dict(made.slots)), time.monotonic()
             self._tell(Done(time.monotonic() - began, reload=reason))
-            return _REPLAN
+            return None
         return 5.0
 
     def _exclude(self, made: Configuration, said: str) -> bool:
