@@ -24,12 +24,11 @@ Changes = dict[str, list[float]]
 
 
 def measure(options: Options) -> list[Figure]:
-    collector.begin()
+    collector.look_rarely()
     medians: dict[int, dict[str, float]] = {}
     figures: list[Figure] = []
     for size in options.sizes:
         cluster = _Cluster(size, options.endpoints)
-        collector.settle()
         times = cluster.changes(options.samples)
         medians[size] = {name: statistics.median(values) for name, values in times.items()}
         for name, values in times.items():

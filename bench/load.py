@@ -15,7 +15,7 @@ TITLE = "from decoded objects to the kernel"
 
 
 def measure(options: Options) -> list[Figure]:
-    collector.begin()
+    collector.look_rarely()
     services, slices = encoded(options.services, options.endpoints)
     gc.collect()
     gc.freeze()

@@ -23,7 +23,7 @@ MOST_MS = 3.0
 
 
 def measure(options: Options) -> list[Figure]:
-    collector.begin()
+    collector.look_rarely()
     sources = decoded(*encoded(options.services, options.endpoints))
     gc.collect()
     gc.freeze()
@@ -37,11 +37,9 @@ def measure(options: Options) -> list[Figure]:
     report = pipe.sync()
     loading, used = time.perf_counter() - began, time.process_time() - started
     now, _ = memory()
-    collector.settle()
     times = [_change(pipe, slices[index * 7919 % len(slices)], index) for index in range(CHANGES)]
     pipe.apply(listed)
     pipe.sync()
-    collector.begin()
     again, began, cpu = Pipe(), time.perf_counter(), time.process_time()
     again.apply(listed)
     found = again.sync()

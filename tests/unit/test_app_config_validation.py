@@ -2,9 +2,9 @@
 
 import pytest
 
-from vipwire.app.config import Config
+from vipwire.app.config import Config, port_range
 from vipwire.app.config_file import read_config
-from vipwire.app.config_validation import port_range, validate
+from vipwire.app.config_validation import validate
 
 HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 ANY_MODE = "must be iptables, ipvs, nftables, userspace, ebpf or blank (blank means nftables)"

@@ -19,7 +19,7 @@ from vipwire.model.problem import Problem
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import PlanChange, Planner
-from vipwire.reconcile.backend import Backend
+from vipwire.reconcile.backend import Backend, Selective
 from vipwire.reconcile.offers import Housekeeper
 from vipwire.reconcile.pacer import Pacer
 from vipwire.reconcile.reconciler import Reconciler, Report
@@ -69,6 +69,9 @@ class Line:
     def __init__(self, family: Family, backend: Mode, pacer: Pacer, through: Backend[Any, Any] | None = None) -> None:
         self.family, self.backend, self.pacer = family, backend, pacer
         self.reconciler: Reconciler[Any, Any] = Reconciler(through or backend)
+        # What a mode offers is asked once: on Python 3.11 each answer takes ten microseconds.
+        self._housekeeper = backend if isinstance(backend, Housekeeper) else None
+        self._selective = backend if isinstance(backend, Selective) else None
         self.planner: Planner | None = None
         self.synced = False
         self._changes: dict[ObjectName, PlanChange] = {}
@@ -118,6 +121,10 @@ class Line:
             self._changes[name] = PlanChange(earlier.old if earlier else change.old, change.new)
             self.reconciler.desire(name, change.new)
 
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """Say what a Service asks of the mode in vain."""
+        return () if self._selective is None else self._selective.shortcomings(plan)
+
     def drifted(self) -> bool:
         """Ask whether others may have changed the kernel; if so, or if it does not say, the next sync observes it."""
         try:
@@ -128,13 +135,13 @@ class Line:
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until the mode has something to do between syncs; None if it has nothing."""
-        return self.backend.housekeeping_due() if isinstance(self.backend, Housekeeper) else None
+        return None if self._housekeeper is None else self._housekeeper.housekeeping_due()
 
     def housekeep(self) -> None:
         """Let the mode do what is due; if the kernel does not answer, the next sync observes it."""
-        if isinstance(self.backend, Housekeeper) and self.backend.housekeeping_due() == 0:
+        if self._housekeeper is not None and self._housekeeper.housekeeping_due() == 0:
             try:
-                self.backend.housekeep()
+                self._housekeeper.housekeep()
             except (OSError, VipwireError):
                 self.reconciler.distrust()
 

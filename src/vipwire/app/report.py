@@ -12,7 +12,6 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.backend import Selective
 from vipwire.serve.metrics import Metrics
 from vipwire.state.event import Kind
 
@@ -163,8 +162,7 @@ def _in_vain(line: Line, plan: ServicePlan | None) -> set[Problem]:
     """Collect what a Service asks for that is wrong, or that the mode does not have."""
     if plan is None:
         return set()
-    lacking = line.backend.shortcomings(plan) if isinstance(line.backend, Selective) else ()
-    return {*plan.problems, *lacking}
+    return {*plan.problems, *line.shortcomings(plan)}
 
 
 def _tell_sync(family: Family, outcome: Outcome) -> None:

@@ -12,8 +12,9 @@ class Pacer:
     """Decides when the next sync is due.
 
     `minimum` is the least time between syncs, 0 for none. `period` is the time between checks of the kernel. After a
-    failure the next try comes after 0.1 s, twice as long each time, at most `period`. A check that takes long is made
-    rarer, so that checking never takes more than a twentieth of the time.
+    failure the next try comes after 0.1 s, twice as long each time, at most `period`. A check that has to observe all
+    and takes long is made rarer, so that observing never takes more than a twentieth of the time. What a mode does to
+    tell whether it must is not counted: where IPVS is read for that, it is in every period, as promised.
     """
 
     minimum: float
