@@ -159,7 +159,7 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
             assert before.name in new.said(since, "removed what another mode had left", "left_by=")
             pass_some(streams, ENOUGH)
             check_open(open_ones)
-            assert all(flow.exchange(b"still here") for flow in flows), "UDP from ports that were used before"
+            check_open(flows)
         check_nothing_lost(streams, PODS)
         if before in IPVS:  # it takes minutes until IPVS takes the last connection for ended
             new.said(since, "kept until it is idle", "left_by=ipvs")

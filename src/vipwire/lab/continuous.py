@@ -18,6 +18,7 @@ from vipwire.lab.answer import Answer
 from vipwire.lab.errors import LabError
 from vipwire.lab.outcome import Manner, ProbeResult, Target
 from vipwire.lab.probe import code_of, converse, open_socket, probe
+from vipwire.model.net import format_endpoint, parse_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Connection:
         if self._socket.type == socket.SOCK_RAW:
             self._socket.close()
             raise LabError("this kernel has no SCTP sockets: it can be probed, but no connection stays open")
-        self._timeout = manner.timeout
+        self._timeout, self.target = manner.timeout, target
         try:
             self.answer: Answer = self._begin(target)
         except BaseException:
@@ -114,6 +115,10 @@ class Connection:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def __str__(self) -> str:
+        address, port = self._socket.getsockname()[:2]
+        return f"{format_endpoint(parse_address(address), port)} to {self.target}"
 
     def close(self) -> None:
         """End it."""
