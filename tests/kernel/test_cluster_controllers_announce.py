@@ -45,16 +45,17 @@ def table(there: str, address: str) -> str:
     return run(f"{there} ip neigh show {address} dev far")
 
 
-async def until_it_knows(there: str, address: str, what: str) -> None:
+async def until_it_knows(there: str, address: str, what: str, *, asks: bool = False) -> None:
     async with asyncio.timeout(60):
-        while what not in table(there, address):  # noqa: ASYNC110  # the table is another kernel namespace's
-            await asyncio.sleep(0.02)
+        while what not in table(there, address):
+            await (ask(there, address) if asks else asyncio.sleep(0.02))
 
 
-async def ask(there: str, address: str) -> asyncio.subprocess.Process:
+async def ask(there: str, address: str) -> None:
     """Have the neighbour send a datagram, for which it must find out where the address is."""
     send = f"echo > /dev/udp/{address}/9"
-    return await asyncio.create_subprocess_exec(*there.split(), "bash", "-c", send)
+    asking = await asyncio.create_subprocess_exec(*there.split(), "bash", "-c", send)
+    await asking.wait()
 
 
 @pytest.mark.parametrize("address", [V4, V6])
@@ -77,13 +78,10 @@ def test_a_neighbour_that_asks_is_answered_while_the_address_is_ours(address: st
         with contextlib.closing(Announcer("near")) as announcer:
             announcer.listen(loop)
             announcer.speak_for([V4, V6])
-            asking = await ask(there, address)
-            await until_it_knows(there, address, hardware())
-            await asking.wait()
+            await until_it_knows(there, address, hardware(), asks=True)
             run(f"{there} ip neigh flush dev far")
             announcer.speak_for((), [V4, V6])
-            asking = await ask(there, address)
-            await asking.wait()
+            await ask(there, address)
             assert hardware() not in table(there, address)
             for each in announcer.sockets:
                 loop.remove_reader(each)
