@@ -4,6 +4,7 @@ From the store to what is given to the kernel, in each mode whose objects belong
 Python's own C code are not seen.
 """
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -148,11 +149,13 @@ def counted(work: Callable[[], None]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # what is finalized meanwhile is of other tests
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
+        gc.enable()
     return found
 
 

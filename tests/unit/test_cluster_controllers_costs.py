@@ -1,6 +1,7 @@
 """What a change costs a controller: what its own Service costs, however many others there are. Counted, not timed."""
 
 import asyncio
+import gc
 import ipaddress
 import sys
 from collections.abc import Awaitable, Callable
@@ -44,11 +45,13 @@ async def calls(step: Step) -> int:
         count += event in ("call", "c_call")
 
     before = sys.getprofile()
+    gc.disable()  # what is finalized meanwhile is of other tests
     sys.setprofile(note)
     try:
         await step()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return count
 
 
