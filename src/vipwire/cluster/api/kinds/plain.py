@@ -71,7 +71,7 @@ def _prepare_secret(new: Object, _old: Object | None) -> None:
 def _check_data(new: Object, old: Object | None) -> Iterator[Cause]:
     size = 0
     for part in ("data", "binaryData"):
-        is_text = part == "data" and new["kind"] == "ConfigMap"
+        is_text = part == "data" and new.get("kind") == "ConfigMap"
         for key, value in (new.get(part) or {}).items():
             if not _KEY.fullmatch(key) or len(key) > 253:
                 yield invalid(f"{part}[{key}]", key, "a valid config key must consist of alphanumeric characters")
