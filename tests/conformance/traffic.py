@@ -17,7 +17,7 @@ Way = tuple[str, FrontendKind, int]
 
 @contextlib.contextmanager
 def traffic(
-    lab: Lab, service: LabService, ways: Sequence[Way], *, timeout: float = 1.0, interval: float = 0.02
+    lab: Lab, service: LabService, ways: Sequence[Way], *, timeout: float = 10.0, interval: float = 0.02
 ) -> Iterator[list[Continuous]]:
     """Connect in all these ways, of both families, all the time."""
     with contextlib.ExitStack() as stack:
