@@ -154,6 +154,7 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
             streams = connections.enter_context(traffic(lab, WEB, KINDS, timeout=PATIENCE, interval=INTERVAL))
             assert old.stop() == 0
             pass_some(streams, ENOUGH)
+            check_open(flows)  # conntrack has them for two minutes from now on, for they have lasted for some seconds
             stage.prefer(after.variant)
             since = len(new.log)
             new.start()

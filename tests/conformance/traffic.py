@@ -49,7 +49,7 @@ def check_open(connections: Iterable[Connection]) -> None:
             continue
         if not heard or (each.target.protocol is Protocol.TCP and heard != sent):
             amiss[str(each)] = repr(heard)
-    assert not amiss
+    assert not amiss, amiss
 
 
 def check_nothing_lost(streams: Iterable[Continuous], pods: Iterable[Pod]) -> None:
