@@ -60,11 +60,7 @@ class GarbageCollector:
 
     async def step(self) -> bool:
         """Take note of what has changed, then delete what is due. Tell whether something waits for the clock."""
-        changes, anew = self._feed.look()
-        if anew:
-            self._forget()
-        for change in changes:
-            self._note(change)
+        self._feed.follow(self._forget, self._note)
         self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never were, or are gone
         self._named.clear()
         for uid in list(self._gone):

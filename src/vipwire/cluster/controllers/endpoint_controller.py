@@ -63,11 +63,7 @@ class EndpointController:
 
     async def step(self) -> bool:
         """Take note of what has changed, and write what follows. Tell whether something could not be written."""
-        changes, anew = self._feed.look()
-        if anew:
-            self._forget()
-        for change in changes:
-            self._note(change)
+        self._feed.follow(self._forget, self._note)
         dirty, self._dirty = self._dirty, {}
         writes = [(name, write) for name in dirty for write in self._settle(name)]
         results = await asyncio.gather(*(write for _, write in writes), return_exceptions=True)

@@ -36,6 +36,14 @@ class Feed:
             return changes, False
         return [Change(record, None) for name in self._resources for record in self._store.scan(name)], True
 
+    def follow(self, forget: Callable[[], None], note: Callable[[Change], None]) -> None:
+        """Look, and have each change noted; what is known is forgotten before where it is everything anew."""
+        changes, anew = self.look()
+        if anew:
+            forget()
+        for change in changes:
+            note(change)
+
     def again(self) -> None:
         """Let the next look tell of everything."""
         self._seen = 0
