@@ -88,7 +88,10 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How to probe: from where (the kernel's choice by default), how patiently, how often, how many at a time."""
+    """How to probe: from where (the kernel's choice by default), how patiently, how often, how many at a time.
+
+    A port from 32768 to 60999 may be one that the kernel has just given to another (ip_local_port_range, ip(7)).
+    """
 
     source: str | None = None
     source_port: int | None = None

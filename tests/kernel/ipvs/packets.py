@@ -381,7 +381,7 @@ def test_maglev_by_client(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
 def test_maglev_by_client_and_port(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
     proxy.put(web(annotations=annotated(scheduler="mh")), *slices(lab, "web", ALL))
     assert len(shares(lab, "client", family, 40)) > 2
-    same = {lab.probe("client", VIP[family], 80, source_port=40404)[0].pod for _ in range(3)}
+    same = {lab.probe("client", VIP[family], 80, source_port=4040)[0].pod for _ in range(3)}
     assert len(same) == 1
 
 
