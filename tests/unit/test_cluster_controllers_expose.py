@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from tests.unit.cluster_here import SERVICES, USERS, Here
 from tests.unit.controllers_here import PODS, SLICES, items, listed_names, play_allocating
 
-from vipwire.cluster.expose import Target, Wanted, expose, objects, read_targets, told
+from vipwire.cli import main
+from vipwire.cluster.expose import Target, Wanted, expose, objects, reached, read_targets, told
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.errors import ConfigError, VipwireError
+from vipwire.kube.access import load_access
 
 TWO = (Target("192.0.2.5", 8080), Target("192.0.2.6", 8080))
 
@@ -44,7 +47,7 @@ def kubeconfig(folder: Path, url: str) -> Path:
 
 def test_one_line_makes_a_service_and_another_changes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(here: Here) -> None:
-        config = kubeconfig(tmp_path, here.url)
+        config = load_access(kubeconfig(tmp_path, here.url))
         made = await expose(config, Wanted("web", "default", 80, TWO))
         assert [line.partition(": ")[2] for line in told(made)] == [f"{made['spec']['clusterIP']}:80"]
         (found,) = await items(here, SLICES)
@@ -63,3 +66,40 @@ def test_one_line_makes_a_service_and_another_changes_it(tmp_path: Path, monkeyp
 
     monkeypatch.setitem(USERS, "nobody", USERS["admin"])  # a client without the header of tests
     play_allocating(tmp_path, scenario)
+
+
+def test_the_api_server_is_the_one_that_was_said_or_kubectls_or_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("own", "variable", "home/.kube"):
+        (tmp_path / folder).mkdir(parents=True)
+    own = kubeconfig(tmp_path / "own", "http://192.0.2.1")
+    named = kubeconfig(tmp_path / "variable", "http://192.0.2.2")
+    at_home = kubeconfig(tmp_path / "home/.kube", "http://192.0.2.3").rename(tmp_path / "home/.kube/config")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KUBECONFIG", str(named))
+    notes: list[str] = []
+    assert reached(own, notes.append, said=True).server == "http://192.0.2.1"
+    assert reached(own, notes.append, said=False).server == "http://192.0.2.2"
+    monkeypatch.delenv("KUBECONFIG")
+    assert reached(own, notes.append, said=False).server == "http://192.0.2.3"
+    assert notes == [
+        f"note: asking http://192.0.2.2, which {named} names ($KUBECONFIG)",
+        f"note: asking http://192.0.2.3, which {at_home} names (as kubectl does)",
+    ]
+    at_home.unlink()
+    assert reached(own, notes.append, said=False).server == "http://192.0.2.1"
+    own.unlink()
+    with pytest.raises(ConfigError, match=r"no API server: .*own/kubeconfig.*no ~/\.kube/config \(is `vipwire up`"):
+        reached(own, notes.append, said=False)
+
+
+def test_a_data_directory_that_is_said_counts_before_kubectls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "http://192.0.2.2")))
+    line = ["expose", "web", "--port=80", "--to=192.0.2.5:80"]
+    for said, environ in (([f"--data-dir={tmp_path}"], {}), ([], {"VIPWIRE_DATA_DIR": str(tmp_path)})):
+        result = CliRunner().invoke(main, [*line, *said], env=environ)
+        assert result.exit_code == 1
+        assert f"cannot read {tmp_path}/admin.kubeconfig" in result.output

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from vipwire.errors import VipwireError
 
@@ -102,6 +103,10 @@ def up(**flags: Any) -> None:
         asyncio.run(run(setting, ready))
 
 
+def _note(line: str) -> None:
+    click.echo(line, err=True)
+
+
 @click.command()
 @_FOLDER
 @click.argument("name")
@@ -111,11 +116,24 @@ def up(**flags: Any) -> None:
 @click.option("--type", "kind", type=click.Choice(["ClusterIP", "NodePort", "LoadBalancer"]), default="ClusterIP")
 @click.option("--protocol", type=click.Choice(["TCP", "UDP", "SCTP"]), default="TCP", show_default=True)
 @click.option("--check", default="", help="Health check of each target: tcp, or http:/path. None if not given.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="In place of the data directory's.")
-def expose(data_dir: Path, kubeconfig: Path | None, name: str, port: int, targets: str, **given: str) -> None:
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="How to reach the API server.")
+@click.pass_context
+def expose(
+    context: click.Context,
+    /,
+    data_dir: Path,
+    kubeconfig: Path | None,
+    name: str,
+    port: int,
+    targets: str,
+    **given: str,
+) -> None:
     """Make a Service NAME and its endpoints in a running `vipwire up`, in one line; again to change them.
 
     vipwire expose web --port 80 --to 10.0.0.5:8080,10.0.0.6:8080 --check http:/healthz
+
+    The API server is that of --kubeconfig or --data-dir, else kubectl's, of $KUBECONFIG or ~/.kube/config, else that
+    of /var/lib/vipwire.
     """
     from vipwire.cluster import expose as exposing  # noqa: PLC0415  # not for --help
 
@@ -123,7 +141,9 @@ def expose(data_dir: Path, kubeconfig: Path | None, name: str, port: int, target
         found = exposing.read_targets(targets)
         rest = (given["kind"], given["protocol"], given["check"])
         wanted = exposing.Wanted(name, given["namespace"], port, found, *rest)
-        made = asyncio.run(exposing.expose(kubeconfig or data_dir / "admin.kubeconfig", wanted))
+        own = kubeconfig or data_dir / "admin.kubeconfig"
+        said = kubeconfig or context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT
+        made = asyncio.run(exposing.expose(exposing.reached(own, _note, said=bool(said)), wanted))
         for line in exposing.told(made):
             click.echo(line)
 

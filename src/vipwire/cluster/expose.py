@@ -8,14 +8,15 @@ another one changes what is other.
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.kube.access import load_access
+from vipwire.kube.access import Access, load_access
 from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, Payload, describe
+from vipwire.kube.kubectls import kubectls
 
 Object: TypeAlias = dict[str, Any]
 Query: TypeAlias = tuple[tuple[str, str], ...]
@@ -138,13 +139,30 @@ def _pod(wanted: Wanted, target: Target, name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
 
 
-async def expose(kubeconfig: Path, wanted: Wanted) -> Object:
+def reached(own: Path, tell: Callable[[str], object], *, said: bool) -> Access:
+    """Find out how to reach the API server: by `own`, if a flag has said so or kubectl knows none.
+
+    `tell` is told which one kubectl's is. Raise ConfigError.
+    """
+    found = None if said else kubectls()
+    if found is not None:
+        return found.access(tell)
+    try:
+        return load_access(own)
+    except ConfigError as error:
+        if said:
+            raise
+        text = f"no API server: {error}; $KUBECONFIG is not set, and there is no ~/.kube/config"
+        raise ConfigError(f"{text} (is `vipwire up` running?)") from error
+
+
+async def expose(access: Access, wanted: Wanted) -> Object:
     """Apply all objects, and delete those of an earlier line that are wanted no more; give the Service.
 
     Raise VipwireError with the server's words.
     """
     made = dict(objects(wanted))
-    async with Connection(load_access(kubeconfig), MANAGER) as connection:
+    async with Connection(access, MANAGER) as connection:
         (path, value), *others = made.items()
         service = await _apply(connection, path, value)
         for path, value in others:

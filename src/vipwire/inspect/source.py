@@ -13,7 +13,6 @@ import click
 
 from vipwire.app.config import Config
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.inspect.kubeconfig import kubectls
 from vipwire.kube.manifest import ManifestSource
 from vipwire.state.event import Event
 from vipwire.state.store import Store
@@ -42,15 +41,14 @@ def make_source(config: Config) -> "Source":
 
 def _access(config: Config) -> "Access":
     from vipwire.kube.access import load_access  # noqa: PLC0415 - as above
+    from vipwire.kube.kubectls import kubectls  # noqa: PLC0415 - as above
 
     kubeconfig = config.client_connection.kubeconfig
     if kubeconfig or config.master:
         return load_access(Path(kubeconfig) if kubeconfig else None, config.master or None)
     found = kubectls()
     if found is not None:
-        access = load_access(found.path)
-        click.echo(f"note: asking {access.server}, which {found.path} names ({found.by})", err=True)
-        return access
+        return found.access(lambda line: click.echo(line, err=True))
     try:
         return load_access()
     except ConfigError as error:

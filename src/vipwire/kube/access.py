@@ -59,7 +59,7 @@ def load_access(
     """
     if kubeconfig is not None and str(kubeconfig):
         selected = parse_kubeconfig(read_text(kubeconfig, "--kubeconfig"), kubeconfig)
-        return _from_kubeconfig(selected, master, environ)
+        return access_of(selected, master, environ)
     if master:
         server = _server(master, "--master")
         tls = Tls(authority_field=_SYSTEM, name_field="--master") if server.startswith("https:") else None
@@ -87,7 +87,8 @@ def _in_cluster(environ: Mapping[str, str], account: Path) -> Access:
     )
 
 
-def _from_kubeconfig(selected: Selected, master: str | None, environ: Mapping[str, str]) -> Access:
+def access_of(selected: Selected, master: str | None, environ: Mapping[str, str]) -> Access:
+    """Make an access of what kubeconfigs say; `master` and `environ` as for `load_access`. Raise ConfigError."""
     cluster, where = selected.cluster, selected.file
     server = _server(master, "--master") if master else _server(cluster.server, f"{where}: cluster.server")
     authority = _authority(selected)
@@ -108,7 +109,8 @@ def _from_kubeconfig(selected: Selected, master: str | None, environ: Mapping[st
         try:
             tls.context(tls.material(certificate.read() if isinstance(certificate, ClientFiles) else certificate))
         except ConfigError as error:
-            raise ConfigError(str(error) if where in str(error) else f"{where}: user: {error}") from error
+            named = any(file in str(error) for file in (where, selected.user_file))
+            raise ConfigError(str(error) if named else f"{selected.user_file}: user: {error}") from error
     info = _cluster_info(server, cluster, authority.read() if isinstance(authority, AuthorityFile) else authority)
     credentials = _credentials(selected, info, environ)
     return Access(server, credentials, tls, proxy, certificate)
@@ -116,13 +118,13 @@ def _from_kubeconfig(selected: Selected, master: str | None, environ: Mapping[st
 
 def _credentials(selected: Selected, cluster: Mapping[str, object], environ: Mapping[str, str]) -> Credentials:
     """Choose as client-go does: a token file before a token, both before the rest."""
-    user, where = selected.user, f"{selected.file}: user"
+    user, where, folder = selected.user, f"{selected.user_file}: user", Path(selected.user_file).parent
     if user.token_file:
-        return TokenFile(selected.folder / user.token_file, f"{where}.tokenFile")
+        return TokenFile(folder / user.token_file, f"{where}.tokenFile")
     if user.token:
         return Fixed(Credential(f"Bearer {user.token}"))
     if user.exec is not None:
-        return ExecPlugin(user.exec, f"{where}.exec", selected.folder, cluster, environ)
+        return ExecPlugin(user.exec, f"{where}.exec", folder, cluster, environ)
     return Fixed(basic(user.username, user.password or "")) if user.username else Fixed()
 
 
@@ -130,22 +132,21 @@ def _authority(selected: Selected) -> AuthorityFile | str | None:
     """Find the server's authority: in the kubeconfig, or in a file, which is read again for every request."""
     cluster, field = selected.cluster, "cluster.certificate-authority"
     if cluster.certificate_authority_data or not cluster.certificate_authority:
-        return _text(selected, cluster.certificate_authority_data, None, field)
-    return AuthorityFile(selected.folder / cluster.certificate_authority, f"{selected.file}: {field}")
+        return _text(selected.file, cluster.certificate_authority_data, None, field)
+    return AuthorityFile(Path(selected.file).parent / cluster.certificate_authority, f"{selected.file}: {field}")
 
 
 def _client_certificate(selected: Selected) -> ClientFiles | ClientCertificate | None:
     """Find the client's certificate: in files, which are read again for every request, or in the kubeconfig."""
-    user, folder = selected.user, selected.folder
+    user, where = selected.user, selected.user_file
     if not user.client_certificate and not user.client_certificate_data:
         return None
     if user.client_certificate_data or user.client_key_data:
-        certificate = _text(
-            selected, user.client_certificate_data, user.client_certificate, "user.client-certificate"
-        )
-        return certificate or "", _text(selected, user.client_key_data, user.client_key, "user.client-key") or ""
+        certificate = _text(where, user.client_certificate_data, user.client_certificate, "user.client-certificate")
+        return certificate or "", _text(where, user.client_key_data, user.client_key, "user.client-key") or ""
+    folder = Path(where).parent
     files = folder / (user.client_certificate or ""), folder / (user.client_key or "")
-    return ClientFiles(*files, f"{selected.file}: user")
+    return ClientFiles(*files, f"{where}: user")
 
 
 def _cluster_info(server: str, cluster: Cluster, authority: str | None) -> dict[str, object]:
@@ -162,14 +163,14 @@ def _cluster_info(server: str, cluster: Cluster, authority: str | None) -> dict[
     return info
 
 
-def _text(selected: Selected, data: str | None, file: str | None, field: str) -> str | None:
+def _text(where: str, data: str | None, file: str | None, field: str) -> str | None:
     """Read PEM text from a field ending in `-data`, which wins, or from the file that another field names."""
     if data:
         try:
             return base64.b64decode(data, validate=True).decode()
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise ConfigError(f"{selected.file}: {field}-data: is not base64 of a PEM text: {error}") from error
-    return read_text(selected.folder / file, f"{selected.file}: {field}") if file else None
+            raise ConfigError(f"{where}: {field}-data: is not base64 of a PEM text: {error}") from error
+    return read_text(Path(where).parent / file, f"{where}: {field}") if file else None
 
 
 def _server(text: str, where: str) -> str:

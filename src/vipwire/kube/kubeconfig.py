@@ -1,4 +1,7 @@
-"""A kubeconfig file as a value: its current context's cluster and user. Reads text, touches nothing else.
+"""A kubeconfig as a value: its current context's cluster and user. Reads text, touches nothing else.
+
+Several files are one kubeconfig: the first that says the current context, or that has an entry of a name, says all
+of it, and the paths in an entry are meant from the folder of its own file.
 
 Every error is a `ConfigError` that names the file and the field and what is allowed. Fields that have no meaning for
 a program without a terminal (preferences, extensions, an exec plugin's install hint) are ignored. The removed
@@ -7,7 +10,7 @@ a program without a terminal (preferences, extensions, an exec plugin's install 
 Format: kubeconfig (v1), https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -93,12 +96,12 @@ class _Config(Struct, frozen=True, rename="kebab"):
 
 
 class Selected(Struct, frozen=True):
-    """What the current context selects. Relative paths in it are meant from `folder`."""
+    """What the current context selects, each with the file that says it: relative paths are meant from its folder."""
 
     cluster: Cluster
     user: User
-    folder: Path
     file: str
+    user_file: str
 
 
 _Named = TypeVar("_Named", _NamedCluster, _NamedUser, _NamedContext)
@@ -109,20 +112,30 @@ def parse_kubeconfig(text: str, file: Path) -> Selected:
 
     Raises ConfigError.
     """
-    config = _config(text, file)
-    name = config.current_context
+    return parse_kubeconfigs(((text, file),))
+
+
+def parse_kubeconfigs(texts: Iterable[tuple[str, Path]]) -> Selected:
+    """Read kubeconfigs, each a text and its file, as one, and select the current context. Raises ConfigError."""
+    configs = [(_config(text, file), str(file)) for text, file in texts]
+    where = ", ".join(file for _, file in configs)
+    name = next((config.current_context for config, _ in configs if config.current_context), None)
     if not name:
-        raise ConfigError(f"{file}: current-context: is missing, so that no cluster is selected")
-    context = _find(config.contexts or (), name, file, "current-context", "contexts").context or Context()
+        raise ConfigError(f"{where}: current-context: is missing, so that no cluster is selected")
+    contexts = [(item, file) for config, file in configs for item in config.contexts or ()]
+    clusters = [(item, file) for config, file in configs for item in config.clusters or ()]
+    users = [(item, file) for config, file in configs for item in config.users or ()]
+    found, context_file = _find(contexts, name, f"{where}: current-context", "contexts")
+    context, path = found.context or Context(), f"contexts[{name}].context"
     if not context.cluster:
-        raise ConfigError(f"{file}: contexts[{name}].context.cluster: is missing")
-    path = f"contexts[{name}].context"
-    cluster = _find(config.clusters or (), context.cluster, file, f"{path}.cluster", "clusters").cluster
-    user = User()
+        raise ConfigError(f"{context_file}: {path}.cluster: is missing")
+    cluster, file = _find(clusters, context.cluster, f"{where}: {path}.cluster", "clusters")
+    user, user_file = User(), file
     if context.user:
-        user = _find(config.users or (), context.user, file, f"{path}.user", "users").user or User()
-    selected = Selected(cluster or Cluster(), user, file.parent, str(file))
-    _check_user(user, f"{file}: users[{context.user}].user")
+        named, user_file = _find(users, context.user, f"{where}: {path}.user", "users")
+        user = named.user or User()
+    selected = Selected(cluster.cluster or Cluster(), user, file, user_file)
+    _check_user(user, f"{user_file}: users[{context.user}].user")
     _check_cluster(selected.cluster, f"{file}: clusters[{context.cluster}].cluster")
     return selected
 
@@ -146,12 +159,12 @@ def _config(text: str, file: Path) -> _Config:
         raise ConfigError(f"{file}: not a kubeconfig: {error}") from error
 
 
-def _find(items: Sequence[_Named], name: str, file: Path, field_path: str, group: str) -> _Named:
-    for item in items:
+def _find(items: Sequence[tuple[_Named, str]], name: str, where: str, group: str) -> tuple[_Named, str]:
+    for item, file in items:
         if item.name == name:
-            return item
-    known = ", ".join(item.name for item in items) or "none"
-    raise ConfigError(f"{file}: {field_path}: {name!r} is not among the {group} ({known})")
+            return item, file
+    known = ", ".join(dict.fromkeys(item.name for item, _ in items)) or "none"
+    raise ConfigError(f"{where}: {name!r} is not among the {group} ({known})")
 
 
 def _check_user(user: User, path: str) -> None:
