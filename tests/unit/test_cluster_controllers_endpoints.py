@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cluster_here import SERVICES, Here, play, service
-from tests.unit.controllers_here import ENDPOINTS, PODS, SLICES, items
+from tests.unit.controllers_here import ENDPOINTS, PODS, SLICES, clock, items, listed_names
 
 from vipwire.cluster.controllers.arrange import MOST, Arrangement, Slice, arrange
 from vipwire.cluster.controllers.endpoint_controller import EndpointController
 from vipwire.cluster.controllers.endpoints import Group, from_pods, ports_key
 from vipwire.cluster.controllers.legacy import endpoints_object
+from vipwire.cluster.controllers.namesakes import NamesakesGo
 from vipwire.cluster.controllers.selection import Selection
 
 GROUP = Group("IPv4", ports_key(({"name": "", "port": 8080, "protocol": "TCP"},)))
 SELECTOR = {"app": "web"}
+NO_FINALIZERS: dict[str, Any] = {"metadata": {"finalizers": None}}
 
 
 def pod(name: str, address: str, *, ready: bool = True, **spec: Any) -> dict[str, Any]:
@@ -227,6 +229,38 @@ def test_endpoints_made_by_hand_are_mirrored(tmp_path: Path) -> None:
         assert await shown(here) == []
 
     play(tmp_path, scenario)
+
+
+def test_endpoints_made_by_hand_go_with_their_service(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        controller = EndpointController(here.registry)
+        subset = {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 5432}]}
+        for name in ("db", "alone"):
+            await here.post(ENDPOINTS, {"metadata": {"name": name}, "subsets": [subset]})
+        await here.post(SERVICES, service("db"))
+        await controller.step()
+        assert await shown(here) == [("db", [("192.0.2.1", True)])]
+        await here.send("DELETE", f"{SERVICES}/db?dryRun=All")
+        assert await listed_names(here, ENDPOINTS) == ["alone", "db"]
+        before = here.store.revision
+        await here.send("DELETE", f"{SERVICES}/db")
+        assert (await listed_names(here, ENDPOINTS), here.store.revision) == (["alone"], before + 2)
+        await here.post(SERVICES, service("db"))  # a new one of the same name does not inherit them
+        await controller.step()
+        assert await shown(here) == []
+        await here.send("DELETE", f"{SERVICES}/db")
+
+        await here.post(
+            ENDPOINTS, {"metadata": {"name": "kept", "finalizers": ["example.com/x"]}, "subsets": [subset]}
+        )
+        await here.post(SERVICES, service("kept"))
+        await here.send("DELETE", f"{SERVICES}/kept")
+        code, kept = await here.send("GET", f"{ENDPOINTS}/kept")
+        assert (code, bool(kept["metadata"]["deletionTimestamp"])) == (200, True)
+        code, _ = await here.send("PATCH", f"{ENDPOINTS}/kept", NO_FINALIZERS, patch="merge-patch+json")
+        assert (code, await listed_names(here, ENDPOINTS)) == (200, ["alone"])
+
+    play(tmp_path, scenario, make_hooks=lambda store: (NamesakesGo(store, clock),))
 
 
 def test_slices_of_other_hands_are_left_alone(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.sent import Options
 from vipwire.cluster.controllers.addresses import Addresses
 from vipwire.cluster.controllers.allocation import ServiceAllocation
+from vipwire.cluster.controllers.namesakes import NamesakesGo
 from vipwire.cluster.controllers.node_ports import NodePorts
 from vipwire.cluster.controllers.ranges import Range, port_range
 from vipwire.cluster.controllers.workloads import Workloads
@@ -37,7 +38,7 @@ def hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequen
     """Make the hooks of a registry over a store."""
     draw = secrets.randbelow
     allocation = ServiceAllocation(Addresses(store, draw), NodePorts(store, ranges.node_ports, draw), clock)
-    return (allocation, Workloads(clock))
+    return (allocation, Workloads(clock), NamesakesGo(store, clock))
 
 
 async def make_first_cidr(registry: Registry, ranges: Ranges) -> None:
