@@ -23,7 +23,7 @@ from vipwire.app.config import Config
 from vipwire.app.flags import build_config, parse_flags
 from vipwire.app.modes import VIP_DEVICES
 from vipwire.app.node import node_plan
-from vipwire.host.addresses import read_addresses
+from vipwire.host.addresses import global_addresses, read_addresses
 from vipwire.inspect.explanation import Explanation, explain
 from vipwire.inspect.growing import grown
 from vipwire.inspect.packet import read_packet
@@ -196,7 +196,7 @@ class _Objects:
         """Plan what has changed, and look at the kernel if the mode can explain what is there."""
         config, store = self._config, self._store
         addresses = tuple(item for item in read_addresses() if item.interface not in VIP_DEVICES)
-        machine = [item.address for item in addresses if not item.is_loopback and item.scope == 0]
+        machine = global_addresses(addresses)
         held, drained = store.nodes.get(self._name), now_drained(config)
         node = node_plan(config, family, self._name, held, store.service_cidrs, machine, drained)
         planned = self._planned.setdefault(family, _Planned(node))

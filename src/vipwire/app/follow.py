@@ -14,7 +14,7 @@ from vipwire.host.addresses import AddressWatch, reachable
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix, family_of
 from vipwire.model.problem import Problem
-from vipwire.plan.plan import HealthCheck, ServicePlan
+from vipwire.plan.plan import HealthCheck, ServicePlan, joint_health_check
 from vipwire.reconcile.offers import Relaying
 from vipwire.serve.metrics import Metrics
 from vipwire.serve.service_health import ServiceHealthCheck
@@ -113,10 +113,8 @@ class HealthPorts:
         return await self._listeners.update({port: self._served(port) for port in ports})
 
     def _check(self, name: ObjectName) -> HealthCheck | None:
-        """Find what a Service asks for; a dual-stack one counts the family with more endpoints."""
-        plans = (line.plans.get(name) for line in self._engine.lines)
-        checks = [plan.health_check for plan in plans if plan is not None and plan.health_check is not None]
-        return max(checks, key=lambda check: check.local_endpoints, default=None)
+        """Find what a Service asks for."""
+        return joint_health_check(line.plans.get(name) for line in self._engine.lines)
 
     def _claim(self, name: ObjectName, check: HealthCheck | None) -> Iterator[int]:
         """Note what a Service asks for; yield the ports that this concerns."""

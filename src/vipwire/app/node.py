@@ -67,6 +67,11 @@ def primary_address(config: Config, family: Family, node: Node | None, machine: 
     return next((address for address in known if family_of(address) is family), None)
 
 
+def health_check_prefixes(config: Config) -> tuple[Prefix, ...]:
+    """Tell at which of its addresses the node serves healthCheckNodePorts: at all, unless a list of CIDRs says."""
+    return tuple(Prefix.parse(text) for text in config.node_port_addresses if text != PRIMARY)
+
+
 def _pod_traffic(config: Config, family: Family, node: Node | None) -> PodTraffic | None:
     prefixes: tuple[Prefix, ...]
     match config.local_mode:

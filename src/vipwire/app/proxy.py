@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vipwire import __version__
 from vipwire.app import log
-from vipwire.app.config import PRIMARY, Config
+from vipwire.app.config import Config
 from vipwire.app.config_gates import KNOWN_GATES
 from vipwire.app.counting import tell_counts
 from vipwire.app.draining import DrainFollower
@@ -21,19 +21,19 @@ from vipwire.app.handover import Handover, arriving
 from vipwire.app.loop import Loop, Parts, Source
 from vipwire.app.machine import adjust_machine
 from vipwire.app.modes import attach_counters
-from vipwire.app.node import node_plan
+from vipwire.app.node import health_check_prefixes, node_plan
 from vipwire.app.reloader import Reloader
 from vipwire.app.report import Reporter
 from vipwire.app.servers import Servers
 from vipwire.app.stop import Stop
 from vipwire.errors import UnsupportedError, VipwireError
-from vipwire.host.addresses import AddressWatch
+from vipwire.host.addresses import AddressWatch, global_addresses
 from vipwire.kube.access import load_access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.connection import Answered
 from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifest import ManifestSource
-from vipwire.model.net import Family, Prefix, format_address
+from vipwire.model.net import Family, format_address
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.pacer import Pacer
 from vipwire.serve.health import ProxyHealth
@@ -182,7 +182,7 @@ class Proxy:
         took.observe(answered.seconds)
 
     def _make_node_plan(self, family: Family, store: Store) -> NodePlan:
-        machine = [item.address for item in self._addresses.addresses if not item.is_loopback and item.scope == 0]
+        machine = global_addresses(self._addresses.addresses)
         node = store.nodes.get(self._node_name)
         return node_plan(
             self._config, family, self._node_name, node, store.service_cidrs, machine, self._drains.drained
@@ -192,9 +192,8 @@ class Proxy:
         return ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses())
 
     def _health_addresses(self) -> tuple[str, ...]:
-        """Choose where healthCheckNodePorts listen: everywhere, or where an explicit list of CIDRs says."""
-        chosen = [Prefix.parse(text) for text in self._config.node_port_addresses if text != PRIMARY]
-        if not chosen:
+        """Choose where healthCheckNodePorts listen."""
+        if not (chosen := health_check_prefixes(self._config)):
             return ("0.0.0.0",)  # noqa: S104  # both families, as kube-proxy does
         own = [item.address for item in self._addresses.addresses]
         return tuple(format_address(address) for address in own if any(address in prefix for prefix in chosen))

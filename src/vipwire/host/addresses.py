@@ -51,6 +51,11 @@ def reachable(addresses: Iterable[LocalAddress]) -> frozenset[Address]:
     return frozenset(item.address for item in addresses if not item.is_loopback)
 
 
+def global_addresses(addresses: Iterable[LocalAddress]) -> list[Address]:
+    """Select the addresses by which a node may be known, in their order: neither loopback's nor a link's own."""
+    return [item.address for item in addresses if item.scope == 0 and not item.is_loopback]
+
+
 def read_addresses(rtnetlink: NetlinkSocket | None = None) -> tuple[LocalAddress, ...]:
     """Read the addresses of the current network namespace (or of that socket's), sorted.
 

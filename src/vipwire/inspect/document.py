@@ -15,7 +15,7 @@ from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import format_address, parse_address
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service, ServicePort
-from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target
+from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, joint_health_check
 from vipwire.reconcile.counting import EndpointName, Refusal
 from vipwire.reconcile.delta import Delta
 
@@ -97,12 +97,8 @@ def service_document(situation: Situation, service: Service, seen: Seen | None =
             for key, winner in plan.lost
         ],
     }
-    checks = [plan.health_check for side in situation.sides if (plan := side.plans.get(service.name))]
-    if any(checks):
-        document["healthCheckNodePort"] = {
-            "port": next(check.port for check in checks if check),
-            "localEndpoints": max(check.local_endpoints for check in checks if check),
-        }
+    if check := joint_health_check(side.plans.get(service.name) for side in situation.sides):
+        document["healthCheckNodePort"] = {"port": check.port, "localEndpoints": check.local_endpoints}
     return document
 
 

@@ -16,6 +16,7 @@ from vipwire.netlink.conntrack import Flow
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import from_pod
 from vipwire.reconcile.explainer import Walk
+from vipwire.serve.service_health import ServiceHealthCheck
 
 _MANY = 20
 
@@ -46,6 +47,7 @@ def explain_document(explanation: Explanation) -> Document:
             {"address": format_address(left.target.address), "port": left.target.port, "why": left.why}
             for left in explanation.drained
         ],
+        "healthChecks": [_health_check(check) for check in explanation.health_checks],
         "kernel": {"agrees": agrees, "difference": difference, **_walk_document(explanation.walk)},
     }
     if explanation.flows is not None:
@@ -63,6 +65,11 @@ def _endpoint(explanation: Explanation, target: Target, share: Fraction) -> Docu
         "sees": None if seen is None else format_address(seen),
         "masqueraded": seen != explanation.packet.source,
     }
+
+
+def _health_check(check: ServiceHealthCheck) -> Document:
+    status = check.answer(proxy_healthy=True).status
+    return {"service": str(check.service), "status": status, "localEndpoints": check.local_endpoints}
 
 
 def _walk_document(walk: Walk | None) -> Document:

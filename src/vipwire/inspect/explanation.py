@@ -1,8 +1,9 @@
 """`vipwire explain`: what becomes of a packet, as the plan decides it and as the kernel's objects do it.
 
-resolve   the plan's answer                  ┐
-walk      what the observed objects would do ├▶ one document; where the two differ, that is its headline
-flows     what connection tracking holds     ┘
+resolve   the plan's answer                       ┐
+walk      what the observed objects would do      ├▶ one document; where the first two differ, that is its headline
+checks    what vipwire itself answers (`health`)  │
+flows     what connection tracking holds          ┘
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from vipwire.inspect.document import share_text, shares
+from vipwire.inspect.health import checks_at
 from vipwire.inspect.side import Side
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.usage import Left, drained
@@ -21,6 +23,7 @@ from vipwire.plan.plan import Forward, Frontend, Target
 from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
 from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.explainer import End, Walk
+from vipwire.serve.service_health import ServiceHealthCheck
 
 _Shares = Mapping[tuple[Address, int] | None, Fraction]
 _NEARLY = Fraction(1, 100)
@@ -78,6 +81,11 @@ class Explanation:
     def drained(self) -> tuple[Left, ...]:
         """The endpoints that are there and get no new connections."""
         return () if self.service is None else tuple(drained(self.situation.store, self.side, *self.service))
+
+    @cached_property
+    def health_checks(self) -> tuple[ServiceHealthCheck, ...]:
+        """What vipwire itself answers, where the plan leaves the packet alone."""
+        return checks_at(self.situation, self.packet) if self.planned is End.UNTOUCHED else ()
 
     @property
     def pool(self) -> dict[Target, Fraction]:

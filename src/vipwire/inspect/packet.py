@@ -1,8 +1,9 @@
 """The words of a packet: `10.96.0.10:80`, `[fd00::10]:53/udp`, `default/web:http`, and where it comes from."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 
 from vipwire.errors import ConfigError
+from vipwire.inspect.health import answers_checks, health_checks
 from vipwire.inspect.near import find_services, meant, near_addresses
 from vipwire.inspect.situation import Situation
 from vipwire.model.net import Address, Family, Protocol, family_of, format_address, parse_address
@@ -114,22 +115,31 @@ def hints(situation: Situation, packet: Packet) -> Iterator[str]:
     side = situation.side(family_of(packet.destination))
     if side is None:
         return
-    keys = side.plan.frontends
-    here = [key for key in keys if key.address == packet.destination]
+    keys, checks = side.plan.frontends, dict(health_checks(situation))
+    here = [_port_text(key) for key in keys if key.address == packet.destination]
     if packet.to_node:
-        here += [key for key in keys if key.address is None]
+        here += [_port_text(key) for key in keys if key.address is None]
+        if answers_checks(situation, packet.destination):
+            here += [f"{port}/tcp (health check)" for port in checks]
     if here:
-        yield f"served at this address: {_ports(here)}"
+        yield f"served at this address: {_listed(here)}"
         return
     owners = {key.address: str(frontend.port_name) for key, frontend in keys.items() if key.address is not None}
     if near := near_addresses(packet.destination, owners):
         yield f"near it: {', '.join(near)}"
-    if packet.port in {key.port for key in keys if key.address is None} and not packet.to_node:
-        yield f"{packet.port} is a node port, but {format_address(packet.destination)} is no address of this node"
+    if packet.to_node:
+        return
+    elsewhere = f"but {format_address(packet.destination)} is no address of this node"
+    if packet.port in {key.port for key in keys if key.address is None}:
+        yield f"{packet.port} is a node port, {elsewhere}"
+    if check := checks.get(packet.port):
+        yield f"{packet.port} is the health check of {check.service}, {elsewhere}"
 
 
-def _ports(keys: Collection[FrontendKey]) -> str:
-    shown = sorted(
-        {f"{key.port}/{key.protocol.label}" + (" (node port)" if key.address is None else "") for key in keys}
-    )
+def _port_text(key: FrontendKey) -> str:
+    return f"{key.port}/{key.protocol.label}" + (" (node port)" if key.address is None else "")
+
+
+def _listed(ports: Iterable[str]) -> str:
+    shown = sorted(set(ports))
     return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")

@@ -19,7 +19,7 @@ from vipwire.app.machine import families
 from vipwire.app.modes import VIP_DEVICES, build_explainer, build_modes
 from vipwire.app.node import node_plan
 from vipwire.errors import VipwireError
-from vipwire.host.addresses import LocalAddress, read_addresses
+from vipwire.host.addresses import LocalAddress, global_addresses, read_addresses
 from vipwire.inspect.growing import grown
 from vipwire.inspect.side import Side
 from vipwire.inspect.source import node_name
@@ -130,7 +130,7 @@ def plan_side(
 ) -> Side:
     """Plan one family, as the proxy would."""
     name = node_name(config)
-    machine = [item.address for item in addresses if not item.is_loopback and item.scope == 0]
+    machine = global_addresses(addresses)
     node = node_plan(config, family, name, store.nodes.get(name), store.service_cidrs, machine, drained)
     planner = Planner(node)
     planner.update(store.services, store.view)

@@ -7,6 +7,7 @@ recognise a packet. It belongs to one Service port only; see `claims`.
 """
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -176,3 +177,9 @@ class ServicePlan:
     hints: tuple[tuple[str, str], ...] = ()
     problems: tuple[Problem, ...] = ()
     ranges: tuple[RangeFrontend, ...] = ()
+
+
+def joint_health_check(plans: Iterable[ServicePlan | None]) -> HealthCheck | None:
+    """Find what one Service asks for, given its plans; a dual-stack one counts the family with more endpoints."""
+    checks = [plan.health_check for plan in plans if plan is not None and plan.health_check is not None]
+    return max(checks, key=lambda check: check.local_endpoints, default=None)

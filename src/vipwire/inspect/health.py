@@ -1,0 +1,42 @@
+"""Health checks of Services: what vipwire itself answers at this node's addresses, beside all frontends. Pure.
+
+A frontend comes first: the kernel translates its packets before they could come to a socket of this node.
+"""
+
+from collections.abc import Iterator
+
+from vipwire.app.node import health_check_prefixes
+from vipwire.inspect.situation import Situation
+from vipwire.model.net import Address, Protocol
+from vipwire.plan.plan import joint_health_check
+from vipwire.plan.resolve import Packet
+from vipwire.serve.service_health import ServiceHealthCheck
+
+Check = tuple[int, ServiceHealthCheck]
+"""A port, and what is answered there."""
+
+
+def health_checks(situation: Situation) -> Iterator[Check]:
+    """List the health checks that the plans ask for."""
+    for name in sorted({name for side in situation.sides for name in side.plans}):
+        check = joint_health_check(side.plans.get(name) for side in situation.sides)
+        if check is not None:
+            yield check.port, ServiceHealthCheck(name, check.local_endpoints)
+
+
+def answers_checks(situation: Situation, address: Address) -> bool:
+    """Tell whether health checks are answered at an address of this node."""
+    chosen = health_check_prefixes(situation.config)
+    return not chosen or any(address in prefix for prefix in chosen)
+
+
+def checks_at(situation: Situation, packet: Packet) -> tuple[ServiceHealthCheck, ...]:
+    """Tell for whom vipwire answers a packet that no frontend takes.
+
+    Of several Services that ask for one port, which only manifests can, the last that came to it is answered for.
+    """
+    if packet.protocol is not Protocol.TCP or not packet.to_node:
+        return ()
+    if not answers_checks(situation, packet.destination):
+        return ()
+    return tuple(check for port, check in health_checks(situation) if port == packet.port)
