@@ -16,7 +16,7 @@ from typing import Any
 from tests.conformance.explained import Witness
 from tests.conformance.mode import Mode
 from tests.conformance.packets import PATIENCE, Caller, Packets, family_of
-from tests.conformance.proxy import Proxy, until
+from tests.conformance.proxy import Answer, Proxy, until
 from tests.conformance.services import Hosts, LabService
 from tests.kernel.own_network import end_relays
 
@@ -24,7 +24,7 @@ from vipwire.lab import manifests
 from vipwire.lab.cluster import Lab
 from vipwire.lab.continuous import Connection
 from vipwire.lab.manifests import Manifest, Port
-from vipwire.lab.outcome import Outcome, ProbeResult, Target
+from vipwire.lab.outcome import Manner, Outcome, ProbeResult, Target
 from vipwire.lab.topology import DEFAULT, SERVICE_CIDRS, Node, Pod, Topology
 from vipwire.model.net import Family
 
@@ -119,21 +119,19 @@ class Cluster(Packets):
         finally:
             other.down()
 
-    def probe(
-        self,
-        caller: Caller,
-        target: Target,
-        count: int = 1,
-        source_port: int | None = None,
-        *,
-        timeout: float = PATIENCE,
-        parallel: int = 16,
-    ) -> list[ProbeResult]:
-        """Connect so often from a caller's address; what `explain` says of it must be what became of each."""
+    def send(self, caller: Caller, target: Target, manner: Manner) -> list[ProbeResult]:
+        """Connect in that manner; what `explain` says of it must be what became of each connection."""
         question = self._witness.ask(self.address(caller, family_of(target)), target)
-        results = self.send(caller, target, count, source_port, timeout=timeout, parallel=parallel)
+        results = super().send(caller, target, manner)
         self._witness.judge(question, results, runs=self.proxy.running)
         return results
+
+    def health_check(self, caller: Caller, target: Target) -> Answer:
+        """Ask at a health check node port; `explain` must have said what is answered there."""
+        question = self._witness.ask(self.address(caller, family_of(target)), target)
+        page = self.proxy.page("/any", target.port, target.address, caller.host)
+        self._witness.judge_page(question, page)
+        return page
 
     def connect(
         self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = PATIENCE
@@ -193,9 +191,10 @@ class Cluster(Packets):
 
     def _settle(self, since: int) -> None:
         caller, beacons = Caller(self.node_name), [self._beacon.vip(family) for family in Family]
+        send = super().send  # nobody is asked what was to be expected of it
 
         def lit() -> bool:
-            return self.proxy.alive() and all(self.send(caller, each, timeout=0.5)[0].answer for each in beacons)
+            return self.proxy.alive() and all(send(caller, each, Manner(timeout=0.5))[0].answer for each in beacons)
 
         until(lit, lambda: f"a change is in the kernel; the log ends\n{self.proxy.log[-3000:]}")
         for family in Family:  # where a mode takes several steps, the beacon may be lit before the last of them

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.conformance.mode import Mode
-from tests.conformance.verdict import disagreement
+from tests.conformance.proxy import Answer
+from tests.conformance.verdict import disagreement, page_disagreement
 
 from vipwire.app.config import Config
 from vipwire.app.flags import build_config, parse_flags
@@ -104,17 +105,27 @@ class Witness:
         after = self._explain(question.source, question.target, anew=True) if _remembers(before) else None
         relayed = self._mode.relays
         if disagreement(before, results, after, question.age, relayed=relayed):
-            self._look_again()
-            now = self._explain(question.source, question.target)
-            assert now is not None
+            now = self._second_look(question)
             words = disagreement(now, results, now if _remembers(now) else None, relayed=relayed)
-            where = f"{question.source} to {question.target}"
-            assert not words, f"explain is not true: {where}: {words}\n{_story(now, results)}"
+            assert not words, _story(question, words, now, results)
 
-    def _look_again(self) -> None:
+    def judge_page(self, question: Question, page: Answer) -> None:
+        """Compare with what was heard at a health check node port; fail if `explain` is wrong before and after it."""
+        if question.before is None:
+            return
+        Witness.asked[self._config.proxy_mode.value] += 1
+        if page_disagreement(question.before, page):
+            now = self._second_look(question)
+            words = page_disagreement(now, page)
+            assert not words, _story(question, words, now, [page])
+
+    def _second_look(self, question: Question) -> Explanation:
         assert self._objects is not None
         self._objects.read()
         self.outdated()
+        found = self._explain(question.source, question.target)
+        assert found is not None
+        return found
 
     def _explain(self, source: str, target: Target, *, anew: bool = False) -> Explanation | None:
         with self._inside():
@@ -162,13 +173,14 @@ def _remembers(explanation: Explanation) -> bool:
     return explanation.action is not None and explanation.action.affinity_seconds is not None
 
 
-def _story(explanation: Explanation, results: Iterable[ProbeResult]) -> str:
+def _story(question: Question, words: str, explanation: Explanation, heard: Iterable[object]) -> str:
     walk = explanation.walk
     steps = (
         [f"  {step.object}: {step.text} -> {step.effect}" for step in walk.steps] if walk else ["  the plan alone"]
     )
-    seen = [f"  {number} times {words}" for words, number in Counter(map(str, results)).items()]
-    return "\n".join([f"plan: {explanation.outcome}", *steps, "packets:", *seen])
+    seen = [f"  {number} times {each}" for each, number in Counter(map(str, heard)).items()]
+    headline = f"explain is not true: {question.source} to {question.target}: {words}"
+    return "\n".join([headline, f"plan: {explanation.outcome}", *steps, "packets:", *seen])
 
 
 class _Objects:

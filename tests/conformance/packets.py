@@ -1,14 +1,15 @@
 """What tests do with packets: who connects, what must become of it, and whom the endpoint must have seen."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, repeat
 
 from tests.conformance.underlay import name_no_vip
 
 from vipwire.lab.cluster import Lab
 from vipwire.lab.continuous import Connection
-from vipwire.lab.outcome import Outcome, ProbeResult, Target
+from vipwire.lab.outcome import Manner, Outcome, ProbeResult, Target
+from vipwire.lab.probe import probe
 from vipwire.model.net import Family
 
 _BATCH, _BATCHES, _FEW = 24, 5, 3
@@ -72,32 +73,13 @@ class Packets:
         parallel: int = 16,
     ) -> list[ProbeResult]:
         """Connect so often from a caller's address; tell what became of each."""
-        return self.send(caller, target, count, source_port, timeout=timeout, parallel=parallel)
+        return self.send(caller, target, Manner(None, source_port, timeout, count, parallel))
 
-    def send(
-        self,
-        caller: Caller,
-        target: Target,
-        count: int = 1,
-        source_port: int | None = None,
-        *,
-        timeout: float = PATIENCE,
-        parallel: int = 16,
-    ) -> list[ProbeResult]:
-        """Do what `probe` does, and ask nobody whether that was to be expected."""
+    def send(self, caller: Caller, target: Target, manner: Manner) -> list[ProbeResult]:
+        """Connect in that manner, but from the caller's address."""
         self.sent += 1
         source = self.address(caller, family_of(target))
-        return self.lab.probe(
-            caller.host,
-            target.address,
-            target.port,
-            target.protocol,
-            source=source,
-            source_port=source_port,
-            timeout=timeout,
-            count=count,
-            parallel=parallel,
-        )
+        return probe(self.lab.netns(caller.host), target, replace(manner, source=source))
 
     def connect(
         self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = PATIENCE

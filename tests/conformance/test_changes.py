@@ -165,13 +165,15 @@ def test_a_file_that_cannot_be_read_changes_nothing(cluster: Cluster, family: Fa
 
 @sentence("S119")
 def test_the_health_check_port_tells_of_local_endpoints(cluster: Cluster, family: Family) -> None:
-    name, port = f"checked-{family.value}".lower(), 32000 + family.bits
+    name, target = (
+        f"checked-{family.value}".lower(),
+        Target(cluster.lab.address("node-1", family), 32000 + family.bits),
+    )
     here, near, far = cluster.pods("pod-1a", "pod-1b", "pod-2a")
-    spec: dict[str, Any] = {"externalTrafficPolicy": "Local", "healthCheckNodePort": port}
+    spec: dict[str, Any] = {"externalTrafficPolicy": "Local", "healthCheckNodePort": target.port}
 
     def says(status: int, weight: str) -> bool:
-        # kube-proxy's server listens on both families; ours is asked over IPv4, at the node's address, from outside.
-        page = cluster.proxy.page("/any", port, cluster.lab.address("node-1", Family.IPV4), OUTSIDE.host)
+        page = cluster.proxy.page("/any", target.port, target.address, OUTSIDE.host)
         return (page.status, page.headers.get("X-Load-Balancing-Endpoint-Weight")) == (status, weight)
 
     leaving = Backend(near, ready=False, serving=True, terminating=True)
@@ -185,13 +187,19 @@ def test_the_health_check_port_tells_of_local_endpoints(cluster: Cluster, family
     for hosts, expected in steps:
         cluster.service(name, hosts, **spec)
         until(partial(says, *expected), f"{name} says {expected}")
+        for caller in (POD, NODE, OUTSIDE):
+            assert cluster.health_check(caller, target).status == expected[0]
 
 
 @sentence("S120")
 def test_the_health_check_port_is_closed_when_it_is_no_longer_asked_for(cluster: Cluster, family: Family) -> None:
     name, port = f"unchecked-{family.value}".lower(), 32001 + family.bits
+    target = Target(cluster.lab.address("node-1", family), port)
     for left in ([], cluster.named(name).objects(cluster.pods("pod-1a"), externalTrafficPolicy="Cluster")):
         cluster.service(name, cluster.pods("pod-1a"), externalTrafficPolicy="Local", healthCheckNodePort=port)
         until(lambda: cluster.proxy.page("/", port).status, "it is open")
+        assert cluster.health_check(OUTSIDE, target).status == 200
         cluster.put(name, left)
         until(lambda: not cluster.proxy.page("/", port).status, "it is closed")
+        assert cluster.health_check(OUTSIDE, target).status == 0
+        cluster.refused(OUTSIDE, target)

@@ -8,11 +8,15 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
+from tests.conformance.proxy import Answer as Page
+
 from vipwire.inspect.explanation import Explanation, agreement, bypassed, seen_source
 from vipwire.lab.outcome import Outcome, ProbeResult
 from vipwire.model.net import Address, format_address, format_endpoint, parse_address
 from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.explainer import End
+from vipwire.serve import health
+from vipwire.serve.service_health import WEIGHT_HEADER
 
 Endpoint = tuple[Address, int]
 _UNLIKELY = 1e-9
@@ -42,6 +46,21 @@ def disagreement(
     differences = _differences(explanation, results, after, age)
     sources = () if relayed else _sources(explanation, results)
     return next(itertools.chain(differences, sources), "")
+
+
+def page_disagreement(explanation: Explanation, page: Page) -> str:
+    """Say in what an explanation differs from what was heard at a health check node port, "" if in nothing."""
+    if words := disagreement(explanation, ()):
+        return words
+    said = [check.answer(proxy_healthy=True) for check in explanation.health_checks]
+    if not said:
+        return f"it says that nobody answers, and {page} did" if page.status else ""
+    same = [(page.status, page.body, page.headers.get(WEIGHT_HEADER)) == _page(each) for each in said]
+    return "" if any(same) else f"it says {said}, and that was {page}"
+
+
+def _page(answer: health.Answer) -> tuple[int, str, str]:
+    return answer.status, answer.body, answer.headers[WEIGHT_HEADER]
 
 
 def _differences(
