@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
@@ -18,10 +19,11 @@ from vipwire.dns.cache import Cache
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.server import DnsServer
 from vipwire.dns.settings import Settings
+from vipwire.dns.sockets import open_pair, open_pairs
 from vipwire.dns.tally import Tally
 from vipwire.dns.upstream import Forwarder
 from vipwire.dns.zone import Zone
-from vipwire.errors import UnsupportedError, VipwireError
+from vipwire.errors import VipwireError
 from vipwire.model.net import parse_address
 from vipwire.serve.server import BindPolicy, HttpServer
 from vipwire.state.event import Event
@@ -58,19 +60,18 @@ async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _ad
 
 
 async def _listen(server: DnsServer, settings: Settings) -> int:
-    port = settings.port
-    for address in settings.addresses:
-        try:
-            port = await server.listen(address, port)
-        except OSError as error:
-            raise UnsupportedError(f"cannot listen on {address} port {port}: {error.strerror}") from error
-    return port
+    pairs = open_pairs(settings.addresses, settings.port)
+    for pair in pairs:
+        await server.answer(pair)
+    return pairs[0].port
 
 
 async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
     """Answer this machine at one more address of it; tell whether that can be."""
     try:
-        await server.listen(address, port, from_here=True)
+        with contextlib.ExitStack() as opened:
+            pair = open_pair(address, port, opened, from_here=True)
+            opened.pop_all()
     except OSError as error:
         log.warning(
             "DNS cannot listen there too: its Service leads nowhere",
@@ -79,6 +80,7 @@ async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
             reason=error.strerror,
         )
         return False
+    await server.answer(pair)
     return True
 
 

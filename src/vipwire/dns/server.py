@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from vipwire.dns.inner import answer_this_machine_only
 from vipwire.dns.message import FORMERR, SERVFAIL, Query, Refusal, Reply, read_query, render
 from vipwire.dns.resolver import Resolver
+from vipwire.dns.sockets import IP_PKTINFO, Pair
 from vipwire.dns.tally import Tally
 
 AT_ONCE: Final = 64
@@ -25,8 +25,6 @@ MOST_WAITING: Final = 1000
 MOST_CONNECTIONS: Final = 500
 IDLE: Final = 10.0
 """Seconds after which a silent or slow TCP connection is closed (RFC 7766 6.2.3)."""
-_BUFFER: Final = 1 << 20
-_IP_PKTINFO: Final = 8  # linux/in.h; the socket module has it from Python 3.14 on
 _IN_PKTINFO = struct.Struct("@i4s4s")
 
 
@@ -47,22 +45,13 @@ class DnsServer:
         for task in (*self._waiting, *self._connections):
             task.cancel()
 
-    async def listen(self, host: str, port: int, *, from_here: bool = False) -> int:
-        """Answer at an address over UDP and TCP; port 0 takes any, the same for both. Raise OSError.
-
-        `from_here` answers who asks on this machine and nobody else.
-        """
-        with contextlib.ExitStack() as on_error:
-            stream = on_error.enter_context(_socket(host, port, socket.SOCK_STREAM, from_here=from_here))
-            port = stream.getsockname()[1]
-            datagrams = on_error.enter_context(_socket(host, port, socket.SOCK_DGRAM, from_here=from_here))
-            server = await asyncio.start_server(self._connected, sock=stream, backlog=128)
-            loop = asyncio.get_running_loop()
-            exact = host not in ("0.0.0.0", "::")  # noqa: S104  # a comparison
-            loop.add_reader(datagrams, self._read_exact if exact else self._read_any, datagrams)
-            on_error.pop_all()
-        self._closers += [server.close, partial(_forget, loop, datagrams)]
-        return port
+    async def answer(self, pair: Pair) -> None:
+        """Answer what comes in at an address, until this server is closed, and the sockets with it."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(pair.datagrams, self._read_exact if pair.exact else self._read_any, pair.datagrams)
+        self._closers.append(partial(_forget, loop, pair.datagrams))
+        server = await asyncio.start_server(self._connected, sock=pair.stream, backlog=128)
+        self._closers.append(server.close)
 
     def _read_exact(self, datagrams: socket.socket) -> None:
         """Answer what has come to a socket that is bound to one address."""
@@ -164,32 +153,10 @@ def _forget(loop: asyncio.AbstractEventLoop, datagrams: socket.socket) -> None:
     datagrams.close()
 
 
-def _socket(host: str, port: int, kind: socket.SocketKind, *, from_here: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with contextlib.ExitStack() as on_error:
-        made = on_error.enter_context(socket.socket(family, kind))
-        if from_here:
-            answer_this_machine_only(made)
-        if kind == socket.SOCK_STREAM:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        else:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if kind == socket.SOCK_DGRAM and family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
-        elif kind == socket.SOCK_DGRAM:
-            made.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
-        made.bind((host, port))
-        made.setblocking(False)  # noqa: FBT003  # the socket module's signature
-        on_error.pop_all()
-    return made
-
-
 def _source(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
     """Turn what the kernel said about a datagram's way here into what it must be told for the way back."""
     for level, kind, data in ancillary:
-        if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):
+        if (level, kind) == (socket.IPPROTO_IP, IP_PKTINFO):
             _, _, address = _IN_PKTINFO.unpack(data[: _IN_PKTINFO.size])
             return [(level, kind, _IN_PKTINFO.pack(0, address, bytes(4)))]
         if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO):
