@@ -73,25 +73,27 @@ def test_the_api_server_is_the_one_that_was_said_or_kubectls_or_our_own(
 ) -> None:
     for folder in ("own", "variable", "home/.kube"):
         (tmp_path / folder).mkdir(parents=True)
-    own = kubeconfig(tmp_path / "own", "http://192.0.2.1")
+    own = kubeconfig(tmp_path / "own", "http://192.0.2.1").rename(tmp_path / "own/admin.kubeconfig")
     named = kubeconfig(tmp_path / "variable", "http://192.0.2.2")
     at_home = kubeconfig(tmp_path / "home/.kube", "http://192.0.2.3").rename(tmp_path / "home/.kube/config")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("VIPWIRE_DATA_DIR", str(tmp_path / "own"))
     monkeypatch.setenv("KUBECONFIG", str(named))
     notes: list[str] = []
-    assert reached(own, notes.append, said=True).server == "http://192.0.2.1"
-    assert reached(own, notes.append, said=False).server == "http://192.0.2.2"
+    assert reached(own, notes.append).server == "http://192.0.2.1"
+    assert reached(None, notes.append).server == "http://192.0.2.2"
     monkeypatch.delenv("KUBECONFIG")
-    assert reached(own, notes.append, said=False).server == "http://192.0.2.3"
+    assert reached(None, notes.append).server == "http://192.0.2.3"
     assert notes == [
         f"note: asking http://192.0.2.2, which {named} names ($KUBECONFIG)",
         f"note: asking http://192.0.2.3, which {at_home} names (as kubectl does)",
     ]
     at_home.unlink()
-    assert reached(own, notes.append, said=False).server == "http://192.0.2.1"
+    assert reached(None, notes.append).server == "http://192.0.2.1"
+    assert notes[2:] == [f"note: asking http://192.0.2.1, which {own} names (of `vipwire up`)"]
     own.unlink()
-    with pytest.raises(ConfigError, match=r"no API server: .*own/kubeconfig.*no ~/\.kube/config \(is `vipwire up`"):
-        reached(own, notes.append, said=False)
+    with pytest.raises(ConfigError, match=r"no API server: .*no ~/\.kube/config, .*\(is `vipwire up` running"):
+        reached(None, notes.append)
 
 
 def test_a_data_directory_that_is_said_counts_before_kubectls(

@@ -23,6 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VIPWIRE_DATA_DIR", str(tmp_path / "lib"))
     return tmp_path
 
 
@@ -84,6 +85,17 @@ def test_what_the_flags_name_counts_alone(
     for flag in (f"--kubeconfig={given}", "--master=http://192.0.2.1:8080", f"--manifests={home}"):
         make_source(config_of(flag))
     assert capsys.readouterr().err == ""
+
+
+def test_where_nothing_else_leads_to_a_server_it_is_this_machines(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = kubeconfig(home / "lib/admin.kubeconfig")
+    make_source(config_of())
+    assert capsys.readouterr().err == f"note: asking http://192.0.2.1:8080, which {own} names (of `vipwire up`)\n"
+    kubeconfig(home / ".kube/config", "http://192.0.2.2:8080")
+    make_source(config_of())
+    assert "note: asking http://192.0.2.2:8080, " in capsys.readouterr().err
 
 
 def test_where_nothing_leads_to_a_server_all_ways_are_named() -> None:

@@ -141,9 +141,9 @@ def expose(
         found = exposing.read_targets(targets)
         rest = (given["kind"], given["protocol"], given["check"])
         wanted = exposing.Wanted(name, given["namespace"], port, found, *rest)
-        own = kubeconfig or data_dir / "admin.kubeconfig"
-        said = kubeconfig or context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT
-        made = asyncio.run(exposing.expose(exposing.reached(own, _note, said=bool(said)), wanted))
+        if context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT:
+            kubeconfig = kubeconfig or data_dir / "admin.kubeconfig"
+        made = asyncio.run(exposing.expose(exposing.reached(kubeconfig, _note), wanted))
         for line in exposing.told(made):
             click.echo(line)
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access import Access, load_access
 from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, Payload, describe
-from vipwire.kube.kubectls import kubectls
+from vipwire.kube.kubectls import FOLDER, kubectls, of_this_machine
 
 Object: TypeAlias = dict[str, Any]
 Query: TypeAlias = tuple[tuple[str, str], ...]
@@ -139,21 +139,18 @@ def _pod(wanted: Wanted, target: Target, name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
 
 
-def reached(own: Path, tell: Callable[[str], object], *, said: bool) -> Access:
-    """Find out how to reach the API server: by `own`, if a flag has said so or kubectl knows none.
+def reached(said: Path | None, tell: Callable[[str], object]) -> Access:
+    """Find out how to reach the API server: by the kubeconfig that a flag says, or kubectl's, or this machine's.
 
-    `tell` is told which one kubectl's is. Raise ConfigError.
+    `tell` is told which it is where no flag has said so. Raise ConfigError.
     """
-    found = None if said else kubectls()
-    if found is not None:
-        return found.access(tell)
-    try:
-        return load_access(own)
-    except ConfigError as error:
-        if said:
-            raise
-        text = f"no API server: {error}; $KUBECONFIG is not set, and there is no ~/.kube/config"
-        raise ConfigError(f"{text} (is `vipwire up` running?)") from error
+    if said is not None:
+        return load_access(said)
+    found = kubectls() or of_this_machine()
+    if found is None:
+        where = f"there is no ~/.kube/config, and in {FOLDER} no admin.kubeconfig that may be read"
+        raise ConfigError(f"no API server: $KUBECONFIG is not set, {where} (is `vipwire up` running?)")
+    return found.access(tell)
 
 
 async def expose(access: Access, wanted: Wanted) -> Object:

@@ -76,7 +76,8 @@ class LookCommand(click.Command):
         with formatter.indentation():
             formatter.write_text(
                 "Without --manifests the API server is asked, as the proxy does. Without --kubeconfig and --master"
-                " it is that of $KUBECONFIG or ~/.kube/config, as for kubectl, before a Pod's own. The other flags of"
+                " it is that of $KUBECONFIG or ~/.kube/config, as for kubectl, before a Pod's own, before that of a"
+                " `vipwire up` on this machine. The other flags of"
                 f" `vipwire proxy` are taken too. Flags in the variable {ENVIRONMENT} count where they are not given."
             )
 

@@ -41,18 +41,23 @@ def make_source(config: Config) -> "Source":
 
 def _access(config: Config) -> "Access":
     from vipwire.kube.access import load_access  # noqa: PLC0415 - as above
-    from vipwire.kube.kubectls import kubectls  # noqa: PLC0415 - as above
+    from vipwire.kube.kubectls import kubectls, of_this_machine  # noqa: PLC0415 - as above
 
     kubeconfig = config.client_connection.kubeconfig
     if kubeconfig or config.master:
         return load_access(Path(kubeconfig) if kubeconfig else None, config.master or None)
-    found = kubectls()
-    if found is not None:
-        return found.access(lambda line: click.echo(line, err=True))
+    if (found := kubectls()) is not None:
+        return found.access(_note)
     try:
         return load_access()
     except ConfigError as error:
+        if (found := of_this_machine()) is not None:
+            return found.access(_note)
         raise ConfigError(f"{error}; $KUBECONFIG is not set, and there is no ~/.kube/config") from error
+
+
+def _note(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def read_objects(config: Config) -> Store:

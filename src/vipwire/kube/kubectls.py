@@ -1,6 +1,6 @@
 """Which kubeconfig counts for a command at somebody's prompt, where no flag says it: the one that kubectl would take.
 
-    $KUBECONFIG  ▸  ~/.kube/config  ▸  none: then the command knows another place, or has to be told
+    $KUBECONFIG  ▸  ~/.kube/config  ▸  the Pod's own  ▸  that of a `vipwire up` on this machine
 
 $KUBECONFIG may name several files, which are one kubeconfig then; those that are not there are passed over. The proxy
 takes neither, as kube-proxy does not: what a node serves must not depend on somebody's shell.
@@ -9,12 +9,15 @@ takes neither, as kube-proxy does not: what a node serves must not depend on som
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from vipwire.errors import ConfigError
 from vipwire.kube.access import Access, access_of
 from vipwire.kube.kubeconfig import parse_kubeconfigs
 from vipwire.kube.tls import read_text
+
+FOLDER: Final = "/var/lib/vipwire"
+"""Where `vipwire up` keeps its kubeconfig, unless $VIPWIRE_DATA_DIR says another place."""
 
 
 class Found(NamedTuple):
@@ -41,3 +44,9 @@ def kubectls(environ: Mapping[str, str] = os.environ) -> Found | None:
         return Found(there, "$KUBECONFIG")
     own = Path(environ.get("HOME", "/"), ".kube/config")
     return Found((own,), "as kubectl does") if own.is_file() else None
+
+
+def of_this_machine(environ: Mapping[str, str] = os.environ) -> Found | None:
+    """Find the kubeconfig of a `vipwire up` on this machine, if this process may read it."""
+    path = Path(environ.get("VIPWIRE_DATA_DIR") or FOLDER, "admin.kubeconfig")
+    return Found((path,), "of `vipwire up`") if os.access(path, os.R_OK) else None
