@@ -97,6 +97,7 @@ def test_all_who_ask_for_one_port_are_named(situation: Situation) -> None:
         pytest.param(
             f"{NODE}:32003", "untouched", "32000/tcp (health check), 32001/tcp (health", id="others are named"
         ),
+        pytest.param("127.0.0.1:32000", "untouched", "reached at 127.0.0.1:32000/tcp, nor has", id="its loopback"),
         pytest.param(
             f"{NODE}:32000/udp", "untouched", "no Service is reached at 192.168.0.1:32000/udp: the", id="UDP"
         ),
@@ -117,6 +118,14 @@ def test_nobody_answers_a_check_elsewhere(situation: Situation, destination: str
     assert document["healthChecks"] == []
     assert document["outcome"] == outcome
     assert any(words in why for why in document["why"]), document["why"]
+
+
+def test_loopback_answers_this_node(situation: Situation) -> None:
+    (check,) = asked(situation, "127.0.0.1:32000", NODE)["healthChecks"]
+    assert check["service"] == "default/well"
+    assert asked(situation, "127.0.0.1:32009", NODE)["why"][-1].startswith(
+        "served at this address: 31080/tcp (health check)"
+    )
 
 
 def test_a_list_of_node_port_addresses_is_one_of_health_checks_too(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from vipwire.model.net import (
     family_of,
     format_address,
     format_endpoint,
+    is_loopback,
     parse_address,
 )
 
@@ -88,6 +89,15 @@ def test_an_address_tells_its_family_and_the_family_its_width() -> None:
     assert family_of(Address(bytes(4))) is Family.IPV4
     assert family_of(Address(bytes(16))) is Family.IPV6
     assert [family.bits for family in Family] == [32, 128]
+
+
+def test_loopback_is_a_whole_prefix_of_ipv4_and_one_address_of_ipv6() -> None:
+    inside, outside = (
+        ("127.0.0.1", "127.255.255.255", "::1"),
+        ("126.255.255.255", "128.0.0.1", "::", "::2", "7f00::1"),
+    )
+    assert all(is_loopback(parse_address(text)) for text in inside)
+    assert not any(is_loopback(parse_address(text)) for text in outside)
 
 
 def test_protocols_are_their_numbers_and_print_in_lower_case() -> None:

@@ -9,7 +9,7 @@ import errno
 from collections.abc import Iterable
 from typing import NamedTuple, Self
 
-from vipwire.model.net import Address, Family, family_of
+from vipwire.model.net import Address, Family, family_of, is_loopback
 from vipwire.netlink.route import (
     FLAG_DUPLICATE,
     GET_ADDRESS,
@@ -24,7 +24,6 @@ from vipwire.netlink.route import (
 from vipwire.netlink.socket import NETLINK_ROUTE, DumpInterruptedError, NetlinkError, NetlinkSocket
 
 _ATTEMPTS = 5
-_IPV6_LOOPBACK = bytes(15) + b"\1"
 
 
 class LocalAddress(NamedTuple):
@@ -43,7 +42,7 @@ class LocalAddress(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine itself can use it: 127.0.0.0/8 and ::1, on whichever interface."""
-        return self.address[0] == 127 if len(self.address) == 4 else self.address == _IPV6_LOOPBACK
+        return is_loopback(self.address)
 
 
 def reachable(addresses: Iterable[LocalAddress]) -> frozenset[Address]:

@@ -34,9 +34,8 @@ class Listens(Protocol):
 
 def shares(forward: Forward) -> dict[Target, Fraction]:
     """Tell which part of the new connections each target of a pool gets, over all clients."""
-    weights = forward.spread.weights or (1,) * len(forward.pool)
-    total = sum(weights)
-    return {target: Fraction(weight, total) for target, weight in zip(forward.pool, weights, strict=True)}
+    total = sum(forward.weights)
+    return {target: Fraction(weight, total) for target, weight in zip(forward.pool, forward.weights, strict=True)}
 
 
 def share_text(share: float | Fraction) -> str:

@@ -90,8 +90,8 @@ def _weights(side: Side, frontend: Frontend, own: frozenset[Address], *, local: 
 
 def _rounded(forward: Forward, dealt: Mapping[tuple[Address, int], Fraction]) -> Weights:
     """Find the steps that shares of a table stand for, which they meet but nearly; somebody is fully grown."""
-    full = forward.spread.weights or (1,) * len(forward.pool)
-    known = {(target.address, target.port): weight for target, weight in zip(forward.pool, full, strict=True)}
+    full = zip(forward.pool, forward.weights, strict=True)
+    known = {(target.address, target.port): weight for target, weight in full}
     ratios = {target: share / known[target] for target, share in dealt.items() if target in known}
     most = max(ratios.values(), default=Fraction(1))
     return {target: known[target] * round(ratio / most * STEPS) for target, ratio in ratios.items()}

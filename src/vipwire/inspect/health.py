@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from vipwire.app.node import health_check_prefixes
 from vipwire.inspect.situation import Situation
-from vipwire.model.net import Address, Protocol
+from vipwire.model.net import Protocol, is_loopback
 from vipwire.plan.plan import joint_health_check
 from vipwire.plan.resolve import Packet
 from vipwire.serve.service_health import ServiceHealthCheck
@@ -24,10 +24,12 @@ def health_checks(situation: Situation) -> Iterator[Check]:
             yield check.port, ServiceHealthCheck(name, check.local_endpoints)
 
 
-def answers_checks(situation: Situation, address: Address) -> bool:
-    """Tell whether health checks are answered at an address of this node."""
+def answers_checks(situation: Situation, packet: Packet) -> bool:
+    """Tell whether health checks are answered where a packet goes."""
+    if not packet.to_node or (is_loopback(packet.destination) and not packet.from_node):
+        return False
     chosen = health_check_prefixes(situation.config)
-    return not chosen or any(address in prefix for prefix in chosen)
+    return not chosen or any(packet.destination in prefix for prefix in chosen)
 
 
 def checks_at(situation: Situation, packet: Packet) -> tuple[ServiceHealthCheck, ...]:
@@ -35,8 +37,6 @@ def checks_at(situation: Situation, packet: Packet) -> tuple[ServiceHealthCheck,
 
     Of several Services that ask for one port, which only manifests can, the last that came to it is answered for.
     """
-    if packet.protocol is not Protocol.TCP or not packet.to_node:
-        return ()
-    if not answers_checks(situation, packet.destination):
+    if packet.protocol is not Protocol.TCP or not answers_checks(situation, packet):
         return ()
     return tuple(check for port, check in health_checks(situation) if port == packet.port)

@@ -6,10 +6,10 @@ from vipwire.errors import ConfigError
 from vipwire.inspect.health import answers_checks, health_checks
 from vipwire.inspect.near import find_services, meant, near_addresses
 from vipwire.inspect.situation import Situation
-from vipwire.model.net import Address, Family, Protocol, family_of, format_address, parse_address
+from vipwire.model.net import Address, Family, Protocol, family_of, format_address, is_loopback, parse_address
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.plan import FrontendKey
-from vipwire.plan.resolve import Packet
+from vipwire.plan.resolve import Packet, serves_node_ports
 
 
 def read_packet(situation: Situation, source: str, destination: str, interface: str = "") -> Packet:
@@ -26,10 +26,10 @@ def read_packet(situation: Situation, source: str, destination: str, interface: 
             f"--from {source} is {family_of(sender).value} and {format_address(address)} is {family.value}: "
             "a packet has one family"
         )
-    from_node = sender in own or _is_loopback(sender)
+    from_node = sender in own or is_loopback(sender)
     if interface and from_node:
         raise ConfigError(f"--interface: {format_address(sender)} is this node's own, so the packet does not arrive")
-    return Packet(sender, address, protocol, port, interface, from_node, address in own or _is_loopback(address))
+    return Packet(sender, address, protocol, port, interface, from_node, address in own or is_loopback(address))
 
 
 def _family(source: str) -> Family | None:
@@ -106,10 +106,6 @@ def _own_address(situation: Situation, family: Family) -> Address:
     raise ConfigError(f"this node has no {family.value} address: say with --from where the packet comes from")
 
 
-def _is_loopback(address: Address) -> bool:
-    return address[0] == 127 if len(address) == 4 else address == bytes(15) + b"\1"
-
-
 def hints(situation: Situation, packet: Packet) -> Iterator[str]:
     """Say what is near to a destination that no frontend has."""
     side = situation.side(family_of(packet.destination))
@@ -117,10 +113,10 @@ def hints(situation: Situation, packet: Packet) -> Iterator[str]:
         return
     keys, checks = side.plan.frontends, dict(health_checks(situation))
     here = [_port_text(key) for key in keys if key.address == packet.destination]
-    if packet.to_node:
+    if packet.to_node and serves_node_ports(side.node, packet.destination):
         here += [_port_text(key) for key in keys if key.address is None]
-        if answers_checks(situation, packet.destination):
-            here += [f"{port}/tcp (health check)" for port in checks]
+    if answers_checks(situation, packet):
+        here += [f"{port}/tcp (health check)" for port in checks]
     if here:
         yield f"served at this address: {_listed(here)}"
         return

@@ -43,6 +43,11 @@ def family_of(address: Address) -> Family:
     return Family.IPV4 if len(address) == 4 else Family.IPV6
 
 
+def is_loopback(address: Address) -> bool:
+    """Tell whether only the machine itself can use an address: 127.0.0.0/8 (RFC 1122) and ::1 (RFC 4291)."""
+    return address[0] == 127 if len(address) == 4 else address == bytes(15) + b"\1"
+
+
 def parse_address(text: str) -> Address:
     """Read an address as Kubernetes does; raise ValueError with the text otherwise.
 

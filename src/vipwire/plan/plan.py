@@ -64,6 +64,11 @@ class Forward:
     spread: Spread = EVENLY
     shared_affinity: bool = False
 
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """The weight of each target of the pool, in its order."""
+        return self.spread.weights or (1,) * len(self.pool)
+
 
 @dataclass(frozen=True, slots=True)
 class Drop:

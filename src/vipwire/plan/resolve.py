@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
-from vipwire.model.net import Address, Protocol
+from vipwire.model.net import Address, Protocol, is_loopback
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.plan.plan import (
     Action,
@@ -162,8 +162,7 @@ def _without_frontend(plan: Plan, packet: Packet) -> Outcome:
 
 def serves_node_ports(node: NodePlan, address: Address) -> bool:
     """Tell whether an address of this node serves node ports. Loopback never does."""
-    loopback = address[0] == 127 if len(address) == 4 else address == bytes(15) + b"\1"
-    return not loopback and any(address in prefix for prefix in node.node_port_addresses)
+    return not is_loopback(address) and any(address in prefix for prefix in node.node_port_addresses)
 
 
 def from_pod(node: NodePlan, packet: Packet) -> bool:

@@ -106,6 +106,6 @@ def _seasoned(frontend: Frontend, shares: Mapping[Address, int]) -> Frontend:
 def _weighed(forward: Forward, shares: Mapping[Address, int]) -> Forward:
     """Give each target so many tenths of its weight; where all have the same, nobody has one."""
     pool = forward.pool
-    full = forward.spread.weights or (1,) * len(pool)
-    weights = tuple(weight * shares.get(target.address, STEPS) for target, weight in zip(pool, full, strict=True))
+    full = zip(pool, forward.weights, strict=True)
+    weights = tuple(weight * shares.get(target.address, STEPS) for target, weight in full)
     return replace(forward, spread=Spread(forward.spread.algorithm, weights if len(set(weights)) > 1 else ()))

@@ -26,8 +26,7 @@ def choices(family: Family, forward: Forward, *, hashes: bool) -> Iterator[tuple
 
     `hashes`: the kernel has `-m bpf`. The last one takes all.
     """
-    pool, spread = forward.pool, forward.spread
-    weights = spread.weights or (1,) * len(pool)
+    pool, spread, weights = forward.pool, forward.spread, forward.weights
     match spread.algorithm:
         case Algorithm.ROUND_ROBIN:
             dealt = slots(spread, pool, (), MOST_TURNS)

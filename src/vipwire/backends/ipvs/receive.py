@@ -17,7 +17,7 @@ from pathlib import Path
 from vipwire.backends.ipvs.links import create_link, delete_link, link_addresses, link_index, link_names, vip_on
 from vipwire.backends.ipvs.names import TUNNELS
 from vipwire.errors import CommitError
-from vipwire.model.net import Address, Family, format_address
+from vipwire.model.net import Address, Family, format_address, is_loopback
 from vipwire.netlink.attributes import attribute
 from vipwire.netlink.ipvs import Method
 from vipwire.netlink.message import NLM_F_CREATE, NLM_F_EXCL
@@ -45,7 +45,7 @@ class Pods:
         for path in _namespaces():
             with contextlib.suppress(OSError), _inside(path), NetlinkSocket(NETLINK_ROUTE) as link:
                 places = self._places(link)
-                vips = [(a, p) for a, p in places.items() if p in ("lo", self._name) and not _loopback(a)]
+                vips = [(a, p) for a, p in places.items() if p in ("lo", self._name) and not is_loopback(a)]
                 for pod in (a for a, p in places.items() if p not in ("lo", self._name)):
                     for vip, place in vips:
                         found[pod, vip] = Method.ROUTE if place == "lo" else Method.TUNNEL
@@ -114,10 +114,6 @@ class Pods:
         names = link_names(link)
         found = link_addresses(link, self._family)
         return {item.address: names.get(item.link, "") for item in found if item.address[:2] != _LINK_LOCAL}
-
-
-def _loopback(address: Address) -> bool:
-    return address[0] == 127 if len(address) == 4 else address == bytes(15) + b"\1"
 
 
 def _namespaces() -> list[Path]:

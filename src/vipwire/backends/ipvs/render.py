@@ -169,8 +169,7 @@ class _Writer:
                 self.own[virtual] = self._scheduling
             return
         self.own[virtual] = self._sticky(virtual, action, frontend.key)
-        weights = action.spread.weights or (1,) * len(action.pool)
-        for target, weight in zip(action.pool, weights, strict=True):
+        for target, weight in zip(action.pool, action.weights, strict=True):
             real = RealServer(virtual, target.address, target.port)
             self.own[real] = Forwarding(weight, method)
         self._hairpins(action.pool, frontend.key)
