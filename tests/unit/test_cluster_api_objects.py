@@ -338,12 +338,15 @@ def test_a_dry_run_answers_as_if_and_does_nothing(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         code, made = await here.send("POST", f"{SERVICES}?dryRun=All", service("web"))
         assert (code, made["spec"]["type"]) == (201, "ClusterIP")
+        assert "resourceVersion" not in made["metadata"]
         assert (await here.send("GET", WEB))[0] == 404
-        await here.post(SERVICES, service("web"))
+        there = await here.post(SERVICES, service("web"))
+        await here.post(SERVICES, service("later"))
         before = here.store.revision
         patch = {"metadata": {"labels": {"a": "b"}}}
         code, found = await here.send("PATCH", f"{WEB}?dryRun=All", patch, patch="merge-patch+json")
         assert (code, found["metadata"]["labels"]) == (200, {"a": "b"})
+        assert found["metadata"]["resourceVersion"] == there["metadata"]["resourceVersion"]  # kubectl diff shows it
         assert (await here.send("DELETE", f"{WEB}?dryRun=All"))[0] == 200
         assert here.store.revision == before
         assert (await here.send("POST", f"{SERVICES}?dryRun=Some", service("x")))[0] == 422
@@ -361,8 +364,10 @@ def test_deletion_waits_for_finalizers_and_checks_preconditions(tmp_path: Path) 
         code, found = await here.send("DELETE", WEB)
         assert (code, found["metadata"]["deletionTimestamp"]) == (200, "2026-01-01T12:00:00Z")
         more = {"metadata": {"finalizers": ["example.com/wait", "example.com/more"]}}
-        _, found = await here.send("PATCH", WEB, more, patch="merge-patch+json")
-        assert found["metadata"]["finalizers"] == ["example.com/wait"]
+        code, status = await here.send("PATCH", WEB, more, patch="merge-patch+json")
+        why = "no new finalizers can be added if the object is being deleted, found new finalizers"
+        assert (code, status["details"]["causes"][0]["field"]) == (422, "metadata.finalizers")
+        assert f'Forbidden: {why} []string{{"example.com/more"}}' in status["message"]
         code, _ = await here.send("PATCH", WEB, {"metadata": {"finalizers": None}}, patch="merge-patch+json")
         assert code == 200
         assert (await here.send("GET", WEB))[0] == 404

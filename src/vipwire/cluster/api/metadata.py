@@ -6,7 +6,7 @@ from typing import Any
 
 from vipwire.cluster.api import names
 from vipwire.cluster.api.cells import format_time
-from vipwire.cluster.api.errors import Cause, duplicate, invalid, required
+from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, required
 from vipwire.cluster.api.object import KEPT_META, new_uid, random_name
 from vipwire.cluster.api.resource import Object, Resource
 
@@ -39,8 +39,6 @@ def keep_metadata(new: Object, old: Object) -> None:
             meta[key] = before[key]
     if "managedFields" not in meta and "managedFields" in before:
         meta["managedFields"] = before["managedFields"]
-    if before.get("deletionTimestamp"):  # none can be added any more
-        meta["finalizers"] = [entry for entry in meta.get("finalizers", ()) if entry in before.get("finalizers", ())]
 
 
 def mark_deleted(resource: Resource, value: Object, now: datetime, *, grace: int | None, propagation: str) -> bool:
@@ -78,8 +76,8 @@ def _grace(resource: Resource, value: Object, grace: int | None) -> int:
     return max(int(wanted), 0)
 
 
-def check_metadata(resource: Resource, value: Object) -> Iterator[Cause]:
-    """Find what is wrong in metadata."""
+def check_metadata(resource: Resource, value: Object, old: Object | None) -> Iterator[Cause]:
+    """Find what is wrong in metadata. `old` is what the object was before, None for a new one."""
     meta = value["metadata"]
     if not meta.get("name"):
         yield required("metadata.name", "name or generateName is required")
@@ -93,6 +91,12 @@ def check_metadata(resource: Resource, value: Object) -> Iterator[Cause]:
             "metadata.ownerReferences", controllers[1]["name"], "Only one reference can have Controller set"
         )
     finalizers = meta.get("finalizers") or []
+    before = old["metadata"] if old else {}
+    added = sorted(set(finalizers) - set(before.get("finalizers") or ()))
+    if added and before.get("deletionTimestamp"):
+        listed = ", ".join(f'"{entry}"' for entry in added)
+        why = "no new finalizers can be added if the object is being deleted"
+        yield forbidden("metadata.finalizers", f"{why}, found new finalizers []string{{{listed}}}")
     for index, entry in enumerate(finalizers):
         if problem := names.qualified(entry):
             yield invalid(f"metadata.finalizers[{index}]", entry, problem)

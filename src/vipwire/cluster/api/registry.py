@@ -33,7 +33,7 @@ from vipwire.cluster.api.errors import (
     not_valid,
     refused,
 )
-from vipwire.cluster.api.kinds.node import NAMESPACES
+from vipwire.cluster.api.kinds.node import IMMORTAL, NAMESPACES
 from vipwire.cluster.api.metadata import check_metadata, keep_metadata, mark_deleted, name_new
 from vipwire.cluster.api.object import check_identity, content, decoded, encoder, key_of, without_nulls
 from vipwire.cluster.api.resource import Object, Resource
@@ -49,6 +49,7 @@ from vipwire.cluster.api.transition import (
     addressed,
     check_preconditions,
     finished,
+    record_of_dry_run,
     same,
     split,
     unknown_fields,
@@ -89,7 +90,7 @@ class Registry:
         new = decode_sent(resource, value, options)
         name_new(resource, new, namespace, self._now())
         name = new["metadata"]["name"]
-        self._check_namespace(resource, namespace)
+        self._check_namespace(resource, namespace, name)
         give_first_status(resource, new)
         if self.store.head(key_of(resource, namespace, name)) is not None:
             raise already_exists(resource.id, name)
@@ -177,6 +178,8 @@ class Registry:
         record = self.store.head(key_of(resource, namespace, name))
         if record is None:
             raise not_found(resource.id, name)
+        if resource is NAMESPACES and name in IMMORTAL:
+            raise refused(resource.id, name, "this namespace may not be deleted")
         old = decoded(record)
         check_preconditions(resource, name, old, preconditions)
         new = copy.deepcopy(old)
@@ -192,7 +195,7 @@ class Registry:
     ) -> Result:
         new = decode_sent(resource, merged, options)
         name_new(resource, new, namespace, self._now())
-        self._check_namespace(resource, namespace)
+        self._check_namespace(resource, namespace, new["metadata"]["name"])
         new["metadata"]["managedFields"] = ssa.write_ownership(owned)
         give_first_status(resource, new)
         attempt = Attempt(Operation.CREATE, resource, namespace, new["metadata"]["name"], new, None)
@@ -225,12 +228,12 @@ class Registry:
         key = key_of(resource, attempt.namespace, attempt.name)
         if options.dry_run:
             admitted.take_back()
-            return Result(Record(key, 0, encoder(new)(self.store.revision)), created=old is None)
+            return Result(record_of_dry_run(key, new, record), created=old is None)
         stored = await self._submit(Write(key, encoder(new), record.revision if record else 0), admitted)
         return Result(stored, created=old is None)
 
     def _check(self, resource: Resource, new: Object, old: Object | None) -> None:
-        causes = (*check_metadata(resource, new), *resource.check(new, old))
+        causes = (*check_metadata(resource, new, old), *resource.check(new, old))
         if causes:
             raise not_valid(resource.kind, resource.group, new["metadata"]["name"], causes)
 
@@ -266,7 +269,7 @@ class Registry:
         except StoreError as error:
             raise internal(str(error)) from error
 
-    def _check_namespace(self, resource: Resource, namespace: str) -> None:
+    def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
         if not resource.namespaced:
             return
         record = self.store.head(Key(NAMESPACES.id, "", namespace))
@@ -274,7 +277,7 @@ class Registry:
             raise not_found(NAMESPACES.id, namespace)
         if decoded(record)["metadata"].get("deletionTimestamp"):
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
-            raise refused(resource.id, "", why)
+            raise refused(resource.id, name, why)
 
     def _now(self) -> str:
         return format_time(self.clock())

@@ -5,8 +5,9 @@ from typing import Any
 
 from vipwire.cluster.api.decode import Findings, decode
 from vipwire.cluster.api.errors import conflict
-from vipwire.cluster.api.object import wrong_uid
+from vipwire.cluster.api.object import encode, encoder, wrong_uid
 from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.store.record import Key, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,14 @@ def same(new: Object, old: Object) -> bool:
         return value | {"metadata": value["metadata"] | {"managedFields": fields, "resourceVersion": ""}}
 
     return plain(new) == plain(old)
+
+
+def record_of_dry_run(key: Key, new: Object, record: Record | None) -> Record:
+    """Make the record of a state that is answered and not stored: its resourceVersion is still that of `record`."""
+    if record is not None:
+        return Record(key, record.revision, encoder(new)(record.revision))
+    new["metadata"].pop("resourceVersion", None)
+    return Record(key, 0, encode(new))
 
 
 def finished(value: Object) -> bool:

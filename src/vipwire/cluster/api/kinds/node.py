@@ -1,12 +1,10 @@
 """Nodes and namespaces."""
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
 from vipwire.cluster.api import names
 from vipwire.cluster.api.cells import AGE, NAME, NONE, UNKNOWN, at, joined, path_cell
-from vipwire.cluster.api.errors import Cause, forbidden
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
 from vipwire.cluster.api.resource import Column, Object, Resource
@@ -84,7 +82,8 @@ NamespaceCondition | One aspect of a namespace's state.
 
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)
 _ROLE: Final = "node-role.kubernetes.io/"
-_KEPT: Final = ("default", "kube-system", "kube-public")
+IMMORTAL: Final = ("default", "kube-system", "kube-public")
+"""Namespaces that cannot be deleted."""
 
 
 def _node_status(value: Object, _now: datetime) -> str:
@@ -108,11 +107,6 @@ def _prepare_namespace(new: Object, old: Object | None) -> None:
     if old is None:
         new["spec"] = {"finalizers": ["kubernetes"]}
         new["status"] = {"phase": "Active"}
-
-
-def _check_namespace(new: Object, _old: Object | None) -> Iterator[Cause]:
-    if at(new, "metadata", "deletionTimestamp") and new["metadata"]["name"] in _KEPT:
-        yield forbidden("metadata.name", "this namespace may not be deleted")
 
 
 NODES: Final = Resource(
@@ -150,7 +144,6 @@ NAMESPACES: Final = Resource(
     has_status=True,
     name_rule=names.label,
     prepare=_prepare_namespace,
-    check=_check_namespace,
     fields={"status.phase": lambda value: str(at(value, "status", "phase") or "")},
     columns=(NAME, Column("Status", path_cell("status", "phase")), AGE),
 )
