@@ -26,7 +26,7 @@ from vipwire.lab.continuous import Connection
 from vipwire.lab.manifests import Manifest, Port
 from vipwire.lab.outcome import Manner, Outcome, ProbeResult, Target
 from vipwire.lab.topology import DEFAULT, SERVICE_CIDRS, Node, Pod, Topology
-from vipwire.model.net import Family
+from vipwire.model.net import Family, format_address
 
 POD_CIDRS = "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48"
 SERVICE_CIDR: Manifest = {
@@ -132,6 +132,12 @@ class Cluster(Packets):
         page = self.proxy.page("/any", target.port, target.address, caller.host)
         self._witness.judge_page(question, page)
         return page
+
+    def answering(self, caller: Caller, target: Target) -> set[str]:
+        """Name the Pods that answer a caller now, as `explain` says; nothing is sent."""
+        question = self._witness.ask(self.address(caller, family_of(target)), target)
+        found = set(map(format_address, self._witness.answering(question)))
+        return {pod.name for pod in self.topology.pods if not found.isdisjoint(pod.addresses)}
 
     def connect(
         self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = PATIENCE

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from tests.conformance.mode import Mode
 from tests.conformance.proxy import Answer
-from tests.conformance.verdict import disagreement, page_disagreement
+from tests.conformance.verdict import answering, disagreement, page_disagreement
 
 from vipwire.app.config import Config
 from vipwire.app.flags import build_config, parse_flags
@@ -118,6 +118,12 @@ class Witness:
             now = self._second_look(question)
             words = page_disagreement(now, page)
             assert not words, _story(question, words, now, [page])
+
+    def answering(self, question: Question) -> frozenset[Address]:
+        """Tell who answers, when all that was written is in the kernel; fail if it says that nobody does."""
+        Witness.asked[self._config.proxy_mode.value] += 1
+        assert question.before is not None
+        return answering(question.before)
 
     def _second_look(self, question: Question) -> Explanation:
         assert self._objects is not None

@@ -141,10 +141,18 @@ def test_no_connection_fails_while_endpoints_come_and_go(cluster: Cluster, famil
     service = cluster.service(name, cluster.pods("pod-1a", "pod-2a"))
     target = service.vip(family)
     steps = [("pod-1b", "pod-2a"), ("pod-1b",), ("pod-1b", "pod-2b", "pod-1c"), ("pod-1c",), ("pod-1a", "pod-2a")]
+    before = cluster.answering(OUTSIDE, target)
     with cluster.lab.continuous(OUTSIDE.host, target.address, target.port, interval=0.002) as stream:
         for pods in steps * 2:
+            seen = stream.report.pods
             cluster.service(name, cluster.pods(*pods))
+            stream.wait_for(2)  # the second one has begun after the change
+            after, changed = cluster.answering(OUTSIDE, target), stream.report.pods
+            assert after == set(pods)
+            assert set(changed - seen) <= before | after, "those answer that explain names before or after a change"
             stream.wait_for(10)
+            assert set(stream.report.pods - changed) <= after, "and only those that it names while nothing changes"
+            before = after
     assert stream.report.failures == ()
     assert set(stream.report.pods) == {"pod-1a", "pod-1b", "pod-1c", "pod-2a", "pod-2b"}
 

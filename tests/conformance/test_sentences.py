@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.conformance import modes
-from tests.conformance.sentences import different, proven, unasked, written
+from tests.conformance.sentences import different, proven, written
 
 HERE = Path(__file__).parent
 
@@ -29,8 +29,3 @@ def test_a_mode_is_excused_only_from_sentences_that_exist() -> None:
 def test_the_table_of_differences_is_what_the_modes_cannot() -> None:
     every = (*modes.HERE, *modes.GUEST)
     assert different() == {(number, mode.name, why) for mode in every for number, why in mode.cannot.items()}
-
-
-def test_explain_is_excused_only_from_sentences_that_exist() -> None:
-    assert set(unasked()) <= set(written())
-    assert unasked(), "the list is written otherwise than it is read"

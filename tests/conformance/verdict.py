@@ -48,6 +48,14 @@ def disagreement(
     return next(itertools.chain(differences, sources), "")
 
 
+def answering(explanation: Explanation) -> frozenset[Address]:
+    """Name who answers a client, as it is said; fail if anything else is said, or the kernel holds something else."""
+    agrees, words = agreement(explanation)
+    assert agrees is not False, f"the kernel would do otherwise: {words}"
+    assert explanation.planned is End.ANSWERED, f"it says {explanation.planned.value}: {explanation.outcome}"
+    return frozenset(address for address, _ in _pool(explanation))
+
+
 def page_disagreement(explanation: Explanation, page: Page) -> str:
     """Say in what an explanation differs from what was heard at a health check node port, "" if in nothing."""
     if words := disagreement(explanation, ()):
