@@ -10,7 +10,6 @@ _HEAD = """global
 
 defaults
     mode http
-    option forwardfor
     option redispatch 1
     retries 3
     retry-on conn-failure empty-response
@@ -24,6 +23,8 @@ defaults
 
 frontend web
     bind {bind}
+    option forwardfor
+    http-request del-header X-Forwarded-For
     http-request set-header X-Forwarded-Proto https if {{ ssl_fc }}
     http-request set-header X-Forwarded-Proto http if !{{ ssl_fc }}
     http-request set-header X-Forwarded-Host %[req.hdr(host)]

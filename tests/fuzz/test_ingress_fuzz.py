@@ -62,7 +62,16 @@ paths = st.one_of(st.sampled_from(("/", "/a/b", "/a;b", "/%41'!$&()*+,=:@-._~"))
 KINDS = ("Exact", "Prefix", "ImplementationSpecific")
 BEGINS = ("    ", "global", "defaults", "resolvers cluster", "userlist users-", "frontend ingress", "backend ")
 WORDS = {
-    *("description", "stats", "hard-stop-after", "ssl-default-bind-options", "ssl-server-verify", "log", "nbthread"),
+    *(
+        "expose-experimental-directives",
+        "description",
+        "stats",
+        "hard-stop-after",
+        "ssl-default-bind-options",
+        "ssl-server-verify",
+        "log",
+        "nbthread",
+    ),
     *("tune.ssl.default-dh-param", "tune.http.logurilen", "maxconn", "mode"),
     *("retries", "option", "retry-on", "timeout", "parse-resolv-conf", "hold", "accepted_payload_size", "bind"),
     *("http-request", "http-response", "use_backend", "default_backend", "balance", "hash-type", "cookie", "no"),

@@ -24,6 +24,9 @@ _FLAGS: Final = (
     click.option("--http", default="*:80", show_default=True, help="Where to listen for HTTP; empty for nowhere."),
     click.option("--https", default="*:443", show_default=True, help="Where to listen for HTTPS; empty for nowhere."),
     click.option("--accept-proxy", is_flag=True, help="Clients come with a PROXY protocol header."),
+    click.option(
+        "--trust-forwarded-headers", is_flag=True, help="Clients are balancers whose X-Forwarded-* headers are true."
+    ),
     click.option("--access-log", default="", help="Log requests as JSON: to stdout, or to ADDRESS:PORT of a syslog."),
     click.option("--resolver", multiple=True, help="DNS server (ADDRESS:PORT) for ExternalName; may be repeated."),
     click.option("--cookie-key", default="vipwire", envvar="VIPWIRE_COOKIE_KEY", help="Secret of affinity cookies."),
@@ -130,6 +133,7 @@ def options_of(given: dict[str, Any]) -> Any:
         http=_bind("--http", given["http"]),
         https=_bind("--https", given["https"]),
         accept_proxy=given["accept_proxy"],
+        trust_forwarded=given["trust_forwarded_headers"],
         access_log=given["access_log"],
         cookie_key=given["cookie_key"],
         threads=given["threads"],

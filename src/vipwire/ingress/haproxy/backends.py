@@ -30,7 +30,7 @@ def backend_text(pool: Pool, layout: Layout) -> str:
         lines.append(line("retries {}", plain(policy.retries)))
     if not policy.redispatch or (policy.affinity and not policy.affinity.change_on_failure):
         lines.append(line("no option redispatch"))
-    lines += [*_check(policy), *_guards(policy, layout), *_requests(policy), *_responses(policy)]
+    lines += [*_check(policy), *_guards(policy, layout), *_requests(policy), *_responses(policy, layout)]
     lines.append(line("default-server " + _server_words(policy)))
     if pool.external:
         where = plain(f"{pool.external}:{pool.port.target or pool.port.number}")
@@ -121,7 +121,7 @@ def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
         yield from _limit(policy.limit)
     if policy.https:
         where = Word(f"https://%[req.hdr(host),host_only,lower]{layout.https_suffix}%[pathq]")
-        yield line("http-request redirect location {} code 308 unless {{ ssl_fc }}", where)
+        yield line(f"http-request redirect location {{}} code 308 unless {_came_by_tls(layout)}", where)
     if policy.redirect:
         where = quoted(policy.redirect.location.replace("%", "%%") + "%[pathq]" * policy.redirect.keep_path)
         yield line("http-request redirect location {} code {}", where, plain(policy.redirect.code))
@@ -136,6 +136,10 @@ def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
         users = plain(userlist_name(policy))
         yield line("http-request auth realm {} unless {{ http_auth({}) }}", quoted(policy.login.realm or "-"), users)
         yield line("http-request del-header Authorization")
+
+
+def _came_by_tls(layout: Layout) -> str:
+    return "{{ req.hdr(x-forwarded-proto) https }}" if layout.trust_forwarded else "{{ ssl_fc }}"
 
 
 def _limit(limit: Limit) -> Iterator[str]:
@@ -200,7 +204,7 @@ def _requests(policy: Policy) -> Iterator[str]:
         yield line("http-request replace-path {} {}", quoted(pattern), literal(target))
 
 
-def _responses(policy: Policy) -> Iterator[str]:
+def _responses(policy: Policy, layout: Layout) -> Iterator[str]:
     if policy.cors:
         found = "if {{ var(txn.origin) -m found }}"
         yield line(f"http-response set-header Access-Control-Allow-Origin %[var(txn.origin)] {found}")
@@ -212,7 +216,9 @@ def _responses(policy: Policy) -> Iterator[str]:
             yield line(f"http-response set-header Access-Control-Expose-Headers {{}} {found}", exposed)
     if policy.hsts:
         value = literal(_hsts(policy.hsts))
-        yield line("http-response set-header Strict-Transport-Security {} if {{ ssl_fc }}", value)
+        # Browsers take no notice of it over HTTP (RFC 6797 8.1), so that it may be sent where we cannot tell.
+        condition = "" if layout.trust_forwarded else " if {{ ssl_fc }}"
+        yield line(f"http-response set-header Strict-Transport-Security {{}}{condition}", value)
     for name in policy.remove_response:
         yield line("http-response del-header {}", plain(name))
     for name, text in policy.set_response:

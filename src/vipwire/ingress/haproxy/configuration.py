@@ -11,7 +11,7 @@ from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist
 from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, process_text, stages_of
 from vipwire.ingress.haproxy.layout import MAPS, Layout
 from vipwire.ingress.haproxy.slots import Slots
-from vipwire.ingress.plan.sites import Certificate, Match, Pool, Route, SitePlan, Split
+from vipwire.ingress.plan.sites import Certificate, Match, Pool, Route, SitePlan, Split, has_guarded_paths
 
 DEFAULT_CERTIFICATE = "default.pem"
 
@@ -51,7 +51,7 @@ class Configuration:
 
     def parts(self, mark: str) -> Iterator[tuple[str, str]]:
         """Write haproxy.cfg in parts, each with the pool that it belongs to, or an empty text."""
-        yield "", process_text(self.layout, mark, resolve=self.shape.resolve)
+        yield "", process_text(self.layout, mark, self.shape.stages, resolve=self.shape.resolve)
         if self.shape.users:
             yield "", self.shape.users
         yield "", frontend_text(self.layout, self.shape.stages, self.shape.splits)
@@ -83,7 +83,7 @@ def configure(plan: SitePlan, slots: dict[str, Slots], layout: Layout, default_p
     users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
     certificates = (Certificate(DEFAULT_CERTIFICATE, default_pem), *plan.certificates)
     shape = Shape(
-        stages_of(maps),
+        stages_of(maps) | ({Stage.GUARDS} if has_guarded_paths(plan) else set()),
         plan.splits,
         "\n".join(users[name] for name in sorted(users)),
         tuple(maps["expressions"].items()),

@@ -12,6 +12,10 @@ A host that has rules of its own never falls to those of a wildcard, and a wildc
 
 Each step takes time of every request, so only those are written that some rule needs (`Stage`): where all rules are
 prefixes of hosts in full, one search is all there is. The first rule that needs another step is a reload.
+
+A path is compared as it was sent. Where some paths of a host are guarded and others are not, it is compared in the
+form that servers take it for (RFC 3986 6.2.2), or /public/../admin would pass the guard of /admin. Pods get it as it
+was sent.
 """
 
 import enum
@@ -19,7 +23,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.words import Word, line, plain, quoted
-from vipwire.ingress.plan.sites import EVERY_HOST, UNAVAILABLE, Split
+from vipwire.ingress.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Split
 
 NOWHERE = "nowhere"
 DEFAULT_KEY = "default"
@@ -33,10 +37,12 @@ class Stage(enum.Enum):
     WILDCARDS = "a first host with a wildcard"
     HOSTLESS = "a first rule without a host"
     DEFAULT = "a first default backend"
+    GUARDS = "a first path that is guarded otherwise than others of its host"
 
 
 _NEED_SITE = frozenset({Stage.EXPRESSIONS, Stage.WILDCARDS, Stage.HOSTLESS})
 _HOST = "req.hdr(host),host_only,lower"
+_NORMAL_FORM = ("percent-decode-unreserved", "path-merge-slashes", "path-strip-dot", "path-strip-dotdot full")
 _MISSING = "unless {{ var(txn.target) -m found }}"
 _LOG_FORMAT = (
     '{"time":"%[date,ltime(%Y-%m-%dT%H:%M:%S%z)]","client":"%[src]","host":"%[var(txn.host),json(utf8s)]",'
@@ -45,13 +51,17 @@ _LOG_FORMAT = (
 )
 
 
-def process_text(layout: Layout, mark: str, *, resolve: bool) -> str:
+def process_text(layout: Layout, mark: str, stages: Collection[Stage] = (), *, resolve: bool) -> str:
     """Write `global`, `defaults` and resolvers. `mark` is what the process tells about itself, to be known by."""
-    return "\n".join([*_global(layout, mark), *_defaults(), *(_resolvers(layout) if resolve else ())]) + "\n"
+    resolvers = _resolvers(layout) if resolve else ()
+    return "\n".join([*_global(layout, mark, stages), *_defaults(), *resolvers]) + "\n"
 
 
-def _global(layout: Layout, mark: str) -> Iterator[str]:
+def _global(layout: Layout, mark: str, stages: Collection[Stage]) -> Iterator[str]:
     yield "global"
+    if Stage.GUARDS in stages:
+        # HAProxy calls normalize-uri an experiment, since servers may take a path for what it does not guess.
+        yield line("expose-experimental-directives")
     yield line("description {}", plain(mark))
     yield line("stats socket {} mode 600 level admin expose-fd listeners", quoted(layout.socket))
     yield line("stats timeout 1m")
@@ -79,7 +89,6 @@ def _defaults() -> Iterator[str]:
     yield line("retry-on conn-failure empty-response")
     # A client's idle connection must not be closed under a request that is on its way, when HAProxy is replaced.
     yield line("option idle-close-on-response")
-    yield line("option forwardfor")
     yield line("option http-keep-alive")
     for name, value in (("connect", "5s"), ("client", "60s"), ("server", "60s"), ("queue", "30s")):
         yield line(f"timeout {name} {value}")
@@ -121,8 +130,10 @@ def maps_of(stages: Collection[Stage]) -> Iterator[str]:
 
 def frontend_text(layout: Layout, stages: Collection[Stage], splits: tuple[Split, ...]) -> str:
     """Write the one frontend, and the backends that answer themselves."""
-    lines = ["frontend ingress", *_binds(layout), *_log(layout), *_headers()]
+    lines = ["frontend ingress", *_binds(layout), *_log(layout), *_headers(layout)]
     lines.append(line("http-request set-var(txn.path) path"))
+    if Stage.GUARDS in stages:
+        lines += _normal_form()
     if stages or splits:
         lines += [*_key(layout, stages), *_target(layout, stages)]
         for split in splits:
@@ -132,7 +143,9 @@ def frontend_text(layout: Layout, stages: Collection[Stage], splits: tuple[Split
         # A name that is no backend's, such as an empty one, is the default backend.
         lines.append(line(f"use_backend %[{_HOST},concat(,txn.path,/),map_beg({layout.map_file('prefixes')})]"))
     lines.append(line("default_backend {}", plain(NOWHERE)))
-    return "\n".join(lines) + "\n" + _answer(NOWHERE, 404, "no rule for this host and path") + _unavailable()
+    return (
+        "\n".join(lines) + "\n" + _answer(NOWHERE, 404, "no rule for this host and path") + _unavailable() + _closed()
+    )
 
 
 def _answer(name: str, status: int, text: str) -> str:
@@ -142,6 +155,10 @@ def _answer(name: str, status: int, text: str) -> str:
 
 def _unavailable() -> str:
     return _answer(UNAVAILABLE, 503, "the Service of this path is not there")
+
+
+def _closed() -> str:
+    return _answer(CLOSED, 503, "this path is closed, as the Events of its Ingress tell")
 
 
 def _binds(layout: Layout) -> Iterator[str]:
@@ -160,10 +177,34 @@ def _log(layout: Layout) -> Iterator[str]:
         yield line("http-request set-var(txn.method) method")
 
 
-def _headers() -> Iterator[str]:
-    yield line("http-request set-header X-Forwarded-Proto %[ssl_fc,iif(https,http)]")
-    yield line("http-request set-header X-Forwarded-Host %[req.hdr(host)]")
+def _headers(layout: Layout) -> Iterator[str]:
+    """Tell Pods who asks. What clients say of it themselves counts only where they are balancers of ours."""
+    said = {"Proto": "ssl_fc,iif(https,http)", "Host": "req.hdr(host)"}
+    if layout.trust_forwarded:
+        said |= {"For": "src"}
+        yield line("http-request set-src req.hdr_ip(x-forwarded-for,-1)")
+    else:
+        # Takes half of the time that `set-header` would.
+        yield line("option forwardfor")
+        yield line("http-request del-header X-Forwarded-For")
+    for name, value in said.items():
+        kept = f" unless {{{{ req.hdr(x-forwarded-{name.lower()}) -m found }}}}" if layout.trust_forwarded else ""
+        yield line(f"http-request set-header X-Forwarded-{name} %[{value}]{kept}")
+    # HTTP/2 that begins with a request is a tunnel to the Pod, past all guards; RFC 9113 has taken it out.
+    yield line("http-request del-header Upgrade if {{ req.hdr(upgrade) -m sub -i h2c }}")
     yield line("http-request disable-l7-retry unless {{ method GET HEAD OPTIONS }}")
+
+
+def _normal_form() -> Iterator[str]:
+    """Note a path in the form in which it is compared, and put the one that was sent back."""
+    yield line("http-request set-var(txn.sent) pathq")
+    yield from (line(f"http-request normalize-uri {form}") for form in _NORMAL_FORM)
+    yield line("http-request set-var(txn.normal) path")
+    yield line("http-request set-pathq %[var(txn.sent)] if {{ var(txn.sent) -m found }}")
+
+
+def _path(stages: Collection[Stage]) -> str:
+    return "txn.normal" if Stage.GUARDS in stages else "txn.path"
 
 
 def _key(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
@@ -177,13 +218,13 @@ def _key(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
         if Stage.HOSTLESS in stages:
             yield line(f"http-request set-var(txn.site) str({EVERY_HOST}) {missing}")
         site = "var(txn.site)"
-    yield line(f"http-request set-var(txn.key) {site},concat(,txn.path,/)")
+    yield line(f"http-request set-var(txn.key) {site},concat(,{_path(stages)},/)")
 
 
 def _target(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
     lookups = {
         "exact": "var(txn.key),map_str({})",
-        "expressions": "var(txn.site),concat(,txn.path),map_reg({})",
+        "expressions": f"var(txn.site),concat(,{_path(stages)}),map_reg({{}})",
         "prefixes": "var(txn.key),map_beg({})",
         "default": f"str({DEFAULT_KEY}),map_str({{}})",
     }

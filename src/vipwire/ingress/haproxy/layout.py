@@ -9,10 +9,11 @@ MAPS = ("sites", "exact", "expressions", "prefixes", "default")
 class Layout:
     """The operator's part. `folder` holds maps and certificates.
 
-    `http` and `https` are addresses with ports (`*:80`), empty for nowhere. `accept_proxy`: clients come through a
-    balancer that tells who they are (PROXY protocol); `access_log` is where requests are logged as JSON (`stdout`, or
-    HAProxy's syntax for an address), empty for nowhere. `resolvers` are DNS servers' addresses with ports that names
-    of ExternalName Services are asked of; without any, those of /etc/resolv.conf.
+    `http` and `https` are addresses with ports (`*:80`), empty for nowhere. Clients may come through a balancer that
+    tells who they are, by the PROXY protocol (`accept_proxy`) or by X-Forwarded-* headers (`trust_forwarded`).
+    `access_log` is where requests are logged as JSON (`stdout`, or HAProxy's syntax for an address), empty for
+    nowhere. `resolvers` are DNS servers' addresses with ports that names of ExternalName Services are asked of;
+    without any, those of /etc/resolv.conf.
     """
 
     folder: str
@@ -20,6 +21,7 @@ class Layout:
     http: str = "*:80"
     https: str = "*:443"
     accept_proxy: bool = False
+    trust_forwarded: bool = False
     access_log: str = ""
     cookie_key: str = "vipwire"
     threads: int = 0

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from vipwire.ingress.haproxy.configuration import expression_of
-from vipwire.ingress.plan.sites import UNAVAILABLE, Match, SitePlan, Split
+from vipwire.ingress.plan.sites import CLOSED, Match, SitePlan, Split
 from vipwire.model.names import ObjectName
 
 
@@ -35,7 +35,7 @@ def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
         return plan
 
     def left(target: str) -> str:
-        return UNAVAILABLE if target in refused else target
+        return CLOSED if target in refused else target
 
     def left_of(split: Split) -> Split:
         parts = tuple((left(name), canary) for name, canary in split.parts)

@@ -63,6 +63,7 @@ READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "remove-response-headers": readers.headers,
     "body-size": readers.size,
     "auth-secret": readers.secret,
+    "auth-secret-type": readers.word("auth-file", "auth-map"),
     "auth-realm": readers.value,
     "cors": readers.flag,
     "cors-allow-origin": readers.origins,
@@ -80,7 +81,8 @@ READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "proxy-protocol": readers.word("no", "v1", "v2"),
 }
 GUARDS: Final = frozenset(
-    {"allow-source-range", "deny-source-range", "auth-secret", "limit-rps", "limit-rpm", "limit-connections"}
+    {"allow-source-range", "deny-source-range", "auth-secret", "auth-secret-type"}
+    | {"limit-rps", "limit-rpm", "limit-connections"}
     | {"force-ssl-redirect", "body-size", "backend-protocol"}
 )
 
@@ -148,7 +150,7 @@ _WORDS: Final = {
     ("backend-protocol", "h2-ssl"): "h2s",
 }
 _WITHOUT_MEANING: Final = frozenset(
-    {"auth-type", "affinity-mode", "session-cookie-strategy", "session-cookie-path", "auth-secret-type"}
+    {"auth-type", "affinity-mode", "session-cookie-strategy", "session-cookie-path"}
     | {"proxy-send-timeout", "service-upstream", "proxy-buffering", "proxy-http-version", "secure-backends"}
 )
 """Of the others, those that ask for what is done here in any case, or changes nothing that can be seen."""
@@ -200,7 +202,17 @@ def read_annotations(ingress: Ingress) -> Asked:
         end = "the Ingress is closed, since this guards it" if guard else "it is left out"
         problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{key[:100]}]", f"{what}; {end}"))
         closed = closed or guard
+    if "auth-secret" not in values and (key := _login_without_users(ingress.annotations)):
+        message = "asks for a password, but no auth-secret says of whom; the Ingress is closed"
+        problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{key}]", message))
+        closed = True
     return Asked(values, tuple(problems), closed, nginx_rewrite)
+
+
+def _login_without_users(annotations: Mapping[str, str]) -> str:
+    """Find the annotation that asks for a password in others' words; ours does so by naming the Secret."""
+    keys = (f"{prefix}auth-type" for prefix in (_NGINX, *_HAPROXY))
+    return next((key for key in keys if annotations.get(key, "").strip().lower() not in _DENIED), "")
 
 
 def _ranked(annotations: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

@@ -123,20 +123,30 @@ def login_of(
     if found.namespace != ingress.name.namespace:
         message = f"{found}: a Secret of another namespace is not read; the Ingress is closed"
         return None, (Problem("Ingress", ingress.name, field, message),), True
-    secret = secrets.get(found)
-    lines = (secret.data.get("auth", b"") if secret else b"").decode(errors="replace").split()
+    lines = _lines_of(secrets.get(found), asked("auth-secret-type", "auth-file"))
     matches = [_USER.fullmatch(line) for line in lines]
     users = tuple((match[1], match[2]) for match in matches if match)
     problems = []
     if len(users) < len(lines):
         message = (
-            f"Secret {found}: {len(lines) - len(users)} lines are not user:hash (allowed: bcrypt, SHA-512, SHA-256)"
+            f"Secret {found}: {len(lines) - len(users)} lines are not user:hash "
+            "(allowed: bcrypt, which htpasswd -B makes, SHA-512, SHA-256)"
         )
         problems.append(Problem("Ingress", ingress.name, field, message))
     if not users:
-        message = f"Secret {found} has no users in its key `auth`; the Ingress is closed"
+        where = "in its key `auth`" if asked("auth-secret-type") != "auth-map" else "as its keys"
+        message = f"Secret {found} has no users {where}; the Ingress is closed"
         problems.append(Problem("Ingress", ingress.name, field, message))
     return Login(asked("auth-realm", "Restricted"), users), tuple(problems), not users
+
+
+def _lines_of(secret: Secret | None, kind: str) -> list[str]:
+    """Give the lines `user:hash` of a Secret: they are in its key `auth`, or (auth-map) its keys are the users."""
+    if secret is None:
+        return []
+    if kind == "auth-map":
+        return [f"{user}:{digest.decode(errors='replace').strip()}" for user, digest in secret.data.items()]
+    return secret.data.get("auth", b"").decode(errors="replace").split()
 
 
 def _affinity(asked: Asked) -> Affinity | None:

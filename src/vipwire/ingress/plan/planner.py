@@ -20,6 +20,7 @@ from vipwire.ingress.plan.asked import (
 from vipwire.ingress.plan.certificates import judge_secret
 from vipwire.ingress.plan.policy import Canary, Policy
 from vipwire.ingress.plan.sites import (
+    CLOSED,
     EVERY_HOST,
     UNAVAILABLE,
     Certificate,
@@ -198,19 +199,20 @@ class _Draft:
         return site, Match.PREFIX, "/" + rule.path.strip("/") if rule.path.strip("/") else ""
 
     def _target(self, wanted: _Wanted, ref: ServiceRef, rule: PathRule | None, field: str) -> str:
-        """Find or make the pool of a backend; the one that answers 503 where there can be none."""
+        """Find or make the pool of a backend; one that answers 503 where there can be none."""
         self._named.add((Kind.SERVICE, ref.service))
+        nowhere = CLOSED if wanted.closed else UNAVAILABLE
         service = self._world.services.get(ref.service)
         if service is None:
             self._note(wanted.ingress, f"{field}.service.name", f"the Service {ref.service} does not exist")
-            return UNAVAILABLE
+            return nowhere
         named = (port for port in service.ports if ref.port in (port.name, port.number))
         port = next(named, None)
         if port is None:
             self._note(wanted.ingress, f"{field}.service.port", f"{ref.service} has no TCP port {ref.port}")
-            return UNAVAILABLE
+            return nowhere
         if wanted.closed:
-            return UNAVAILABLE
+            return nowhere
         policy = self._policy_for(wanted, rule, port.application)
         name = pool_name(ref.service, port.number, policy)
         self._pools.setdefault(name, Pool(name, ref.service, port, policy, service.external))

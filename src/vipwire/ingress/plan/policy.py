@@ -163,6 +163,12 @@ class Policy:
     login: Login | None = None
     cors: Cors | None = None
 
+    @property
+    def guard(self) -> tuple[object, ...]:
+        """Tell what keeps some requests away; empty where nothing does."""
+        found = (self.allow, self.deny, self.login, self.limit)
+        return found if any(found) else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Canary:

@@ -21,14 +21,15 @@ _URL = re.compile(
 _METHOD = re.compile(r"[A-Z]{1,20}")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_FLAGS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 _LONGEST = 24 * 3_600_000
 MOST_ENTRIES = 256
 
 
 def flag(text: str) -> bool:
-    """Read true or false."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
+    """Read true or false; ingress-nginx also takes their first letter, 1 and 0 (Go's strconv.ParseBool)."""
+    if text.lower() in _FLAGS:
+        return _FLAGS[text.lower()]
     raise ValueError("allowed: true, false")
 
 

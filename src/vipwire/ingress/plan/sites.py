@@ -11,7 +11,9 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 
 UNAVAILABLE = "unavailable"
-"""The pool that answers 503: for a path whose Service is missing, or whose Ingress had to be closed."""
+"""The pool that answers 503 for a path whose Service is missing."""
+CLOSED = "closed"
+"""The pool that answers 503 for a path that had to be closed, since what guards it cannot be had."""
 EVERY_HOST = "*"
 """The site of rules without a host."""
 
@@ -22,6 +24,10 @@ class Match(enum.Enum):
     EXACT = "exact"
     EXPRESSION = "expression"
     PREFIX = "prefix"
+
+
+ROOT = (Match.PREFIX, "")
+"""All paths of a site for which there is no other route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,21 @@ class Server:
     endpoint: Endpoint
     port: int
     weight: int = 16
+
+
+def has_guarded_paths(plan: SitePlan) -> bool:
+    """Tell whether paths of one host are guarded differently: then it matters what a server takes a path for."""
+    guards: dict[str, tuple[object, ...]] = {pool.name: pool.policy.guard for pool in plan.pools}
+    guards[CLOSED] = (CLOSED,)
+    for split in plan.splits:
+        guards[split.name] = tuple(guards.get(name, ()) for name in (split.main, *(part for part, _ in split.parts)))
+    found: dict[str, set[tuple[object, ...]]] = {}
+    for route in plan.routes:
+        found.setdefault(route.site, set()).add(guards.get(route.target, ()))
+    if plan.default:
+        for site in found.keys() - {route.site for route in plan.routes if (route.match, route.path) == ROOT}:
+            found[site].add(guards.get(plan.default, ()))
+    return any(len(each) > 1 for each in found.values())
 
 
 def certificate_name(secret: ObjectName) -> str:

@@ -1,0 +1,218 @@
+"""What clients may send, and what they may not: odd paths, malformed requests, headers that are ours to set."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.ingress.site import PATIENCE, Site, endpoint_slice, ingress, play, rule, secret
+
+POD, OTHER = "127.0.0.11", "127.0.0.12"
+NGINX = "nginx.ingress.kubernetes.io"
+ANNA = "$5$saltsalt$0IyaXrmV7.sGNS6tirgqHLqX/G.FBvgkYA.lpPdS5sA"
+"""SHA-256 of the word `secret` (crypt(5))."""
+
+
+async def sent(port: int, *lines: str, body: bytes = b"") -> str:
+    """Send a request as it stands; give the status of the answer, empty if the connection ends without one."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write("".join(f"{line}\r\n" for line in (*lines, "")).encode() + body)
+    async with asyncio.timeout(PATIENCE):
+        line = await reader.readline()
+    writer.close()
+    return line.decode().partition(" ")[2][:3]
+
+
+ADMIN = (
+    *("/admin", "/admin/", "//admin", "/./admin", "/x/../admin", "/%61dmin", "/admin/%2e%2e/admin"),
+    *("/public/../admin", "/public/%2E%2E/admin/x", "/../admin", "/public//..//..//admin"),
+)
+OPEN = ("/", "/administration", "/public/a//b/../c?d=//e", "/x%2Fadmin")
+
+
+@pytest.mark.parametrize("guard", ["10.0.0.0/8", "nonsense"], ids=["a list", "closed"])
+def test_a_guarded_path_is_guarded_however_it_is_written(tmp_path: Path, guard: str) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", POD)
+        here.put(ingress("web", rule("a.example.com", "/", "/public")))
+        await here.settled()
+        asked = {f"{NGINX}/whitelist-source-range": guard}
+        here.put(ingress("admin", rule("a.example.com", "/admin"), annotations=asked))
+        await here.settled()
+        refused = [(await here.curl(f"http://a.example.com{path}", "--path-as-is")).code for path in ADMIN]
+        assert refused == [503 if guard == "nonsense" else 403] * len(ADMIN)
+        seen = [(await here.curl(f"http://a.example.com{path}", "--path-as-is")).seen["path"] for path in OPEN]
+        assert seen == list(OPEN)  # as they were sent
+        assert await sent(here.http, "OPTIONS * HTTP/1.1", "Host: a.example.com") == "404"  # the Pod's answer
+        assert here.reloads[-1] == "a first path that is guarded otherwise than others of its host"
+
+    play(tmp_path, scenario)
+
+
+def test_what_leads_elsewhere_when_a_guarded_path_is_written_otherwise_is_looked_for(tmp_path: Path) -> None:
+    """Canaries and the default backend may lead past a guard, too."""
+
+    async def scenario(here: Site) -> None:
+        await here.pods("web", POD)
+        await here.pods("new", OTHER)
+        guard = {"vipwire.io/deny-source-range": "127.0.0.0/8"}
+        here.put(ingress("canary", rule("a.example.com", "/x"), annotations=guard))
+        here.put(ingress("default", defaultBackend={"service": {"name": "web", "port": {"number": 80}}}))
+        await here.settled()
+        codes = [
+            (await here.curl(f"http://a.example.com{path}", "--path-as-is")).code for path in ("/x", "//x", "/y")
+        ]
+        assert codes == [403, 403, 200]
+        here.remove("Ingress", "default")
+        canary = guard | {"vipwire.io/canary": "true", "vipwire.io/canary-weight": "100"}
+        here.put(ingress("main", rule("b.example.com", "/", "/x")))
+        here.put(ingress("canary", rule("b.example.com", "/x", service="new"), annotations=canary))
+        await here.settled()
+        codes = [
+            (await here.curl(f"http://b.example.com{path}", "--path-as-is")).code for path in ("/x", "//x", "/y")
+        ]
+        assert codes == [403, 403, 200]
+
+    play(tmp_path, scenario)
+
+
+POST = ("POST / HTTP/1.1", "Host: a.example.com")
+MALFORMED: tuple[Sequence[str], ...] = (
+    (*POST, "Content-Length: 6", "Content-Length: 5"),
+    (*POST, "Content-Length: +6"),
+    (*POST, "Content-Length: 0x6"),
+    (*POST, "Content-Length: "),
+    (*POST, "Content-Length: -1"),
+    (*POST, "Content-Length : 6"),
+    (*POST, "Transfer-Encoding: xchunked"),
+    (*POST, "Transfer-Encoding : chunked"),
+    (*POST, "Transfer-Encoding: chunked, identity"),
+    (*POST, "Transfer-Encoding: chunked", "Transfer-Encoding: identity"),
+    (*POST, "Transfer-Encoding: chunked", "", "0x5"),
+    (*POST, "Transfer-Encoding: chunked", "", "ffffffffffffffffff"),
+    ("GET / HTTP/1.1", "Host: a.example.com", "Host: b.example.com"),
+    ("GET http://a.example.com/ HTTP/1.1", "Host: b.example.com"),
+    ("GET / HTTP/1.1", " Host: a.example.com"),
+    ("GET /a b HTTP/1.1", "Host: a.example.com"),
+    ("GET / HTTP/1.1", "Host: a.example.com", f"X-Long: {'x' * 16_384}"),
+    ("GET / HTTP/1.1", "Host: a.example.com", *(f"X-{number}: y" for number in range(120))),
+)
+
+
+def test_requests_that_two_could_read_differently_reach_no_pod(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", POD)
+        here.put(ingress("web", rule("a.example.com", "/")))
+        await here.settled()
+        assert await sent(here.http, *POST, "Content-Length: 6", body=b"abcdef") == "200"
+        assert here.served == [POD]
+        for lines in MALFORMED:
+            assert await sent(here.http, *lines) == "400", lines
+        assert here.served == [POD]
+        # Both lengths: the chunks count (RFC 9112 6.3), and what follows is no second request.
+        smuggled = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a.example.com\r\n\r\n"
+        both = (*POST, "Content-Length: 6", "Transfer-Encoding: chunked")
+        assert await sent(here.http, *both, body=smuggled) == "200"
+        assert here.served == [POD] * 2
+        assert (await here.curl("http://a.example.com/")).code == 200
+
+    play(tmp_path, scenario)
+
+
+def test_pods_are_told_the_truth_about_clients(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", POD)
+        here.put(ingress("web", rule("a.example.com", "/")))
+        await here.settled()
+        said = ("X-Forwarded-For: 192.0.2.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil")
+        flags = [flag for header in said for flag in ("-H", header)]
+        seen = (await here.curl("http://a.example.com/", *flags)).seen["headers"]
+        told = {name: seen[f"x-forwarded-{name}"] for name in ("for", "proto", "host")}
+        assert told == {"for": "127.0.0.1", "proto": "http", "host": f"a.example.com:{here.http}"}
+        upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
+        flags = [flag for header in upgrade for flag in ("-H", header)]
+        assert "upgrade" not in (await here.curl("http://a.example.com/", *flags)).seen["headers"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_balancer_of_ours_is_believed(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", POD)
+        secure = {"vipwire.io/force-ssl-redirect": "true", "vipwire.io/hsts": "true"}
+        here.put(ingress("a", rule("a.example.com", "/"), annotations=secure))
+        listed = {"vipwire.io/allow-source-range": "192.0.2.6"}
+        here.put(ingress("b", rule("b.example.com", "/"), annotations=listed))
+        await here.settled()
+        flags = ("-H", "X-Forwarded-For: 192.0.2.1, 192.0.2.6", "-H", "X-Forwarded-Proto: https")
+        plain = [await here.curl(f"http://{host}.example.com/") for host in "ab"]
+        assert [answer.code for answer in plain] == [308, 403]
+        believed = [await here.curl(f"http://{host}.example.com/", *flags) for host in "ab"]
+        assert [answer.code for answer in believed] == [200, 200]
+        assert "strict-transport-security" in believed[0].headers
+        seen = believed[1].seen["headers"]
+        assert (seen["x-forwarded-for"], seen["x-forwarded-proto"]) == ("192.0.2.1, 192.0.2.6", "https")
+        junk = await here.curl("http://b.example.com/", "-H", "X-Forwarded-For: 192.0.2.6, junk")
+        assert junk.code == 403
+
+    play(tmp_path, scenario, trust_forwarded=True)
+
+
+def test_users_may_be_a_secrets_keys_and_a_password_without_users_closes(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", POD)
+        here.put(secret("users", anna=f"{ANNA}\n", bert="plain"))
+        basic = {f"{NGINX}/auth-type": "basic"}
+        users = basic | {f"{NGINX}/auth-secret": "users"}
+        for host, asked in (("a", users | {f"{NGINX}/auth-secret-type": "auth-map"}), ("b", users), ("c", basic)):
+            here.put(ingress(host, rule(f"{host}.example.com", "/"), annotations=asked))
+        await here.settled()
+        assert await here.codes_of(*"abc") == {"a": 401, "b": 503, "c": 503}
+        assert (await here.curl("http://a.example.com/", "-u", "anna:secret")).code == 200
+        for told in (
+            "1 lines are not user:hash (allowed: bcrypt, which htpasswd -B makes",
+            "no users in its key `auth`; the Ingress is closed",
+            "[nginx.ingress.kubernetes.io/auth-type]: asks for a password, but no auth-secret says of whom",
+        ):
+            assert told in here.problems
+
+    play(tmp_path, scenario)
+
+
+def test_who_is_bound_comes_back_to_the_pod_when_a_service_was_scaled_to_none(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        pods = (POD, OTHER, "127.0.0.13")
+        await here.pods("web", *pods)
+        here.put(ingress("web", rule("a.example.com", "/"), annotations={"vipwire.io/affinity": "cookie"}))
+        await here.settled()
+        first, reloads = await here.curl("http://a.example.com/"), here.reloads
+        bound = ("-b", first.headers["set-cookie"].partition(";")[0])
+        here.put(endpoint_slice("web", here.pod_port, []))
+        await here.settled()
+        assert (await here.curl("http://a.example.com/", *bound)).code == 503
+        await here.pods("web", *reversed(pods))
+        await here.settled()
+        assert await here.pods_of("http://a.example.com/", *bound) == {first.pod}
+        assert here.reloads == reloads
+
+    play(tmp_path, scenario)
+
+
+def test_a_websocket_goes_on_through_a_reload(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", POD)
+        here.put(ingress("web", rule("a.example.com", "/")))
+        await here.settled()
+        url, host = f"ws://127.0.0.1:{here.http}/chat", {"Host": "a.example.com"}
+        async with aiohttp.ClientSession() as session, session.ws_connect(url, headers=host) as talk:
+            await talk.send_str("before")
+            assert await talk.receive_str(timeout=PATIENCE) == "echo before"
+            await here.pods("new", OTHER)
+            here.put(ingress("new", rule("b.example.com", "/", service="new")))
+            await here.settled()
+            assert here.reloads[-1] == "a new backend default:new:80"
+            await talk.send_str("after")
+            assert await talk.receive_str(timeout=PATIENCE) == "echo after"
+
+    play(tmp_path, scenario)
