@@ -1,6 +1,7 @@
 """Patches and applies without a server: what becomes of a value."""
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.fieldset import from_fields, members, spell, to_fields
 from vipwire.cluster.api.kinds.pod import PODS
 from vipwire.cluster.api.kinds.service import SERVICES
+from vipwire.cluster.api.last_applied import renewed, undisputed
 from vipwire.cluster.api.patch import json_patch, merge_patch
 from vipwire.cluster.api.strategic import strategic_patch
 
@@ -167,6 +169,51 @@ def test_a_conflict_is_about_values_and_force_takes_over() -> None:
     assert live == {"spec": {"type": "ClusterIP"}}
     assert owned[OTHER] == Owned(frozenset(), "now")
     assert [entry["manager"] for entry in write_ownership(owned)] == ["me"]
+
+
+LAST = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def applied_by_kubectl(text: str) -> tuple[dict[str, Any], Ownership]:
+    """Make a Service as kubectl's client-side apply leaves it, changed afterwards by somebody else."""
+    annotated = {"metadata": {"name": "web", "annotations": {LAST: text}}}
+    live = annotated | {"spec": {"sessionAffinity": "None", "type": "ClusterIP", "externalName": "old"}}
+    first = note_update({}, Writer("kubectl-client-side-apply"), {}, live, SERVICES.type, "t1")
+    patched = live | {"spec": live["spec"] | {"type": "NodePort"}}
+    return patched, note_update(first, Writer("kubectl-patch"), live, patched, SERVICES.type, "t2")
+
+
+def test_kubectl_goes_over_to_server_side_apply_without_a_conflict_with_itself() -> None:
+    said = {"spec": {"sessionAffinity": "None", "type": "ClusterIP"}}
+    live, owned = applied_by_kubectl(json.dumps(said))
+    wanted = {"metadata": {"name": "web"}, "spec": {"sessionAffinity": "ClientIP", "type": "ClusterIP"}}
+    kubectl, other = Writer("kubectl", "Apply"), Writer("other", "Apply")
+
+    def put(writer: Writer, spec: dict[str, str]) -> Any:
+        free = undisputed(live, SERVICES, writer)
+        value = wanted | {"spec": spec}
+        return apply(live, value, SERVICES.type, writer, owned, force=free, now="t3")
+
+    merged, after = put(kubectl, {"sessionAffinity": "ClientIP"})
+    assert merged["spec"]["sessionAffinity"] == "ClientIP"
+    assert ("f:spec", "f:sessionAffinity") not in after[Writer("kubectl-client-side-apply")].paths
+    for writer, spec, why in (
+        (kubectl, wanted["spec"], 'Apply failed with 1 conflict: conflict with "kubectl-patch" using v1: .spec.type'),
+        (kubectl, {"externalName": "new"}, '"kubectl-client-side-apply" using v1: .spec.externalName'),
+        (other, {"sessionAffinity": "ClientIP"}, '"kubectl-client-side-apply" using v1: .spec.sessionAffinity'),
+    ):
+        with pytest.raises(ApiError) as refused:
+            put(writer, spec)
+        assert why in refused.value.message
+    text = renewed(merged, wanted, kubectl)["metadata"]["annotations"][LAST]
+    assert json.loads(text) == wanted | {"metadata": {"name": "web", "annotations": {}}}
+    assert renewed(merged, wanted, other) == merged
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"spec": 7}', '{"spec": {"ports": {"a": "b"}}}', "[" * 9999])
+def test_what_was_applied_last_may_be_anything(text: str) -> None:
+    live, _ = applied_by_kubectl(text)
+    assert undisputed(live, SERVICES, Writer("kubectl", "Apply")) == frozenset()
 
 
 def test_ownership_survives_being_written() -> None:

@@ -208,3 +208,12 @@ def test_a_manifest_goes_from_one_way_of_apply_to_the_other(kubectl: Kubectl) ->
             said = kubectl.run("apply", "--server-side", "-f", "-", stdin=pod)
             assert (said.returncode, said.stderr) == (0, "")
         assert kubectl("get", "pod", "probed", "-o", "jsonpath={.status.podIP}") == "127.0.0.1"
+
+
+def test_a_changed_manifest_goes_from_one_way_of_apply_to_the_other_and_back(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", stdin=WEB)
+    kubectl("apply", "--server-side", "-f", "-", stdin=WEB.replace("8080", "9090"))
+    less = WEB.replace("  - {name: https, port: 443}\n", "")
+    kubectl("apply", "-f", "-", stdin=less)  # which compares with what the other way has applied
+    found = json.loads(kubectl("get", "service/web", "-o", "json"))
+    assert [(port["name"], port["targetPort"]) for port in found["spec"]["ports"]] == [("http", 8080)]

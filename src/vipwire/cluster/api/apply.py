@@ -105,9 +105,12 @@ def note_write(resource: Resource, old: Object, new: Object, writer: Writer, now
 
 
 def apply(
-    live: Any, wanted: Any, kind: Type, writer: Writer, ownership: Ownership, *, force: bool, now: str
+    live: Any, wanted: Any, kind: Type, writer: Writer, ownership: Ownership, *, force: bool | Paths, now: str
 ) -> tuple[Any, Ownership]:
-    """Merge what a manager wants into the live object. Raise ApiError 409 that names each conflict and its owner."""
+    """Merge what a manager wants into the live object. Raise ApiError 409 that names each conflict and its owner.
+
+    `force` takes over what others own: all of it, or the fields that it lists.
+    """
     wants, has = members(wanted, kind), members(live, kind)
     contested = {
         other: frozenset(p for p in owned.paths & wants.keys() if p in has and has[p] != wants[p])
@@ -115,8 +118,10 @@ def apply(
         if (other.manager, other.operation, other.subresource) != (writer.manager, "Apply", writer.subresource)
     }
     contested = {other: paths for other, paths in contested.items() if paths}
-    if contested and not force:
-        raise _conflict(contested)
+    forced = force if isinstance(force, frozenset) else frozenset()
+    disputed = {other: paths - forced for other, paths in contested.items() if paths - forced}
+    if disputed and force is not True:
+        raise _conflict(disputed)
     others = {
         other: Owned(owned.paths - contested.get(other, frozenset()), owned.time)
         for other, owned in ownership.items()

@@ -22,6 +22,7 @@ from datetime import datetime
 from typing import Any
 
 from vipwire.cluster.api import apply as ssa
+from vipwire.cluster.api import last_applied
 from vipwire.cluster.api.admission import NOTHING_ADDED, Admission, Admissions, Admitted, Attempt, Operation
 from vipwire.cluster.api.cells import format_time
 from vipwire.cluster.api.errors import (
@@ -149,9 +150,9 @@ class Registry:
         record = self.store.head(key_of(resource, namespace, name))
         old = decoded(record) if record else {}
         ownership = ssa.read_ownership(old.get("metadata", {}).get("managedFields"))
-        merged, owned = ssa.apply(
-            old, wanted, resource.type, writer, ownership, force=options.force, now=self._now()
-        )  # fmt: skip
+        force = options.force or last_applied.undisputed(old, resource, writer)
+        merged, owned = ssa.apply(old, wanted, resource.type, writer, ownership, force=force, now=self._now())
+        merged = last_applied.renewed(merged, wanted, writer)
         if record is None:
             return await self._create_applied(resource, namespace, merged, owned, options)
         check_version(resource, name, wanted, record)
