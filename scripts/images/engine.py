@@ -1,0 +1,95 @@
+"""podman, with a storage of its own; its containers have neither networks nor cgroups of their own."""
+
+import contextlib
+import resource
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+TAG: Final = "registry.example/vipwire:0.1.0"
+_PROCESSES: Final = 32768
+"""What podman itself is content with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Calls podman; everything it keeps is below `folder`.
+
+    `within` is a command that it is called by: `unshare --mount`, so that no mounts are left behind.
+    """
+
+    folder: Path
+    within: tuple[str, ...] = ()
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """Give a whole command line."""
+        storage = [f"--root={self.folder / 'root'}", f"--runroot={self.folder / 'run'}"]
+        ways = ["--cgroup-manager=cgroupfs", "--events-backend=file", "--runtime=crun"]
+        return [*self.within, "podman", *storage, *ways, *map(str, arguments)]
+
+    def run(self, *arguments: str | Path) -> str:
+        """Run a command to its end; give what it printed, or raise CalledProcessError."""
+        return subprocess.run(self.command(*arguments), check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def container(self, name: str, *arguments: str) -> list[str]:
+        """Give the command line that runs a container in the foreground."""
+        # podman asks for more than a machine without CAP_SYS_RESOURCE may give.
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        limits = (f"--ulimit=nofile={files}:{files}", f"--ulimit=nproc={_PROCESSES}:{_PROCESSES}")
+        return self.command("run", "--rm", "--cgroups=disabled", f"--name={name}", *limits, *arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process by this machine's number; `state` as in /proc, such as S, and Z for a zombie."""
+
+    number: int
+    state: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A container in the foreground, what it says in a file."""
+
+    engine: Engine
+    name: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def stop(self, patience: int) -> tuple[int, float]:
+        """End it as the kubelet does: SIGTERM, and SIGKILL after `patience` seconds. Give status and seconds."""
+        start = time.monotonic()
+        self.engine.run("stop", f"--time={patience}", self.name)
+        return self.process.wait(), time.monotonic() - start
+
+    def processes(self) -> list[Process]:
+        """List the processes of its namespace."""
+        first = self.engine.run("inspect", "--format={{.State.Pid}}", self.name).strip()
+        namespace = Path(f"/proc/{first}/ns/pid").readlink()
+        found = []
+        for each in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended since
+                if (each / "ns/pid").readlink() == namespace:
+                    state = (each / "stat").read_text().rpartition(")")[2].split()[0]
+                    command = (each / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    found.append(Process(int(each.name), state, command))
+        return found
+
+
+@contextlib.contextmanager
+def started(engine: Engine, name: str, *arguments: str) -> Iterator[Running]:
+    """Run a container for as long as this lasts."""
+    log = engine.folder / f"{name}.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(engine.container(name, *arguments), stdout=file, stderr=subprocess.STDOUT)
+    running = Running(engine, name, log, process)
+    try:
+        yield running
+    finally:
+        if process.poll() is None:
+            subprocess.run(engine.command("kill", name), check=False, capture_output=True)
+            process.wait()

@@ -1,0 +1,153 @@
+"""What the kubelet makes of a Pod's container, as arguments of `podman run`.
+
+Only what the Pods in deploy/ say is known. Anything else is refused: a right or a mount that is left out in silence
+would let a Pod run here that does not run on a node, or the other way round. Left out knowingly, in `_NOT_HERE`: what
+needs a kubelet (probes, which the caller asks), a registry or cgroups (requests).
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Object = dict[str, Any]
+
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where the kubelet puts token and ca.crt of a Pod's service account."""
+_NOT_HERE = {"name", "image", "imagePullPolicy", "resources", "ports", "livenessProbe", "readinessProbe"}
+_KNOWN = {"command", "args", "env", "securityContext", "volumeMounts"}
+_POD = {"containers", "initContainers", "volumes", "hostNetwork", "shareProcessNamespace"}
+_POD_NOT_HERE = {
+    "serviceAccountName",
+    "priorityClassName",
+    "nodeSelector",
+    "tolerations",
+    "topologySpreadConstraints",
+    "terminationGracePeriodSeconds",
+    "dnsPolicy",
+}
+_CONTEXT = {
+    "privileged",
+    "runAsUser",
+    "allowPrivilegeEscalation",
+    "readOnlyRootFilesystem",
+    "capabilities",
+    "seccompProfile",
+}
+
+
+class UnknownFieldError(ValueError):
+    """The Pod says something that is not translated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a Pod is put.
+
+    `volumes` has a folder for each volume, and `account`. `fields` are what fields of the Pod come to, `environ` what
+    a kubelet adds; `withheld` are rights that this machine cannot give.
+    """
+
+    volumes: Path
+    fields: Mapping[str, str]
+    environ: Mapping[str, str]
+    withheld: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A page that the kubelet asks for."""
+
+    port: int
+    path: str
+
+
+def containers(pod: Object) -> tuple[list[Object], list[Object]]:
+    """Give the init containers and the others of a Pod's spec."""
+    _refuse(pod, _POD | _POD_NOT_HERE, "spec")
+    return pod.get("initContainers", []), pod["containers"]
+
+
+def probe(container: Object, kind: str) -> Probe:
+    """Give `livenessProbe` or `readinessProbe`."""
+    asked = container[kind]["httpGet"]
+    ports = {each["name"]: each["containerPort"] for each in container.get("ports", ())}
+    return Probe(ports.get(asked["port"], asked["port"]), asked["path"])
+
+
+def run_arguments(pod: Object, container: Object, place: Place) -> list[str]:
+    """Give the arguments of `podman run` behind its name: rights, mounts, environment, image, command.
+
+    The network is the caller's: the node's for `hostNetwork`, the Pod's for others.
+    """
+    _refuse(container, _KNOWN | _NOT_HERE, container["name"])
+    environ = dict(place.environ) | _environ(container, place)
+    command = [_expanded(each, environ) for each in container["command"]]
+    return [
+        "--network=host",
+        # As the pause container of a Pod: a first process that collects orphans.
+        *(["--init"] if pod.get("shareProcessNamespace") else []),
+        f"--volume={place.volumes / 'account'}:{ACCOUNT}:ro",
+        *_rights(container.get("securityContext", {}), place.withheld),
+        *_mounts(pod, container, place.volumes),
+        *(f"--env={name}={value}" for name, value in environ.items()),
+        f"--entrypoint={json.dumps(command)}",
+        container["image"],
+        *(_expanded(each, environ) for each in container.get("args", ())),
+    ]
+
+
+def _rights(context: Object, withheld: frozenset[str]) -> Iterator[str]:
+    _refuse(context, _CONTEXT, "securityContext")
+    if context.get("readOnlyRootFilesystem"):
+        # podman would mount a tmpfs at /run and /tmp; the kubelet mounts nothing that the Pod does not name.
+        yield from ("--read-only", "--read-only-tmpfs=false")
+    if context.get("privileged"):
+        yield "--privileged"
+        return
+    if context.get("runAsUser") is not None:
+        yield f"--user={context['runAsUser']}"
+    if not context.get("allowPrivilegeEscalation", True):
+        yield "--security-opt=no-new-privileges"
+    if context.get("seccompProfile", {"type": "RuntimeDefault"}) != {"type": "RuntimeDefault"}:
+        raise UnknownFieldError(f"seccompProfile {context['seccompProfile']}")
+    capabilities = context.get("capabilities", {})
+    yield from (f"--cap-drop={each}" for each in capabilities.get("drop", ()))
+    yield from (f"--cap-add={each}" for each in capabilities.get("add", ()) if each not in withheld)
+
+
+def _mounts(pod: Object, container: Object, folder: Path) -> Iterator[str]:
+    volumes = {each["name"]: each for each in pod.get("volumes", ())}
+    for mount in container.get("volumeMounts", ()):
+        _refuse(mount, {"name", "mountPath", "readOnly"}, "volumeMounts")
+        volume, path = volumes[mount["name"]], mount["mountPath"]
+        if volume.get("emptyDir", {}).get("medium") == "Memory":
+            yield f"--tmpfs={path}:rw,mode=0777"
+            continue
+        source = volume["hostPath"]["path"] if "hostPath" in volume else folder / volume["name"]
+        yield f"--volume={source}:{path}{':ro' if mount.get('readOnly') else ''}"
+
+
+def _environ(container: Object, place: Place) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in container.get("env", ()):
+        source = each.get("valueFrom", {})
+        if "fieldRef" in source:
+            found[each["name"]] = place.fields[source["fieldRef"]["fieldPath"]]
+        elif not source:
+            found[each["name"]] = _expanded(each["value"], found)
+        elif not source.get("secretKeyRef", {}).get("optional"):
+            raise UnknownFieldError(f"env {each}")
+    return found
+
+
+def _expanded(text: str, environ: Mapping[str, str]) -> str:
+    """Replace $(NAME), as the kubelet does in commands, arguments and values; an unknown one stays."""
+    return re.sub(r"\$\((\w+)\)", lambda match: environ.get(match[1], match[0]), text)
+
+
+def _refuse(given: Object, known: set[str], where: str) -> None:
+    if unknown := given.keys() - known:
+        raise UnknownFieldError(f"{where}: {', '.join(sorted(unknown))}")

@@ -1,0 +1,80 @@
+"""What is tried of each image: which Pod of deploy/, as whom, and what it is to answer."""
+
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import dns.exception
+import dns.resolver
+import yaml
+from scripts.images import world
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def page(url: str) -> tuple[int, str]:
+    """Ask for a page; give status and text, 0 and the reason if there is no answer."""
+    request = urllib.request.Request(url, headers={"Host": world.HOST})  # noqa: S310  # ours, and http
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
+            return answer.status, answer.read().decode().strip()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+    except OSError as error:
+        return 0, str(error)
+
+
+def _vip() -> str:
+    return page(f"http://{world.VIP}/")[1]
+
+
+def _site() -> str:
+    return page("http://127.0.0.1/")[1]
+
+
+def _name() -> str:
+    asked = dns.resolver.Resolver(configure=False)
+    asked.nameservers = [world.ADDRESS]
+    try:
+        return ", ".join(map(str, asked.resolve("pods.default.svc.cluster.local.", "A", lifetime=5)))
+    except dns.exception.DNSException as error:
+        return str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A Pod. `ask` gives the address of the endpoint that its Service leads to, or why there is none."""
+
+    folder: Path
+    ask: Callable[[], str]
+    mode: str = ""
+    user: str = "system:kube-proxy"
+    stays: bool = False
+    """Whether it is still answered when the Pod is gone."""
+    killed: str = ""
+    """Part of the command line of processes that are killed, to be started anew by the others."""
+
+    def objects(self) -> list[Any]:
+        """Render the kustomization."""
+        command = ["kubectl", "kustomize", str(self.folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return list(yaml.safe_load_all(done.stdout))
+
+
+def _proxy(mode: str, *, stays: bool = True, killed: str = "") -> Trial:
+    return Trial(DEPLOY / "overlays" / mode, _vip, mode, stays=stays, killed=killed)
+
+
+TRIALS: Final = {
+    "nftables": _proxy("nftables"),
+    "iptables": _proxy("iptables"),
+    "ipvs": _proxy("ipvs"),
+    "userspace": _proxy("userspace", stays=False, killed="vipwire.backends.userspace"),
+    "dns": Trial(DEPLOY / "dns", _name, user="viewer"),
+    # `vipwire up` has no user of its own for an Ingress controller.
+    "ingress": Trial(DEPLOY / "ingress", _site, user="kubernetes-admin", killed="/haproxy "),
+}

@@ -1,0 +1,173 @@
+"""What stands around a Pod when it is tried: a network, Pods that answer, objects, files that a kubelet mounts."""
+
+import contextlib
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from scripts.images.podspec import ACCOUNT
+
+Object = dict[str, Any]
+
+NODE: Final = "node-0"
+ADDRESS: Final = "192.0.2.10"
+VIP: Final = "10.96.0.80"
+HOST: Final = "web.example.com"
+SERVER: Final = ("127.0.0.1", 6443)
+FIRST, SECOND = "10.244.0.1", "10.244.0.2"
+_PORT: Final = 8080
+FIELDS: Final = {
+    "spec.nodeName": NODE,
+    "status.podIP": ADDRESS,
+    "metadata.labels['topology.kubernetes.io/zone']": "",
+}
+"""What a Pod may ask of itself."""
+ENVIRON: Final = {"KUBERNETES_SERVICE_HOST": SERVER[0], "KUBERNETES_SERVICE_PORT": str(SERVER[1])}
+_NETWORK = f"""
+link set lo up
+link add node type veth peer name wire
+link set node up
+link set wire up
+address add {ADDRESS}/24 dev node
+route add default dev node
+address add {FIRST}/32 dev lo
+address add {SECOND}/32 dev lo
+"""
+
+
+def make_network() -> None:
+    """Give this network namespace an address, a default route, and the Pods' addresses."""
+    subprocess.run(["ip", "-batch", "-"], input=_NETWORK, text=True, check=True)
+    # A new namespace has the machine's value, and the Pod is to show that it sets it.
+    for name in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
+        Path("/proc/sys/net", name).write_text("0\n")
+
+
+def show_one_cgroup_tree() -> None:
+    """Let crun see one tree of cgroups, in this mount namespace: it refuses two of different versions."""
+    path = "/sys/fs/cgroup"
+    if (
+        subprocess.run(["stat", "-fc", "%T", path], capture_output=True, text=True, check=True).stdout
+        != "cgroup2fs\n"
+    ):
+        subprocess.run(["mount", "-t", "cgroup2", "cgroup2", path], check=True)
+
+
+@contextlib.contextmanager
+def web_servers(folder: Path) -> Iterator[None]:
+    """Answer at both Pods' addresses, each with its own."""
+    with contextlib.ExitStack() as stack:
+        for address in (FIRST, SECOND):
+            pages = folder / address
+            pages.mkdir()
+            (pages / "index.html").write_text(address)
+            command = [sys.executable, "-m", "http.server", "--bind", address, "--directory", str(pages), str(_PORT)]
+            process = stack.enter_context(
+                subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            )
+            stack.callback(process.kill)
+        yield
+
+
+def objects() -> list[Object]:
+    """Make a Service with a fixed VIP, one without any, and an Ingress."""
+    metadata = {"name": "web", "namespace": "default"}
+    ports = [{"name": "http", "port": 80, "targetPort": _PORT}]
+    backend = {"service": {"name": "web", "port": {"number": 80}}}
+    rule = {"host": HOST, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}
+    return [
+        {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"clusterIP": VIP, "ports": ports}},
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "pods", "namespace": "default"},
+            "spec": {"clusterIP": "None", "ports": ports},
+        },
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "Ingress",
+            "metadata": metadata,
+            "spec": {"ingressClassName": "vipwire", "rules": [rule]},
+        },
+    ]
+
+
+def slices_of(address: str) -> list[Object]:
+    """Make an EndpointSlice for each Service, with one endpoint."""
+    return [
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": f"{name}-1", "namespace": "default", "labels": {"kubernetes.io/service-name": name}},
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "port": _PORT, "protocol": "TCP"}],
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+        }
+        for name in ("web", "pods")
+    ]
+
+
+def apply(kubeconfig: Path, *applied: Object) -> None:
+    """Hand objects to the API server, with kubectl."""
+    text = yaml.safe_dump_all(applied)
+    command = ["kubectl", f"--kubeconfig={kubeconfig}", "apply", "--filename=-"]
+    subprocess.run(command, input=text, text=True, check=True, stdout=subprocess.DEVNULL)
+
+
+def ready(kubeconfig: Path) -> bool:
+    """Tell whether the API server answers."""
+    command = ["kubectl", f"--kubeconfig={kubeconfig}", "get", "--raw=/readyz"]
+    return kubeconfig.exists() and not subprocess.run(command, capture_output=True, check=False).returncode
+
+
+def fill_volumes(folder: Path, pod: Object, mode: str, cluster: Path, user: str) -> None:
+    """Write what a kubelet mounts: the service account, as that user of the cluster, and each volume by its name."""
+    with (cluster / "tokens.csv").open(newline="") as file:
+        token = next(row[0] for row in csv.reader(file) if row[1] == user)
+    authority = (cluster / "pki/ca.crt").read_text()
+    _as_kubelet(folder / "account", {"token": token, "ca.crt": authority})
+    for volume in pod.get("volumes", ()):
+        if "configMap" in volume:
+            _as_kubelet(folder / volume["name"], _kubeadm(mode))
+        elif "emptyDir" in volume:
+            (folder / volume["name"]).mkdir()
+            (folder / volume["name"]).chmod(0o777)
+        elif volume["hostPath"].get("type") == "FileOrCreate":
+            Path(volume["hostPath"]["path"]).touch()
+
+
+def _as_kubelet(folder: Path, files: dict[str, str]) -> None:
+    """Write files as a kubelet does: links to a folder that can be exchanged for another at once."""
+    (folder / "..2026_01_01").mkdir(parents=True)
+    (folder / "..data").symlink_to("..2026_01_01")
+    for name, text in files.items():
+        (folder / "..data" / name).write_text(text)
+        (folder / name).symlink_to(f"..data/{name}")
+
+
+def _kubeadm(mode: str) -> dict[str, str]:
+    """Write the two files of the ConfigMap as kubeadm does."""
+    config = {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": mode,
+        "clusterCIDR": "10.244.0.0/16",
+        "clientConnection": {"kubeconfig": "/var/lib/kube-proxy/kubeconfig.conf"},
+        # The size of the table is the machine's, and this is a network namespace of its own.
+        "conntrack": {"maxPerCore": 0},
+    }
+    cluster = {"server": "https://{}:{}".format(*SERVER), "certificate-authority": f"{ACCOUNT}/ca.crt"}
+    access = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "default", "cluster": cluster}],
+        "contexts": [{"name": "default", "context": {"cluster": "default", "user": "default"}}],
+        "current-context": "default",
+        "users": [{"name": "default", "user": {"tokenFile": f"{ACCOUNT}/token"}}],
+    }
+    return {"config.conf": yaml.safe_dump(config), "kubeconfig.conf": json.dumps(access)}
