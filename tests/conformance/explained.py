@@ -25,7 +25,7 @@ from vipwire.app.flags import build_config, parse_flags
 from vipwire.app.modes import VIP_DEVICES
 from vipwire.app.node import node_plan
 from vipwire.host.addresses import global_addresses, read_addresses
-from vipwire.inspect.explanation import Explanation, explain
+from vipwire.inspect.explanation import Explanation, agreement, explain
 from vipwire.inspect.growing import grown
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.routes import interface_towards, source_towards
@@ -122,8 +122,10 @@ class Witness:
     def answering(self, question: Question) -> frozenset[Address]:
         """Tell who answers, when all that was written is in the kernel; fail if it says that nobody does."""
         Witness.asked[self._config.proxy_mode.value] += 1
-        assert question.before is not None
-        return answering(question.before)
+        said = question.before
+        if said is None or agreement(said)[0] is False:
+            said = self._second_look(question)
+        return answering(said)
 
     def _second_look(self, question: Question) -> Explanation:
         assert self._objects is not None
