@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 from tests.conformance.mode import Mode
 
+from vipwire.lab import kernel
 from vipwire.lab.cluster import Lab
 from vipwire.model.net import Family
 
-_PATIENCE = 60.0
-"""Seconds until a fact that does not come about is a failure; User-Mode Linux is slow, and so is a loaded machine."""
+_PATIENCE = 600.0 if kernel.inside() is kernel.Kind.DISTRIBUTION else 60.0
+"""Seconds until a fact that does not come about is a failure; guests are slow, and so is a loaded machine."""
 
 
 class Answer(NamedTuple):

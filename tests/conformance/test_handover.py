@@ -32,7 +32,8 @@ from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(280 if kernel.inside() else 190)]
+EMULATED = kernel.inside() is kernel.Kind.DISTRIBUTION
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800 if EMULATED else 280 if kernel.inside() else 190)]
 
 NODE = "node-1"
 PODS = [pod for pod in DEFAULT.pods if pod.name in ("pod-1a", "pod-2a")]
@@ -49,14 +50,20 @@ KINDS = (
 """Who connects to which frontend, and of which port; the last are UDP, of which nobody sends a lost packet again."""
 ENOUGH = 4 if kernel.inside() else 5
 """Connections of each kind on each side of a change of hands, at least."""
-PATIENCE = 30.0 if kernel.inside() else 10.0
+PATIENCE = 120.0 if EMULATED else 30.0 if kernel.inside() else 10.0
 """Seconds that a connection may take: a loaded machine is slow, and what is refused is known at once."""
 
-INTERVAL = 1.0 if kernel.inside() else 0.02
+INTERVAL = 3.0 if EMULATED else 1.0 if kernel.inside() else 0.02
 """Seconds between connections of a kind: so many that the proxies have most of a guest's CPU."""
+UDP_KEPT = ["--conntrack-udp-timeout-stream=900s"] if EMULATED else []
+"""A proxy's start in the emulator may take longer than the two minutes that connection tracking keeps a flow."""
 
-LEGACY = tuple(mode for mode in IPTABLES if mode.variant == "legacy")
-MODES = (*IPVS, *LEGACY, *USERSPACE) if kernel.inside() else (*NFTABLES, *IPTABLES, *USERSPACE)
+LEGACY, NFT = (tuple(mode for mode in IPTABLES if mode.variant == variant) for variant in ("legacy", "nft"))
+MODES = {
+    None: (*NFTABLES, *IPTABLES, *USERSPACE),
+    kernel.Kind.USER_MODE: (*IPVS, *LEGACY, *USERSPACE),
+    kernel.Kind.DISTRIBUTION: (*IPVS, *NFTABLES, *NFT),
+}[kernel.inside()]
 PAIRS = [
     pair for pair in itertools.permutations(MODES, 2) if not kernel.inside() or any(mode in IPVS for mode in pair)
 ]
@@ -67,7 +74,7 @@ TRACES: Mapping[str, str] = {
     "ipvs": r":KUBE-(NODE-PORT|LOAD-BALANCER|IPVS-FILTER)\b|create KUBE-\S+|inet6? \S+ scope global kube-ipvs0",
 }
 """What tells each mode, of all that `everything` lists."""
-ENGINES = ("legacy",) if kernel.inside() else ("nft", "legacy")
+ENGINES = ("legacy",) if kernel.inside() and not EMULATED else ("nft", "legacy")
 IPVS_CHAINS = r":KUBE-(NODE-PORT|LOAD-BALANCER)\b"
 """Those of ipvs mode that go at once."""
 HINT = "KUBE-IPTABLES-HINT"
@@ -83,7 +90,7 @@ class Stage:
 
     def proxy(self, mode: Mode) -> Proxy:
         """Prepare a proxy in a mode."""
-        flags = [f"--manifests={self.folder / 'manifests'}", POD_CIDRS]
+        flags = [f"--manifests={self.folder / 'manifests'}", POD_CIDRS, *UDP_KEPT]
         return Proxy(mode, self.lab, NODE, self.folder, flags, checks="60s")
 
     def prefer(self, variant: str) -> None:

@@ -3,16 +3,26 @@
 import io
 import sys
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vipwire.lab import kernel
 from vipwire.lab.errors import LabError
+from vipwire.lab.kernel.emulated import Emulated
 
-pytestmark = [
-    pytest.mark.kernel,
-    pytest.mark.skipif(bool(kernel.obstacle()), reason=f"no kernel of its own can be booted: {kernel.obstacle()}"),
-]
+pytestmark = pytest.mark.kernel
+
+
+def booting(kind: kernel.Kind) -> Any:
+    """A parameter that is skipped where such a kernel cannot be booted, naming what to install."""
+    why = kernel.obstacle(kind)
+    unable = pytest.mark.skipif(bool(why), reason=f"no kernel of the kind {kind.value} can be booted: {why}")
+    return pytest.param(kind, marks=unable, id=kind.value)
+
+
+every_kind = pytest.mark.parametrize("kind", [booting(kind) for kind in kernel.Kind])
 
 
 class Listening(io.BytesIO):
@@ -27,29 +37,35 @@ class Listening(io.BytesIO):
         return super().write(data)  # type: ignore[arg-type]
 
 
-def test_a_command_is_heard_and_its_status_returned_whatever_it_leaves_behind() -> None:
+@every_kind
+def test_a_command_is_heard_and_its_status_returned_whatever_it_leaves_behind(kind: kernel.Kind) -> None:
     """A process that outlives the command holds its output open, and must not hold the guest."""
     out, err = io.BytesIO(), io.BytesIO()
-    script = "sleep 3000 & cat /sys/class/net/lo/operstate; test -e /proc/net/ip_vs; echo bad >&2; exit 7"
-    assert kernel.run(["sh", "-c", script], stdout=out, stderr=err) == 7
-    assert out.getvalue() == b"unknown\n"
+    script = "sleep 3000 & cat /sys/class/net/lo/operstate; cat /proc/net/ip_vs; seq 99999; echo bad >&2; exit 7"
+    assert kernel.run(["sh", "-c", script], kernel.Guest(kind=kind), stdout=out, stderr=err) == 7
+    lines = out.getvalue().decode().splitlines()
+    assert lines[0] == "unknown"
+    assert lines[1].startswith("IP Virtual Server")
+    assert lines[-99999:] == [str(number) for number in range(1, 100000)]
     assert err.getvalue() == b"bad\n"
 
 
+@every_kind
 def test_changes_vanish_with_the_guest_but_for_those_that_are_asked_for(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, kind: kernel.Kind
 ) -> None:
     kept, lost = tmp_path_factory.mktemp("kept"), tmp_path_factory.mktemp("lost")
     script = (
         f"import pathlib\nfor each in {str(kept)!r}, {str(lost)!r}: pathlib.Path(each, 'file').write_text('here')"
     )
-    assert kernel.run([sys.executable, "-c", script], kernel.Guest(writable=(kept,))) == 0
+    assert kernel.run([sys.executable, "-c", script], kernel.Guest(writable=(kept,), kind=kind)) == 0
     assert (kept / "file").read_text() == "here"
     assert not (lost / "file").exists()
 
 
-def test_a_guest_that_nobody_waits_for_is_ended() -> None:
-    guest, out = kernel.Guest(), Listening()
+@every_kind
+def test_a_guest_that_nobody_waits_for_is_ended(kind: kernel.Kind) -> None:
+    guest, out = kernel.Guest(kind=kind), Listening()
 
     def give_up() -> None:
         out.heard.wait()
@@ -61,7 +77,24 @@ def test_a_guest_that_nobody_waits_for_is_ended() -> None:
         kernel.run(["sh", "-c", "echo here; exec sleep 3000"], guest, stdout=out, stderr=io.BytesIO())
 
 
-def test_a_guest_that_says_nothing_is_ended_and_its_console_shows_what_it_does() -> None:
-    guest = kernel.Guest(silence=25.0)
+@every_kind
+def test_a_guest_that_says_nothing_is_ended_and_its_console_shows_what_it_does(kind: kernel.Kind) -> None:
+    guest = kernel.Guest(silence=25.0, kind=kind)
     with pytest.raises(LabError, match=r"(?s)was ended after 25 s without a word.*Call Trace"):
         kernel.run(["sleep", "3000"], guest, stdout=io.BytesIO(), stderr=io.BytesIO())
+
+
+@pytest.mark.parametrize("kind", [booting(kernel.Kind.DISTRIBUTION)])
+def test_the_kernel_of_the_distribution_has_nftables_beside_ipvs(kind: kernel.Kind) -> None:
+    out = io.BytesIO()
+    nft = "nft 'add table ip a; add chain ip a b { type nat hook prerouting priority -100; }' && nft list ruleset"
+    ipvs = "ipvsadm -A -t 192.0.2.1:80 && ipvsadm -Sn"
+    done = kernel.run(["sh", "-c", f"{nft} && {ipvs}"], kernel.Guest(kind=kind), stdout=out)
+    assert done == 0
+    assert "type nat hook prerouting" in out.getvalue().decode()
+    assert "-A -t 192.0.2.1:80" in out.getvalue().decode()
+
+
+def test_what_is_missing_for_the_kernel_of_the_distribution_is_named(tmp_path: Path) -> None:
+    why = Emulated(tmp_path).obstacle()
+    assert "qemu-system-x86" in why or ("linux-image-amd64" in why and "scripts/setup kernel" in why)

@@ -1,0 +1,108 @@
+"""What a guest is: its kernel, what it has, and when it is ended."""
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final, Protocol
+
+MARK: Final = "VIPWIRE_LAB_KERNEL"
+"""The environment variable that names the `Kind` inside."""
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MEMORY, TIMEOUT = "768M", 600.0
+_LOADED = ("ipv6", "ip_vs", "nf_conntrack", "nf_conntrack_netlink", "dummy", "veth", "ipip", "sctp")
+
+
+class Kind(Enum):
+    """Which kernel a guest runs.
+
+    USER_MODE is Debian's User-Mode Linux, a process of this machine: programs run at full speed, system calls some
+    five times slower. It is built without tables of nftables for IPv4 and IPv6. DISTRIBUTION is the kernel that
+    Debian installs, whole, in an emulator: everything is some sixteen times slower.
+    """
+
+    USER_MODE = "user-mode"
+    DISTRIBUTION = "distribution"
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """What the guest has: memory as UML writes it (taken as it is used), directories that it may really change.
+
+    It is ended after `timeout` seconds, after `silence` seconds without a word, and when it is `given_up`.
+    """
+
+    memory: str = MEMORY
+    timeout: float = TIMEOUT
+    writable: tuple[Path, ...] = ()
+    modules: tuple[str, ...] = _LOADED
+    silence: float = float("inf")
+    given_up: threading.Event = field(default_factory=threading.Event)
+    kind: Kind = Kind.USER_MODE
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What the script of the first process says in another way for each kind of kernel.
+
+    `prepare` loads overlayfs, before anything can be written. `line` is the device of the line `$n` on which the
+    guest speaks (0: output, 1: errors). `settle` makes `$line` pass on all bytes as they are, and waits for those on
+    their way.
+    """
+
+    prepare: str
+    line: str
+    settle: str
+
+
+class Machine(Protocol):
+    """How one kind of kernel is booted: it runs `init` in `home` on the machine's files, as its first process."""
+
+    @property
+    def words(self) -> Words:
+        """What is particular to it in the script."""
+        ...
+
+    @property
+    def modules(self) -> Path:
+        """The folder with a folder of modules for each release, as depmod leaves it."""
+        ...
+
+    def obstacle(self) -> str:
+        """Say why this machine cannot boot it, and what to install; "" if it can."""
+        ...
+
+    def mount(self, number: int, folder: Path) -> str:
+        """Write the command for the shell that mounts a folder of the machine, writable, below the working directory.
+
+        `number` is its place among those of the guest.
+        """
+        ...
+
+    def command(self, home: Path, guest: Guest, writable: Sequence[Path], lines: Sequence[int]) -> list[str]:
+        """Write the command that boots it: its console on stdout, and its lines into these file descriptors."""
+        ...
+
+    def confess(self, home: Path, process: subprocess.Popen[bytes]) -> None:
+        """Ask the kernel to say on the console what its tasks wait for. Raise OSError if it cannot hear."""
+        ...
+
+
+def inside() -> Kind | None:
+    """Tell in which kind of guest this process runs, if in any."""
+    return Kind(os.environ[MARK]) if MARK in os.environ else None
+
+
+def found(program: str) -> str:
+    """Find a program of this machine where root finds them."""
+    return shutil.which(program, path=PATH) or program
+
+
+def missing(packages: dict[str, str]) -> str:
+    """Name the packages of programs that this machine lacks; "" if it has all."""
+    names = sorted({package for program, package in packages.items() if not shutil.which(program, path=PATH)})
+    return f"the packages {' '.join(names)} are missing (apt-get install --no-install-recommends)" if names else ""
