@@ -334,6 +334,24 @@ def test_a_pod_is_declared_with_its_status(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+@pytest.mark.parametrize(
+    ("address", "warning"),
+    [
+        ("", "nothing starts containers here: a Pod is a workload that runs already, and needs its address"),
+        ("127.0.0.1", "no Service leads to 127.0.0.1: an endpoint may not be in the loopback range"),
+        ("192.0.2.1", ""),
+    ],
+)
+def test_who_declares_a_pod_that_no_service_leads_to_is_warned(tmp_path: Path, address: str, warning: str) -> None:
+    async def scenario(here: Here) -> None:
+        spec = {"containers": [{"name": "a", "image": "none"}]}
+        body = {"metadata": {"name": "p"}, "spec": spec, "status": {"podIP": address} if address else {}}
+        await here.post(PODS, body)
+        assert [warning in text for text in here.warnings] == ([True] if warning else [])
+
+    play(tmp_path, scenario)
+
+
 def test_a_dry_run_answers_as_if_and_does_nothing(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         code, made = await here.send("POST", f"{SERVICES}?dryRun=All", service("web"))
@@ -521,7 +539,22 @@ def test_a_full_disk_is_the_servers_error_and_the_object_is_as_before(tmp_path: 
         (
             "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
             {"addressType": "IPv4", "endpoints": [{"addresses": ["127.0.0.1"]}]},
-            "may not be loopback",
+            "may not be in the loopback range (127.0.0.0/8, ::1/128)",
+        ),
+        (
+            "/api/v1/namespaces/default/endpoints",
+            {"subsets": [{"addresses": [{"ip": "127.0.0.1"}], "ports": [{"port": 80}]}]},
+            'subsets[0].addresses[0].ip: Invalid value: "127.0.0.1": may not be in the loopback range',
+        ),
+        (
+            "/api/v1/namespaces/default/endpoints",
+            {"subsets": [{"addresses": [{"ip": "1.2.3.4"}], "ports": [{"port": 80}, {"port": 81, "name": "B"}]}]},
+            'subsets[0].ports[0].name: Required value, subsets[0].ports[1].name: Invalid value: "B"',
+        ),
+        (
+            "/api/v1/namespaces/default/endpoints",
+            {"subsets": [{"ports": [{"port": 80}]}]},
+            "subsets[0]: Required value: must specify `addresses` or `notReadyAddresses`",
         ),
         (
             "/apis/networking.k8s.io/v1/servicecidrs",

@@ -102,7 +102,8 @@ def test_conditions(change: dict[str, bool], *, publish: bool, expected: tuple[b
 def test_pods_that_are_no_endpoints() -> None:
     ended, nowhere = pod("a", "10.0.0.1"), pod("b", "")
     ended["status"]["phase"] = "Succeeded"
-    assert from_pods(web(), [ended, nowhere, pod("six", "fd00::1")], {}) == {}
+    special = [pod("c", "127.0.0.1"), pod("d", "169.254.1.1"), pod("e", "224.0.0.1"), pod("f", "0.0.0.0")]
+    assert from_pods(web(), [ended, nowhere, pod("six", "fd00::1"), *special], {}) == {}
 
 
 def test_named_target_ports_are_each_pods_own() -> None:

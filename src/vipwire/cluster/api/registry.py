@@ -217,6 +217,8 @@ class Registry:
         admitted = self._hooks.admit(dataclasses.replace(attempt, dry_run=options.dry_run))
         with admitted.taken_back_on_error():
             self._check(resource, new, old)
+            if old is None:
+                options.warnings.extend(resource.warn(new))
             if resource.counts_generations and old is not None and content(new) != content(old):
                 new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
             if writer is not None:

@@ -2,6 +2,7 @@
 
 `columns` are what `kubectl get` shows, `fields` what a field selector can ask, `check` what Kubernetes refuses beyond
 the types. A check is given the object as it would be stored and the one before (None at creation).
+`warn` has texts for whoever creates what is right, and perhaps not what was meant.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,11 +17,17 @@ from vipwire.cluster.api.schema import Type
 Object: TypeAlias = dict[str, Any]
 """An object as JSON has it."""
 
+Warn: TypeAlias = Callable[[Object], Iterable[str]]
 Check: TypeAlias = Callable[[Object, Object | None], Iterable[Cause]]
 
 
 def no_check(_new: Object, _old: Object | None) -> tuple[Cause, ...]:
     """Accept everything that has the right types."""
+    return ()
+
+
+def no_warning(_new: Object) -> tuple[str, ...]:
+    """Have nothing to say."""
     return ()
 
 
@@ -64,6 +71,7 @@ class Resource:
     name_rule: NameRule = subdomain
     prepare: Callable[[Object, Object | None], None] = no_change
     check: Check = no_check
+    warn: Warn = no_warning
 
     @property
     def id(self) -> str:

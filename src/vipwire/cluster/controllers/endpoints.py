@@ -1,7 +1,8 @@
 """Which endpoints a Service has: from its selector's Pods, or from Endpoints made by hand. Pure.
 
 Endpoints are grouped by family and ports: Pods whose named target port is another number stand in a group of their
-own (staging/src/k8s.io/endpointslice/reconciler.go). A Pod has an endpoint if it has an address and has not ended;
+own (staging/src/k8s.io/endpointslice/reconciler.go). A Pod has an endpoint if it has an address that others
+can reach and has not ended;
 
     ready        publishNotReadyAddresses, or serving and not terminating
     serving      its condition Ready
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from vipwire.cluster.api.cells import at
+from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.families import family_of
 from vipwire.cluster.controllers.topology import is_auto
@@ -55,7 +57,7 @@ def from_pods(service: Object, pods: Iterable[Object], zones: Mapping[str, str])
             continue
         ports = ports_key(_ports(service["spec"], pod))
         for family in at(service, "spec", "ipFamilies") or ["IPv4"]:
-            address = next((ip for ip in pod_addresses(pod) if family_of(ip) == family), None)
+            address = next((ip for ip in _reachable(pod) if family_of(ip) == family), None)
             if address:
                 found.setdefault(Group(family, ports), []).append(_endpoint(service, pod, address, zones))
     return found
@@ -68,14 +70,15 @@ def from_endpoints(endpoints: Object, zones: Mapping[str, str]) -> Grouped:
         ports = ports_key(subset.get("ports") or ())
         for part, ready in (("addresses", True), ("notReadyAddresses", False)):
             for address in subset.get(part) or ():
-                if family := family_of(address.get("ip", "")):
+                family = "" if problem_of(address.get("ip", "")) else family_of(address["ip"])
+                if family:
                     found.setdefault(Group(family, ports), []).append(_mirrored(address, zones, ready=ready))
     return {group: list(_once(listed)) for group, listed in found.items()}
 
 
 def is_endpoint(pod: Object) -> bool:
     """Tell whether a Pod can be an endpoint at all."""
-    return bool(pod_addresses(pod)) and at(pod, "status", "phase") not in _ENDED
+    return bool(_reachable(pod)) and at(pod, "status", "phase") not in _ENDED
 
 
 def is_ready(pod: Object) -> bool:
@@ -89,6 +92,10 @@ def pod_addresses(pod: Object) -> list[str]:
     listed = [entry.get("ip") or "" for entry in at(pod, "status", "podIPs") or ()]
     first = at(pod, "status", "podIP")
     return [address for address in listed or [first] if address]
+
+
+def _reachable(pod: Object) -> list[str]:
+    return [address for address in pod_addresses(pod) if not problem_of(address)]
 
 
 def _ports(spec: Object, pod: Object) -> Iterator[Object]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from vipwire.cluster.api import names
 from vipwire.cluster.api.cells import AGE, NAME, at, joined, path_cell
+from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.cluster.api.errors import Cause, duplicate, invalid, required, too_many
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.service import SERVICE_TYPES
@@ -86,15 +87,10 @@ def _problem(address: str, kind: str | None) -> str:
     if kind == "FQDN":
         return names.subdomain(address)
     try:
-        parsed = ipaddress.ip_address(address)
+        family = f"IPv{ipaddress.ip_address(address).version}"
     except ValueError:
         return "must be a valid IP address"
-    if f"IPv{parsed.version}" != kind:
-        return f"must be an {kind} address"
-    if parsed.is_unspecified or parsed.is_loopback or parsed.is_link_local or parsed.is_multicast:
-        what = "unspecified" if parsed.is_unspecified else "loopback" if parsed.is_loopback else "link-local"
-        return f"may not be {'multicast' if parsed.is_multicast else what}"
-    return ""
+    return problem_of(address) if family == kind else f"must be an {kind} address"
 
 
 def _ports(value: Object, _now: datetime) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from vipwire.cluster.api import names
 from vipwire.cluster.api.cells import AGE, NAME, NONE, at, path_cell
+from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, required
 from vipwire.cluster.api.kinds.pod_types import POD_TYPES
 from vipwire.cluster.api.resource import Column, Object, Resource
@@ -52,6 +53,16 @@ def _check(new: Object, old: Object | None) -> Iterator[Cause]:
     yield from _check_addresses(new.get("status") or {})
     if old is not None:
         yield from _check_unchanged(spec, old.get("spec") or {})
+
+
+def _warn(new: Object) -> Iterator[str]:
+    found = [entry.get("ip") or "" for entry in at(new, "status", "podIPs") or ()]
+    if not found:
+        ways = "metadata.annotations[vipwire.io/address], or status.podIP"
+        yield f"nothing starts containers here: a Pod is a workload that runs already, and needs its address ({ways})"
+    for address in found:
+        if problem := problem_of(address):
+            yield f"no Service leads to {address}: an endpoint {problem}"
 
 
 def _check_ports(container: Object, path: str) -> Iterator[Cause]:
@@ -136,6 +147,7 @@ PODS: Final = Resource(
     declares_status=True,
     prepare=_prepare,
     check=_check,
+    warn=_warn,
     fields={
         "spec.nodeName": lambda value: str(at(value, "spec", "nodeName") or ""),
         "spec.restartPolicy": lambda value: str(at(value, "spec", "restartPolicy") or ""),

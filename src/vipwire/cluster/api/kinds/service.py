@@ -11,6 +11,7 @@ from typing import Any, Final
 from vipwire.cluster.api import names
 from vipwire.cluster.api.cells import AGE, NAME, NONE, at, joined, labels_text, path_cell
 from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, required, unsupported
+from vipwire.cluster.api.kinds.hand_made import check_endpoints
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
 from vipwire.cluster.api.resource import Column, Object, Resource
@@ -348,5 +349,6 @@ ENDPOINTS: Final = Resource(
     plural="endpoints",
     type=SERVICE_TYPES["Endpoints"],
     short_names=("ep",),
+    check=check_endpoints,
     columns=(NAME, Column("Endpoints", _endpoints), AGE),
 )

@@ -1,0 +1,23 @@
+"""Addresses that no endpoint can have, since each machine and Pod means another one by them. Pure.
+
+As in Kubernetes (pkg/apis/core/validation, ValidateEndpointIP), and multicast of any scope, which proxies only drop.
+"""
+
+import ipaddress
+from functools import lru_cache
+
+
+@lru_cache(1 << 14)  # asked for each endpoint of a Service whenever one of them changes
+def problem_of(address: str) -> str:
+    """Tell why an address cannot be an endpoint's, "" if it can."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return "must be a valid IP address"
+    if parsed.is_unspecified:
+        return f"may not be unspecified ({address})"
+    if parsed.is_loopback:
+        return "may not be in the loopback range (127.0.0.0/8, ::1/128)"
+    if parsed.is_link_local:
+        return "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
+    return "may not be a multicast address" if parsed.is_multicast else ""
