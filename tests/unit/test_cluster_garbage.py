@@ -90,6 +90,15 @@ def test_a_namespace_goes_when_it_is_empty_and_takes_nothing_new(tmp_path: Path)
         await settle(here)
         _, left = await here.send("GET", inside)
         assert [item["metadata"]["name"] for item in left["items"]] == ["held"]
+        _, going = await here.send("GET", "/api/v1/namespaces/shop")
+        assert [entry["message"] for entry in going["status"]["conditions"]] == [
+            "Some resources are remaining: services. has 1 resource instances",
+            "Some content in the namespace has finalizers remaining: example.com/wait in 1 resource instances",
+        ]
+        before = here.store.revision
+        here.clock.move(seconds=1)
+        await settle(here)
+        assert here.store.revision == before  # it is told once
         await here.send("PATCH", f"{inside}/held", {"metadata": {"finalizers": None}}, patch="merge-patch+json")
         await settle(here)
         assert (await here.send("GET", "/api/v1/namespaces/shop"))[0] == 404

@@ -14,11 +14,11 @@ import contextlib
 import functools
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from vipwire.cluster.api.cells import parse_time
+from vipwire.cluster.api.cells import format_time, parse_time
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.catalogue import BY_ID, RESOURCES
 from vipwire.cluster.api.kinds.node import NAMESPACES
@@ -29,6 +29,7 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.api.sent import Options
 from vipwire.cluster.controllers.feed import Feed
+from vipwire.cluster.remaining import with_conditions
 from vipwire.cluster.store.record import Change, Key, Record
 
 EVENTS_LIVE: Final = timedelta(hours=1)  # as with kube-apiserver's --event-ttl
@@ -116,17 +117,21 @@ class GarbageCollector:
             await self._registry.delete(PODS, key.namespace, key.name, options=_OPTIONS, grace=0)
 
     async def _empty(self, key: Key) -> None:
-        """Delete what is in a namespace; when nothing is left, let it go."""
-        left = 0
+        """Delete what is in a namespace; when nothing is left, let it go, and else have it tell what is."""
+        await self._delete_all(record.key for record in self._inside(key.name) if not _is_going(record))
+        left = [(record.key, decoded(record)) for record in self._inside(key.name)]
+        if left:
+            edit = functools.partial(with_conditions, left=left, now=format_time(self._registry.clock()))
+            await self._registry.change(NAMESPACES, "", key.name, edit, _OPTIONS, subresource="status")
+            return
+        body = decoded(self._registry.read(NAMESPACES, "", key.name))
+        body["spec"] = {"finalizers": []}
+        await self._registry.replace(NAMESPACES, "", key.name, body, _OPTIONS, subresource="finalize")
+
+    def _inside(self, namespace: str) -> Iterator[Record]:
         for resource in RESOURCES:
             if resource.namespaced:
-                inside = [r for r in self._registry.store.scan(resource.id) if r.key.namespace == key.name]
-                left += len(inside)
-                await self._delete_all(record.key for record in inside if not _is_going(record))
-        if not left:
-            body = decoded(self._registry.read(NAMESPACES, "", key.name))
-            body["spec"] = {"finalizers": []}
-            await self._registry.replace(NAMESPACES, "", key.name, body, _OPTIONS, subresource="finalize")
+                yield from (r for r in self._registry.store.scan(resource.id) if r.key.namespace == namespace)
 
     async def _expire(self, now: datetime) -> None:
         """Delete old Events. One that was written again since it was noted has been noted again, for later."""
