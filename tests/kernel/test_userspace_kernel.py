@@ -6,20 +6,23 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pytest
 from tests.fakes.values import cidr, endpoint, ip, named, node_plan, port, service, slice_of
 from tests.kernel.own_network import own_network, run
 
+from vipwire.app.left_relay import forget_relayed
 from vipwire.backends.userspace.build import build, leftovers
 from vipwire.backends.userspace.calling import Call, relay_name
 from vipwire.backends.userspace.kernel import UserspaceBackend
 from vipwire.backends.userspace.limits import WANTED
-from vipwire.backends.userspace.messages import Hello, Welcome
+from vipwire.backends.userspace.messages import Hello, Settings, Welcome
 from vipwire.backends.userspace.names import Front, Key, Value
+from vipwire.backends.userspace.remote import Remote
 from vipwire.backends.userspace.settings import Bind, Choices
+from vipwire.conntrack.flows import FlowTable
 from vipwire.errors import CommitError
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Protocol
@@ -36,6 +39,8 @@ NODE = {Family.IPV4: "192.168.0.2", Family.IPV6: "2001:db8::1"}
 VIP = {Family.IPV4: "10.96.0.1", Family.IPV6: "fd00:10:96::1"}
 EXTERNAL = {Family.IPV4: "198.18.0.1", Family.IPV6: "2001:db8:e::1"}
 RANGE = {Family.IPV4: "10.96.0.0/16", Family.IPV6: "fd00:10:96::/112"}
+DATAGRAMS = 30053
+"""The node port of UDP."""
 _OPEN: list[UserspaceBackend] = []
 
 
@@ -82,7 +87,10 @@ def planned(family: Family, server: int, name: str = "web", node_port: int = 300
     """Plan a Service with a port of each kind whose only endpoint is a server on this node."""
     subject = Service(
         named(name),
-        (port(80, "http", node_port=node_port), port(53, "dns", Protocol.UDP)),
+        (
+            port(80, "http", node_port=node_port),
+            port(53, "dns", Protocol.UDP, node_port=DATAGRAMS if node_port else 0),
+        ),
         (ip(VIP[family]),),
         external_ips=(ip(EXTERNAL[family]),),
         external_policy=TrafficPolicy.LOCAL,
@@ -211,6 +219,29 @@ def test_a_relay_that_dies_is_missed_and_another_takes_its_place(family: Family,
     report = reconciler.sync()
     assert report.added > 0
     assert answers(server, VIP[family], 80)
+
+
+def test_flows_to_a_relay_that_is_to_end_are_forgotten_and_others_are_not(
+    family: Family, server: socket.socket
+) -> None:
+    run("sysctl -qw net.netfilter.nf_conntrack_udp_timeout=600")
+    started(family, planned(family, server.getsockname()[1])).sync()
+    with FlowTable() as table, closing(Remote(family, Settings(), starts=False)) as remote:
+        kind = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
+        with socket.socket(kind, socket.SOCK_DGRAM) as other, socket.socket(kind, socket.SOCK_DGRAM) as client:
+            other.bind((NODE[family], 0))
+            ports = {53: VIP[family], DATAGRAMS: NODE[family], other.getsockname()[1]: NODE[family]}
+            for number, address in ports.items():
+                client.sendto(b"q", (address, number))
+            client_port = client.getsockname()[1]
+
+            def known() -> set[int]:
+                flows = table.flows(family, Protocol.UDP)
+                return {each.destination_port for each in flows if each.source_port == client_port}
+
+            assert known() == ports.keys()
+            forget_relayed(family, remote)
+            assert known() == {other.getsockname()[1]}
 
 
 def test_a_taken_node_port_is_said_and_others_are_served(family: Family, server: socket.socket) -> None:

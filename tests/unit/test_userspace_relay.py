@@ -10,6 +10,7 @@ from tests.fakes.ports import free_port
 from tests.fakes.relaying import HERE, Peer, Relaying, client, heard, peers, readable, relaying, was_reset
 
 from vipwire.backends.userspace.balance import EJECT_AFTER
+from vipwire.backends.userspace.header import header
 from vipwire.backends.userspace.limits import RESERVE
 from vipwire.backends.userspace.messages import (
     AskNotes,
@@ -392,6 +393,22 @@ def test_a_datagram_client_leaves_an_endpoint_that_goes_and_keeps_one_that_serve
                 sock.send(b"q")
                 at.until(partial(readable, expected.listening))
                 expected.listening.recvfrom(100)
+
+
+def test_an_endpoint_is_told_the_node_port_of_a_datagram_that_was_led_past_it() -> None:
+    with relaying() as at, peers(1, kind=socket.SOCK_DGRAM) as (peer,):
+        named = free_port()
+        described = Listener("dns", 17, (Place(HERE, 0), Place(HERE, named)), (Share(peer.place),), proxy_protocol=2)
+        answer = at.relay.answer(Put({"dns": described}))
+        assert isinstance(answer, Opened)
+        assert answer.ports["dns"][1] == named
+        for number in answer.ports["dns"]:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                sock.connect(("127.0.0.1", number))
+                sock.send(b"q")
+                at.until(partial(readable, peer.listening))
+                told = header(2, sock.getsockname(), ("127.0.0.1", named), datagram=True)
+                assert peer.listening.recvfrom(100)[0] == told + b"q"
 
 
 def test_an_endpoint_without_a_server_is_left_for_another() -> None:

@@ -108,6 +108,28 @@ def test_a_node_port_is_a_socket_on_every_address_that_serves_it() -> None:
     ]
 
 
+def test_datagrams_from_outside_are_led_past_the_socket_of_their_node_port() -> None:
+    subject = service("web", "10.96.0.1", port(53, "dns", Protocol.UDP, node_port=30053))
+    objects = rendered(subject, LOCAL)
+    listener = fronts(objects)["default/web:dns node port node port 30053/udp"]
+    own = Place(ip("192.168.0.2"), 0)
+    assert listener.binds == (own, Place(own.address, 30053), Place(b"\x7f\0\0\1", 30053))
+    (lead,) = rules(objects, names.NODEPORT_CONTAINER)
+    assert lead.startswith('-p udp -m comment --comment "default/web:dns" -m udp --dport 30053 -j DNAT ')
+    assert lead.endswith(" --to-destination 192.168.0.2:{port}")
+    assert rules(objects, names.NODEPORT_HOST) == []
+    (accepting,) = rules(objects, names.NODEPORT_NON_LOCAL)
+    assert accepting.endswith("-m conntrack --ctstate NEW --ctorigdstport 30053 -j ACCEPT")
+
+
+def test_a_node_port_that_no_address_serves_has_no_socket() -> None:
+    for protocol in (Protocol.TCP, Protocol.UDP):
+        subject = service("web", "10.96.0.1", port(53, "dns", protocol, node_port=30053))
+        objects = rendered(subject, LOCAL, addresses=(ip("192.168.0.2"),), node_port_addresses=())
+        assert [name for name in fronts(objects) if "node port" in name] == []
+        assert rules(objects, names.NODEPORT_CONTAINER) == []
+
+
 @pytest.mark.parametrize(
     ("family", "cluster_ip", "loopback"),
     [(Family.IPV4, "10.96.0.1", "127.0.0.1"), (Family.IPV6, "fd00:10:96::1", "::1")],
@@ -248,7 +270,7 @@ def everything(node: NodePlan | None = None) -> dict[Key, Value]:
         "web",
         "10.96.0.1",
         port(80, "http", node_port=30080),
-        port(53, "dns", Protocol.UDP),
+        port(53, "dns", Protocol.UDP, node_port=30053),
         external_ips=(ip("198.18.0.1"),),
         load_balancer_ips=(ip("198.19.0.1"),),
         source_ranges=(cidr("203.0.113.0/24"),),

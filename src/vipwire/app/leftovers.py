@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from vipwire.app.config import ProxyMode
 from vipwire.app.left_ipvs import IpvsLeft, find_ipvs, lead_to_sockets, remove_ipvs
+from vipwire.app.left_relay import forget_relayed
 from vipwire.app.left_rules import others, remove_rules
 from vipwire.backends.userspace.messages import Settings
 from vipwire.backends.userspace.remote import Remote
@@ -110,6 +111,7 @@ class Leftovers:
         remote = Remote(family, Settings((0, 0), 0.0), starts=False)
         try:
             if family in self._relays and time.monotonic() >= self._relays[family]:
+                forget_relayed(family, remote)
                 if remote.retire():
                     removed.append(Removed(ProxyMode.USERSPACE, family, "the relay takes no more connections"))
             elif remote.listeners():

@@ -2,6 +2,8 @@
 
 kube-proxy's state is written with the tools that it uses, in its own form: see `left_by_kube_proxy`. Our proxy is a
 process of its own, on the second node of the lab: the first one's is that of the other tests.
+
+And from ours to others what tests/conformance/test_handover.py has no time for: flows that are silent meanwhile.
 """
 
 import contextlib
@@ -11,10 +13,12 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.mode_ipvs import IPVS
+from tests.conformance.mode_userspace import USERSPACE
 from tests.conformance.proxy import Proxy, until
 from tests.conformance.services import LabService
 from tests.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 
+from vipwire.conntrack.flows import FlowTable
 from vipwire.lab import manifests
 from vipwire.lab.cluster import Lab
 from vipwire.lab.manifests import Port
@@ -242,3 +246,38 @@ def test_what_kube_proxy_has_left_is_taken_over_and_no_connection_is_lost(lab: L
     assert "KUBE" not in left
     assert "kube-ipvs0" not in left
     lab.run(NODE, ["ipvsadm", "-C"])
+
+
+def remembered(lab: Lab, port: int) -> int:
+    """Count the connections that IPVS has for a node port of UDP."""
+    lines = lab.run(NODE, ["cat", "/proc/net/ip_vs_conn"]).stdout.splitlines()[1:]
+    return sum(fields[0] == "UDP" and int(fields[4], 16) == port for fields in map(str.split, lines))
+
+
+def test_a_flow_that_was_silent_for_longer_than_is_tracked_is_answered_after_ipvs(lab: Lab, tmp_path: Path) -> None:
+    """IPVS remembers it for five minutes, connection tracking for half a minute: here it is told to forget it."""
+    objects = [*(manifests.node(node) for node in DEFAULT.nodes), *WEB.objects(PODS)]
+    (tmp_path / "all.yaml").write_text(manifests.as_yaml(objects))
+    flags = [f"--manifests={tmp_path / 'all.yaml'}", "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48"]
+    old, new = (Proxy(mode, lab, NODE, tmp_path, flags, checks="60s") for mode in (*IPVS, *USERSPACE))
+    port = WEB.node_port(1)
+    with contextlib.ExitStack() as stack:
+        stack.callback(new.vipwire, "cleanup")
+        old.start()
+        stack.callback(old.end)
+        targets = [WEB.at(FrontendKind.NODE_PORT, family, 1) for family in Family for _ in PODS]
+        flows = [
+            stack.enter_context(lab.connect("client", at.address, at.port, at.protocol, timeout=60.0))
+            for at in targets
+        ]
+        assert {each.answer.pod for each in flows} == {pod.name for pod in PODS}, "one of them is on another node"
+        assert old.stop() == 0
+        began = len(new.log)
+        new.start()
+        stack.callback(new.end)
+        new.said(began, "removed what another mode had left", "left_by=ipvs")
+        assert remembered(lab, port) >= len(flows)
+        with lab.inside(NODE), FlowTable() as table:
+            for family in Family:
+                table.delete(list(table.flows(family, Protocol.UDP, port)))
+        check_open(flows)

@@ -75,6 +75,8 @@ class DatagramDoor(Door):
         self._sessions: dict[Client, Session] = {}
         self._had: dict[Client, Target] = {}
         self._serving: frozenset[Place] = frozenset()
+        self._named = max(place.port for place in listener.binds)
+        """The port that clients name, also those whom rules have led to another socket; 0 if nobody knows."""
         for fd in self.sockets:
             self.loop.add(fd, self, select.EPOLLIN)
 
@@ -180,7 +182,7 @@ class DatagramDoor(Door):
         if version := self.listener.proxy_protocol:
             number, peer = session.client
             host, port = self.sockets[number].getsockname()[:2]
-            data = header(version, peer[:2], (host, port), datagram=True) + bytes(data)
+            data = header(version, peer[:2], (host, self._named or port), datagram=True) + bytes(data)
         try:
             session.sock.send(data, _NOW)
             session.target.sent += size

@@ -77,6 +77,7 @@ def _matches(words: str, packet: Packet, own: frozenset[Address]) -> bool:
         "-d": lambda text: packet.destination in Prefix.parse(text),
         "-p": lambda text: packet.protocol.label == text,
         "--dport": lambda text: packet.port == int(text),
+        "--ctorigdstport": lambda text: packet.port == int(text),
         "-i": lambda text: packet.interface.startswith(text[:-1]) if text.endswith("+") else packet.interface == text,
         "--dst-type": lambda _: packet.to_node or packet.destination in own,
     }

@@ -26,7 +26,7 @@ from vipwire.backends.userspace.messages import (
     Welcome,
 )
 from vipwire.errors import CommitError, DecodeError
-from vipwire.model.net import Family, Protocol
+from vipwire.model.net import Address, Family, Protocol
 
 _BATCH: Final = 256
 T = TypeVar("T", bound=Answer)
@@ -69,6 +69,15 @@ class Remote:
             for place, port in zip(listener.binds, self.ports.get(key, ()), strict=False)
             if not place.port
         }
+
+    def places(self, listeners: Mapping[str, Listener], protocol: Protocol) -> frozenset[tuple[Address, int]]:
+        """Tell at which addresses and ports the listeners of a protocol are."""
+        return frozenset(
+            (Address(place.address), port)
+            for key, listener in listeners.items()
+            for place, port in zip(listener.binds, self.ports.get(key, ()), strict=False)
+            if listener.protocol == protocol
+        )
 
     def put(
         self, wanted: Mapping[str, Listener], before: Mapping[str, Listener], instead: Iterable[str] = ()

@@ -6,9 +6,12 @@ endpoints (`short_circuit`) a second one for them. Which of them a client meets 
     frontend               from outside               from Pods                  from this node
     VIP                    PORTALS-CONTAINER          PORTALS-POD, CONTAINER     PORTALS-HOST
     node port              the socket itself          NODEPORT-POD, the socket   NODEPORT-HOST, the socket
+               of UDP      NODEPORT-CONTAINER         NODEPORT-POD, CONTAINER    NODEPORT-HOST, the socket
 
 A node port is a real socket on every address that serves it. Where only some sources may come, the rules let these
 through to a front of its own instead, and the filter drops the others: a relay could not, once it has accepted.
+Rules lead datagrams from outside past that socket: IPVS, which takes what it still knows from ipvs mode before any
+socket does, sees another port then. Nobody would masquerade such a flow, once connection tracking has forgotten it.
 Without rules (`--userspace-bind`) there is one front for all, and its clients count as those of this node.
 """
 
@@ -22,7 +25,7 @@ from vipwire.backends.userspace.names import FILTER, NAT, Front, Key, Rule, Valu
 from vipwire.backends.userspace.refusing import denials, other_ports, sctp_refusal, serving
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import serves_loopback
-from vipwire.backends.userspace.words import packet, sources, translate
+from vipwire.backends.userspace.words import named, packet, sources, translate
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Forward, Frontend, ServicePlan
@@ -121,12 +124,21 @@ class _Writer:
             if here is None:
                 self._lead(names.NODEPORT_HOST, frontend, outside)
         elif outside is not None:
-            port = frontend.key.port
-            self._front(outside, frontend, tuple(Place(address, port) for address in self._node_port_addresses()))
-            words = packet("", None, frontend.key.protocol, port, str(frontend.port_name))
-            self.rule(FILTER, names.NODEPORT_NON_LOCAL, f"{words} {NEW} -j ACCEPT")
+            self._open_node_port(outside, frontend)
         if (kept := serving(frontend)) is not None:
             self._add([kept])
+
+    def _open_node_port(self, side: _Side, frontend: Frontend) -> None:
+        """Listen at a node port itself, and let whoever comes there, or is led past it, through the filter."""
+        key, note = frontend.key, str(frontend.port_name)
+        places = tuple(Place(address, key.port) for address in self._node_port_addresses())
+        words = f"{packet('', None, key.protocol, key.port, note)} {NEW}"
+        if places and key.protocol is Protocol.UDP:
+            places = (self._own_place(), *places)
+            self._lead(names.NODEPORT_CONTAINER, frontend, side)
+            words = named(key.protocol, key.port, note)
+        self._front(side, frontend, places)
+        self.rule(FILTER, names.NODEPORT_NON_LOCAL, f"{words} -j ACCEPT")
 
     def _lead(self, chain: str, frontend: Frontend, side: _Side) -> None:
         """Lead packets for a frontend to a front, from those sources that may come."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from vipwire.backends.userspace.names import PORT
 from vipwire.model.net import Address, Prefix, Protocol, format_address
-from vipwire.xtables.words import served
+from vipwire.xtables.words import NEW, comment, served
 
 NO_SUCH_PORT = "cluster IP has no such port"
 NO_SUCH_SERVICE = "no Service has this ClusterIP"
@@ -14,6 +14,11 @@ OTHER_SOURCES = "from other sources"
 def packet(source: str, address: Address | None, protocol: Protocol, port: int, note: str) -> str:
     """Write the matches of a frontend."""
     return served(protocol, port, note, address=address, source=source)
+
+
+def named(protocol: Protocol, port: int, note: str) -> str:
+    """Match what begins a flow to a port that its client has named, whether that was translated or not."""
+    return f"-p {protocol.label} {comment(note)} {NEW} --ctorigdstport {port}"
 
 
 def translate(node: Address | None) -> str:
