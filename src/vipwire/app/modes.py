@@ -22,7 +22,7 @@ from vipwire.backends.ipvs.kernel import Settings as IpvsSettings
 from vipwire.backends.ipvs.names import DEVICE
 from vipwire.backends.nftables.counters import Counters
 from vipwire.backends.nftables.explain import NftablesExplainer
-from vipwire.backends.nftables.kernel import NftablesBackend, Witness
+from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.backends.nftables.probe import probe as try_nftables
 from vipwire.backends.userspace import build as userspace
 from vipwire.backends.userspace.explain import UserspaceExplainer
@@ -31,6 +31,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.host.kernel import KernelRelease, require_nftables, require_release
 from vipwire.model.net import Family, Prefix
 from vipwire.model.sysctl import Sysctl
+from vipwire.netlink.generations import Generations
 from vipwire.netlink.ipvs import Timeouts
 from vipwire.reconcile.explainer import Explainer
 from vipwire.serve.metrics import Metrics
@@ -55,8 +56,8 @@ def _nftables(config: Config, families: Iterable[Family], *, prepare: bool) -> d
     require_nftables()
     if prepare:
         try_nftables(families)
-    witness, counters = Witness(), _counters(config)
-    return {family: NftablesBackend(family, witness, counters) for family in families}
+    generations, counters = Generations(), _counters(config)
+    return {family: NftablesBackend(family, generations, counters) for family in families}
 
 
 def _counters(config: Config) -> Counters:

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias
 
 from vipwire.backends.iptables.names import TABLES
 from vipwire.model.net import Family
-from vipwire.xtables.generations import Generations
+from vipwire.netlink.generations import Generations
 from vipwire.xtables.variant import Variant
 
 Sight: TypeAlias = int | tuple[bytes, ...]

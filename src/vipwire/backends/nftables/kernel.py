@@ -3,8 +3,7 @@
 Rules and set declarations are compared with what our text compiles to, attribute by attribute, so that a rule that
 somebody changed is found even where its text looks alike. What fits no text of ours is shown as what it is made of.
 
-`changed` costs one small request: the kernel counts every commit of anybody in the network namespace. Between two
-looks nothing but our own commits, of either family, may have counted: that is what `Witness` keeps.
+`changed` costs one small request: see `generations`.
 """
 
 import errno
@@ -31,6 +30,7 @@ from vipwire.backends.nftables.script import Step, steps
 from vipwire.backends.nftables.skeleton import compiled, node_objects
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
+from vipwire.netlink.generations import Generations
 from vipwire.netlink.message import Acknowledgement
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import Kind
@@ -49,52 +49,32 @@ _UNREAD = frozenset({"affinity", "shared-affinity"}) | COUNTING
 _ATTEMPTS = 5
 
 
-class Witness:
-    """Counts how often others have changed the ruleset. Both families share one, as they share the generation."""
-
-    def __init__(self) -> None:
-        self._generation = -1
-        self._foreign = 0
-
-    def look(self, generation: int) -> int:
-        """Take in the current generation; return how many changes by others were noticed so far."""
-        if generation != self._generation:
-            self._foreign += 1
-            self._generation = generation
-        return self._foreign
-
-    def committed(self, before: int, after: int) -> None:
-        """Take in a commit of ours. It counts one; if more was counted, somebody else committed meanwhile."""
-        self.look(before)
-        self._foreign += after != before + 1
-        self._generation = after
-
-
 class NftablesBackend:
     """The table `vipwire` of one family, in the network namespace in which this was made.
 
-    `witness` is shared with the other family's backend, so that one's commits are not foreign to the other.
+    `generations` are shared with the other family's backend, so that one's commits are not foreign to the other.
     `counters` says what is counted; `large` from how many elements on a map is not listed but read by its keys.
     """
 
     def __init__(
         self,
         family: Family,
-        witness: Witness | None = None,
+        generations: Generations | None = None,
         counters: Counters = Counters.CONNECTIONS,
         large: int = LARGE,
     ) -> None:
         self.family, self._large = family, large
         self._counters = counters
         self._socket = NetlinkSocket(NETLINK_NETFILTER)
-        self._witness = witness or Witness()
+        self._generations = generations or Generations()
         self._foreign = -1
         self._recreate = False
         self._known: dict[ObjectKey, Object] = dict(HOOKED)
 
     def close(self) -> None:
-        """Close the socket; the table stays."""
+        """Close the sockets; the table stays."""
         self._socket.close()
+        self._generations.close()
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
         """Render what belongs to no Service."""
@@ -112,12 +92,12 @@ class NftablesBackend:
 
     def changed(self) -> bool:
         """Tell whether anybody else has committed anything since our last commit or observation."""
-        return self._witness.look(self._read_generation()) != self._foreign
+        return self._generations.look() != self._foreign
 
     def observe(self) -> dict[ObjectKey, Object]:
         """Read the table; nothing if there is none, or if it was made for a layout that is not ours."""
         for _ in range(_ATTEMPTS):
-            generation = self._read_generation()
+            before = self._generations.look()
             try:
                 objects = self._read()
             except DumpInterruptedError:
@@ -126,8 +106,8 @@ class NftablesBackend:
                 if error.errno != errno.ENOENT:
                     raise
                 objects = {}  # the table went while it was read
-            if self._read_generation() == generation:
-                self._foreign = self._witness.look(generation)
+            if self._generations.look() == before:
+                self._foreign = before
                 return objects
         raise CommitError("the nftables ruleset changes faster than it can be read", errno=errno.EBUSY)
 
@@ -135,7 +115,7 @@ class NftablesBackend:
         """Send one transaction; return its size in bytes."""
         planned = steps(self.family, delta, recreate=self._recreate)
         operations = [step.operation for step in planned]
-        before = self._read_generation()
+        before = self._generations.look()
         first = self._socket.sequence(len(operations) + 2)
         batch = encode.transaction(operations, first)
         self._socket.drain()
@@ -147,7 +127,7 @@ class NftablesBackend:
             if answer.errno:
                 raise self._refusal(planned, first, answer, delta)
         self._recreate = False
-        self._witness.committed(before, self._read_generation())
+        self._generations.after(before, 1)
         return len(batch)
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
@@ -183,10 +163,6 @@ class NftablesBackend:
             transaction="\n".join(text.script(self.family, delta)),
             errno=answer.errno,
         )
-
-    def _read_generation(self) -> int:
-        (answer,) = self._socket.request(Kind.GETGEN, encode.ask_generation())
-        return decode.generation(answer.payload).id
 
     def _read(self) -> dict[ObjectKey, Object]:
         self._recreate = False

@@ -27,12 +27,12 @@ from vipwire.backends.userspace.tally import refusals, tally
 from vipwire.backends.userspace.tool import LIMIT_SECONDS, PURPOSE
 from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
+from vipwire.netlink.generations import Generations
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counting import Counts
 from vipwire.reconcile.delta import Delta
-from vipwire.xtables.generations import Generations
 from vipwire.xtables.tool import Tool, with_tables
 from vipwire.xtables.variant import Variant
 

@@ -1,7 +1,7 @@
-"""Tells, without running a program, whether somebody else may have changed the rules of the nft variant.
+"""Tells by one small request whether somebody else may have changed the rules of nf_tables.
 
-nf_tables counts every commit of anybody in the network namespace, of both families together: who writes rules of both
-shares one of these.
+The kernel counts every commit of anybody in the network namespace, of both families together. Between two looks
+nothing but our own commits may have counted; so whoever writes rules of both families shares one of these.
 """
 
 from vipwire.netlink.nftables import decode, encode

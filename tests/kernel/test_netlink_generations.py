@@ -7,7 +7,7 @@ import pytest
 from tests.kernel.own_network import own_network, run
 
 from vipwire.model.net import Family
-from vipwire.xtables.generations import Generations
+from vipwire.netlink.generations import Generations
 from vipwire.xtables.tool import Tool
 from vipwire.xtables.variant import Variant
 
