@@ -1,13 +1,16 @@
 """Following changes one by one: it comes to what planning everything anew does, and costs what has changed."""
 
 import re
+import sys
 from dataclasses import replace
-from types import MappingProxyType
+from pathlib import Path
+from types import FrameType, MappingProxyType
 from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+import vipwire
 from vipwire.ingress.haproxy.change import difference, difference_of_servers, merged
 from vipwire.ingress.haproxy.configuration import Configuration
 from vipwire.ingress.haproxy.layout import Layout
@@ -33,6 +36,7 @@ from vipwire.model.net import Address, Family
 from vipwire.state.event import Deleted, Listed, Upserted
 
 FOLDER = "/run/x/gen-1"
+OURS = str(Path(vipwire.__file__).parent)
 LAYOUT = Layout("/run/x", "/run/x/sock")
 NAMES = ("a", "b", "c")
 SLOT = re.compile(r"    server s\d+ [0-9]")
@@ -158,3 +162,36 @@ def test_only_what_an_ingress_names_has_all_planned_anew() -> None:
         snapshot.apply(Upserted(cast("Any", thing)))
         changed = desired.update(snapshot.take(), 0.0)
         assert (changed if changed is None else len(changed)) == pools, thing
+
+
+def calls_of_a_change(others: int) -> int:
+    """Count the calls of our functions by which one Ingress gets another path among others, up to its commands."""
+    made = (
+        (ingress_of(f"i{number}", f"s{number}"), service_of(f"s{number}"), slice_of(f"s{number}", 1, 2))
+        for number in range(others)
+    )
+    snapshot = snapshot_of(*(thing for things_ in made for thing in things_))
+    desired = Desired(snapshot, Setting(), LAYOUT, "PEM")
+    desired.update(snapshot.take(), 0.0)
+    live, found = desired.made(FOLDER), 0
+    first = ingress_of("i0", "s0")
+    snapshot.apply(Upserted(cast("Any", replace(first, rules=(*first.rules, replace(first.rules[0], path="/new"))))))
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal found
+        found += event == "call" and frame.f_code.co_filename.startswith(OURS)
+
+    sys.setprofile(count)
+    try:
+        desired.update(snapshot.take(), 0.0)
+        change = difference(live, desired.made(FOLDER))
+    finally:
+        sys.setprofile(None)
+    assert change.commands == (f"add map {FOLDER}/prefixes.map <<\ni0.org/new/ default:s0:80\n",)
+    return found
+
+
+def test_an_ingress_that_changes_is_read_alone_and_the_others_are_only_gone_through() -> None:
+    few, many = calls_of_a_change(10), calls_of_a_change(110)
+    assert few > 20, "something was done"
+    assert many - few <= 25 * 100, f"{(many - few) / 100} calls for each other Ingress"

@@ -76,8 +76,13 @@ class Configuration:
         return "".join(f"{line}\n" for line in lines)
 
 
-def configure(plan: SitePlan, slots: dict[str, Slots], layout: Layout, default_pem: str) -> Configuration:
-    """Make a configuration. `slots` has every pool's and no other's; `default_pem` is served where none else fits."""
+def configure(
+    plan: SitePlan, slots: dict[str, Slots], layout: Layout, default_pem: str, before: Configuration | None = None
+) -> Configuration:
+    """Make a configuration. `slots` has every pool's and no other's; `default_pem` is served where none else fits.
+
+    `before` is one for the same operator's flags: the texts of pools that are the same are taken from it.
+    """
     maps = make_maps(plan)
     pools = {pool.name: pool for pool in plan.pools}
     users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
@@ -87,13 +92,17 @@ def configure(plan: SitePlan, slots: dict[str, Slots], layout: Layout, default_p
         plan.splits,
         "\n".join(users[name] for name in sorted(users)),
         tuple(maps["expressions"].items()),
-        {name: backend_text(pool, layout) for name, pool in pools.items()},
+        {name: _known_text(pool, before) or backend_text(pool, layout) for name, pool in pools.items()},
         {name: len(slots[name]) for name in pools},
         {each.name: each.hosts for each in certificates},
         any(pool.external for pool in plan.pools),
     )
     pems = {each.name: each.pem for each in certificates}
     return Configuration(layout, shape, pools, slots, maps, pems)
+
+
+def _known_text(pool: Pool, before: Configuration | None) -> str:
+    return before.shape.backends[pool.name] if before and before.pools.get(pool.name) is pool else ""
 
 
 def make_maps(plan: SitePlan) -> dict[str, dict[str, str]]:

@@ -4,25 +4,12 @@ Ingresses are taken from the oldest to the youngest, and the first to name a pat
 ranks after all rules. A path whose Service is missing is not handed to the next best path: it answers 503.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from vipwire.ingress.plan.annotations import Asked, read_annotations
-from vipwire.ingress.plan.asked import (
-    canary_of,
-    general_policy,
-    is_expression,
-    login_of,
-    protocol_of,
-    rewrite_of,
-    users_of,
-)
 from vipwire.ingress.plan.certificates import judge_secret
-from vipwire.ingress.plan.policy import Canary, Policy
 from vipwire.ingress.plan.sites import (
-    CLOSED,
     EVERY_HOST,
-    UNAVAILABLE,
     Certificate,
     Match,
     Pool,
@@ -30,20 +17,10 @@ from vipwire.ingress.plan.sites import (
     SitePlan,
     Split,
     certificate_name,
-    pool_name,
     split_name,
 )
-from vipwire.ingress.watch.objects import (
-    Ingress,
-    IngressClass,
-    Kind,
-    PathRule,
-    PathType,
-    Secret,
-    Service,
-    ServiceRef,
-    Tls,
-)
+from vipwire.ingress.plan.wishes import Key, Known, Wanted, forget, recall
+from vipwire.ingress.watch.objects import Ingress, IngressClass, Kind, PathRule, Secret, Service, ServiceRef, Tls
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 
@@ -71,11 +48,13 @@ class World:
     now: float
 
 
-def plan_sites(world: World, setting: Setting) -> SitePlan:
-    """Plan everything."""
+def plan_sites(world: World, setting: Setting, known: Known | None = None) -> SitePlan:
+    """Plan everything. `known` is what the last plan has left there of each Ingress, and is kept for the next."""
     ours = [ingress for ingress in world.ingresses.values() if is_ours(ingress, world.classes, setting)]
-    draft = _Draft(world)
-    canaries = []
+    known = {} if known is None else known
+    forget(known, (ingress.name for ingress in ours))
+    draft = _Draft(world, known)
+    canaries: list[tuple[Wanted, PathRule, Key]] = []
     for ingress in sorted(ours, key=lambda each: each.age):
         canaries.extend(draft.add(ingress))
     for each in canaries:
@@ -92,26 +71,13 @@ def is_ours(ingress: Ingress, classes: Mapping[ObjectName, IngressClass], settin
     return found.controller == setting.controller if found else ingress.class_name == setting.class_name
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """One Ingress while it is planned."""
-
-    ingress: Ingress
-    asked: Asked
-    policy: Policy
-    closed: bool
-    canary: Canary | None
-    secure: frozenset[str]
-    """The hosts with a certificate, EVERY_HOST for all."""
-
-
 class _Draft:
     """A plan in the making."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, known: Known) -> None:
+        self._world, self._known = world, known
         self._routes: dict[tuple[str, Match, str], Route] = {}
-        self._fallbacks: list[tuple[_Wanted, str, str]] = []
+        self._fallbacks: list[tuple[Wanted, str, str]] = []
         self._pools: dict[str, Pool] = {}
         self._splits: dict[str, Split] = {}
         self._certificates: dict[str, Certificate] = {}
@@ -119,23 +85,22 @@ class _Draft:
         self._named: set[tuple[Kind, ObjectName]] = set()
         self._default = ""
 
-    def add(self, ingress: Ingress) -> list[tuple[_Wanted, PathRule]]:
+    def add(self, ingress: Ingress) -> Iterable[tuple[Wanted, PathRule, Key]]:
         """Take an Ingress in; return the paths that it shares as a canary, for when all others are there."""
         wanted = self._wanted(ingress)
         self._certify(ingress)
         if wanted.canary:
-            return [(wanted, rule) for rule in ingress.rules]
-        for rule in ingress.rules:
-            self._claim(wanted, rule)
+            return [(wanted, *each) for each in zip(ingress.rules, wanted.keys, strict=True)]
+        for rule, key in zip(ingress.rules, wanted.keys, strict=True):
+            self._claim(wanted, rule, key)
         if ingress.default_backend is not None:
             target = self._target(wanted, ingress.default_backend, None, "spec.defaultBackend")
             self._default = self._default or target
             self._fallbacks += [(wanted, rule.host or EVERY_HOST, target) for rule in ingress.rules]
         return []
 
-    def divide(self, wanted: _Wanted, rule: PathRule) -> None:
+    def divide(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
         """Let a canary have its part of a path."""
-        key = self._key(wanted, rule)
         main = self._routes.get(key)
         if main is None or wanted.canary is None:
             self._note(wanted.ingress, rule.field, "is a canary of no other Ingress's path; it is left out")
@@ -168,20 +133,14 @@ class _Draft:
             frozenset(self._named | {(Kind.INGRESS, name) for name in admitted}),
         )
 
-    def _wanted(self, ingress: Ingress) -> _Wanted:
-        asked = read_annotations(ingress)
-        if users := users_of(ingress, asked):
-            self._named.add((Kind.SECRET, users))
-        login, problems, locked = login_of(ingress, asked, self._world.secrets)
-        self._problems += [*asked.problems, *problems]
-        secure = frozenset(
-            host for tls in ingress.tls for host in tls.hosts or [rule.host or EVERY_HOST for rule in ingress.rules]
-        )
-        policy = general_policy(asked, login)
-        return _Wanted(ingress, asked, policy, asked.closed or locked, canary_of(asked), secure)
+    def _wanted(self, ingress: Ingress) -> Wanted:
+        wanted = recall(ingress, self._world.secrets, self._known)
+        if wanted.users:
+            self._named.add((Kind.SECRET, wanted.users))
+        self._problems += wanted.problems
+        return wanted
 
-    def _claim(self, wanted: _Wanted, rule: PathRule) -> None:
-        key = self._key(wanted, rule)
+    def _claim(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
         holder = self._routes.get(key)
         if holder is not None:
             text = f"{rule.host or EVERY_HOST}{rule.path} belongs to {holder.owner}, which is older; it is left out"
@@ -190,49 +149,14 @@ class _Draft:
         target = self._target(wanted, rule.backend, rule, rule.field)
         self._routes[key] = Route(*key, target, wanted.ingress.name)
 
-    def _key(self, wanted: _Wanted, rule: PathRule) -> tuple[str, Match, str]:
-        site = rule.host or EVERY_HOST
-        if rule.type is PathType.EXACT:
-            return site, Match.EXACT, rule.path
-        if is_expression(rule, wanted.asked):
-            return site, Match.EXPRESSION, rule.path
-        return site, Match.PREFIX, "/" + rule.path.strip("/") if rule.path.strip("/") else ""
-
-    def _target(self, wanted: _Wanted, ref: ServiceRef, rule: PathRule | None, field: str) -> str:
-        """Find or make the pool of a backend; one that answers 503 where there can be none."""
+    def _target(self, wanted: Wanted, ref: ServiceRef, rule: PathRule | None, field: str) -> str:
+        """Find or make the pool of a backend."""
+        lead = wanted.lead(ref, rule, field, self._world.services)
         self._named.add((Kind.SERVICE, ref.service))
-        nowhere = CLOSED if wanted.closed else UNAVAILABLE
-        service = self._world.services.get(ref.service)
-        if service is None:
-            self._note(wanted.ingress, f"{field}.service.name", f"the Service {ref.service} does not exist")
-            return nowhere
-        named = (port for port in service.ports if ref.port in (port.name, port.number))
-        port = next(named, None)
-        if port is None:
-            self._note(wanted.ingress, f"{field}.service.port", f"{ref.service} has no TCP port {ref.port}")
-            return nowhere
-        if wanted.closed:
-            return nowhere
-        policy = self._policy_for(wanted, rule, port.application)
-        name = pool_name(ref.service, port.number, policy)
-        self._pools.setdefault(name, Pool(name, ref.service, port, policy, service.external))
-        return name
-
-    def _policy_for(self, wanted: _Wanted, rule: PathRule | None, application: str) -> Policy:
-        policy = wanted.policy
-        https = policy.https or self._redirected(wanted, rule)
-        rewrite = rewrite_of(rule, wanted.asked) if rule else None
-        protocol = protocol_of(application, policy)
-        if (https, rewrite, protocol) == (policy.https, policy.rewrite, policy.protocol):
-            return policy
-        return replace(policy, https=https, rewrite=rewrite, protocol=protocol)
-
-    def _redirected(self, wanted: _Wanted, rule: PathRule | None) -> bool:
-        if not wanted.asked.unless_denied("ssl-redirect") or rule is None:
-            return False
-        host = rule.host or EVERY_HOST
-        wildcard = f"*.{host.partition('.')[2]}"
-        return not wanted.secure.isdisjoint((host, wildcard))
+        self._problems += lead.problems
+        if lead.pool is not None:
+            self._pools.setdefault(lead.target, lead.pool)
+        return lead.target
 
     def _certify(self, ingress: Ingress) -> None:
         for tls in ingress.tls:

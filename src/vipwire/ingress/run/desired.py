@@ -1,10 +1,11 @@
 """What HAProxy is to have, kept up to date with the objects: plan, slots, configuration.
 
 The frequent change, that of endpoints, touches nothing but the slots of its Service's pools: it is made in place,
-so that it costs the same however many others there are.
+so that it costs the same however many others there are. Where rules may change, all Ingresses are put together anew,
+but only what is another is read, filled and written: what Ingresses ask for, slots and texts are kept.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from vipwire.ingress.haproxy.configuration import Configuration, configure, expression_of
@@ -14,6 +15,7 @@ from vipwire.ingress.haproxy.slots import Slots, fill
 from vipwire.ingress.plan.endpoints import servers_of
 from vipwire.ingress.plan.planner import Setting, World, is_ours, plan_sites
 from vipwire.ingress.plan.sites import Pool, SitePlan, certificate_name
+from vipwire.ingress.plan.wishes import Known
 from vipwire.ingress.watch.objects import Kind
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
@@ -30,7 +32,9 @@ class Desired:
         self._by_service: dict[ObjectName, list[Pool]] = {}
         self._refused: dict[str, tuple[Problem, ...]] = {}
         """By part, as `haproxy.refused` names them."""
+        self._known: Known = {}
         self._configuration: Configuration | None = None
+        self._before: Configuration | None = None
         self._plans = 0
 
     @property
@@ -51,13 +55,19 @@ class Desired:
         """
         if self._matters(touched):
             self._plan(now)
-            self._fill(self.plan.pools)
+            services = touched.services | {name for kind, name in touched.named if kind is Kind.SERVICE}
+            everything = touched.structure
+            stale = (each for each in self.plan.pools if everything or self._is_stale(each, services))
+            self._fill(list(stale))
             return None
         pools = [pool for service in touched.services for pool in self._by_service.get(service, ())]
         if self._fill(pools):
             self._configuration = None
             return None
         return tuple(pool.name for pool in pools)
+
+    def _is_stale(self, pool: Pool, services: Collection[ObjectName]) -> bool:
+        return pool.service in services or pool.name not in self._slots
 
     def _matters(self, touched: Touched) -> bool:
         """Tell whether the plan may be another."""
@@ -70,7 +80,8 @@ class Desired:
     def made(self, folder: str) -> Configuration:
         """Give the configuration for a folder. Its slots are ours, and follow every `update`."""
         if self._configuration is None:
-            self._configuration = configure(self.plan, self._slots, self._layout, self._default_pem)
+            made = configure(self.plan, self._slots, self._layout, self._default_pem, self._before)
+            self._configuration = self._before = made
         if self._configuration.layout.folder != folder:
             self._configuration = replace(self._configuration, layout=replace(self._layout, folder=folder))
         return self._configuration
@@ -117,8 +128,8 @@ class Desired:
     def _plan(self, now: float) -> None:
         snapshot = self._snapshot
         world = World(snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets, now)
-        plan = plan_sites(world, self._setting)
-        there = parts_of(plan)
+        plan = plan_sites(world, self._setting, self._known)
+        there = parts_of(plan) if self._refused else ()
         self._refused = {part: problems for part, problems in self._refused.items() if part in there}
         self._set_plan(without(plan, self._refused))
 

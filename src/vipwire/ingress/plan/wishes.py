@@ -1,0 +1,154 @@
+"""What one Ingress wants by itself: a function of it, of the Secret of its users and of the Services it names.
+
+Making it is most of planning, and a change leaves all Ingresses but one as they were. So it is known from one plan to
+the next, as long as the objects that it was made of are the same ones.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from vipwire.ingress.plan.annotations import Asked, read_annotations
+from vipwire.ingress.plan.asked import (
+    canary_of,
+    general_policy,
+    is_expression,
+    login_of,
+    protocol_of,
+    rewrite_of,
+    users_of,
+)
+from vipwire.ingress.plan.policy import Canary, Policy
+from vipwire.ingress.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Match, Pool, pool_name
+from vipwire.ingress.watch.objects import Ingress, PathRule, PathType, Secret, Service, ServiceRef
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+
+Key: TypeAlias = tuple[str, Match, str]
+"""What no two Ingresses can have both: a site, how a path is compared, and the path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Where a backend leads: the name of a pool, and the pool, unless it is one that answers 503 itself."""
+
+    service: Service | None
+    """What it was made of."""
+    target: str
+    pool: Pool | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one Ingress asks for. `secret` is what `users` named when it was read; `keys` has its rules' keys."""
+
+    ingress: Ingress
+    asked: Asked
+    users: ObjectName | None
+    secret: Secret | None
+    policy: Policy
+    closed: bool
+    canary: Canary | None
+    secure: frozenset[str]
+    """The hosts with a certificate, EVERY_HOST for all."""
+    keys: tuple[Key, ...]
+    problems: tuple[Problem, ...]
+    leads: dict[str, Lead] = field(default_factory=dict, compare=False)
+    """By field of the Ingress; those that have been asked for."""
+
+    def lead(
+        self, ref: ServiceRef, rule: PathRule | None, where: str, services: Mapping[ObjectName, Service]
+    ) -> Lead:
+        """Tell where a backend of this Ingress leads. `rule` is its path's, None for the default backend."""
+        service, found = services.get(ref.service), self.leads.get(where)
+        if found is None or found.service is not service:
+            found = self.leads[where] = _lead(self, ref, rule, where, service)
+        return found
+
+
+Known: TypeAlias = dict[ObjectName, Wanted]
+"""What is known from the last plan: whoever plans again hands it in again."""
+
+
+def recall(ingress: Ingress, secrets: Mapping[ObjectName, Secret], known: Known) -> Wanted:
+    """Give what an Ingress wants, as it is known or read anew."""
+    wanted = known.get(ingress.name)
+    if wanted is None or wanted.ingress is not ingress or _secret(wanted.users, secrets) is not wanted.secret:
+        wanted = known[ingress.name] = wanted_of(ingress, secrets)
+    return wanted
+
+
+def forget(known: Known, left: Iterable[ObjectName]) -> None:
+    """Forget all Ingresses but those that are left."""
+    for name in known.keys() - set(left):
+        del known[name]
+
+
+def wanted_of(ingress: Ingress, secrets: Mapping[ObjectName, Secret]) -> Wanted:
+    """Read what an Ingress wants."""
+    asked = read_annotations(ingress)
+    users = users_of(ingress, asked)
+    login, problems, locked = login_of(ingress, asked, secrets)
+    return Wanted(
+        ingress,
+        asked,
+        users,
+        _secret(users, secrets),
+        general_policy(asked, login),
+        asked.closed or locked,
+        canary_of(asked),
+        frozenset(host for tls in ingress.tls for host in tls.hosts or map(_site, ingress.rules)),
+        tuple(_key(rule, asked) for rule in ingress.rules),
+        (*asked.problems, *problems),
+    )
+
+
+def _secret(users: ObjectName | None, secrets: Mapping[ObjectName, Secret]) -> Secret | None:
+    return secrets.get(users) if users else None
+
+
+def _site(rule: PathRule) -> str:
+    return rule.host or EVERY_HOST
+
+
+def _key(rule: PathRule, asked: Asked) -> Key:
+    if rule.type is PathType.EXACT:
+        return _site(rule), Match.EXACT, rule.path
+    if is_expression(rule, asked):
+        return _site(rule), Match.EXPRESSION, rule.path
+    elements = rule.path.strip("/")
+    return _site(rule), Match.PREFIX, f"/{elements}" if elements else ""
+
+
+def _lead(wanted: Wanted, ref: ServiceRef, rule: PathRule | None, where: str, service: Service | None) -> Lead:
+    """Find the pool of a backend; one that answers 503 where there can be none."""
+    nowhere, name = CLOSED if wanted.closed else UNAVAILABLE, wanted.ingress.name
+    if service is None:
+        missing = Problem("Ingress", name, f"{where}.service.name", f"the Service {ref.service} does not exist")
+        return Lead(service, nowhere, problems=(missing,))
+    port = next((port for port in service.ports if ref.port in (port.name, port.number)), None)
+    if port is None:
+        missing = Problem("Ingress", name, f"{where}.service.port", f"{ref.service} has no TCP port {ref.port}")
+        return Lead(service, nowhere, problems=(missing,))
+    if wanted.closed:
+        return Lead(service, nowhere)
+    policy = _policy_for(wanted, rule, port.application)
+    target = pool_name(ref.service, port.number, policy)
+    return Lead(service, target, Pool(target, ref.service, port, policy, service.external))
+
+
+def _policy_for(wanted: Wanted, rule: PathRule | None, application: str) -> Policy:
+    policy = wanted.policy
+    https = policy.https or (rule is not None and _is_redirected(wanted, rule))
+    rewrite = rewrite_of(rule, wanted.asked) if rule else None
+    protocol = protocol_of(application, policy)
+    if (https, rewrite, protocol) == (policy.https, policy.rewrite, policy.protocol):
+        return policy
+    return replace(policy, https=https, rewrite=rewrite, protocol=protocol)
+
+
+def _is_redirected(wanted: Wanted, rule: PathRule) -> bool:
+    host = _site(rule)
+    wildcard = f"*.{host.partition('.')[2]}"
+    return wanted.asked.unless_denied("ssl-redirect") and not wanted.secure.isdisjoint((host, wildcard))
