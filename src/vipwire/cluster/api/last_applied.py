@@ -14,7 +14,6 @@ from vipwire.cluster.api.cells import at
 from vipwire.cluster.api.decode import Findings, decode
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.fieldset import Paths, members
-from vipwire.cluster.api.object import encode
 from vipwire.cluster.api.resource import Object, Resource
 
 ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -43,7 +42,8 @@ def renewed(merged: Object, wanted: Object, writer: Writer) -> Object:
         return merged
     meta = wanted["metadata"]
     others = {name: text for name, text in (meta.get("annotations") or {}).items() if name != ANNOTATION}
-    text = encode(wanted | {"metadata": meta | {"annotations": others}}).decode() + "\n"
+    said = wanted | {"metadata": meta | {"annotations": others}}
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"  # as kubectl writes it
     kept = merged["metadata"]["annotations"] | {ANNOTATION: text}
     if len(text) > _MOST:
         del kept[ANNOTATION]
