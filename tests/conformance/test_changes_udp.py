@@ -30,22 +30,22 @@ _ports: Iterator[int] = iter(range(20000, 30000))
 
 
 @contextmanager
-def flows(cluster: Cluster, service: LabService, family: Family, timeout: float = 3.0) -> Iterator[Flows]:
+def flows(cluster: Cluster, service: LabService, family: Family) -> Iterator[Flows]:
     """Begin to send, from everywhere to every frontend, each from a port that no other test has."""
     with ExitStack() as stack:
         yield {
             f"{caller} to the {kind.value}": stack.enter_context(
-                cluster.connect(caller, service.at(kind, family), next(_ports), timeout=timeout)
+                cluster.connect(caller, service.at(kind, family), next(_ports), timeout=15.0)
             )
             for caller in (POD, NODE, OUTSIDE)
             for kind in FrontendKind
         }
 
 
-def ask(connection: Connection) -> str:
-    """Send a datagram from the same port as before; tell who answers."""
+def ask(connection: Connection, patience: float = 3.0) -> str:
+    """Send a datagram from the same port as before; tell who answers within so many seconds."""
     try:
-        return Answer.decode(connection.exchange(HELLO)).pod
+        return Answer.decode(connection.exchange(HELLO, patience)).pod
     except ConnectionRefusedError:
         return REFUSED
     except (TimeoutError, OSError):  # a host's own process is told by an error that its packet was dropped
@@ -88,7 +88,7 @@ def test_clients_of_a_service_that_runs_empty_are_refused(cluster: Cluster, fami
 def test_clients_of_a_service_that_is_deleted_are_cut_off(cluster: Cluster, family: Family) -> None:
     name = f"deleted-{family.value}".lower()
     service = cluster.service(name, cluster.pods(FIRST), UDP)
-    with flows(cluster, service, family, timeout=0.3) as connections:
+    with flows(cluster, service, family) as connections:
         all_hear(connections, FIRST)
         cluster.put(name, [])
         for words, connection in connections.items():
@@ -96,7 +96,7 @@ def test_clients_of_a_service_that_is_deleted_are_cut_off(cluster: Cluster, fami
 
 
 def is_cut_off(connection: Connection) -> bool:
-    return ask(connection) in (REFUSED, SILENCE)
+    return ask(connection, 0.3) in (REFUSED, SILENCE)
 
 
 @sentence("S106")

@@ -124,11 +124,14 @@ class Connection:
         """End it."""
         self._socket.close()
 
-    def exchange(self, data: bytes) -> bytes:
+    def exchange(self, data: bytes, timeout: float | None = None) -> bytes:
         """Send data and return what comes back: the same, over TCP and SCTP; an answer's line, over UDP.
 
-        Raise OSError as the kernel says, TimeoutError, or ConnectionResetError if the other end has gone.
+        `timeout` is in seconds, from now on; without one it is as patient as before. Raise OSError as the kernel
+        says, TimeoutError, or ConnectionResetError if the other end has gone.
         """
+        if timeout is not None:
+            self._socket.settimeout(timeout)
         try:
             self._socket.sendall(data)
         except PermissionError as error:
