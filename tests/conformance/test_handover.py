@@ -1,8 +1,9 @@
 """From every mode to every other, while connections are made all the time and others stay open: none is lost.
 
 A proxy in one mode ends and leaves its rules, one in another mode starts. This machine's kernel runs all modes but
-ipvs; a guest's runs ipvs, and of the others those that need no nftables: there are the pairs with ipvs. To it from
-kube-proxy's own ipvs mode: tests/kernel/ipvs/takeover.py. No kernel at hand has both nftables and IPVS.
+ipvs. The guests of `make test` run ipvs, and of the others those that need no nftables. Ipvs with nftables needs the
+kernel of the distribution, which is too slow for every run (docs/modes/changing.md has the command). To ipvs from
+kube-proxy's own ipvs mode: tests/kernel/ipvs/takeover.py.
 """
 
 import contextlib
