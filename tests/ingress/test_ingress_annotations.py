@@ -129,8 +129,10 @@ def test_rates_and_connections_are_limited(tmp_path: Path) -> None:
     async def scenario(here: Site) -> None:
         await serve(here, "a", limit_rpm="5")
         await serve(here, "b", limit_connections="100")
-        codes = [(await here.curl("http://a.example.com/")).code for _ in range(8)]
-        assert codes == [200] * 5 + [429] * 3
+        await serve(here, "c", limit_rpm="5", limit_rps="1000")
+        for host in "ac":
+            codes = [(await here.curl(f"http://{host}.example.com/")).code for _ in range(8)]
+            assert codes == [200] * 5 + [429] * 3
         assert (await here.curl("http://b.example.com/")).code == 200
 
     play(tmp_path, scenario)

@@ -130,6 +130,11 @@ def test_pods_are_told_the_truth_about_clients(tmp_path: Path) -> None:
         seen = (await here.curl("http://a.example.com/", *flags)).seen["headers"]
         told = {name: seen[f"x-forwarded-{name}"] for name in ("for", "proto", "host")}
         assert told == {"for": "127.0.0.1", "proto": "http", "host": f"a.example.com:{here.http}"}
+        inner = {f"{NGINX}/upstream-vhost": "inner.svc:8080"}
+        here.put(ingress("inner", rule("b.example.com", "/"), annotations=inner))
+        await here.settled()
+        seen = (await here.curl("http://b.example.com/")).seen["headers"]
+        assert (seen["host"], seen["x-forwarded-host"]) == ("inner.svc:8080", f"b.example.com:{here.http}")
         upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
         flags = [flag for header in upgrade for flag in ("-H", header)]
         assert "upgrade" not in (await here.curl("http://a.example.com/", *flags)).seen["headers"]

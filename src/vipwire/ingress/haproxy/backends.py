@@ -143,14 +143,15 @@ def _came_by_tls(layout: Layout) -> str:
 
 
 def _limit(limit: Limit) -> Iterator[str]:
-    yield line(
-        "stick-table type ipv6 size 100k expire {} store conn_cur,http_req_rate({})",
-        plain(f"{max(10, 2 * limit.seconds)}s"),
-        plain(f"{limit.seconds}s"),
-    )
+    # A table counts requests over one time only; those of a minute are counted by hand.
+    kept = plain("2m" if limit.per_minute else "10s")
+    yield line("stick-table type ipv6 size 100k expire {} store conn_cur,http_req_rate(1s),gpc0_rate(60s)", kept)
     yield line("http-request track-sc0 src")
-    if limit.requests is not None:
-        yield line("http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {} }}", plain(limit.requests))
+    if limit.per_second is not None:
+        yield line("http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {} }}", plain(limit.per_second))
+    if limit.per_minute is not None:
+        yield line("http-request sc-inc-gpc0(0)")
+        yield line("http-request deny deny_status 429 if {{ sc_gpc0_rate(0) gt {} }}", plain(limit.per_minute))
     if limit.connections is not None:
         yield line("http-request deny deny_status 429 if {{ sc_conn_cur(0) gt {} }}", plain(limit.connections))
 

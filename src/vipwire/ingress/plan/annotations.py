@@ -58,9 +58,10 @@ READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "rewrite-target": readers.target,
     "use-regex": readers.flag,
     "set-request-headers": readers.set_headers,
-    "remove-request-headers": readers.headers,
+    "remove-request-headers": readers.removable,
+    "upstream-vhost": readers.authority,
     "set-response-headers": readers.set_headers,
-    "remove-response-headers": readers.headers,
+    "remove-response-headers": readers.removable,
     "body-size": readers.size,
     "auth-secret": readers.secret,
     "auth-secret-type": readers.word("auth-file", "auth-map"),
@@ -105,6 +106,7 @@ _FROM_NGINX: Final = (
     | _LISTS
     | {
         "enable-cors": "cors",
+        "upstream-vhost": "upstream-vhost",
         "proxy-connect-timeout": "timeout-connect",
         "proxy-read-timeout": "timeout-server",
         "proxy-next-upstream-tries": "retries",

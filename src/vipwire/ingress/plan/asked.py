@@ -54,7 +54,7 @@ def general_policy(asked: Asked, login: Login | None) -> Policy:
         redirect=_redirect(asked),
         root=asked("app-root", ""),
         hsts=_hsts(asked),
-        set_request=asked("set-request-headers", ()),
+        set_request=(*asked("set-request-headers", ()), *_virtual_host(asked)),
         remove_request=asked("remove-request-headers", ()),
         set_response=asked("set-response-headers", ()),
         remove_response=asked("remove-response-headers", ()),
@@ -180,9 +180,7 @@ def _check(asked: Asked) -> Check | None:
 
 def _limit(asked: Asked) -> Limit | None:
     per_second, per_minute, connections = (asked(f"limit-{name}") for name in ("rps", "rpm", "connections"))
-    if not (per_second or per_minute or connections):
-        return None
-    return Limit(per_second or per_minute, 1 if per_second else 60, connections)
+    return Limit(per_second, per_minute, connections) if per_second or per_minute or connections else None
 
 
 def _redirect(asked: Asked) -> Redirect | None:
@@ -192,6 +190,11 @@ def _redirect(asked: Asked) -> Redirect | None:
             location = where.removesuffix("$request_uri")
             return Redirect(location, asked(f"{kind}-redirect-code", code), location != where)
     return None
+
+
+def _virtual_host(asked: Asked) -> tuple[tuple[str, str], ...]:
+    host = asked("upstream-vhost")
+    return (("Host", host),) if host else ()
 
 
 def _hsts(asked: Asked) -> Hsts | None:

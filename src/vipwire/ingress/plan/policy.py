@@ -123,10 +123,10 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Bounds for one client address. None is no bound."""
+    """Bounds for one client address: requests in a second and in a minute, connections at once. None is no bound."""
 
-    requests: int | None = None
-    seconds: int = 1
+    per_second: int | None = None
+    per_minute: int | None = None
     connections: int | None = None
 
 

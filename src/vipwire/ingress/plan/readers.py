@@ -15,12 +15,25 @@ _SIZE = re.compile(r"(\d{1,12})([kmg]?)", re.IGNORECASE)
 _PATH = re.compile(r"/(?:[A-Za-z0-9/._~!$&()*+,;=:@?-]|%[0-9A-Fa-f]{2})*")
 _TARGET = re.compile(r"/(?:[A-Za-z0-9/._~!&()*+,;=:@-]|%[0-9A-Fa-f]{2}|\$[0-9])*")
 _ORIGIN = re.compile(r"\*|https?://(?:\*\.)?[a-z0-9]+(?:[-.][a-z0-9]+)*(?::\d{1,5})?")
+_AUTHORITY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(?::\d{1,5})?")
 _URL = re.compile(
     r"(?:https?://[a-z0-9]+(?:[-.][a-z0-9]+)*(?::\d{1,5})?)?(?:/(?:[A-Za-z0-9/._~!&()*+,;=:@?-]|%[0-9A-Fa-f]{2})*)?(\$request_uri)?"
 )
 _METHOD = re.compile(r"[A-Z]{1,20}")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_FRAMING = (
+    "connection",
+    "content-length",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+)
+"""What tells where a message ends, and what a connection is for: HAProxy's part (RFC 9110 7.6.1), or two messages
+could be made out of one."""
 _FLAGS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 _LONGEST = 24 * 3_600_000
 MOST_ENTRIES = 256
@@ -86,6 +99,22 @@ def headers(text: str) -> tuple[str, ...]:
     return tuple(header(item) for item in _items(text))
 
 
+def authority(text: str) -> str:
+    """Read what stands in a Host header: a name or an address, perhaps with a port."""
+    return _matched(_AUTHORITY, text, "a host, perhaps with a port")
+
+
+def removable(text: str) -> tuple[str, ...]:
+    """Read names of headers that may be taken out."""
+    return tuple(_changeable(item, *_FRAMING, "host") for item in _items(text))
+
+
+def _changeable(name: str, *but: str) -> str:
+    if name.lower() in but:
+        raise ValueError(f"allowed: all headers but {', '.join(but)}")
+    return header(name)
+
+
 def value(text: str) -> str:
     """Read a header's value: printable ASCII without a single quote."""
     return _matched(_VALUE, text, "printable ASCII without ', at most 1024 characters")
@@ -99,7 +128,7 @@ def set_headers(text: str) -> tuple[tuple[str, str], ...]:
             name, colon, rest = line.partition(":")
             if not colon:
                 raise ValueError("allowed: lines of `Name: value`")
-            pairs.append((header(name.strip()), value(rest.strip())))
+            pairs.append((_changeable(name.strip(), *_FRAMING), value(rest.strip())))
     return tuple(pairs)
 
 
