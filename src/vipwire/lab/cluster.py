@@ -172,7 +172,7 @@ class Lab:
         *,
         source: str | None = None,
         source_port: int | None = None,
-        timeout: float = 5.0,
+        timeout: float = 15.0,
         count: int = 1,
         parallel: int = 16,
     ) -> list[ProbeResult]:
@@ -187,7 +187,7 @@ class Lab:
         port: int,
         protocol: Protocol = Protocol.TCP,
         *,
-        timeout: float = 5.0,
+        timeout: float = 15.0,
         interval: float = 0.01,
     ) -> Continuous:
         """Connect again and again, in the background, while the result is entered."""
@@ -202,7 +202,7 @@ class Lab:
         *,
         source: str | None = None,
         source_port: int | None = None,
-        timeout: float = 5.0,
+        timeout: float = 15.0,
     ) -> Connection:
         """Open a connection to an echo server that stays open."""
         manner = Manner(source, source_port, timeout)

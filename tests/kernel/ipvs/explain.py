@@ -133,8 +133,8 @@ def test_what_is_said_is_what_packets_meet(lab: Lab, proxy: IpvsProxy, family: F
     for what, (address, port) in places.items():
         for caller in callers:
             walk = seen.walk(caller, address, port)
-            count = 8 if walk.end is End.ANSWERED else 1
-            results = lab.probe(caller, address, port, count=count, parallel=1, timeout=0.4)
+            count, timeout = 8 if walk.end is End.ANSWERED else 1, 0.4 if walk.end is End.DROPPED else 15.0
+            results = lab.probe(caller, address, port, count=count, parallel=1, timeout=timeout)
             agree(lab, seen, walk, results, caller, f"{name}, {what}, from {caller}")
 
 
