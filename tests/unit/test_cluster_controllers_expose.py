@@ -1,5 +1,6 @@
 """`vipwire expose`: what it makes of its line, and at a running API server."""
 
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tests.unit.cluster_here import SERVICES, USERS, Here
 from tests.unit.controllers_here import PODS, SLICES, items, listed_names, play_allocating
 
 from vipwire.cli import main
+from vipwire.cluster.controllers.balancers import Balancers
 from vipwire.cluster.expose import Target, Wanted, expose, objects, reached, read_targets, told
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.errors import ConfigError, VipwireError
@@ -65,6 +67,19 @@ def test_one_line_makes_a_service_and_another_changes_it(tmp_path: Path, monkeyp
             await expose(config, Wanted("web", "none", 80, TWO))
 
     monkeypatch.setitem(USERS, "nobody", USERS["admin"])  # a client without the header of tests
+    play_allocating(tmp_path, scenario)
+
+
+def test_the_address_of_a_load_balancer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(here: Here) -> None:
+        config = load_access(kubeconfig(tmp_path, here.url))
+        wanted = Wanted("web", "default", 80, TWO, type="LoadBalancer")
+        alone = list(told(await expose(config, wanted)))
+        assert alone[-1].startswith("default/web: no load balancer has given it an address yet")
+        await Balancers(here.registry, [ip_network("198.51.100.7/32")]).step()
+        assert list(told(await expose(config, wanted))) == [alone[0], "default/web: 198.51.100.7:80", alone[1]]
+
+    monkeypatch.setitem(USERS, "nobody", USERS["admin"])
     play_allocating(tmp_path, scenario)
 
 

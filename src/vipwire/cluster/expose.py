@@ -5,6 +5,7 @@ Pods with a readiness probe, that the Service selects. Everything is applied: th
 another one changes what is other.
 """
 
+import asyncio
 import ipaddress
 import json
 import re
@@ -23,6 +24,8 @@ Query: TypeAlias = tuple[tuple[str, str], ...]
 MANAGER: Final = "vipwire-expose"
 TIMEOUT: Final = 30.0
 LABEL: Final = "vipwire.io/exposed"
+_LOOKS, _PAUSE = 20, 0.1
+"""How often, and after how many seconds each, a Service is looked at for the address of a load balancer."""
 _NAME: Final = re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -156,12 +159,12 @@ def reached(said: Path | None, tell: Callable[[str], object]) -> Access:
 async def expose(access: Access, wanted: Wanted) -> Object:
     """Apply all objects, and delete those of an earlier line that are wanted no more; give the Service.
 
-    Raise VipwireError with the server's words.
+    A load balancer is given a moment to have an address for it. Raise VipwireError with the server's words.
     """
     made = dict(objects(wanted))
     async with Connection(access, MANAGER) as connection:
-        (path, value), *others = made.items()
-        service = await _apply(connection, path, value)
+        (home, value), *others = made.items()
+        service = await _apply(connection, home, value)
         for path, value in others:
             value["metadata"]["ownerReferences"] = [_reference(service)]  # they go with it
             await _apply(connection, path, value)
@@ -170,6 +173,11 @@ async def expose(access: Access, wanted: Wanted) -> Object:
             for name in (item["metadata"]["name"] for item in found.get("items") or ()):
                 if f"{folder}/{name}" not in made:
                     await _ask(connection, "DELETE", f"{folder}/{name}")
+        left = _LOOKS if wanted.type == "LoadBalancer" else 0
+        while left and not _given(service):
+            left -= 1
+            await asyncio.sleep(_PAUSE)
+            service = await _ask(connection, "GET", home)
     return service
 
 
@@ -178,14 +186,23 @@ def _reference(service: Object) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "name": meta["name"], "uid": meta["uid"]}
 
 
+def _given(service: Object) -> list[str]:
+    """List where a load balancer has the Service."""
+    balancer = (service.get("status") or {}).get("loadBalancer") or {}
+    return [entry.get("ip") or entry.get("hostname") or "" for entry in balancer.get("ingress") or ()]
+
+
 def told(service: Object) -> Iterator[str]:
     """Say in lines where a Service is reached."""
     spec, meta = service["spec"], service["metadata"]
-    for address in spec.get("clusterIPs") or ():
+    name = f"{meta['namespace']}/{meta['name']}"
+    for address in (*(spec.get("clusterIPs") or ()), *_given(service)):
         host = f"[{address}]" if ":" in address else address
-        yield f"{meta['namespace']}/{meta['name']}: {host}:{spec['ports'][0]['port']}"
+        yield f"{name}: {host}:{spec['ports'][0]['port']}"
     if node_port := spec["ports"][0].get("nodePort"):
-        yield f"{meta['namespace']}/{meta['name']}: port {node_port} of this machine"
+        yield f"{name}: port {node_port} of this machine"
+    if spec.get("type") == "LoadBalancer" and not _given(service):
+        yield f"{name}: no load balancer has given it an address yet (`vipwire up --load-balancer-range` does)"
 
 
 def _folders(namespace: str) -> Iterable[str]:
