@@ -50,7 +50,8 @@ def stand_in(engine: Engine) -> None:
     if not subprocess.run(engine.command("image", "exists", _BASE), check=False).returncode:
         return
     root = engine.folder / "debian"
-    subprocess.run(["debootstrap", "--variant=minbase", f"--include={_DEBIAN}", "bookworm", root], check=True)
+    command = ["debootstrap", "--variant=minbase", f"--include={_DEBIAN}", "bookworm", str(root)]
+    subprocess.run(command, check=True, stdout=sys.stderr)
     for name in ("python", "python3"):
         (root / "usr/local/bin" / name).symlink_to("/usr/bin/python3")
     # As Debian's images have it: what apt has fetched and computed is not kept.

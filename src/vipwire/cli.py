@@ -6,6 +6,7 @@ every error is one line on stderr and exit code 1, never a traceback. Whatever i
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -58,6 +59,12 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{module}.{attribute} is not a command")
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, which SIGTERM ends also as the first process of a container, whatever it has done so far."""
+        if os.getpid() == 1:  # for which the kernel leaves out signals that it has not asked for
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
