@@ -22,15 +22,14 @@ from tests.conformance.verdict import answering, disagreement, page_disagreement
 
 from vipwire.app.config import Config
 from vipwire.app.flags import build_config, parse_flags
-from vipwire.app.modes import VIP_DEVICES
 from vipwire.app.node import node_plan
-from vipwire.host.addresses import global_addresses, read_addresses
+from vipwire.host.addresses import global_addresses
 from vipwire.inspect.explanation import Explanation, agreement, explain
 from vipwire.inspect.growing import grown
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.routes import interface_towards, source_towards
 from vipwire.inspect.side import Side
-from vipwire.inspect.situation import Kernel, Situation, now_drained, observed
+from vipwire.inspect.situation import Kernel, Situation, machine_addresses, now_drained, observed
 from vipwire.inspect.source import node_name
 from vipwire.kube.inventory import Inventory, differences, listed
 from vipwire.kube.manifest import ManifestSource
@@ -215,14 +214,14 @@ class _Objects:
     def situation(self, family: Family, kernel: Kernel | None) -> Situation:
         """Plan what has changed, and look at the kernel if the mode can explain what is there."""
         config, store = self._config, self._store
-        addresses = tuple(item for item in read_addresses() if item.interface not in VIP_DEVICES)
+        addresses, vips = machine_addresses()
         machine = global_addresses(addresses)
         held, drained = store.nodes.get(self._name), now_drained(config)
         node = node_plan(config, family, self._name, held, store.service_cidrs, machine, drained)
         planned = self._planned.setdefault(family, _Planned(node))
         planned.update(node, sorted(self._dirty[family]), store)
         self._dirty[family].clear()
-        made = Situation(config, self._name, store, addresses, (planned.side(kernel),))
+        made = Situation(config, self._name, store, addresses, (planned.side(kernel),), vips)
         return replace(made, sides=tuple(grown(side, store, made.own_addresses) for side in made.sides))
 
 

@@ -197,6 +197,9 @@ def test_the_health_check_port_tells_of_local_endpoints(cluster: Cluster, family
         until(partial(says, *expected), f"{name} says {expected}")
         for caller in (POD, NODE, OUTSIDE):
             assert cluster.health_check(caller, target).status == expected[0]
+    for kind in (CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER):
+        vip = Target(cluster.named(name).address(kind, family), target.port)
+        assert cluster.health_check(OUTSIDE, vip).status == (200 if cluster.mode.name == "ipvs" else 0)
 
 
 @sentence("S120")

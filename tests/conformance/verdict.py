@@ -57,9 +57,10 @@ def answering(explanation: Explanation) -> frozenset[Address]:
 
 
 def page_disagreement(explanation: Explanation, page: Page) -> str:
-    """Say in what an explanation differs from what was heard at a health check node port, "" if in nothing."""
-    if words := disagreement(explanation, ()):
-        return words
+    """Say in what an explanation differs from what was heard at a health check node port, "" if in nothing.
+
+    Whether the kernel does as planned is not asked: see docs/modes/ipvs.md.
+    """
     said = [check.answer(proxy_healthy=True) for check in explanation.health_checks]
     if not said:
         return f"it says that nobody answers, and {page} did" if page.status else ""

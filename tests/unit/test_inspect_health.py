@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.inspected import HTTP, PODS, look, make_config
+from tests.unit.inspected import HTTP, PODS, Teller, look, make_config
 
 from vipwire.inspect.explained import explain_document
 from vipwire.inspect.explanation import explain
@@ -15,7 +15,8 @@ from vipwire.inspect.source import list_once, make_source
 from vipwire.lab import manifests
 from vipwire.lab.manifests import Backend, Port
 from vipwire.lab.topology import DEFAULT
-from vipwire.model.net import Family
+from vipwire.model.net import Family, parse_address
+from vipwire.reconcile.explainer import End, Walk
 
 OUTSIDE, NODE, OTHER_NODE = "203.0.113.9", "192.168.0.1", "192.168.0.2"
 
@@ -126,6 +127,21 @@ def test_loopback_answers_this_node(situation: Situation) -> None:
     assert asked(situation, "127.0.0.1:32009", NODE)["why"][-1].startswith(
         "served at this address: 31080/tcp (health check)"
     )
+
+
+def test_where_a_mode_gives_the_node_every_vip_checks_are_answered_there_too(situation: Situation) -> None:
+    """So does ipvs mode. The plan refuses the port at a ClusterIP; what the kernel does is not known here."""
+    external = parse_address("198.51.100.1")
+    given = replace(situation, vips=frozenset((external, parse_address("10.96.0.10"))))
+    assert asked(situation, "198.51.100.1:32000")["healthChecks"] == []
+    (check,) = asked(given, "198.51.100.1:32000")["healthChecks"]
+    assert check["service"] == "default/well"
+    refused = asked(given, "10.96.0.10:32000")
+    assert (refused["outcome"], refused["healthChecks"]) == ("rejected", [])
+    left_alone = replace(given, sides=(replace(given.sides[0], explainer=Teller(Walk(End.UNTOUCHED)), observed={}),))
+    allowed = asked(left_alone, "10.96.0.10:32000")
+    assert (allowed["outcome"], allowed["healthChecks"]) == ("rejected", [check])
+    assert allowed["kernel"]["agrees"] is False
 
 
 def test_a_list_of_node_port_addresses_is_one_of_health_checks_too(tmp_path: Path) -> None:

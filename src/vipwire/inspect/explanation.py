@@ -84,8 +84,9 @@ class Explanation:
 
     @cached_property
     def health_checks(self) -> tuple[ServiceHealthCheck, ...]:
-        """What vipwire itself answers, where the plan leaves the packet alone."""
-        return checks_at(self.situation, self.packet) if self.planned is End.UNTOUCHED else ()
+        """What vipwire itself answers: what the kernel, or else the plan, leaves alone."""
+        end = self.planned if self.walk is None or self.walk.end is End.UNKNOWN else self.walk.end
+        return checks_at(self.situation, self.packet) if end is End.UNTOUCHED else ()
 
     @property
     def pool(self) -> dict[Target, Fraction]:

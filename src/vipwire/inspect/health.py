@@ -25,8 +25,9 @@ def health_checks(situation: Situation) -> Iterator[Check]:
 
 
 def answers_checks(situation: Situation, packet: Packet) -> bool:
-    """Tell whether health checks are answered where a packet goes."""
-    if not packet.to_node or (is_loopback(packet.destination) and not packet.from_node):
+    """Tell whether health checks are answered where a packet goes, if no rule keeps it from there."""
+    here = packet.to_node or packet.destination in situation.vips
+    if not here or (is_loopback(packet.destination) and not packet.from_node):
         return False
     chosen = health_check_prefixes(situation.config)
     return not chosen or any(packet.destination in prefix for prefix in chosen)

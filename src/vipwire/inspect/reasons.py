@@ -8,7 +8,7 @@ from vipwire.inspect.usage import Left
 from vipwire.model.net import Protocol, format_endpoint
 from vipwire.plan.annotations import wishes
 from vipwire.plan.plan import Forward, Masquerade
-from vipwire.plan.resolve import Answered, Dropped, Rejected, from_pod
+from vipwire.plan.resolve import Answered, Dropped, Packet, Rejected, from_pod
 from vipwire.plan.spread import Algorithm
 
 _MANY = 5
@@ -26,27 +26,34 @@ def reasons(explanation: Explanation) -> Iterable[str]:
                 yield "dropped rather than rejected, because another node can answer"
         case Answered():
             yield from _answer_reasons(explanation, outcome)
-        case _:
-            yield from _untouched_reasons(explanation)
+        case _ if not explanation.health_checks:
+            yield _untouched_reason(explanation)
+    yield from _check_reasons(explanation)
     if frontend is None and not explanation.health_checks:
         yield from hints(explanation.situation, packet)
     yield from _drained_words(explanation.drained)
 
 
-def _untouched_reasons(explanation: Explanation) -> Iterable[str]:
-    packet, checks = explanation.packet, explanation.health_checks
-    place = f"{format_endpoint(packet.destination, packet.port)}/{packet.protocol.label}"
+def _untouched_reason(explanation: Explanation) -> str:
+    packet, walk = explanation.packet, explanation.walk
+    strays = walk is not None and walk.refuses_strays
+    what = "refused, for in this mode the node has the address" if strays else "the kernel routes it as it is"
+    nor = ", nor has one its health check there" if packet.to_node and packet.protocol is Protocol.TCP else ""
+    return f"no Service is reached at {_place(packet)}{nor}: {what}"
+
+
+def _check_reasons(explanation: Explanation) -> Iterable[str]:
+    place, checks = _place(explanation.packet), explanation.health_checks
     for check in checks:
         status = check.answer(proxy_healthy=True).status
         ready = f"{check.local_endpoints or 'no'} ready endpoint{'s' * (check.local_endpoints != 1)}"
         yield f"{place} is the health check of {check.service}: vipwire itself answers, HTTP {status}, {ready} here"
     if len(checks) > 1:
         yield "of several Services that ask for one health check node port, the last that came is answered for"
-    if not checks:
-        strays = explanation.walk is not None and explanation.walk.refuses_strays
-        what = "refused, for in this mode the node has the address" if strays else "the kernel routes it as it is"
-        nor = ", nor has one its health check there" if packet.to_node and packet.protocol is Protocol.TCP else ""
-        yield f"no Service is reached at {place}{nor}: {what}"
+
+
+def _place(packet: Packet) -> str:
+    return f"{format_endpoint(packet.destination, packet.port)}/{packet.protocol.label}"
 
 
 def _drained_words(found: Sequence[Left]) -> Iterable[str]:

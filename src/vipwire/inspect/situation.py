@@ -35,13 +35,17 @@ _COUNTING = frozenset({"counters.series", "counters.traffic"})
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything about this node at one moment. `addresses` are this machine's own."""
+    """Everything about this node at one moment. `addresses` are this machine's own, but for `vips`.
+
+    `vips` are those that the mode has given to a device of its own.
+    """
 
     config: Config
     node_name: str
     store: Store
     addresses: tuple[LocalAddress, ...]
     sides: tuple[Side, ...]
+    vips: frozenset[Address] = frozenset()
 
     def side(self, family: Family) -> Side | None:
         """Find a family; None where this machine does not have it."""
@@ -110,10 +114,17 @@ def take(config: Config, store: Store, kernel: Kernel) -> Situation:
 
 def planned(config: Config, store: Store, drained: frozenset[Drain] | None = None) -> Situation:
     """Look at what is planned only; with other drained endpoints than this node's, if they are given."""
-    addresses = tuple(item for item in read_addresses() if item.interface not in VIP_DEVICES)
+    addresses, vips = machine_addresses()
     drained = now_drained(config) if drained is None else drained
     sides = tuple(plan_side(config, store, family, addresses, drained) for family in families())
-    return Situation(config, node_name(config), store, addresses, sides)
+    return Situation(config, node_name(config), store, addresses, sides, vips)
+
+
+def machine_addresses() -> tuple[tuple[LocalAddress, ...], frozenset[Address]]:
+    """Read this machine's own addresses, and those that a mode has given it."""
+    found = read_addresses()
+    given = frozenset(item.address for item in found if item.interface in VIP_DEVICES)
+    return tuple(item for item in found if item.interface not in VIP_DEVICES), given
 
 
 def now_drained(config: Config) -> frozenset[Drain]:
