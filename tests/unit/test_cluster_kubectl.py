@@ -151,6 +151,7 @@ def test_explain_and_what_is_served(kubectl: Kubectl) -> None:
     assert "Where clients connect to." in told
     assert "endpointslices" in kubectl("api-resources", "--api-group=discovery.k8s.io", "-o", "name")
     assert "networking.k8s.io/v1" in kubectl("api-versions")
+    assert "+vipwire." in kubectl("get", "nodes")  # the column VERSION
     assert kubectl("auth", "can-i", "create", "services") == "yes\n"
     assert "[*]" in kubectl("auth", "can-i", "--list")
     assert "cannot impersonate" in kubectl.refused("get", "svc", "--as=viewer")

@@ -202,7 +202,8 @@ def told(service: Object) -> Iterator[str]:
     if node_port := spec["ports"][0].get("nodePort"):
         yield f"{name}: port {node_port} of this machine"
     if spec.get("type") == "LoadBalancer" and not _given(service):
-        yield f"{name}: no load balancer has given it an address yet (`vipwire up --load-balancer-range` does)"
+        where = f"`kubectl describe service {meta['name']}`, and `--load-balancer-range` of `vipwire up`"
+        yield f"{name}: no load balancer has given it an address yet: see {where}"
 
 
 def _folders(namespace: str) -> Iterable[str]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from vipwire import __version__
 from vipwire.cluster.api.cells import format_time
+from vipwire.cluster.api.discovery import version
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NODES
 from vipwire.cluster.api.object import key_of
@@ -50,7 +51,9 @@ def _facts() -> Object:
         image = ""
     info = {"kernelVersion": platform.release(), "osImage": image, "operatingSystem": "linux"}
     info |= {"architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())}
-    return {"capacity": cpus, "allocatable": cpus, "nodeInfo": info | {"kubeProxyVersion": f"vipwire {__version__}"}}
+    # There is no kubelet, but its version is what kubectl shows as the Node's.
+    info |= {"kubeletVersion": version()["gitVersion"], "kubeProxyVersion": f"vipwire {__version__}"}
+    return {"capacity": cpus, "allocatable": cpus, "nodeInfo": info}
 
 
 def _node(name: str, addresses: list[Object], now: str) -> Object:
