@@ -359,7 +359,7 @@ def test_backup_and_restore_refuse_what_would_lose_something(tmp_path: Path) -> 
     with pytest.raises(StoreError, match="no such backup"):
         restore(here, tmp_path / "none.db")
     _garbage(copy)
-    with pytest.raises(StoreError, match=r"copy\.db: not a database"):
+    with pytest.raises(StoreError, match=r"copy\.db: not a database; take another backup"):
         restore(here, copy)
     with pytest.raises(StoreError, match="cannot be written"):
         backup(here, tmp_path / "no such folder" / "copy.db")

@@ -9,7 +9,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from vipwire.cluster.store.database import FILE_NAME, check, explained, lock
+from vipwire.cluster.store.database import FILE_NAME, RESTORE, check, explained, lock
 from vipwire.cluster.store.record import StoreError
 
 
@@ -31,7 +31,7 @@ def restore(folder: Path, source: Path) -> int:
     with lock(folder):
         fresh = folder / "store.db.restored"
         fresh.unlink(missing_ok=True)
-        revision = _copy(source, fresh)
+        revision = _copy(source, fresh, "take another backup")
         if target.exists():
             _move_aside(target)
         fresh.rename(target)
@@ -39,13 +39,16 @@ def restore(folder: Path, source: Path) -> int:
     return revision
 
 
-def _copy(source: Path, target: Path) -> int:
+def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
     unfinished = target.with_name(f"{target.name}.part")
     try:
         unfinished.unlink(missing_ok=True)
         unfinished.touch(mode=0o600)
-        with explained(source), closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as origin:
-            check(origin, source)
+        with (
+            explained(source, remedy),
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as origin,
+        ):
+            check(origin, source, remedy)
             with explained(unfinished), closing(sqlite3.connect(unfinished)) as copy:
                 origin.backup(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it

@@ -24,6 +24,8 @@ from vipwire.cluster.store.record import Change, FullError, Key, Record, StoreEr
 
 FILE_NAME: Final = "store.db"
 FORMAT: Final = 1
+RESTORE: Final = "restore a backup with `vipwire store restore`"
+"""What to do about a store that is damaged."""
 _APPLICATION: Final = 0x76697077  # "vipw": says in the file's header whose it is
 _PAGE: Final = 4096
 _MOST_PAGES: Final = 0x3FFFFFFF  # SQLite's own bound
@@ -142,16 +144,16 @@ class lock:  # noqa: N801  # a context manager, written like a function
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Say SQLite's errors in words that name the file and what to do."""
+def explained(path: Path, remedy: str = RESTORE) -> Iterator[None]:
+    """Say SQLite's errors in words that name the file and what to do; `remedy` is about a file that is damaged."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         text = {
             sqlite3.SQLITE_FULL: "no space left: the change was not made; free space or raise the limit",
-            sqlite3.SQLITE_CORRUPT: "damaged; restore a backup with `vipwire store restore`",
-            sqlite3.SQLITE_NOTADB: "not a database; restore a backup with `vipwire store restore`",
+            sqlite3.SQLITE_CORRUPT: f"damaged; {remedy}",
+            sqlite3.SQLITE_NOTADB: f"not a database; {remedy}",
             sqlite3.SQLITE_IOERR: "the disk fails or is full: the change was not made",
             sqlite3.SQLITE_READONLY: "cannot be written",
             sqlite3.SQLITE_CANTOPEN: "cannot be opened",
@@ -160,8 +162,8 @@ def explained(path: Path) -> Iterator[None]:
         raise kind(f"{path}: {text} ({error})") from error
 
 
-def check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreError unless a file is a whole store of a format that is known."""
+def check(connection: sqlite3.Connection, path: Path, remedy: str = RESTORE) -> None:
+    """Raise StoreError, with what to do about a damaged file, unless it is a whole store of a format that is known."""
     application, version = (
         connection.execute(f"PRAGMA {p}").fetchone()[0] for p in ("application_id", "user_version")
     )
@@ -171,7 +173,7 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreError(f"{path}: format {version}; this vipwire reads format {FORMAT}")
     result = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if result != "ok":
-        raise StoreError(f"{path}: damaged; restore a backup with `vipwire store restore` ({result})")
+        raise StoreError(f"{path}: damaged; {remedy} ({result})")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
