@@ -163,7 +163,7 @@ def explained(path: Path, remedy: str = RESTORE) -> Iterator[None]:
 
 
 def check(connection: sqlite3.Connection, path: Path, remedy: str = RESTORE) -> None:
-    """Raise StoreError, with what to do about a damaged file, unless it is a whole store of a format that is known."""
+    """Raise StoreError, with the remedy for damage, unless a file is a whole store of a format that is known."""
     application, version = (
         connection.execute(f"PRAGMA {p}").fetchone()[0] for p in ("application_id", "user_version")
     )
