@@ -65,14 +65,40 @@ def test_what_leads_elsewhere_when_a_guarded_path_is_written_otherwise_is_looked
         ]
         assert codes == [403, 403, 200]
         here.remove("Ingress", "default")
-        canary = guard | {"vipwire.io/canary": "true", "vipwire.io/canary-weight": "100"}
-        here.put(ingress("main", rule("b.example.com", "/", "/x")))
+        canary = {"vipwire.io/canary": "true", "vipwire.io/canary-weight": "100"}
+        here.put(
+            ingress("main", rule("b.example.com", "/")), ingress("x", rule("b.example.com", "/x"), annotations=guard)
+        )
         here.put(ingress("canary", rule("b.example.com", "/x", service="new"), annotations=canary))
         await here.settled()
         codes = [
             (await here.curl(f"http://b.example.com{path}", "--path-as-is")).code for path in ("/x", "//x", "/y")
         ]
         assert codes == [403, 403, 200]
+
+    play(tmp_path, scenario)
+
+
+HOSTS = (
+    *("a.example.com", "A.example.com:80", "a.example.com/public", "a.example.com/public/", "a.example.com/public/x"),
+    *("a.example.com:80/public", "a.example.com/public:80", "a.example.com/public/../.."),
+)
+
+
+@pytest.mark.parametrize("wildcard", [False, True])
+def test_no_path_can_be_written_into_a_host(tmp_path: Path, *, wildcard: bool) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", POD)
+        here.put(ingress("web", rule("a.example.com", "/public")))
+        guard = {"vipwire.io/deny-source-range": "127.0.0.0/8"}
+        here.put(ingress("admin", rule("a.example.com", "/admin"), annotations=guard))
+        if wildcard:
+            here.put(ingress("wildcard", rule("*.example.com", "/")))
+        await here.settled()
+        codes = {host: await sent(here.http, "GET /admin HTTP/1.1", f"Host: {host}") for host in HOSTS}
+        assert codes == dict.fromkeys(HOSTS, "403")
+        assert await sent(here.http, "GET /public HTTP/1.1", "Host: a.example.com") == "200"
+        assert here.served == [POD]
 
     play(tmp_path, scenario)
 

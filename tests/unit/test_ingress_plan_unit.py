@@ -1,5 +1,6 @@
 """Planning, without HAProxy: readers, policies, endpoints, pools."""
 
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -157,6 +158,21 @@ def test_the_older_ingress_has_a_path_whatever_the_order() -> None:
         owners = {(route.match, route.path): route.owner.name for route in plan.routes}
         assert owners == {(Match.PREFIX, ""): "z", (Match.EXACT, "/"): "a"}
         assert [problem.object.name for problem in plan.problems] == ["a"]
+
+
+def test_a_canary_has_what_its_path_asks_for_and_it_does_not_itself() -> None:
+    asked = {"vipwire.io/deny-source-range": "10.0.0.0/8", "vipwire.io/retries": "7"}
+    main = replace(ruled("main", ("/", PathType.PREFIX)), annotations=MappingProxyType(asked))
+    part = {"vipwire.io/canary": "true", "vipwire.io/canary-weight": "10", "vipwire.io/retries": "1"}
+    canary = replace(ruled("part", ("/", PathType.PREFIX)), annotations=MappingProxyType(part))
+    plan = plan_sites(world(main, canary), Setting())
+    policies = {pool.name: pool.policy for pool in plan.pools}
+    found = [policies[name] for name, _ in plan.splits[0].parts]
+    assert [(str(policy.deny[0]), policy.retries) for policy in found] == [("10.0.0.0/8", 1)]
+    closed = replace(main, annotations=MappingProxyType({"vipwire.io/deny-source-range": "nonsense"}))
+    plan = plan_sites(world(closed, canary), Setting())
+    assert (plan.splits, [route.target for route in plan.routes]) == ((), ["closed"])
+    assert "answers 503; so does this part of it" in str(plan.problems[-1])
 
 
 def test_equal_wishes_share_a_pool_and_missing_services_do_not_fall_through() -> None:

@@ -203,18 +203,23 @@ def _normal_form() -> Iterator[str]:
     yield line("http-request set-pathq %[var(txn.sent)] if {{ var(txn.sent) -m found }}")
 
 
+def _host(stages: Collection[Stage]) -> str:
+    """Take a host up to a slash, which none has: behind one a client could write another path into a map's key."""
+    return _HOST.replace("(host)", "(host),field(1,/)") if Stage.GUARDS in stages else _HOST
+
+
 def _path(stages: Collection[Stage]) -> str:
     return "txn.normal" if Stage.GUARDS in stages else "txn.path"
 
 
 def _key(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
     """Find the site that a host is of, and make the key that maps are asked for."""
-    site = _HOST
+    site = host = _host(stages)
     if not _NEED_SITE.isdisjoint(stages):
         sites, missing = layout.map_file("sites"), "unless {{ var(txn.site) -m found }}"
-        yield line(f"http-request set-var(txn.site) {_HOST},map_str({sites})")
+        yield line(f"http-request set-var(txn.site) {host},map_str({sites})")
         if Stage.WILDCARDS in stages:
-            yield line(f"http-request set-var(txn.site) '{_HOST},regsub(^[^.]*,*),map_str({sites})' {missing}")
+            yield line(f"http-request set-var(txn.site) '{host},regsub(^[^.]*,*),map_str({sites})' {missing}")
         if Stage.HOSTLESS in stages:
             yield line(f"http-request set-var(txn.site) str({EVERY_HOST}) {missing}")
         site = "var(txn.site)"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from vipwire.ingress.plan.certificates import judge_secret
+from vipwire.ingress.plan.policy import inherited
 from vipwire.ingress.plan.sites import (
     EVERY_HOST,
     Certificate,
@@ -17,6 +18,7 @@ from vipwire.ingress.plan.sites import (
     SitePlan,
     Split,
     certificate_name,
+    pool_name,
     split_name,
 )
 from vipwire.ingress.plan.wishes import Key, Known, Wanted, forget, recall
@@ -106,12 +108,18 @@ class _Draft:
             self._note(wanted.ingress, rule.field, "is a canary of no other Ingress's path; it is left out")
             return
         before = self._splits.get(main.target) or Split("", main.target, ())
+        shared = self._pools.get(before.main)
+        if shared is None:
+            self._note(
+                wanted.ingress, rule.field, f"the path is {main.owner}'s and answers 503; so does this part of it"
+            )
+            return
         left = 100 - sum(canary.weight for _, canary in before.parts)
         if wanted.canary.weight > left:
             text = f"other canaries of the path leave {left} percent; this one gets no more"
             self._note(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
         canary = replace(wanted.canary, weight=min(wanted.canary.weight, left))
-        parts = (*before.parts, (self._target(wanted, rule.backend, rule, rule.field), canary))
+        parts = (*before.parts, (self._target(wanted, rule.backend, rule, rule.field, shared), canary))
         split = Split(split_name(before.main, parts), before.main, parts)
         self._splits[split.name] = split
         self._routes[key] = replace(main, target=split.name)
@@ -143,20 +151,31 @@ class _Draft:
     def _claim(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
         holder = self._routes.get(key)
         if holder is not None:
-            text = f"{rule.host or EVERY_HOST}{rule.path} belongs to {holder.owner}, which is older; it is left out"
+            owner = (
+                "is there twice"
+                if holder.owner == wanted.ingress.name
+                else f"belongs to {holder.owner}, which is older"
+            )
+            text = f"{rule.host or EVERY_HOST}{rule.path} {owner}; it is left out"
             self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
             return
         target = self._target(wanted, rule.backend, rule, rule.field)
         self._routes[key] = Route(*key, target, wanted.ingress.name)
 
-    def _target(self, wanted: Wanted, ref: ServiceRef, rule: PathRule | None, field: str) -> str:
-        """Find or make the pool of a backend."""
+    def _target(
+        self, wanted: Wanted, ref: ServiceRef, rule: PathRule | None, field: str, shared: Pool | None = None
+    ) -> str:
+        """Find or make the pool of a backend; `shared` is that of the path of which it is a canary."""
         lead = wanted.lead(ref, rule, field, self._world.services)
         self._named.add((Kind.SERVICE, ref.service))
         self._problems += lead.problems
-        if lead.pool is not None:
-            self._pools.setdefault(lead.target, lead.pool)
-        return lead.target
+        pool = lead.pool
+        if pool is None:
+            return lead.target
+        if shared is not None:
+            policy = inherited(pool.policy, shared.policy)
+            pool = replace(pool, name=pool_name(pool.service, pool.port.number, policy), policy=policy)
+        return self._pools.setdefault(pool.name, pool).name
 
     def _certify(self, ingress: Ingress) -> None:
         for tls in ingress.tls:

@@ -5,7 +5,7 @@ Times are in milliseconds, sizes in bytes.
 """
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 from vipwire.model.net import Prefix
 
@@ -168,6 +168,16 @@ class Policy:
         """Tell what keeps some requests away; empty where nothing does."""
         found = (self.allow, self.deny, self.login, self.limit)
         return found if any(found) else ()
+
+
+def inherited(own: Policy, main: Policy) -> Policy:
+    """Complete a canary's policy by that of the path it shares, so that it does not lead past a guard.
+
+    ingress-nginx leaves a canary's own wishes out but for a few; here they count.
+    """
+    default = Policy()
+    asked = {each.name: getattr(own, each.name) for each in fields(Policy)}
+    return replace(main, **{name: value for name, value in asked.items() if value != getattr(default, name)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def _path(host: str, path: wire.Path, namespace: str, where: str, found: Finding
     allowed = _PATH if kind is not PathType.IMPLEMENTATION_SPECIFIC else _EXPRESSION
     if len(text) > _LONGEST_PATH or not allowed.fullmatch(text):
         message = f"{text[:80]!r} is no path (allowed: / and the characters of RFC 3986, at most {_LONGEST_PATH})"
-        if allowed is _PATH and _EXPRESSION.fullmatch(text):
+        if text.startswith("/") and allowed is _PATH and _EXPRESSION.fullmatch(text):
             message += f"; a regular expression needs pathType {PathType.IMPLEMENTATION_SPECIFIC.value}"
         found.note(f"{where}.path", message)
         return
