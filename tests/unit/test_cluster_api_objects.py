@@ -92,6 +92,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"type": "ExternalName"}, "spec.externalName: Required value"),
     ({"clusterIP": "10.0.0"}, 'spec.clusterIPs[0]: Invalid value: "10.0.0": must be a valid IP address'),
+    ({"externalIPs": ["::1"]}, 'spec.externalIPs[0]: Invalid value: "::1": may not be in the loopback range'),
     (
         {"type": "LoadBalancer", "clusterIP": "None"},
         "spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for LoadBalancer services",

@@ -169,6 +169,14 @@ def test_errors_name_the_field(kubectl: Kubectl) -> None:
     assert 'metadata.name: Invalid value: "Bad_Name": a DNS-1035 label' in said
 
 
+def test_of_a_manifest_with_kinds_that_are_not_here_the_others_are_made(kubectl: Kubectl) -> None:
+    foreign = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n"
+    done = kubectl.run("apply", "-f", "-", stdin=f"{foreign}---{WEB}")
+    assert done.returncode != 0
+    assert 'no matches for kind "Deployment" in version "apps/v1"' in done.stderr
+    assert kubectl("get", "svc", "-o", "name").split() == ["service/web"]
+
+
 def test_a_dry_run_of_the_server_and_pages(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", "--dry-run=server", stdin=WEB)
     assert "NotFound" in kubectl.refused("get", "svc", "web")

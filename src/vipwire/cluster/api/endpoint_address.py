@@ -1,4 +1,4 @@
-"""Addresses that no endpoint can have, since each machine and Pod means another one by them. Pure.
+"""Addresses that no endpoint and no external IP can be, since each machine and Pod means another one by them. Pure.
 
 As in Kubernetes (pkg/apis/core/validation, ValidateEndpointIP), and multicast of any scope, which proxies only drop.
 """
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 @lru_cache(1 << 14)  # asked for each endpoint of a Service whenever one of them changes
 def problem_of(address: str) -> str:
-    """Tell why an address cannot be an endpoint's, "" if it can."""
+    """Tell why an address cannot be one of these, "" if it can."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

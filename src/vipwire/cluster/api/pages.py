@@ -11,6 +11,8 @@ from vipwire.cluster.api.object import encode
 _JSON: Final = "application/json"
 _OLD_PROTOBUF: Final = "/swagger-2.0.0.pb-v1"  # where clients look that were refused at /openapi/v2
 _AGGREGATED: Final = "apidiscovery.k8s.io"
+CUSTOM_KINDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+"""Where kubectl looks for a kind that it does not know, before it applies the others of a file: there are none."""
 _ROOTS: Final = (
     "/api",
     "/api/v1",
@@ -91,6 +93,8 @@ def _plain(path: str) -> Page:
     known: dict[str, Any] = {
         "/": {"paths": sorted([*_ROOTS, *_group_paths()])},
         "/api/v1": discovery.resource_list(""),
+        CUSTOM_KINDS: {"kind": "CustomResourceDefinitionList", "apiVersion": "apiextensions.k8s.io/v1", "items": []}
+        | {"metadata": {"resourceVersion": "1"}},
     }
     for group in filter(None, discovery.groups()):
         known[f"/apis/{group}"] = discovery.api_group(group)

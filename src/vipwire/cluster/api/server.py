@@ -19,7 +19,7 @@ from vipwire.cluster.api.errors import ApiError, internal, no_such_page
 from vipwire.cluster.api.form import choose_form, show, show_list
 from vipwire.cluster.api.listing import list_page
 from vipwire.cluster.api.object import encode
-from vipwire.cluster.api.pages import read_page
+from vipwire.cluster.api.pages import CUSTOM_KINDS, read_page
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.reviews import REVIEWS, answer
 from vipwire.cluster.api.route import Route, find_route
@@ -157,7 +157,7 @@ class ApiServer:
 
 def _is_page(path: str) -> bool:
     """Tell whether a path is about no object: it is none of /api/v1/KIND and /apis/GROUP/v1/KIND, or below these."""
-    if not path.startswith(("/api/", "/apis/")) or path.count("/") < 3:
+    if not path.startswith(("/api/", "/apis/")) or path.count("/") < 3 or path == CUSTOM_KINDS:
         return True
     return path.startswith("/apis/") and path.rstrip("/").count("/") == 3
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from vipwire.cluster.api import names
 from vipwire.cluster.api.cells import AGE, NAME, NONE, at, joined, labels_text, path_cell
+from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, required, unsupported
 from vipwire.cluster.api.kinds.hand_made import check_endpoints
 from vipwire.cluster.api.kinds.meta import META
@@ -249,8 +250,8 @@ def _check_addresses(spec: Object) -> Iterator[Cause]:
 
 def _check_ranges(spec: Object) -> Iterator[Cause]:
     for index, address in enumerate(spec.get("externalIPs") or ()):
-        if not _version(address):
-            yield invalid(f"spec.externalIPs[{index}]", address, "must be a valid IP address")
+        if problem := problem_of(address):
+            yield invalid(f"spec.externalIPs[{index}]", address, problem)
     for index, cidr in enumerate(spec.get("loadBalancerSourceRanges") or ()):
         if not _is_network(cidr):
             why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
