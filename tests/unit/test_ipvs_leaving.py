@@ -53,3 +53,17 @@ def test_for_how_long() -> None:
     for said in ((None,), (30,), (30, 60), (30, None)):
         leaving, (server, *_) = noted(Protocol.TCP, *said)
         assert leaving.seconds(RealServer(server, GONE, 8080)) == said[-1], "what was said last counts"
+
+
+def test_virtual_servers_that_are_gone_are_forgotten() -> None:
+    leaving, (gone, kept, *_) = noted(Protocol.UDP, 30)
+    real = RealServer(gone, GOING, 8080)
+    assert gone in leaving
+    assert (leaving.may_finish(real), leaving.seconds(real)) == (True, 30)
+    leaving.committed((), [gone, real])
+    assert gone not in leaving
+    assert (leaving.may_finish(real), leaving.seconds(real)) == (False, None)
+    assert kept in leaving
+    assert leaving.seconds(RealServer(kept, GOING, 8080)) == 30
+    leaving.committed([gone], ())
+    assert gone in leaving, "one that is there again is ours again, whoever was rendered when"

@@ -83,7 +83,6 @@ class IpvsBackend:
         self._tallies = Tallies(family, self._tool)
         self._draining = Draining()
         self._leaving = Leaving()
-        self._known: set[VirtualServer] = set()
         self._direct = set_name(family, Set.DIRECT_RETURN)
         self._chains = KUBE_PROXYS.union(_chains(node_objects(NodePlan(family))))
         self._left: Objects | None = None
@@ -115,7 +114,6 @@ class IpvsBackend:
         rendered = rendering.render(self._manner, self._marks, plan)
         if self._settings.exclude:
             rendered = replace(rendered, own={k: v for k, v in rendered.own.items() if not self._is_excluded(k)})
-        self._known.update(key for key in rendered.own if isinstance(key, VirtualServer))
         self._leaving.note(plan, rendered.own, parse_hints(plan.hints, self._settings.scheduler).drain_seconds)
         return rendered
 
@@ -147,6 +145,7 @@ class IpvsBackend:
             self._undo(delta)
             self._left = None
             raise
+        self._leaving.committed(delta.added, delta.removed)
         if self._left is not None:
             for key in delta.removed:
                 self._left.pop(key, None)
@@ -250,7 +249,7 @@ class IpvsBackend:
         objects: Objects = self._sets.read()
         owned = self._owned(objects)
         services = self._servers.services()
-        ours = {key for key in services if (key in self._known or owned(key)) and not self._is_excluded(key)}
+        ours = {key for key in services if (key in self._leaving or owned(key)) and not self._is_excluded(key)}
         objects.update((key, services[key][0]) for key in ours)
         rows = list(self._servers.rows(ours))
         self.resting = with_resting(rows)

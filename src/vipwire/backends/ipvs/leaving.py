@@ -1,10 +1,10 @@
-"""Which real servers may finish what they carry when they leave their pool, and for how long.
+"""Which virtual servers are ours; which real servers may finish what they carry when they leave, and for how long.
 
 One of TCP may: its connections go on. One of UDP may as long as its endpoint serves, for instance while it
 terminates; a flow to one that does not is better taken elsewhere at once. SCTP's go at once, as kube-proxy has it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from vipwire.backends.ipvs.marks import is_among
@@ -18,14 +18,19 @@ _DATAGRAMS = frozenset({Protocol.UDP, Protocol.SCTP})
 
 @dataclass(slots=True)
 class Leaving:
-    """What the Services say about it that have been rendered."""
+    """What the Services say about it that have been rendered, until their virtual servers go."""
 
+    _servers: set[VirtualServer] = field(default_factory=set)
     _seconds: dict[VirtualServer, int] = field(default_factory=dict)
     _serving: dict[VirtualServer, frozenset[tuple[Address, int]]] = field(default_factory=dict)
+
+    def __contains__(self, server: VirtualServer) -> bool:
+        return server in self._servers
 
     def note(self, plan: ServicePlan, own: Mapping[ObjectKey, Object], seconds: int | None) -> None:
         """Take note of a Service and its objects. `seconds` is how long its connections may go on at most."""
         servers = [key for key in own if isinstance(key, VirtualServer)]
+        self._servers.update(servers)
         for server in servers:
             if seconds is None:
                 self._seconds.pop(server, None)
@@ -40,6 +45,15 @@ class Leaving:
         for server in servers:
             if is_among(server.mark, marks) if server.mark else server.protocol in _DATAGRAMS:
                 self._serving[server] = serving
+
+    def committed(self, added: Iterable[ObjectKey], removed: Iterable[ObjectKey]) -> None:
+        """Take note of what has come and gone: of virtual servers that are no more nothing is remembered."""
+        self._servers.update(key for key in added if isinstance(key, VirtualServer))
+        for key in removed:
+            if isinstance(key, VirtualServer):
+                self._servers.discard(key)
+                self._seconds.pop(key, None)
+                self._serving.pop(key, None)
 
     def may_finish(self, real: RealServer) -> bool:
         """Tell whether a real server that leaves may finish what it carries."""
