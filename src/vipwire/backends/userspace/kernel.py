@@ -229,7 +229,7 @@ def _listeners(objects: Mapping[Key, Value]) -> dict[str, Listener]:
 
 
 def _first(ports: Mapping[str, list[int]]) -> Ports:
-    """Tell the port of a front that rules lead to: it has one socket."""
+    """Tell the port of a front that rules lead to: that of its first socket."""
     return lambda front: next(iter(ports.get(front, ())), 0)
 
 
