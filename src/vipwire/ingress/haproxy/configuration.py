@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
-from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, process_text, stages_of
+from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, stages_of
 from vipwire.ingress.haproxy.layout import MAPS, Layout
+from vipwire.ingress.haproxy.preamble import process_text
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.plan.sites import Certificate, Match, Pool, Route, SitePlan, Split, has_guarded_paths
 

@@ -1,0 +1,62 @@
+"""What a configuration begins with: the process, the defaults of all sections, and whom names are asked of."""
+
+from collections.abc import Collection, Iterator
+
+from vipwire.ingress.haproxy.frontend import Stage
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.words import line, plain, quoted
+
+
+def process_text(layout: Layout, mark: str, stages: Collection[Stage] = (), *, resolve: bool) -> str:
+    """Write `global`, `defaults` and resolvers. `mark` is what the process tells about itself, to be known by."""
+    resolvers = _resolvers(layout) if resolve else ()
+    return "\n".join([*_global(layout, mark, stages), *_defaults(), *resolvers]) + "\n"
+
+
+def _global(layout: Layout, mark: str, stages: Collection[Stage]) -> Iterator[str]:
+    yield "global"
+    if Stage.GUARDS in stages:
+        # HAProxy calls normalize-uri an experiment, since servers may take a path for what it does not guess.
+        yield line("expose-experimental-directives")
+    yield line("description {}", plain(mark))
+    yield line("stats socket {} mode 600 level admin expose-fd listeners", quoted(layout.socket))
+    yield line("stats timeout 1m")
+    yield line("hard-stop-after 30m")
+    yield line("ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets")
+    yield line("ssl-server-verify none")
+    yield line("tune.ssl.default-dh-param 2048")
+    yield line("tune.http.logurilen 4096")
+    if layout.threads:
+        yield line("nbthread {}", plain(layout.threads))
+    if layout.connections:
+        yield line("maxconn {}", plain(layout.connections))
+    if layout.access_log == "stdout":
+        yield line("log stdout format raw local0 info")
+    elif layout.access_log:
+        yield line("log {} format raw local0 info", plain(layout.access_log))
+
+
+def _defaults() -> Iterator[str]:
+    yield "defaults"
+    yield line("mode http")
+    # A request that can be repeated without harm is, where a server turns out to be gone.
+    yield line("retries 3")
+    yield line("option redispatch 1")
+    yield line("retry-on conn-failure empty-response")
+    # A client's idle connection must not be closed under a request that is on its way, when HAProxy is replaced.
+    yield line("option idle-close-on-response")
+    yield line("option http-keep-alive")
+    for name, value in (("connect", "5s"), ("client", "60s"), ("server", "60s"), ("queue", "30s")):
+        yield line(f"timeout {name} {value}")
+    for name, value in (("http-request", "10s"), ("http-keep-alive", "60s"), ("tunnel", "1h"), ("check", "5s")):
+        yield line(f"timeout {name} {value}")
+
+
+def _resolvers(layout: Layout) -> Iterator[str]:
+    yield "resolvers cluster"
+    for number, address in enumerate(layout.resolvers):
+        yield line("nameserver n{} {}", plain(number), quoted(address))
+    if not layout.resolvers:
+        yield line("parse-resolv-conf")
+    yield line("hold valid 5s")
+    yield line("accepted_payload_size 8192")
