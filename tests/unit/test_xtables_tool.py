@@ -1,12 +1,15 @@
 """The programs are found, chosen and run; what they say when they fail reaches the operator."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
+from vipwire.netlink.socket import NetlinkError, NetlinkSocket
 from vipwire.xtables import tool as xtables
 from vipwire.xtables.tool import Tool, in_use, installed, with_tables
 from vipwire.xtables.variant import Variant, by_use
@@ -114,6 +117,19 @@ def test_the_legacy_tool_is_left_alone_where_its_engine_has_no_tables(
     assert [tool.variant for tool in with_tables(Family.IPV4, "a test")] == [Variant.NFT]
     (tmp_path / "ip_tables_names").write_text("nat\n")
     assert [tool.variant for tool in with_tables(Family.IPV4, "a test")] == [Variant.NFT, Variant.LEGACY]
+
+
+@pytest.mark.parametrize(("number", "expected"), [(errno.EINVAL, []), (errno.EPERM, [Variant.NFT])])
+def test_the_other_tool_is_left_alone_where_the_kernel_has_no_nf_tables(
+    script: Script, monkeypatch: pytest.MonkeyPatch, number: int, expected: list[Variant]
+) -> None:
+    class Refusing(NetlinkSocket):
+        def request(self, kind: int, payload: bytes, flags: int = 0) -> NoReturn:
+            raise NetlinkError(number, f"{kind} {len(payload)} {flags}")
+
+    monkeypatch.setattr(xtables, "NetlinkSocket", Refusing)
+    make(script, Variant.NFT, "")
+    assert [tool.variant for tool in with_tables(Family.IPV4, "a test")] == expected
 
 
 def test_kubelets_chains_count_more_than_rules_and_nft_comes_before_its_like() -> None:

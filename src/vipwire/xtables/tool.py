@@ -3,6 +3,7 @@
 They run in the network namespace of the calling thread.
 """
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,6 +13,9 @@ from typing import Final, Protocol
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
+from vipwire.netlink.nftables import encode
+from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.xtables.refusal import refusal
 from vipwire.xtables.variant import Variant, by_use
 
@@ -20,6 +24,8 @@ WAIT_SECONDS: Final = 5
 PROGRAM: Final = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
 _PROC_NET: Final = Path("/proc/thread-self/net")
 _LEGACY_TABLES: Final = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
+_NO_NFTABLES: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT})
+"""Nobody answers these requests (nfnetlink_rcv_msg of net/netfilter/nfnetlink.c), or nfnetlink is missing as well."""
 _DIRECTORIES: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -97,10 +103,23 @@ def installed(family: Family, purpose: str, *, limit: float | None = None) -> It
 
 
 def with_tables(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[Tool]:
-    """Yield the tools of a family that can have rules here: asking the legacy one by a table's name would make it."""
+    """Yield the tools of a family that can have rules here.
+
+    Asking the legacy one by a table's name would make it, and the other one fails on a kernel without its engine.
+    """
     for tool in installed(family, purpose, limit=limit):
-        if tool.variant is not Variant.LEGACY or legacy_tables(family):
+        if legacy_tables(family) if tool.variant is Variant.LEGACY else nft_engine():
             yield tool
+
+
+def nft_engine() -> bool:
+    """Tell whether this kernel has nf_tables, or lets nobody like us know."""
+    try:
+        with NetlinkSocket(NETLINK_NETFILTER) as sock:
+            sock.request(Kind.GETGEN, encode.ask_generation())
+    except OSError as error:
+        return error.errno not in _NO_NFTABLES
+    return True
 
 
 def legacy_tables(family: Family) -> bool:
