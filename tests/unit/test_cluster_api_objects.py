@@ -11,6 +11,7 @@ from tests.unit.cluster_here import SERVICES, Here, play, service
 
 WEB = f"{SERVICES}/web"
 PODS = "/api/v1/namespaces/default/pods"
+MAPS = "/api/v1/namespaces/default/configmaps"
 APPLY = "apply-patch+yaml"
 
 
@@ -392,8 +393,11 @@ def test_deletion_waits_for_finalizers_and_checks_preconditions(tmp_path: Path) 
         assert (await here.send("GET", WEB))[0] == 404
         again = await here.post(SERVICES, service("web"))
         assert again["metadata"]["uid"] != made["metadata"]["uid"]
-        code, status = await here.send("DELETE", WEB)
-        assert (code, status["status"], status["details"]["uid"]) == (200, "Success", again["metadata"]["uid"])
+        code, last = await here.send("DELETE", WEB)
+        assert (code, last["kind"], last["metadata"]["uid"]) == (200, "Service", again["metadata"]["uid"])
+        made = await here.post(MAPS, {"metadata": {"name": "map"}})
+        code, status = await here.send("DELETE", f"{MAPS}/map")
+        assert (code, status["status"], status["details"]["uid"]) == (200, "Success", made["metadata"]["uid"])
 
     play(tmp_path, scenario)
 
@@ -511,13 +515,12 @@ def test_roles(tmp_path: Path, user: str, method: str, path: str, code: int) -> 
 
 def test_a_full_disk_is_the_servers_error_and_the_object_is_as_before(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
-        config_maps = "/api/v1/namespaces/default/configmaps"
         small = {"metadata": {"name": "a"}, "data": {"x": "small"}}
-        made = await here.post(config_maps, small)
-        code, status = await here.send("PUT", f"{config_maps}/a", small | {"data": {"x": "large" * 50_000}})
+        made = await here.post(MAPS, small)
+        code, status = await here.send("PUT", f"{MAPS}/a", small | {"data": {"x": "large" * 50_000}})
         assert (code, status["reason"]) == (500, "InternalError")
         assert "no space left: the change was not made" in status["message"]
-        assert await here.send("GET", f"{config_maps}/a") == (200, made)
+        assert await here.send("GET", f"{MAPS}/a") == (200, made)
 
     play(tmp_path, scenario, limit=120 << 10)
 

@@ -52,7 +52,8 @@ class Resource:
     """The declaration of one kind.
 
     `prepare` fills in at creation and update what no constant default can. `declares_status` keeps the status that an
-    object is created with: a Node tells its own, and a Pod here is a workload that runs already.
+    object is created with: a Node tells its own, and a Pod here is a workload that runs already. `shown_when_deleted`
+    answers a deletion with the object's last state in place of a Status, as clients made of Kubernetes' OpenAPI expect.
     """
 
     kind: str
@@ -66,6 +67,7 @@ class Resource:
     has_status: bool = False
     declares_status: bool = False
     counts_generations: bool = False
+    shown_when_deleted: bool = False
     columns: tuple[Column, ...] = ()
     fields: Mapping[str, Callable[[Object], str]] = field(default_factory=dict)
     name_rule: NameRule = subdomain

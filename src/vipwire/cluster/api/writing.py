@@ -131,7 +131,7 @@ async def _delete(registry: Registry, request: Request) -> Answer:
         grace=given.grace_period_seconds,
         propagation=given.propagation_policy,
     )
-    if result.deleted:
+    if result.deleted and not route.resource.shown_when_deleted:
         return Answer(200, status=_gone(route.resource, route.name, result))
     return Answer(200, result)
 

@@ -145,6 +145,7 @@ PODS: Final = Resource(
     categories=("all",),
     has_status=True,
     declares_status=True,
+    shown_when_deleted=True,
     prepare=_prepare,
     check=_check,
     warn=_warn,

@@ -328,6 +328,7 @@ SERVICES: Final = Resource(
     short_names=("svc",),
     categories=("all",),
     has_status=True,
+    shown_when_deleted=True,
     name_rule=names.service,
     prepare=_prepare,
     check=_check,
