@@ -22,8 +22,12 @@ _SERVERS = {Family.IPV4: "/-[tu] [0-9]|-f [0-9]+ +-[^6]*$|--sctp-service [0-9]/"
 
 
 def _listing(then: str) -> dict[Family, Command]:
-    """List everything of ours; the port 7777 is that of other virtual servers, see below."""
-    text = "{ ipvsadm -Sn | awk '!/:7777/ && %s'; ip %s -o address show dev kube-ipvs0 | awk '!/fe80/ {print $4}'"
+    """List everything of ours, but servers that drain: they go with their last connection, in their own time.
+
+    The port 7777 is that of other virtual servers, see below.
+    """
+    text = "{ ipvsadm -Sn | awk '!/:7777/ && !/ -w 0$/ && %s'"
+    text += "; ip %s -o address show dev kube-ipvs0 | awk '!/fe80/ {print $4}'"
     text += (
         "; {ip}-save | grep KUBE- | sed 's/ \\[.*//'; ipset save | grep -E '^(create|add) %s'; } 2>/dev/null " + then
     )

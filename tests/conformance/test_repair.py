@@ -49,13 +49,13 @@ def check_repair(cluster: Cluster, family: Family, command: Command) -> None:
     vip = service.vip(family).address
     cluster.lab.run("node-1", [word.replace("{vip}", vip) for word in command])
     cluster.proxy.said(since, "level=warn", REPAIRED, f"ip_family={family.value}")
-    until(lambda: both(cluster) == before, "the rules of both families are as before")
+    until(lambda: both(cluster) == before, lambda: f"they are not as before: {set(before) ^ set(both(cluster))}")
     for caller in (POD, OUTSIDE):
         cluster.answered(caller, service.vip(family), PODS)
 
 
-def both(cluster: Cluster) -> list[list[str]]:
-    return [cluster.proxy.rules(family) for family in Family]
+def both(cluster: Cluster) -> list[str]:
+    return [rule for family in Family for rule in cluster.proxy.rules(family)]
 
 
 @contextmanager
