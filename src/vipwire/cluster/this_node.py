@@ -49,7 +49,8 @@ def _facts() -> Object:
         image = platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):  # a system that does not say
         image = ""
-    info = {"kernelVersion": platform.release(), "osImage": image, "operatingSystem": "linux"}
+    info = dict.fromkeys(("bootID", "containerRuntimeVersion", "machineID", "systemUUID"), "")  # clients require them
+    info |= {"kernelVersion": platform.release(), "osImage": image, "operatingSystem": "linux"}
     info |= {"architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())}
     # There is no kubelet, but its version is what kubectl shows as the Node's.
     info |= {"kubeletVersion": version()["gitVersion"], "kubeProxyVersion": f"vipwire {__version__}"}

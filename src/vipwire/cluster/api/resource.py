@@ -53,7 +53,7 @@ class Resource:
 
     `prepare` fills in at creation and update what no constant default can. `declares_status` keeps the status that an
     object is created with: a Node tells its own, and a Pod here is a workload that runs already. `shown_when_deleted`
-    answers a deletion with the object's last state in place of a Status, as clients made of Kubernetes' OpenAPI expect.
+    answers a deletion with the object's last state in place of a Status, as typed clients of Kubernetes expect.
     """
 
     kind: str
