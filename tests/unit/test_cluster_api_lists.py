@@ -136,6 +136,15 @@ def test_selectors(tmp_path: Path, selector: str, found: list[str]) -> None:
     play(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("path", ["/api/v1", "/api/v1/", "/apis/networking.k8s.io/v1", "/apis/networking.k8s.io/v1/"])
+def test_what_is_served_is_told_with_and_without_a_slash_at_the_end(tmp_path: Path, path: str) -> None:
+    async def scenario(here: Here) -> None:
+        code, found = await here.send("GET", path)
+        assert (code, found["kind"]) == (200, "APIResourceList")
+
+    play(tmp_path, scenario)
+
+
 def test_a_table_has_kubectls_columns(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         await here.post(SERVICES, service("web", type="NodePort", ports=[{"port": 80, "nodePort": 30080}]))

@@ -157,9 +157,10 @@ class ApiServer:
 
 def _is_page(path: str) -> bool:
     """Tell whether a path is about no object: it is none of /api/v1/KIND and /apis/GROUP/v1/KIND, or below these."""
+    path = path.rstrip("/")
     if not path.startswith(("/api/", "/apis/")) or path.count("/") < 3 or path == CUSTOM_KINDS:
         return True
-    return path.startswith("/apis/") and path.rstrip("/").count("/") == 3
+    return path.startswith("/apis/") and path.count("/") == 3
 
 
 def _content(request: web.Request) -> str:
