@@ -70,7 +70,7 @@ class Emulated:
         first.write_bytes(self._first_files(home))
         shared = [("root", Path("/"), ",readonly=on")]
         shared += [(f"folder{number}", each, "") for number, each in enumerate(writable)]
-        said = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off sysrq_always_enabled"
+        said = "console=ttyS0 loglevel=7 panic=-1 nokaslr mitigations=off sysrq_always_enabled"
         return [
             *(found(_EMULATOR), "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
             *("-M", "q35", "-cpu", "max,la57=off", "-m", guest.memory, "-accel", "tcg"),

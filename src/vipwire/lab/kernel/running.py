@@ -21,7 +21,7 @@ from vipwire.lab.kernel.script import script
 from vipwire.lab.kernel.uml import UserMode
 
 _PLAIN = Guest()
-_LOG_SHOWN = 12000
+_LOG_SHOWN = 40000
 _LOOK, _CONFESSION = 0.5, 3.0
 _MACHINES: Mapping[Kind, Machine] = {Kind.USER_MODE: UserMode(), Kind.DISTRIBUTION: Emulated()}
 
