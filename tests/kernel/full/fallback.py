@@ -1,6 +1,6 @@
 """Falling back from ipvs on a whole kernel of which some modules are hidden; see `vipwire.lab.kernel --full`.
 
-python -m vipwire.lab.kernel --full --timeout 1800 -- python -m pytest tests/kernel/full/fallback.py
+By hand: `python -m vipwire.lab.kernel --full --memory 2048M -- python -m pytest tests/kernel/full/fallback.py`.
 """
 
 import asyncio
