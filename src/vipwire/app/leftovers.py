@@ -26,7 +26,7 @@ from vipwire.backends.userspace.remote import Remote
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.wire import NFPROTO, Kind
+from vipwire.netlink.nftables.wire import ABSENT, NFPROTO, Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 from vipwire.xtables.tool import Tool, with_tables
 
@@ -34,7 +34,6 @@ _OURS: Final = "vipwire"
 _KUBE_PROXYS: Final = "kube-proxy"
 _KUBE_PROXYS_CHAIN: Final = "nat-prerouting"
 """Tells kube-proxy's table from one of that name by somebody else (pkg/proxy/nftables/proxier.go)."""
-_NO_NFTABLES: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOENT, errno.EPROTONOSUPPORT})
 RELAY_SECONDS: Final = 2.0
 """How long a relay listens after its rules have gone: a handshake that had begun ends well."""
 
@@ -168,7 +167,7 @@ def _tables(sock: NetlinkSocket, family: Family, *, ours: bool) -> list[str]:
     try:
         tables = [decode.table(payload) for payload in sock.dump(Kind.GETTABLE, encode.list_tables())]
     except NetlinkError as error:
-        if error.errno in _NO_NFTABLES:  # this kernel has none
+        if error.errno in ABSENT | {errno.ENOENT}:  # this kernel has none
             return []
         raise
     names = {table.name for table in tables if table.family == NFPROTO[family]}

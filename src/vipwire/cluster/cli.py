@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,10 +104,6 @@ def up(**flags: Any) -> None:
         asyncio.run(run(setting, ready))
 
 
-def _note(line: str) -> None:
-    click.echo(line, err=True)
-
-
 @click.command()
 @_FOLDER
 @click.argument("name")
@@ -143,7 +140,7 @@ def expose(
         wanted = exposing.Wanted(name, given["namespace"], port, found, *rest)
         if context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT:
             kubeconfig = kubeconfig or data_dir / "admin.kubeconfig"
-        made = asyncio.run(exposing.expose(exposing.reached(kubeconfig, _note), wanted))
+        made = asyncio.run(exposing.expose(exposing.reached(kubeconfig, partial(click.echo, err=True)), wanted))
         for line in exposing.told(made):
             click.echo(line)
 

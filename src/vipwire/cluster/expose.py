@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access import Access, load_access
 from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, Payload, describe
@@ -64,7 +65,7 @@ def _target(text: str) -> Target:
         sound = False
     if not sound:
         raise ConfigError(f"--to: {text!r} is no target (allowed: 10.0.0.5:8080 or [fd00::5]:8080)")
-    if address.is_loopback or address.is_unspecified or address.is_multicast or address.is_link_local:
+    if problem_of(str(address)):
         raise ConfigError(f"--to: {address} cannot be an endpoint: other machines and Pods mean another one by it")
     return Target(str(address), int(port))
 

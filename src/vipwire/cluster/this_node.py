@@ -15,7 +15,7 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.api.sent import Options
 from vipwire.cluster.store.record import StoreError
-from vipwire.host.addresses import LocalAddress
+from vipwire.host.addresses import LocalAddress, global_addresses
 from vipwire.model.net import format_address
 
 _OPTIONS: Final = Options(manager="vipwire-node", validation="Ignore")
@@ -24,9 +24,8 @@ _OPTIONS: Final = Options(manager="vipwire-node", validation="Ignore")
 def node_addresses(machine: Iterable[LocalAddress], name: str) -> list[Object]:
     """List a Node's addresses: the machine's first global one of each family, and its name."""
     first: dict[int, str] = {}
-    for item in machine:
-        if item.scope == 0 and not item.is_loopback:
-            first.setdefault(len(item.address), format_address(item.address))
+    for address in global_addresses(machine):
+        first.setdefault(len(address), format_address(address))
     found = [{"type": "InternalIP", "address": first[size]} for size in sorted(first)]
     return [*found, {"type": "Hostname", "address": name}]
 

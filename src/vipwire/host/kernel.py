@@ -3,14 +3,13 @@
 import errno
 import os
 import re
-import struct
 from typing import NamedTuple, Self
 
 from vipwire.errors import UnsupportedError
+from vipwire.netlink.nftables.encode import ask_generation
+from vipwire.netlink.nftables.wire import Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
-_GET_GENERATION = 10 << 8 | 16  # NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN: answers at once and changes nothing
-_NFGENMSG = struct.pack("=BBH", 0, 0, 0)
 _RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
@@ -54,7 +53,7 @@ def require_nftables() -> None:
     """Raise UnsupportedError, saying what is missing, unless this process can program nf_tables."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
-            netfilter.request(_GET_GENERATION, _NFGENMSG)
+            netfilter.request(Kind.GETGEN, ask_generation())  # which changes nothing
     except OSError as error:
         raise UnsupportedError(f"nftables cannot be used here: {_missing(error)}") from error
 

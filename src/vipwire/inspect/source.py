@@ -6,6 +6,7 @@ A proxy waits for its API server for ever; who looks wants to know what is wrong
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from vipwire.app.loop import Source
     from vipwire.kube.access import Access
 
+_NOTE = partial(click.echo, err=True)
 PATIENCE = 15.0
 """Seconds for the first listing."""
 
@@ -47,17 +49,13 @@ def _access(config: Config) -> "Access":
     if kubeconfig or config.master:
         return load_access(Path(kubeconfig) if kubeconfig else None, config.master or None)
     if (found := kubectls()) is not None:
-        return found.access(_note)
+        return found.access(_NOTE)
     try:
         return load_access()
     except ConfigError as error:
         if (found := of_this_machine()) is not None:
-            return found.access(_note)
+            return found.access(_NOTE)
         raise ConfigError(f"{error}; $KUBECONFIG is not set, and there is no ~/.kube/config") from error
-
-
-def _note(line: str) -> None:
-    click.echo(line, err=True)
 
 
 def read_objects(config: Config) -> Store:

@@ -3,7 +3,6 @@
 They run in the network namespace of the calling thread.
 """
 
-import errno
 import os
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ from typing import Final, Protocol
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import encode
-from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.nftables.wire import ABSENT, Kind
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.xtables.refusal import refusal
 from vipwire.xtables.variant import Variant, by_use
@@ -24,8 +23,6 @@ WAIT_SECONDS: Final = 5
 PROGRAM: Final = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
 _PROC_NET: Final = Path("/proc/thread-self/net")
 _LEGACY_TABLES: Final = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
-_NO_NFTABLES: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT})
-"""Nobody answers these requests (nfnetlink_rcv_msg of net/netfilter/nfnetlink.c), or nfnetlink is missing as well."""
 _DIRECTORIES: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -118,7 +115,7 @@ def nft_engine() -> bool:
         with NetlinkSocket(NETLINK_NETFILTER) as sock:
             sock.request(Kind.GETGEN, encode.ask_generation())
     except OSError as error:
-        return error.errno not in _NO_NFTABLES
+        return error.errno not in ABSENT
     return True
 
 

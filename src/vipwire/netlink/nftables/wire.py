@@ -1,11 +1,16 @@
 """The numbers of nf_tables: include/uapi/linux/netfilter/nf_tables.h and nfnetlink.h."""
 
 import enum
+import errno
 import struct
+from typing import Final
 
 from vipwire.model.net import Family
 
 SUBSYSTEM = 10
+ABSENT: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT})
+"""What a kernel without nf_tables answers: nobody is there for its requests (nfnetlink_rcv_msg of
+net/netfilter/nfnetlink.c), or nfnetlink is missing as well."""
 BATCH_BEGIN = 0x10
 BATCH_END = 0x11
 
