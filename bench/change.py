@@ -11,8 +11,8 @@ from bench.options import Options
 from bench.pipe import Pipe
 from bench.report import Figure
 
-from vipwire.app import collector
 from vipwire.model.endpoint import EndpointSlice
+from vipwire.process import cyclic_garbage
 from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
 
 TITLE = "one Service changes, from the event to the committed transaction"
@@ -24,7 +24,7 @@ Changes = dict[str, list[float]]
 
 
 def measure(options: Options) -> list[Figure]:
-    collector.look_rarely()
+    cyclic_garbage.look_rarely()
     medians: dict[int, dict[str, float]] = {}
     figures: list[Figure] = []
     for size in options.sizes:

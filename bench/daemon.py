@@ -65,7 +65,9 @@ def _compiled() -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": folder}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        subprocess.run([sys.executable, "-c", "import vipwire.app.wiring, vipwire.cli"], env=environment, check=True)
+        subprocess.run(
+            [sys.executable, "-c", "import vipwire.app.run, vipwire.cli.main"], env=environment, check=True
+        )
         yield environment
 
 
@@ -163,7 +165,7 @@ class _Daemon:
 
     def __enter__(self) -> Self:
         flags = ["--master", self._url, "--hostname-override", NODE, "--cluster-cidr", POD_CIDR]
-        command = [sys.executable, "-m", "vipwire.cli", "proxy", *flags]
+        command = [sys.executable, "-m", "vipwire", "proxy", *flags]
         began = time.monotonic()
         self.process = subprocess.Popen(command, stderr=self._log, stdout=self._log, env=self._environment)
         for _ in self._looks():

@@ -38,10 +38,10 @@ def objects(count: int) -> list[dict[str, object]]:
 def serve_dns(count: int, told: Connection) -> None:
     import asyncio  # noqa: PLC0415  # the server's process only
 
-    from vipwire.app import collector  # noqa: PLC0415
     from vipwire.dns.run import Emit, serve  # noqa: PLC0415
     from vipwire.dns.settings import Settings  # noqa: PLC0415
     from vipwire.dns.watch import SERVICES, SLICES, BytesReader  # noqa: PLC0415
+    from vipwire.process import cyclic_garbage  # noqa: PLC0415
 
     async def feed(emit: Emit) -> None:
         began = time.process_time()
@@ -50,7 +50,7 @@ def serve_dns(count: int, told: Connection) -> None:
         told.send({"load": time.process_time() - began, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
         await asyncio.get_running_loop().create_future()
 
-    collector.look_rarely()  # as the command does
+    cyclic_garbage.look_rarely()  # as the command does
     settings = Settings(addresses=("127.0.0.1",), port=0, advertised=("127.0.0.1",))
     asyncio.run(serve(settings, feed, lambda port, _: told.send({"port": port})))
 

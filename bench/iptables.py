@@ -21,15 +21,15 @@ from bench.cluster import POD_CIDR, new_address, node_plan, objects
 from bench.options import Options
 from bench.report import Figure
 
-from vipwire.app import collector
 from vipwire.backends.iptables.kernel import IptablesBackend, dispatches
 from vipwire.backends.iptables.names import ENTRY, NAT, SERVICES, Key, Rules
+from vipwire.backends.iptables.rules.tree import Branch, Dispatch
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.tree import Branch, Dispatch
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family
 from vipwire.model.service import Service
 from vipwire.plan.planner import Planner
+from vipwire.process import cyclic_garbage
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.xtables.tool import WAIT_SECONDS, Tool
 from vipwire.xtables.variant import Variant
@@ -108,7 +108,7 @@ def cpu() -> float:
 
 
 def measure(options: Options) -> list[Figure]:
-    collector.look_rarely()
+    cyclic_garbage.look_rarely()
     figures = [*_passed(options)]
     largest = options.rivals[-1]
     variants = [Variant(name) for name in options.variants]

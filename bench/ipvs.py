@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import click
 
-from vipwire.backends.ipvs.device import Device
 from vipwire.backends.ipvs.kernel import IpvsBackend
 from vipwire.backends.ipvs.names import Object, ObjectKey
-from vipwire.backends.ipvs.servers import Change as Write
-from vipwire.backends.ipvs.servers import Servers
+from vipwire.backends.ipvs.objects.device import Device
+from vipwire.backends.ipvs.objects.servers import Change as Write
+from vipwire.backends.ipvs.objects.servers import Servers
 from vipwire.lab import kernel
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName

@@ -8,14 +8,14 @@ from bench.options import Options
 from bench.pipe import Pipe, memory
 from bench.report import Figure
 
-from vipwire.app import collector
+from vipwire.process import cyclic_garbage
 from vipwire.state.event import Kind, Listed
 
 TITLE = "from decoded objects to the kernel"
 
 
 def measure(options: Options) -> list[Figure]:
-    collector.look_rarely()
+    cyclic_garbage.look_rarely()
     services, slices = encoded(options.services, options.endpoints)
     gc.collect()
     gc.freeze()

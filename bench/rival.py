@@ -15,8 +15,8 @@ from bench.options import Options
 from bench.pipe import Pipe
 from bench.report import Figure
 
-from vipwire.app import collector
 from vipwire.model.endpoint import EndpointSlice
+from vipwire.process import cyclic_garbage
 from vipwire.state.event import Kind, Listed, Upserted
 
 TITLE = "beside kube-proxy's layout by nft -f"
@@ -24,7 +24,7 @@ CHANGES = 20
 
 
 def measure(options: Options) -> list[Figure]:
-    collector.look_rarely()
+    cyclic_garbage.look_rarely()
     return [figure for size in options.rivals for figure in _beside(size, options.endpoints)]
 
 

@@ -11,8 +11,8 @@ from bench.options import Options
 from bench.pipe import Pipe, memory
 from bench.report import Figure
 
-from vipwire.app import collector
 from vipwire.model.endpoint import EndpointSlice
+from vipwire.process import cyclic_garbage
 from vipwire.state.event import Kind, Listed, Upserted
 
 TITLE = "everything at once, a restart, and one change"
@@ -23,7 +23,7 @@ MOST_MS = 3.0
 
 
 def measure(options: Options) -> list[Figure]:
-    collector.look_rarely()
+    cyclic_garbage.look_rarely()
     sources = decoded(*encoded(options.services, options.endpoints))
     gc.collect()
     gc.freeze()

@@ -118,7 +118,17 @@ async def settled(pid: int) -> None:
 
 async def measure(folder: Path, services: int, count: int) -> None:
     """Start it, load it, and print what was measured."""
-    command = (sys.executable, "-m", "vipwire.cli", "up", "--data-dir", str(folder), "--secure-port", "0", "--no-dns")
+    command = (
+        sys.executable,
+        "-m",
+        "vipwire.cli.main",
+        "up",
+        "--data-dir",
+        str(folder),
+        "--secure-port",
+        "0",
+        "--no-dns",
+    )
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=(folder / "log").open("w")
     )

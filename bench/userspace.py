@@ -23,7 +23,7 @@ from pathlib import Path
 from bench.options import Options
 from bench.report import Figure
 
-from vipwire.backends.userspace.calling import Call
+from vipwire.backends.userspace.control_client import Call
 from vipwire.backends.userspace.messages import Hello, Listener, Opened, Place, Put, Retire, Settings, Share, Welcome
 from vipwire.model.net import Family
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from vipwire.app.config import Config
-from vipwire.app.config_file import written
-from vipwire.app.config_schema import ValueKind, file_paths, setting_of
-from vipwire.app.flags import default_text
-from vipwire.app.flags_table import FLAGS, Flag, Group
-from vipwire.app.reload import value_at
+from vipwire.app.reconfigure import value_at
+from vipwire.config.configuration import Config
+from vipwire.config.file import written
+from vipwire.config.flags.parse import default_text
+from vipwire.config.flags.table import FLAGS, Flag, Group
+from vipwire.config.schema import ValueKind, file_paths, setting_of
 
 PATH = Path(__file__).parent.parent / "docs" / "configuration.md"
 
@@ -16,7 +16,7 @@ _INTRODUCTION = """\
 # Configuration
 
 Every flag of `vipwire proxy`, as `vipwire proxy --help` prints it, with the field of `KubeProxyConfiguration`
-(`kubeproxy.config.k8s.io/v1alpha1`) that it sets. Written by `make docs` from `src/vipwire/app/flags_table.py`.
+(`kubeproxy.config.k8s.io/v1alpha1`) that it sets. Written by `make docs` from `src/vipwire/config/flags/table.py`.
 
 * Flags are in Go's style: `--flag=value` or `--flag value`; booleans `--flag` or `--flag=false`.
 * With `--config` most flags are ignored, with a warning, as in kube-proxy. Those marked * count beside a file.

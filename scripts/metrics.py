@@ -7,9 +7,9 @@ from typing import NamedTuple
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
+from vipwire.config.sections import Series
 from vipwire.serve.kernel_counter import KernelCounter
 from vipwire.serve.metrics import Metrics
-from vipwire.serve.service_metrics import Series
 
 PATH = Path(__file__).parent.parent / "docs" / "metrics.md"
 MODES = ("nftables", "iptables", "ipvs", "userspace")

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from vipwire.backends.iptables.names import ROOT, Key, Rules
 from vipwire.backends.iptables.render import render
+from vipwire.backends.iptables.rules.skeleton import node_objects
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.skeleton import node_objects
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 

@@ -13,14 +13,14 @@ import pytest
 from tests.cases.iptables_text import iptables_lines
 from tests.cases.plan_text import plan_lines
 
-from vipwire.app.config_file import read_config
-from vipwire.app.node import node_plan
+from vipwire.app.node_plan import node_plan
 from vipwire.backends.nftables.names import CHAIN, SET, Chain, Object, ObjectKey
 from vipwire.backends.nftables.render import render
 from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.backends.nftables.text import describe, element_text, table_name
-from vipwire.kube.document import read_manifest
-from vipwire.kube.inventory import listed, take_inventory
+from vipwire.config.file import read_config
+from vipwire.kube.manifests.documents import read_manifest
+from vipwire.kube.manifests.inventory import listed, take_inventory
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.plan.plan import ServicePlan

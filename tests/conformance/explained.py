@@ -20,19 +20,19 @@ from tests.conformance.mode import Mode
 from tests.conformance.proxy import Answer
 from tests.conformance.verdict import answering, disagreement, page_disagreement
 
-from vipwire.app.config import Config
-from vipwire.app.flags import build_config, parse_flags
-from vipwire.app.node import node_plan
+from vipwire.app.node_plan import node_plan
+from vipwire.config.configuration import Config
+from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.host.addresses import global_addresses
-from vipwire.inspect.explanation import Explanation, agreement, explain
-from vipwire.inspect.growing import grown
+from vipwire.inspect.explain.explanation import Explanation, agreement, explain
+from vipwire.inspect.explain.routes import interface_towards, source_towards
+from vipwire.inspect.one_family import Side
 from vipwire.inspect.packet import read_packet
-from vipwire.inspect.routes import interface_towards, source_towards
-from vipwire.inspect.side import Side
 from vipwire.inspect.situation import Kernel, Situation, machine_addresses, now_drained, observed
 from vipwire.inspect.source import node_name
-from vipwire.kube.inventory import Inventory, differences, listed
-from vipwire.kube.manifest import ManifestSource
+from vipwire.inspect.status.slow_start import grown
+from vipwire.kube.manifests.inventory import Inventory, differences, listed
+from vipwire.kube.manifests.source import ManifestSource
 from vipwire.lab.outcome import ProbeResult, Target
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, format_endpoint, parse_address

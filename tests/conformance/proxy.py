@@ -74,7 +74,7 @@ class Proxy:
     def launch(self) -> None:
         """Start the proxy and do not wait."""
         with self._log.open("ab") as log:
-            command = [sys.executable, "-m", "vipwire.cli", "proxy", *self.flags]
+            command = [sys.executable, "-m", "vipwire", "proxy", *self.flags]
             self._process = self.lab.popen(self.node_name, command, stdout=log, stderr=subprocess.STDOUT)
 
     def stop(self) -> int:
@@ -125,7 +125,7 @@ class Proxy:
 
     def vipwire(self, *arguments: str) -> str:
         """Run another command of vipwire on the node; return what it says."""
-        command = [sys.executable, "-m", "vipwire.cli", *arguments]
+        command = [sys.executable, "-m", "vipwire", *arguments]
         done = self.lab.run(self.node_name, command, timeout=2 * _PATIENCE)
         return str(done.stdout + done.stderr)
 

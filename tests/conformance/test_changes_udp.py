@@ -12,8 +12,8 @@ from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
 from tests.conformance.services import LabService
 
-from vipwire.lab.answer import HELLO, Answer
 from vipwire.lab.continuous import Connection
+from vipwire.lab.echo.answer import HELLO, Answer
 from vipwire.lab.manifests import Backend, Port
 from vipwire.lab.outcome import Target
 from vipwire.lab.topology import Pod

@@ -35,7 +35,15 @@ class Drained:
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         mode = self.cluster.mode
         flags = [f"--proxy-mode={mode.name}", f"--hostname-override={self.cluster.node_name}", *mode.flags]
-        command = [sys.executable, "-m", "vipwire.cli", "drain", *arguments, *flags, *self.cluster.proxy._options]
+        command = [
+            sys.executable,
+            "-m",
+            "vipwire.cli.main",
+            "drain",
+            *arguments,
+            *flags,
+            *self.cluster.proxy._options,
+        ]
         return self.cluster.lab.run(self.cluster.node_name, command, check=False)
 
     def done(self, *arguments: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from tests.conformance.proxy import Answer as Page
 
-from vipwire.inspect.explanation import Explanation, agreement, bypassed, seen_source
+from vipwire.inspect.explain.explanation import Explanation, agreement, bypassed, seen_source
 from vipwire.lab.outcome import Outcome, ProbeResult
 from vipwire.model.net import Address, format_address, format_endpoint, parse_address
 from vipwire.plan.spread import Algorithm

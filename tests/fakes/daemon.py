@@ -61,7 +61,7 @@ class Daemon:
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(
-            *(*self._within, sys.executable, "-m", "vipwire.cli", "proxy", *self.flags),
+            *(*self._within, sys.executable, "-m", "vipwire", "proxy", *self.flags),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=self._environ,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from vipwire.backends.userspace.loop import Loop
 from vipwire.backends.userspace.messages import AskCounts, Count, Counted, Listener, Opened, Place, Put, Share
-from vipwire.backends.userspace.relay import Relay
+from vipwire.backends.userspace.relay.loop import Loop
+from vipwire.backends.userspace.relay.relay import Relay
 
 HERE = b"\x7f\0\0\1"
 PATIENCE = 60.0

@@ -11,7 +11,7 @@ import dns.message
 import dns.rcode
 import dns.rrset
 
-from vipwire.dns.upstream import Server
+from vipwire.dns.upstream.exchange import Server
 
 Answering = Callable[[dns.message.Message, str], "bytes | None"]
 """Makes the answer to a question that came over `udp` or `tcp`; None is silence."""

@@ -8,11 +8,11 @@ import dns.message
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from vipwire.dns.answer import answers, read_answer
 from vipwire.dns.message import FORMERR, NOTIMP, Query, Refusal, Reply, read_query, render
 from vipwire.dns.names import parse_name
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.settings import parse_server, read_resolv_conf
+from vipwire.dns.upstream.answer import answers, read_answer
 from vipwire.dns.zone import Zone
 from vipwire.errors import ConfigError, DecodeError
 

@@ -5,9 +5,9 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.backends.ipvs.iptables import parse_save
 from vipwire.backends.ipvs.names import ChainName
-from vipwire.backends.ipvs.table import parse_table
+from vipwire.backends.ipvs.objects.chains import parse_save
+from vipwire.backends.ipvs.objects.proc_table import parse_table
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
 from vipwire.netlink import generic, ipset, ipvs

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.fakes.objects import node, service, service_cidr, slice_of
 
 from vipwire.errors import ConfigError, DecodeError
-from vipwire.kube.document import read_manifest
-from vipwire.kube.kubeconfig import parse_kubeconfig
+from vipwire.kube.access.kubeconfig import parse_kubeconfig
+from vipwire.kube.manifests.documents import read_manifest
 from vipwire.kube.resource import ENDPOINT_SLICES, NODES, SERVICE_CIDRS, SERVICES, read_document
 from vipwire.kube.watch import Request, ResourceWatch, Sleep
 from vipwire.state.event import Kind

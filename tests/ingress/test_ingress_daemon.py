@@ -22,7 +22,7 @@ from tests.unit.deployed import DEPLOY
 from vipwire.errors import ConfigError
 from vipwire.ingress import cli
 
-COMMAND = (sys.executable, "-m", "vipwire.cli", "ingress")
+COMMAND = (sys.executable, "-m", "vipwire", "ingress")
 POD_TEXT = "from a pod"
 
 

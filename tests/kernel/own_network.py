@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 
-from vipwire.backends.userspace.calling import Call
+from vipwire.backends.userspace.control_client import Call
 from vipwire.backends.userspace.messages import Retire
 from vipwire.model.net import Family
 

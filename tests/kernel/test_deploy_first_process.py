@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.kernel
 CODE = """
 import os, signal
-from vipwire.cli import main
+from vipwire.cli.main import main
 
 @main.command("slow")
 def slow():

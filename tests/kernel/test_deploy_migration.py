@@ -103,7 +103,7 @@ def left_by_iptables_mode() -> None:
 
 
 def vipwire(*words: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "vipwire.cli", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "vipwire", *words], capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from tests.kernel.own_network import own_network, run
 from tests.unit.inspected import example, make_config
 
-from vipwire.app.config import Config
-from vipwire.cli import main
+from vipwire.cli.main import main
+from vipwire.config.configuration import Config
 from vipwire.inspect.situation import opened, take
 from vipwire.inspect.source import list_once, make_source
 
@@ -168,7 +168,14 @@ def test_foreign_tables_and_a_second_proxy_are_found(network: int, flags: list[s
 
 def test_without_rights_the_plan_is_shown_and_what_is_missing_is_said(network: int, flags: list[str]) -> None:
     del network
-    plain = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", sys.executable, "-m", "vipwire.cli"]
+    plain = [
+        "setpriv",
+        "--bounding-set=-net_admin",
+        "--inh-caps=-net_admin",
+        sys.executable,
+        "-m",
+        "vipwire.cli.main",
+    ]
 
     def weak(*arguments: str) -> subprocess.CompletedProcess[str]:
         environ = dict(os.environ)

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from vipwire.app.config import Config
-from vipwire.app.flags import build_config, parse_flags
-from vipwire.inspect.document import Document
-from vipwire.inspect.explained import explain_document
-from vipwire.inspect.explanation import Explanation, explain
+from vipwire.config.configuration import Config
+from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.inspect.explain.document import explain_document
+from vipwire.inspect.explain.explanation import Explanation, explain
+from vipwire.inspect.explain.routes import source_towards
 from vipwire.inspect.packet import read_packet
-from vipwire.inspect.routes import source_towards
 from vipwire.inspect.situation import Situation, opened, take
 from vipwire.inspect.source import list_once, make_source
+from vipwire.inspect.status.document import Document
 from vipwire.lab import manifests
 from vipwire.lab.cluster import Lab
 from vipwire.lab.manifests import Manifest, Port

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from tests.kernel.own_network import own_network, run
 from tests.unit.inspected import HTTP, PODS, make_config
 
-from vipwire.app.config import Config
-from vipwire.cli import main
+from vipwire.cli.main import main
+from vipwire.config.configuration import Config
 from vipwire.inspect.situation import opened, take
 from vipwire.inspect.source import list_once, make_source
 from vipwire.lab import manifests

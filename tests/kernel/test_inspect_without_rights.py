@@ -32,7 +32,7 @@ def bare(folder: Path, *arguments: str, mode: str) -> "subprocess.CompletedProce
         "--hostname-override=node",
         "--oom-score-adj=0",
     ]
-    command = [*BARE, sys.executable, "-m", "vipwire.cli", *arguments, *flags, f"--proxy-mode={mode}"]
+    command = [*BARE, sys.executable, "-m", "vipwire", *arguments, *flags, f"--proxy-mode={mode}"]
     with own_network():
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 

@@ -15,8 +15,8 @@ from tests.conformance.proxy import Proxy
 from tests.conformance.services import LabService
 from tests.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 
+from vipwire.backends.iptables.counts.nfacct import ensure_counters
 from vipwire.backends.iptables.names import INVALID_COUNTER
-from vipwire.backends.iptables.nfacct import ensure_counters
 from vipwire.lab import manifests
 from vipwire.lab.cluster import Lab
 from vipwire.lab.manifests import Port

@@ -13,9 +13,9 @@ from tests.fakes.values import cidr, endpoint, named, node_plan, port, service, 
 from tests.kernel.own_network import own_network, run
 
 from vipwire.backends.iptables.build import build, leftovers
+from vipwire.backends.iptables.counts.nfacct import read_counter
 from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.names import Key, Rules
-from vipwire.backends.iptables.nfacct import read_counter
 from vipwire.backends.iptables.probe import choose_variant, probe
 from vipwire.backends.iptables.settings import Settings
 from vipwire.errors import CommitError
@@ -23,7 +23,7 @@ from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.plan.frontends import plan_service
-from vipwire.reconcile.counting import Refusal
+from vipwire.reconcile.counts import Refusal
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.xtables.tool import PROGRAM, WAIT_SECONDS, Tool
 from vipwire.xtables.variant import Variant
@@ -291,7 +291,7 @@ def test_a_service_that_the_kernel_refuses_is_named_and_left_alone(
     reconciler, _ = started(tool, 5)
     reconciler.sync()
     unknown = "-m nfacct --nfacct-name nothing_of_the_kind"
-    monkeypatch.setattr("vipwire.backends.iptables.port.remember", lambda _family, _chain: unknown)
+    monkeypatch.setattr("vipwire.backends.iptables.rules.port.remember", lambda _family, _chain: unknown)
     node = node_plan(tool.family)
     for subject, slices in services(tool.family, 8)[5:]:
         reconciler.desire(subject.name, plan_service(node, subject, slices))

@@ -16,7 +16,7 @@ from vipwire.lab.errors import LabError
 
 pytestmark = pytest.mark.kernel
 
-DEMO = [sys.executable, "-m", "vipwire.cli", "lab", "demo"]
+DEMO = [sys.executable, "-m", "vipwire", "lab", "demo"]
 
 
 def left_by(pid: int) -> list[Path]:

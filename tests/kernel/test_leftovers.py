@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.kernel.own_network import own_network, run
 
-from vipwire.app.config import ProxyMode
-from vipwire.app.left_rules import remove_rules
-from vipwire.app.leftovers import Leftovers, Removed, Swept, engines
+from vipwire.config.configuration import ProxyMode
+from vipwire.handover.leftovers import Leftovers, Removed, Swept, engines
+from vipwire.handover.rules import remove_rules
 from vipwire.model.net import Family
 
 pytestmark = pytest.mark.kernel

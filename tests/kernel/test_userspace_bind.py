@@ -18,7 +18,7 @@ import pytest
 from tests.fakes.daemon import Daemon, service_of, slice_for, stage
 from tests.kernel.own_network import run
 
-from vipwire.backends.userspace.calling import Call
+from vipwire.backends.userspace.control_client import Call
 from vipwire.model.net import Family
 
 pytestmark = pytest.mark.kernel
@@ -75,7 +75,7 @@ def flags(folder: Path, bind: str) -> tuple[str, ...]:
 
 def said(*arguments: str) -> str:
     """Run a command of vipwire without rights; return what it prints."""
-    command = (*BARE, sys.executable, "-m", "vipwire.cli", *arguments)
+    command = (*BARE, sys.executable, "-m", "vipwire", *arguments)
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -13,14 +13,14 @@ import pytest
 from tests.fakes.values import cidr, endpoint, ip, named, node_plan, port, service, slice_of
 from tests.kernel.own_network import own_network, run
 
-from vipwire.app.left_relay import forget_relayed
 from vipwire.backends.userspace.build import build, leftovers
-from vipwire.backends.userspace.calling import Call, relay_name
+from vipwire.backends.userspace.control_client import Call, relay_name
 from vipwire.backends.userspace.kernel import UserspaceBackend
-from vipwire.backends.userspace.limits import WANTED
+from vipwire.backends.userspace.leftovers import forget_relayed
 from vipwire.backends.userspace.messages import Hello, Settings, Welcome
 from vipwire.backends.userspace.names import Front, Key, Value
-from vipwire.backends.userspace.remote import Remote
+from vipwire.backends.userspace.relay.file_limits import WANTED
+from vipwire.backends.userspace.remote_relay import Remote
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.conntrack.flows import FlowTable
 from vipwire.errors import CommitError

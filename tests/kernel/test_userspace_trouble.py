@@ -12,9 +12,9 @@ import pytest
 from tests.fakes.relaying import Peer, Relaying, client, heard, peers, relaying, was_reset
 from tests.kernel.own_network import own_network, run
 
-from vipwire.backends.userspace.balance import EJECT_AFTER
 from vipwire.backends.userspace.messages import Place
-from vipwire.backends.userspace.tcp import LADDER
+from vipwire.backends.userspace.relay.balance import EJECT_AFTER
+from vipwire.backends.userspace.relay.tcp import LADDER
 from vipwire.model.net import Address, parse_address
 
 pytestmark = pytest.mark.kernel

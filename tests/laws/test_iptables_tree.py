@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.backends.iptables.frontend_code import Zone, encode
 from vipwire.backends.iptables.names import LARGEST_NAME, Rules
-from vipwire.backends.iptables.tree import DEEPEST, LEAF, Dispatch, Shape
+from vipwire.backends.iptables.rules.frontend_code import Zone, encode
+from vipwire.backends.iptables.rules.tree import DEEPEST, LEAF, Dispatch, Shape
 from vipwire.model.net import Address, Family, Protocol, format_address
 from vipwire.plan.plan import FrontendKey
 

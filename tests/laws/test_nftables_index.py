@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.laws.worlds import World, worlds
 
+from vipwire.backends.nftables.expected_chains import written
 from vipwire.backends.nftables.index import INDEXED, keys
-from vipwire.backends.nftables.known import written
 from vipwire.backends.nftables.names import CHAIN, LARGEST_POOL, Class, Memory, Object, ObjectKey, Space
 from vipwire.backends.nftables.ranges import HOOKED
 from vipwire.backends.nftables.render import render

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.laws.worlds import World, packets_for, worlds
 
-from vipwire.backends.userspace.explain import UserspaceExplainer
+from vipwire.backends.userspace.explain.explainer import UserspaceExplainer
 from vipwire.backends.userspace.names import Front, Key, Rule, Value
 from vipwire.backends.userspace.render import render
 from vipwire.backends.userspace.settings import Choices

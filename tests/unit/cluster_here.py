@@ -21,10 +21,10 @@ import aiohttp
 from aiohttp import web
 
 from vipwire.cluster.api.admission import Admission
+from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.guard import Role, User
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.registry import Registry
-from vipwire.cluster.api.sent import Options
 from vipwire.cluster.api.server import ApiServer
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.store import Store

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-VIPWIRE = (sys.executable, "-m", "vipwire.cli")
+VIPWIRE = (sys.executable, "-m", "vipwire")
 WHEEL = Path(sys.executable).parent / "kubectl"
 CLIENTS = tuple(dict.fromkeys(path for path in (shutil.which("kubectl"), str(WHEEL)) if path and Path(path).exists()))
 PATIENCE = 60.0

@@ -9,11 +9,11 @@ from typing import Any
 from tests.unit.cluster_here import START, Here, play
 
 from vipwire.cluster.api.admission import Admission
-from vipwire.cluster.controllers.addresses import Addresses
-from vipwire.cluster.controllers.allocation import ServiceAllocation
-from vipwire.cluster.controllers.node_ports import NodePorts
-from vipwire.cluster.controllers.ranges import Range
-from vipwire.cluster.controllers.wiring import NODE_PORTS
+from vipwire.cluster.controllers.allocation.addresses import Addresses
+from vipwire.cluster.controllers.allocation.hook import ServiceAllocation
+from vipwire.cluster.controllers.allocation.node_ports import NodePorts
+from vipwire.cluster.controllers.allocation.ranges import Range
+from vipwire.cluster.controllers.parts import NODE_PORTS
 from vipwire.cluster.store.store import Store
 
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"

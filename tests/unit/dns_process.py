@@ -75,7 +75,7 @@ def told(text: str) -> Told:
 @contextlib.contextmanager
 def running(manifests: Path, *flags: str) -> Iterator[Server]:
     """Run a server until the block is left; it has listed everything when it is entered."""
-    command = [sys.executable, "-m", "vipwire.cli", "dns", "--manifests", str(manifests), "--port", "0"]
+    command = [sys.executable, "-m", "vipwire", "dns", "--manifests", str(manifests), "--port", "0"]
     process = subprocess.Popen(
         [*command, "--bind-address", "127.0.0.1", *flags], stderr=subprocess.PIPE, text=True, encoding="utf-8"
     )

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vipwire.app.config import Config
-from vipwire.app.flags import build_config, parse_flags
-from vipwire.inspect.side import Side
+from vipwire.config.configuration import Config
+from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.inspect.one_family import Side
 from vipwire.inspect.situation import Situation, observed, plan_side
 from vipwire.inspect.source import list_once, make_source, node_name
 from vipwire.lab import manifests

@@ -6,9 +6,9 @@ from typing import cast
 import pytest
 from tests.fakes.kernel import DictBackend
 
-from vipwire.app.config import Config, ProxyMode
 from vipwire.app.engine import Mode
 from vipwire.app.fallback import LADDERS, settle_mode
+from vipwire.config.configuration import Config, ProxyMode
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 

@@ -6,14 +6,22 @@ from typing import Any
 
 import pytest
 
-from vipwire.cluster.api.apply import Owned, Ownership, Writer, apply, note_update, read_ownership, write_ownership
 from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.fieldset import from_fields, members, spell, to_fields
 from vipwire.cluster.api.kinds.pod import PODS
 from vipwire.cluster.api.kinds.service import SERVICES
-from vipwire.cluster.api.last_applied import renewed, undisputed
-from vipwire.cluster.api.patch import json_patch, merge_patch
-from vipwire.cluster.api.strategic import strategic_patch
+from vipwire.cluster.api.patches.apply import (
+    Owned,
+    Ownership,
+    Writer,
+    apply,
+    note_update,
+    read_ownership,
+    write_ownership,
+)
+from vipwire.cluster.api.patches.fieldset import from_fields, members, spell, to_fields
+from vipwire.cluster.api.patches.last_applied import renewed, undisputed
+from vipwire.cluster.api.patches.strategic import strategic_patch
+from vipwire.cluster.api.patches.untyped import json_patch, merge_patch
 
 BASE = {"a": {"b": [1, 2]}, "c/d": "e"}
 

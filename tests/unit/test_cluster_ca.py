@@ -8,9 +8,9 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from vipwire.cluster.access import IDENTITIES, load_tokens
 from vipwire.cluster.api.guard import Role
 from vipwire.cluster.ca import Authority
+from vipwire.cluster.identity import IDENTITIES, load_tokens
 from vipwire.errors import ConfigError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,16 +12,16 @@ import pytest
 from tests.unit.cluster_here import SERVICES, Here, service
 from tests.unit.controllers_here import play_allocating
 
+from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.kinds.service import SERVICES as KIND
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.api.sent import Options
+from vipwire.cluster.controllers.allocation.repair import AddressRepair
 from vipwire.cluster.controllers.balancers import Balancers
-from vipwire.cluster.controllers.endpoint_controller import EndpointController
+from vipwire.cluster.controllers.endpoints.controller import EndpointController
+from vipwire.cluster.controllers.endpoints.selection import Selection
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.own_services import OwnServices
-from vipwire.cluster.controllers.repair import AddressRepair
-from vipwire.cluster.controllers.selection import Selection
 from vipwire.cluster.garbage import GarbageCollector
 
 Step = Callable[[], Awaitable[object]]

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.unit.cluster_here import SERVICES, Here, play, service
 from tests.unit.controllers_here import ENDPOINTS, PODS, SLICES, clock, items, listed_names
 
-from vipwire.cluster.controllers.arrange import MOST, Arrangement, Slice, arrange
-from vipwire.cluster.controllers.endpoint_controller import EndpointController
-from vipwire.cluster.controllers.endpoints import Group, from_pods, ports_key
-from vipwire.cluster.controllers.legacy import endpoints_object
-from vipwire.cluster.controllers.namesakes import NamesakesGo
-from vipwire.cluster.controllers.selection import Selection
+from vipwire.cluster.controllers.endpoints.arrange import MOST, Arrangement, Slice, arrange
+from vipwire.cluster.controllers.endpoints.controller import EndpointController
+from vipwire.cluster.controllers.endpoints.endpoints import Group, from_pods, ports_key
+from vipwire.cluster.controllers.endpoints.legacy import endpoints_object
+from vipwire.cluster.controllers.endpoints.namesakes import NamesakesGo
+from vipwire.cluster.controllers.endpoints.selection import Selection
 
 GROUP = Group("IPv4", ports_key(({"name": "", "port": 8080, "protocol": "TCP"},)))
 SELECTOR = {"app": "web"}

@@ -8,9 +8,9 @@ from tests.unit.controllers_here import ENDPOINTS, SLICES, items, play_allocatin
 
 from vipwire.cluster.controllers.own_services import DNS_SERVICE, OwnServices, api_service, dns_service
 from vipwire.cluster.listen import without_service
-from vipwire.cluster.reach import Reach, reach
+from vipwire.cluster.own_addresses import Reach, reach
 from vipwire.dns.settings import Settings
-from vipwire.dns.upstream import Server
+from vipwire.dns.upstream.exchange import Server
 
 API = api_service(("192.0.2.1",), 6443, "node-1")
 DNS = dns_service(("192.0.2.1", "2001:db8::1"), 53, "node-1")

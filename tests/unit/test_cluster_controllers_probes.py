@@ -12,9 +12,9 @@ from aiohttp import web
 from tests.unit.cluster_here import START, Here, play
 from tests.unit.controllers_here import PODS, items
 
-from vipwire.cluster.controllers.workloads import Workloads
+from vipwire.cluster.controllers.endpoints.workloads import Workloads
+from vipwire.cluster.probe import ask
 from vipwire.cluster.probes import NO_COMMANDS, Probes, Verdict
-from vipwire.cluster.probing import ask
 
 
 def clock() -> datetime:

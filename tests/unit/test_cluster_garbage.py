@@ -8,11 +8,11 @@ import pytest
 from tests.unit.cluster_here import SERVICES, Here, play, service
 
 from vipwire.cluster.api.admission import Admitted, Attempt, Operation
+from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError, refused
 from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
 from vipwire.cluster.api.kinds.service import SERVICES as SERVICE_KIND
 from vipwire.cluster.api.object import encoder
-from vipwire.cluster.api.sent import Options
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.cluster.store.record import Key, Write
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from vipwire.app.config import ProxyMode
 from vipwire.cluster.cli import up
 from vipwire.cluster.up_settings import read_setting
+from vipwire.config.configuration import ProxyMode
 from vipwire.errors import ConfigError
 
 

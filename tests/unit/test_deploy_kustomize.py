@@ -8,9 +8,9 @@ import yaml
 from tests.unit.deployed import DEPLOY, KUBECTL, OVERLAYS, Object, containers, one, pod_of, recorded, rendered
 
 from vipwire import __version__
-from vipwire.app.config import METRICS_PORT, ProxyMode
-from vipwire.app.flags import build_config, parse_flags
-from vipwire.app.flags_table import FLAGS
+from vipwire.config.configuration import METRICS_PORT, ProxyMode
+from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags.table import FLAGS
 
 needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="renders with kubectl, which is not installed")
 # As kubeadm writes it, with a mode put in.

@@ -12,11 +12,11 @@ import yaml
 from prometheus_client.metrics import MetricWrapperBase
 from tests.unit.deployed import DEPLOY, OVERLAYS, one, recorded
 
+from vipwire.config.sections import Series
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
-from vipwire.reconcile.counting import Count, Counts, EndpointName, Open, Refusal
+from vipwire.reconcile.counts import Count, Counts, EndpointName, Open, Refusal
 from vipwire.serve.metrics import Metrics
-from vipwire.serve.service_metrics import Series
 
 DASHBOARD = json.loads((DEPLOY / "monitoring/dashboard.json").read_text(encoding="utf-8"))
 RULES = yaml.safe_load((DEPLOY / "monitoring/alerts.yaml").read_text(encoding="utf-8"))

@@ -72,7 +72,7 @@ def test_the_wheel_says_what_it_is_and_needs(wheel: Path) -> None:
     assert (metadata["Name"], metadata["Version"], metadata["License-Expression"]) == ("vipwire", __version__, "MIT")
     needed = {requirement.partition(">")[0] for requirement in metadata.get_all("Requires-Dist", [])}
     assert needed >= {"aiohttp", "click"}
-    assert "vipwire = vipwire.cli:main" in scripts
+    assert "vipwire = vipwire.cli.main:main" in scripts
     assert licence == (ROOT / "LICENSE").read_text(encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ from tests.fakes.heard import Heard
 from tests.fakes.objects import node, service, service_cidr, slice_of
 from tests.unit.deployed import OVERLAYS, one, recorded
 
-from vipwire.kube.access import load_access
+from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
 from vipwire.state.event import Kind

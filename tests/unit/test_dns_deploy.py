@@ -17,7 +17,7 @@ from vipwire.dns.cli import dns
 from vipwire.dns.start import settings_of
 from vipwire.dns.watch import DnsSource
 from vipwire.dns.zone import Zone
-from vipwire.kube.access import load_access
+from vipwire.kube.access.access import load_access
 from vipwire.state.event import Event
 
 FOLDER = DEPLOY / "dns"

@@ -121,7 +121,7 @@ def test_the_second_address_is_answered_from_itself(server: Server) -> None:
 
 
 def test_a_wildcard_answers_from_the_address_that_was_asked(folder: Path) -> None:
-    command = [sys.executable, "-m", "vipwire.cli", "dns", "--manifests", str(folder), "--resolv-conf", ""]
+    command = [sys.executable, "-m", "vipwire", "dns", "--manifests", str(folder), "--resolv-conf", ""]
     port = str(free_port())
     with started([*command, "--port", port]):
         for address in ("127.0.0.1", "127.0.0.9"):
@@ -163,7 +163,7 @@ def test_what_is_wrong_with_an_object_is_said_with_its_field(folder: Path, serve
 
 
 def test_a_lost_api_server_is_said() -> None:
-    command = [sys.executable, "-m", "vipwire.cli", "dns", "--port", "0", "--bind-address", "127.0.0.1"]
+    command = [sys.executable, "-m", "vipwire", "dns", "--port", "0", "--bind-address", "127.0.0.1"]
     command += ["--resolv-conf", "", "--master", f"http://127.0.0.1:{free_port()}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -197,7 +197,7 @@ def test_pages_tell_life_readiness_and_counts(server: Server) -> None:
     ],
 )
 def test_a_wrong_flag_is_named(folder: Path, flags: list[str], words: str) -> None:
-    command = [sys.executable, "-m", "vipwire.cli", "dns", "--manifests", str(folder), "--port", "0", *flags]
+    command = [sys.executable, "-m", "vipwire", "dns", "--manifests", str(folder), "--port", "0", *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
     assert done.returncode == 1
     assert words in done.stderr
@@ -205,7 +205,7 @@ def test_a_wrong_flag_is_named(folder: Path, flags: list[str], words: str) -> No
 
 
 def test_a_taken_port_is_said_and_ends_it(folder: Path, server: Server) -> None:
-    command = [sys.executable, "-m", "vipwire.cli", "dns", "--manifests", str(folder), "--resolv-conf", ""]
+    command = [sys.executable, "-m", "vipwire", "dns", "--manifests", str(folder), "--resolv-conf", ""]
     command += ["--bind-address", "127.0.0.1", "--port", str(server.port)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
     assert done.returncode == 1

@@ -10,11 +10,11 @@ import dns.rcode
 from tests.fakes.names import external, service
 from tests.fakes.upstream import Upstream, records, upstream
 
-from vipwire.dns.cache import Cache
 from vipwire.dns.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, read_query, render
 from vipwire.dns.objects import Service
 from vipwire.dns.resolver import Resolver
-from vipwire.dns.upstream import Asked, Forwarder, Server
+from vipwire.dns.upstream.cache import Cache
+from vipwire.dns.upstream.exchange import Asked, Forwarder, Server
 from vipwire.dns.zone import Zone
 from vipwire.state import event
 

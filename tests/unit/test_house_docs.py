@@ -12,13 +12,13 @@ import click
 import pytest
 from scripts import configuration, metrics
 
-from vipwire.app.config import ProxyMode
-from vipwire.app.flags_table import FLAGS
 from vipwire.app.modes import _MODES
 from vipwire.backends.nftables.names import LARGEST_POOL
 from vipwire.backends.nftables.skeleton import AFFINITY_SIZE, node_objects, sets
-from vipwire.cli import main
-from vipwire.kube.document import read_manifest
+from vipwire.cli.main import main
+from vipwire.config.configuration import ProxyMode
+from vipwire.config.flags.table import FLAGS
+from vipwire.kube.manifests.documents import read_manifest
 from vipwire.model.net import Address, Family, Prefix
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.serve.health import ProxyHealth

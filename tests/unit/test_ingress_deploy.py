@@ -17,7 +17,7 @@ from vipwire.ingress.run.status import StatusWriter
 from vipwire.ingress.watch.kinds import IngressSource
 from vipwire.ingress.watch.objects import Ingress
 from vipwire.ingress.watch.snapshot import Snapshot
-from vipwire.kube.access import load_access
+from vipwire.kube.access.access import load_access
 from vipwire.kube.events import EventRecorder, Subject
 from vipwire.model.names import ObjectName
 

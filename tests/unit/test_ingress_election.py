@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.ingress.run.election import SECONDS, Claim, Election, LeaseKeeper, claim_of, lease_of
-from vipwire.kube.access import load_access
+from vipwire.kube.access.access import load_access
 from vipwire.model.names import ObjectName
 
 LEASE = ObjectName("kube-system", "vipwire-ingress")

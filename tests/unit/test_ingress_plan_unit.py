@@ -7,10 +7,10 @@ import pytest
 
 from vipwire.ingress.plan import readers
 from vipwire.ingress.plan.annotations import READERS, read_annotations
-from vipwire.ingress.plan.asked import general_policy
 from vipwire.ingress.plan.endpoints import servers_of
 from vipwire.ingress.plan.planner import Setting, World, is_ours, plan_sites
 from vipwire.ingress.plan.policy import Affinity, Algorithm, Policy
+from vipwire.ingress.plan.pool_policy import general_policy
 from vipwire.ingress.plan.sites import EVERY_HOST, UNAVAILABLE, Match, Pool, pool_name
 from vipwire.ingress.watch.objects import (
     Endpoint,

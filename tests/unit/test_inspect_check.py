@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.app.config import Config, ProxyMode
+from vipwire.config.configuration import Config, ProxyMode
 from vipwire.host.kernel import KernelRelease
-from vipwire.inspect.check import Level, check_document, check_view, judge
-from vipwire.inspect.facts import Facts, ForeignTable, gather
+from vipwire.inspect.check.facts import Facts, ForeignTable, gather
+from vipwire.inspect.check.findings import Level, check_document, check_view, judge
 from vipwire.inspect.show import console
 
 FINE = Facts(

@@ -6,17 +6,17 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.inspected import HTTP, PODS, make_config
 
-from vipwire.app.config import Config
-from vipwire.app.drains import drains_path, read_orders
-from vipwire.cli import main
+from vipwire.app.drain_orders import drains_path, read_orders
+from vipwire.cli.main import main
+from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError
-from vipwire.inspect.drained import concerned, left_without, read_drain, require_concerned
-from vipwire.inspect.explained import explain_document
-from vipwire.inspect.explanation import explain
+from vipwire.inspect.drain.consequences import concerned, left_without, read_drain, require_concerned
+from vipwire.inspect.explain.document import explain_document
+from vipwire.inspect.explain.explanation import explain
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.situation import Situation, planned
 from vipwire.inspect.source import list_once, make_source
-from vipwire.inspect.usage import endpoint_usages
+from vipwire.inspect.status.usage import endpoint_usages
 from vipwire.lab import manifests
 from vipwire.lab.manifests import Port
 from vipwire.lab.topology import DEFAULT

@@ -10,11 +10,11 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.apistore import ApiStore
 from tests.fakes.objects import service
 
-from vipwire.app.config import Config
-from vipwire.app.flags import build_config, parse_flags
+from vipwire.config.configuration import Config
+from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.errors import ConfigError
 from vipwire.inspect.source import list_once, make_source
-from vipwire.kube.kubectls import Found, kubectls
+from vipwire.kube.access.user_kubeconfig import Found, kubectls
 
 
 @pytest.fixture(autouse=True)

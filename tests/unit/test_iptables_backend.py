@@ -7,8 +7,8 @@ from tests.fakes.values import cidr, endpoint, ips, named, node_plan, port, serv
 
 from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key
+from vipwire.backends.iptables.rules.skeleton import FIREWALL_RULE
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.skeleton import FIREWALL_RULE
 from vipwire.errors import CommitError, DecodeError
 from vipwire.model.net import Family
 from vipwire.model.service import Service, TrafficPolicy

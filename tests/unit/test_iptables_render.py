@@ -8,7 +8,7 @@ from tests.fakes.iptables_world import PLAIN, World
 from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, port, service, slice_of
 
 from vipwire.backends.iptables.limits import shortcomings
-from vipwire.backends.iptables.rules import chance
+from vipwire.backends.iptables.rules.words import chance
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.names import ObjectName

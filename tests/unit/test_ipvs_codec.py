@@ -5,8 +5,8 @@ import struct
 import pytest
 from tests.fakes.values import cidr, ip
 
-from vipwire.backends.ipvs.servers import settled
-from vipwire.backends.ipvs.table import Row, parse_table
+from vipwire.backends.ipvs.objects.proc_table import Row, parse_table
+from vipwire.backends.ipvs.objects.servers import settled
 from vipwire.errors import DecodeError
 from vipwire.model.net import Address, Family
 from vipwire.netlink import ipset, ipvs

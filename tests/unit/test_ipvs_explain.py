@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, service, slice_of
 
-from vipwire.backends.ipvs.commands import commands
-from vipwire.backends.ipvs.explain import IpvsExplainer
+from vipwire.backends.ipvs.explain.explainer import IpvsExplainer
+from vipwire.backends.ipvs.explain.rule_text import Condition, Rule, parse_rule
+from vipwire.backends.ipvs.explain.shares import connection_shares
+from vipwire.backends.ipvs.explain.templates import find_template
 from vipwire.backends.ipvs.marks import Marks
 from vipwire.backends.ipvs.names import (
     ChainName,
@@ -22,11 +24,9 @@ from vipwire.backends.ipvs.names import (
     set_spec,
 )
 from vipwire.backends.ipvs.names import Set as Which
+from vipwire.backends.ipvs.objects.commands import commands
 from vipwire.backends.ipvs.render import Manner, render
-from vipwire.backends.ipvs.rule_text import Condition, Rule, parse_rule
-from vipwire.backends.ipvs.shares import connection_shares
 from vipwire.backends.ipvs.skeleton import node_objects
-from vipwire.backends.ipvs.templates import find_template
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer

@@ -6,9 +6,9 @@ import pytest
 from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, port, service, slice_of
 
 from vipwire.backends.ipvs.hints import Hints, parse_hints
-from vipwire.backends.ipvs.iptables import parse_save, restore_text
 from vipwire.backends.ipvs.marks import Marks, is_among
 from vipwire.backends.ipvs.names import ChainName, Entry, ObjectKey, Receiver, Rules, Set, Steer, Vip, set_name
+from vipwire.backends.ipvs.objects.chains import parse_save, restore_text
 from vipwire.backends.ipvs.render import Manner, render
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.backends.ipvs.start import ipvs_sysctls

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from vipwire.errors import ConfigError
-from vipwire.kube.access import Access, load_access
-from vipwire.kube.credentials import Credential
-from vipwire.kube.proxy import environment_proxy
+from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.access.credentials import Credential
+from vipwire.kube.access.http_proxy import environment_proxy
 
 Json = dict[str, Any]
 NOW = 1_000_000.0

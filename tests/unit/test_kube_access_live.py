@@ -18,9 +18,9 @@ from tests.fakes.heard import Heard
 from tests.fakes.proxy import FakeProxy
 
 from vipwire.errors import VipwireError
-from vipwire.kube.access import Access, load_access
+from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, describe
 from vipwire.kube.client import ApiSource
-from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, describe
 
 Json = dict[str, Any]
 PLUGIN = """

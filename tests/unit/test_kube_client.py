@@ -15,10 +15,10 @@ from tests.fakes.apistore import ApiStore
 from tests.fakes.heard import Heard
 from tests.fakes.objects import node, service, service_cidr, slice_of
 
-from vipwire.kube.access import Access, load_access
+from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.client import ApiSource, retry_after
 from vipwire.kube.contact import Health
-from vipwire.kube.manifest import ManifestSource
+from vipwire.kube.manifests.source import ManifestSource
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Kind, Listed
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.fakes.apiserver import FakeApiServer, Fault
 
-from vipwire.kube.access import load_access
+from vipwire.kube.access.access import load_access
 from vipwire.kube.events import QUEUE, EventRecorder, EventType, Subject, TokenBucket
 
 NODE = Subject("Node", "node-0", uid="node-0")

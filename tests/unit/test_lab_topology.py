@@ -2,7 +2,7 @@
 
 import pytest
 
-from vipwire.lab import manifests, wiring
+from vipwire.lab import links, manifests
 from vipwire.lab.errors import LabError
 from vipwire.lab.outcome import Manner, Outcome, ProbeResult, Target, pods_of
 from vipwire.lab.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology, make_node, make_pod, make_topology
@@ -87,7 +87,7 @@ def test_results_are_counted_by_who_answered() -> None:
 
 
 def test_every_host_has_one_wire_and_every_namespace_its_loopback() -> None:
-    plan = wiring.plan(make_topology(pods=(1, 1, 1)))
+    plan = links.plan(make_topology(pods=(1, 1, 1)))
     assert sorted(wire.host for wire in plan.wires) == sorted(set(plan.requests) - {UNDERLAY})
     assert {requests[0].text for requests in plan.requests.values()} == {"ip link set 1 up"}
     for router in {wire.router for wire in plan.wires}:

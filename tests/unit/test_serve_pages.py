@@ -10,8 +10,8 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer
 
-from vipwire.app.config import Config
-from vipwire.app.config_file import config_document
+from vipwire.config.configuration import Config
+from vipwire.config.file import config_document
 from vipwire.model.net import Family
 from vipwire.serve.health import ProxyHealth
 from vipwire.serve.metrics import Metrics

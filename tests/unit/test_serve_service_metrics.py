@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from vipwire.config.sections import Series
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
-from vipwire.reconcile.counting import Count, Counts, EndpointName, Refusal
+from vipwire.reconcile.counts import Count, Counts, EndpointName, Refusal
 from vipwire.serve.metrics import Metrics
-from vipwire.serve.service_metrics import Series
 
 Labels = dict[str, str]
 

@@ -9,9 +9,6 @@ import pytest
 from tests.fakes.ports import free_port
 from tests.fakes.relaying import HERE, Peer, Relaying, client, heard, peers, readable, relaying, was_reset
 
-from vipwire.backends.userspace.balance import EJECT_AFTER
-from vipwire.backends.userspace.header import header
-from vipwire.backends.userspace.limits import RESERVE
 from vipwire.backends.userspace.messages import (
     AskNotes,
     Done,
@@ -30,7 +27,10 @@ from vipwire.backends.userspace.messages import (
     Share,
     Welcome,
 )
-from vipwire.backends.userspace.tcp import LADDER
+from vipwire.backends.userspace.relay.balance import EJECT_AFTER
+from vipwire.backends.userspace.relay.file_limits import RESERVE
+from vipwire.backends.userspace.relay.header import header
+from vipwire.backends.userspace.relay.tcp import LADDER
 
 
 def settled(at: Relaying, sock: socket.socket, peer: Peer) -> socket.socket:

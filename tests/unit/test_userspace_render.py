@@ -6,7 +6,7 @@ import pytest
 from tests.fakes.values import cidr, endpoint, ip, node_plan, port, service, slice_of
 
 from vipwire.backends.userspace import names
-from vipwire.backends.userspace.describe import describe
+from vipwire.backends.userspace.explain.describe import describe
 from vipwire.backends.userspace.messages import Listener, Place, Share
 from vipwire.backends.userspace.names import FILTER, NAT, Chain, Front, Key, Rule, Value
 from vipwire.backends.userspace.render import render

@@ -8,14 +8,14 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from vipwire.app import log
-from vipwire.app.config import Config, ProxyMode
 from vipwire.app.engine import Mode
 from vipwire.app.machine import families
 from vipwire.app.modes import build_modes, needs_net_admin
+from vipwire.config.configuration import Config, ProxyMode
 from vipwire.errors import UnsupportedError
 from vipwire.host.rights import require_net_admin
 from vipwire.model.net import Family
+from vipwire.process import log
 
 LADDERS: Final = {
     ProxyMode.EBPF: (ProxyMode.NFTABLES, ProxyMode.IPTABLES, ProxyMode.USERSPACE),

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from vipwire.app import log
+from vipwire.app.after_sync import FlowKeeper, HealthPorts
 from vipwire.app.engine import Engine, Outcome
-from vipwire.app.follow import FlowKeeper, HealthPorts
 from vipwire.app.report import Reporter
 from vipwire.host.addresses import AddressWatch
 from vipwire.kube.contact import Health
+from vipwire.process import log
 from vipwire.serve.health import ProxyHealth
 from vipwire.serve.metrics import Metrics
 from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted

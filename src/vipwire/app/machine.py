@@ -6,9 +6,8 @@ What cannot be set is said.
 from collections.abc import Iterable
 from pathlib import Path
 
-from vipwire.app import log
-from vipwire.app.config import Config
 from vipwire.app.modes import mode_sysctls, needs_net_admin
+from vipwire.config.configuration import Config
 from vipwire.conntrack.sysctls import conntrack_sysctls, forwarding_sysctls
 from vipwire.host.forwarding import router_sysctls
 from vipwire.host.kernel import cpus
@@ -16,6 +15,7 @@ from vipwire.host.oom import set_oom_score_adj
 from vipwire.host.sysctl import apply_sysctls
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
+from vipwire.process import log
 
 
 def families() -> tuple[Family, ...]:

@@ -8,34 +8,34 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from vipwire.app import log
-from vipwire.app.config import Config, ProxyMode, port_range
 from vipwire.app.engine import Mode
 from vipwire.backends.iptables.build import LOOPBACK_SYSCTLS, build, leftovers
-from vipwire.backends.iptables.explain import IptablesExplainer
+from vipwire.backends.iptables.counts.nfacct import read_counter
+from vipwire.backends.iptables.explain.explainer import IptablesExplainer
 from vipwire.backends.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
-from vipwire.backends.iptables.nfacct import read_counter
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.ipvs import start as ipvs
-from vipwire.backends.ipvs.explain import IpvsExplainer
+from vipwire.backends.ipvs.explain.explainer import IpvsExplainer
 from vipwire.backends.ipvs.kernel import Settings as IpvsSettings
 from vipwire.backends.ipvs.names import DEVICE
-from vipwire.backends.nftables.counters import Counters
-from vipwire.backends.nftables.explain import NftablesExplainer
+from vipwire.backends.nftables.counts import Counters
+from vipwire.backends.nftables.explain.explainer import NftablesExplainer
 from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.backends.nftables.probe import probe as try_nftables
 from vipwire.backends.userspace import build as userspace
-from vipwire.backends.userspace.explain import UserspaceExplainer
+from vipwire.backends.userspace.explain.explainer import UserspaceExplainer
 from vipwire.backends.userspace.settings import Bind, Choices
+from vipwire.config.configuration import Config, ProxyMode, port_range
+from vipwire.config.sections import Series
 from vipwire.errors import UnsupportedError
 from vipwire.host.kernel import KernelRelease, require_nftables, require_release
 from vipwire.model.net import Family, Prefix
 from vipwire.model.sysctl import Sysctl
 from vipwire.netlink.generations import Generations
 from vipwire.netlink.ipvs import Timeouts
+from vipwire.process import log
 from vipwire.reconcile.explainer import Explainer
 from vipwire.serve.metrics import Metrics
-from vipwire.serve.service_metrics import Series
 
 
 def _iptables(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]:

@@ -8,33 +8,33 @@ from functools import partial
 from pathlib import Path
 
 from vipwire import __version__
-from vipwire.app import log
-from vipwire.app.config import Config
-from vipwire.app.config_gates import KNOWN_GATES
-from vipwire.app.counting import tell_counts
-from vipwire.app.draining import DrainFollower
-from vipwire.app.drains import drains_path
+from vipwire.app.after_sync import FlowKeeper, HealthPorts
+from vipwire.app.count_metrics import tell_counts
+from vipwire.app.drain_follower import DrainFollower
+from vipwire.app.drain_orders import drains_path
 from vipwire.app.engine import Engine, Line, Mode
 from vipwire.app.fallback import mode_here
-from vipwire.app.follow import FlowKeeper, HealthPorts
-from vipwire.app.handover import Handover, arriving
 from vipwire.app.loop import Loop, Parts, Source
 from vipwire.app.machine import adjust_machine
 from vipwire.app.modes import attach_counters
-from vipwire.app.node import health_check_prefixes, node_plan
+from vipwire.app.node_plan import health_check_prefixes, node_plan
 from vipwire.app.reloader import Reloader
 from vipwire.app.report import Reporter
 from vipwire.app.servers import Servers
-from vipwire.app.stop import Stop
+from vipwire.config.configuration import Config
+from vipwire.config.gates import KNOWN_GATES
 from vipwire.errors import UnsupportedError, VipwireError
+from vipwire.handover.handover import Handover, arriving
 from vipwire.host.addresses import AddressWatch, global_addresses
-from vipwire.kube.access import load_access
+from vipwire.kube.access.access import load_access
+from vipwire.kube.access.connection import Answered
 from vipwire.kube.client import ApiSource
-from vipwire.kube.connection import Answered
 from vipwire.kube.events import EventRecorder
-from vipwire.kube.manifest import ManifestSource
+from vipwire.kube.manifests.source import ManifestSource
 from vipwire.model.net import Family, format_address
 from vipwire.plan.node import NodePlan
+from vipwire.process import log
+from vipwire.process.signals import Stop
 from vipwire.reconcile.pacer import Pacer
 from vipwire.serve.health import ProxyHealth
 from vipwire.serve.metrics import Metrics

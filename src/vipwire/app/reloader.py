@@ -8,12 +8,12 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from vipwire.app import log
-from vipwire.app.config import Config
-from vipwire.app.config_file import Loaded
-from vipwire.app.reload import weigh
-from vipwire.app.watch import contents
+from vipwire.app.reconfigure import weigh
+from vipwire.config.configuration import Config
+from vipwire.config.file import Loaded
 from vipwire.errors import ConfigError
+from vipwire.process import log
+from vipwire.process.file_watch import contents
 from vipwire.serve.metrics import Metrics
 
 Reread = Callable[[], Loaded]

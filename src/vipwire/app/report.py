@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from vipwire.app import log
 from vipwire.app.engine import Engine, Line, Outcome
-from vipwire.app.measure import Measure
+from vipwire.app.sync_metrics import Measure
 from vipwire.kube.events import EventRecorder, EventType, Subject
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.plan.plan import ServicePlan
+from vipwire.process import log
 from vipwire.serve.metrics import Metrics
 from vipwire.state.event import Kind
 

@@ -5,12 +5,12 @@ import time
 from collections.abc import Hashable
 
 from vipwire import __version__
-from vipwire.app import log
-from vipwire.app.config import Config
-from vipwire.app.config_file import config_document
-from vipwire.app.flags import flag_values
 from vipwire.app.report import Reporter
+from vipwire.config.configuration import Config
+from vipwire.config.file import config_document
+from vipwire.config.flags.parse import flag_values
 from vipwire.kube.events import EventType
+from vipwire.process import log
 from vipwire.serve.health import ProxyHealth
 from vipwire.serve.metrics import Metrics
 from vipwire.serve.pages import Addresses, ProxyInfo, proxy_servers

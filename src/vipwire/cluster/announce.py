@@ -19,9 +19,9 @@ from typing import Final
 from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.object import decoded
 from vipwire.cluster.api.registry import Registry
+from vipwire.cluster.controllers.allocation.holders import Holders
 from vipwire.cluster.controllers.balancers import held, is_ours
 from vipwire.cluster.controllers.feed import Feed
-from vipwire.cluster.controllers.holders import Holders
 from vipwire.errors import ConfigError
 
 TIMES: Final = 3

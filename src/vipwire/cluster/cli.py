@@ -86,10 +86,10 @@ def up(**flags: Any) -> None:
     --masquerade-all or --config FILE. Ends on SIGTERM or Ctrl-C; what was acknowledged is on the disk at any moment,
     and the rules stay, so that traffic goes on.
     """
-    from vipwire.app import log  # noqa: PLC0415  # not for --help
-    from vipwire.app.config_sections import Logging  # noqa: PLC0415
     from vipwire.cluster.up import run  # noqa: PLC0415
     from vipwire.cluster.up_settings import read_setting  # noqa: PLC0415
+    from vipwire.config.sections import Logging  # noqa: PLC0415
+    from vipwire.process import log  # noqa: PLC0415  # not for --help
 
     log.configure(Logging())
     with _told_plainly():

@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias
 
 from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.kube.access import Access, load_access
-from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, Payload, describe
-from vipwire.kube.kubectls import FOLDER, kubectls, of_this_machine
+from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, describe
+from vipwire.kube.access.user_kubeconfig import FOLDER, kubectls, of_this_machine
 
 Object: TypeAlias = dict[str, Any]
 Query: TypeAlias = tuple[tuple[str, str], ...]

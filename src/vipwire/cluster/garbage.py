@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from vipwire.cluster.api.cells import format_time, parse_time
+from vipwire.cluster.api.answers.cells import format_time, parse_time
+from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.catalogue import BY_ID, RESOURCES
 from vipwire.cluster.api.kinds.node import NAMESPACES
@@ -27,9 +28,8 @@ from vipwire.cluster.api.kinds.pod import PODS
 from vipwire.cluster.api.object import decoded
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.api.sent import Options
 from vipwire.cluster.controllers.feed import Feed
-from vipwire.cluster.remaining import with_conditions
+from vipwire.cluster.namespace_conditions import with_conditions
 from vipwire.cluster.store.record import Change, Key, Record
 
 EVENTS_LIVE: Final = timedelta(hours=1)  # as with kube-apiserver's --event-ttl

@@ -12,18 +12,18 @@ from typing import Final
 
 from aiohttp import web
 
-from vipwire.app import log
-from vipwire.cluster.access import Access, load_tokens, write_kubeconfigs
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.server import ApiServer
 from vipwire.cluster.ca import Authority
 from vipwire.cluster.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
-from vipwire.cluster.reach import Reach, inner_socket, reach
+from vipwire.cluster.identity import Access, load_tokens, write_kubeconfigs
+from vipwire.cluster.own_addresses import Reach, inner_socket, reach
 from vipwire.cluster.store.record import CompactedError
 from vipwire.dns.feed import StoreFeed
 from vipwire.dns.run import serve as serve_dns
 from vipwire.dns.settings import Settings as DnsSettings
 from vipwire.errors import ConfigError
+from vipwire.process import log
 
 _NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _NAMES_BELOW: Final = ("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1")

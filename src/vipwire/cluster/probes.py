@@ -12,18 +12,18 @@ import contextlib
 import random
 from typing import Final
 
-from vipwire.cluster.api.cells import at, format_time
+from vipwire.cluster.api.answers.cells import at, format_time
+from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.pod import PODS
 from vipwire.cluster.api.object import decoded
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.api.sent import Options
+from vipwire.cluster.controllers.endpoints.selection import Name
+from vipwire.cluster.controllers.endpoints.workloads import probes, ready_condition
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
-from vipwire.cluster.controllers.selection import Name
-from vipwire.cluster.controllers.workloads import probes, ready_condition
-from vipwire.cluster.probing import ask
+from vipwire.cluster.probe import ask
 
 _OPTIONS: Final = Options(manager="vipwire-probes", validation="Ignore")
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from vipwire import __version__
-from vipwire.cluster.api.cells import format_time
-from vipwire.cluster.api.discovery import version
+from vipwire.cluster.api.answers.cells import format_time
+from vipwire.cluster.api.answers.discovery import version
+from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NODES
 from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.api.sent import Options
 from vipwire.cluster.store.record import StoreError
 from vipwire.host.addresses import LocalAddress, global_addresses
 from vipwire.model.net import format_address

@@ -13,31 +13,31 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from vipwire.app.config import Config
-from vipwire.app.wiring import run_beside
+from vipwire.app.run import run_beside
 from vipwire.cluster.announce import announce
+from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.api.sent import Options
+from vipwire.cluster.controllers.allocation.cidrs import ServiceCidrs
+from vipwire.cluster.controllers.allocation.ranges import Network
+from vipwire.cluster.controllers.allocation.repair import AddressRepair
 from vipwire.cluster.controllers.balancers import Balancers
-from vipwire.cluster.controllers.cidrs import ServiceCidrs
-from vipwire.cluster.controllers.endpoint_controller import EndpointController
+from vipwire.cluster.controllers.endpoints.controller import EndpointController
 from vipwire.cluster.controllers.own_services import DNS_SERVICE, OwnServices
-from vipwire.cluster.controllers.ranges import Network
-from vipwire.cluster.controllers.repair import AddressRepair
-from vipwire.cluster.controllers.wiring import Ranges, hooks, make_first_cidr
+from vipwire.cluster.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.cluster.listen import Place, serve_api, serve_names
+from vipwire.cluster.own_addresses import internal_addresses
 from vipwire.cluster.probes import Probes
-from vipwire.cluster.reach import internal_addresses
 from vipwire.cluster.source import StoreSource
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.record import StoreError
 from vipwire.cluster.store.store import Store
 from vipwire.cluster.this_node import declare_node, node_addresses
+from vipwire.config.configuration import Config
 from vipwire.dns.settings import Settings as DnsSettings
 from vipwire.host.addresses import read_addresses
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from vipwire.app.config import Config
-from vipwire.app.flags import build_config, parse_flags
-from vipwire.cluster.controllers.ranges import Network, Range, port_range
-from vipwire.cluster.controllers.wiring import Ranges
+from vipwire.cluster.controllers.allocation.ranges import Network, Range, port_range
+from vipwire.cluster.controllers.parts import Ranges
 from vipwire.cluster.up import Setting
+from vipwire.config.configuration import Config
+from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.dns.settings import Settings as DnsSettings
 from vipwire.dns.settings import (
     check_address,
@@ -20,7 +20,7 @@ from vipwire.dns.settings import (
     read_resolv_conf,
     without_ourselves,
 )
-from vipwire.dns.upstream import Server
+from vipwire.dns.upstream.exchange import Server
 from vipwire.errors import ConfigError
 
 _RESOLV_CONF: Final = Path("/etc/resolv.conf")

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from vipwire.dns import names
 from vipwire.dns.message import ANY_CLASS, IN, NOERROR, NOTIMP, OWNER, RD, REFUSED, SERVFAIL, Query, Reply, record
 from vipwire.dns.records import AAAA, CNAME, PTR, A
-from vipwire.dns.upstream import Forwarder
+from vipwire.dns.upstream.exchange import Forwarder
 from vipwire.dns.zone import ANY, Zone
 
 LONGEST_CHAIN: Final = 8

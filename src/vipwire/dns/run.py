@@ -13,18 +13,18 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from vipwire import __version__
-from vipwire.app import collector, log
-from vipwire.app.stop import Stop
-from vipwire.dns.cache import Cache
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.server import DnsServer
 from vipwire.dns.settings import Settings
 from vipwire.dns.sockets import open_pair, open_pairs
-from vipwire.dns.tally import Tally
-from vipwire.dns.upstream import Forwarder
+from vipwire.dns.statistics import Tally
+from vipwire.dns.upstream.cache import Cache
+from vipwire.dns.upstream.exchange import Forwarder
 from vipwire.dns.zone import Zone
 from vipwire.errors import VipwireError
 from vipwire.model.net import parse_address
+from vipwire.process import cyclic_garbage, log
+from vipwire.process.signals import Stop
 from vipwire.serve.server import BindPolicy, HttpServer
 from vipwire.state.event import Event
 
@@ -151,7 +151,7 @@ def run_dns(settings: Settings, feed: Feed) -> None:
             serving.cancel()
             reason.cancel()
 
-    collector.look_rarely()
+    cyclic_garbage.look_rarely()
     try:
         asyncio.run(until_stopped())
     except* VipwireError as errors:

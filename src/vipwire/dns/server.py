@@ -16,7 +16,7 @@ from typing import Any, Final
 from vipwire.dns.message import FORMERR, SERVFAIL, Query, Refusal, Reply, read_query, render
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.sockets import IP_PKTINFO, Pair
-from vipwire.dns.tally import Tally
+from vipwire.dns.statistics import Tally
 
 AT_ONCE: Final = 64
 """Datagrams that are read before other work has its turn."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vipwire.dns.names import LONGEST, parse_name
-from vipwire.dns.upstream import Server
+from vipwire.dns.upstream.exchange import Server
 from vipwire.errors import ConfigError
 
 MOST_SERVERS: Final = 8

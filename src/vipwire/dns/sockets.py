@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from vipwire.dns.inner import answer_this_machine_only
+from vipwire.dns.local_sockets import answer_this_machine_only
 from vipwire.errors import UnsupportedError
 
 TRIES: Final = 100

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from vipwire.app import log
-from vipwire.app.config_sections import Logging
+from vipwire.config.sections import Logging
 from vipwire.dns.run import Emit, Feed, run_dns
 from vipwire.dns.settings import (
     Settings,
@@ -17,11 +16,12 @@ from vipwire.dns.settings import (
     read_resolv_conf,
     without_ourselves,
 )
-from vipwire.dns.upstream import Server
+from vipwire.dns.upstream.exchange import Server
 from vipwire.dns.watch import DnsSource, manifest_source
 from vipwire.errors import ConfigError
-from vipwire.kube.access import load_access
-from vipwire.kube.manifest import ManifestSource
+from vipwire.kube.access.access import load_access
+from vipwire.kube.manifests.source import ManifestSource
+from vipwire.process import log
 
 LOOK: Final = 1.0
 """How often it is looked how the contact to the source is, in seconds."""

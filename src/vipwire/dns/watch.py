@@ -14,10 +14,10 @@ import msgspec
 
 from vipwire.dns import convert, wire
 from vipwire.dns.objects import Kind
-from vipwire.kube.access import Access
+from vipwire.kube.access.access import Access
 from vipwire.kube.client import ApiSource
-from vipwire.kube.document import Entry, Manifest, gather
-from vipwire.kube.manifest import ManifestSource
+from vipwire.kube.manifests.documents import Entry, Manifest, gather
+from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.resource import BROKEN, Reader, Resource, document_name, explain
 from vipwire.kube.watch import ResourceWatch
 from vipwire.model.names import ObjectName

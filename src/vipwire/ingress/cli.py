@@ -72,9 +72,9 @@ def ingress(context: click.Context, /, **given: Any) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from vipwire.app import log  # noqa: PLC0415  # not for --help
-    from vipwire.app.config_sections import Logging  # noqa: PLC0415
+    from vipwire.config.sections import Logging  # noqa: PLC0415
     from vipwire.ingress.run.app import run_ingress  # noqa: PLC0415
+    from vipwire.process import log  # noqa: PLC0415  # not for --help
 
     log.configure(Logging(verbosity=given["verbosity"]))
     try:

@@ -13,23 +13,23 @@ import click
 from rich.console import RenderableType
 from rich.live import Live
 
-from vipwire.app.config import Config
+from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError
 from vipwire.inspect import decisions, difference, show
-from vipwire.inspect.check import check_document, check_view, judge
-from vipwire.inspect.counted import see
-from vipwire.inspect.document import Document, status_document
-from vipwire.inspect.explained import explain_document, explain_view
-from vipwire.inspect.explanation import explain as explanation_of
-from vipwire.inspect.facts import gather
-from vipwire.inspect.flows import flows_of
-from vipwire.inspect.near import find_services
+from vipwire.inspect.check.facts import gather
+from vipwire.inspect.check.findings import check_document, check_view, judge
+from vipwire.inspect.explain.document import explain_document, explain_view
+from vipwire.inspect.explain.explanation import explain as explanation_of
+from vipwire.inspect.explain.routes import interface_towards, source_towards
+from vipwire.inspect.live.flows import flows_of
 from vipwire.inspect.options import OUTPUT, LookCommand
 from vipwire.inspect.packet import read_packet
-from vipwire.inspect.routes import interface_towards, source_towards
 from vipwire.inspect.situation import Situation, opened, take
 from vipwire.inspect.source import follow, make_source, read_objects
-from vipwire.inspect.status import status_view
+from vipwire.inspect.status.counts import see
+from vipwire.inspect.status.document import Document, status_document
+from vipwire.inspect.status.tables import status_view
+from vipwire.inspect.suggestions import find_services
 from vipwire.netlink.conntrack import Flow
 from vipwire.plan.resolve import Packet
 

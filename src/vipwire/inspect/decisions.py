@@ -6,11 +6,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from vipwire.inspect.document import Document, service_document, share_text
+from vipwire.inspect.one_family import Side
 from vipwire.inspect.show import coloured
-from vipwire.inspect.side import Side
 from vipwire.inspect.situation import Situation
-from vipwire.inspect.status import endpoint_text
+from vipwire.inspect.status.document import Document, service_document, share_text
+from vipwire.inspect.status.tables import endpoint_text
 from vipwire.model.net import format_address
 from vipwire.model.service import Service
 from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes

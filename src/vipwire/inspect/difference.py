@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from vipwire.inspect.document import Document, family_document
-from vipwire.inspect.side import Side
+from vipwire.inspect.one_family import Side
 from vipwire.inspect.situation import Situation
+from vipwire.inspect.status.document import Document, family_document
 from vipwire.model.service import Service
 from vipwire.reconcile.delta import Delta
 

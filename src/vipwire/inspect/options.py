@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import click
 
-from vipwire.app.completion import flag_options
-from vipwire.app.config import Config
-from vipwire.app.config_schema import ValueKind
-from vipwire.app.flags import build_config, parse_flags
-from vipwire.app.flags_table import FLAGS, Flag
-from vipwire.app.flags_text import usage
+from vipwire.config.configuration import Config
+from vipwire.config.flags.click_options import flag_options
+from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags.table import FLAGS, Flag
+from vipwire.config.flags.usage import usage
+from vipwire.config.schema import ValueKind
 from vipwire.errors import ConfigError, VipwireError
 
 ENVIRONMENT: Final = "VIPWIRE_FLAGS"

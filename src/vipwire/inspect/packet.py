@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 from vipwire.errors import ConfigError
-from vipwire.inspect.health import answers_checks, health_checks
-from vipwire.inspect.near import find_services, meant, near_addresses
+from vipwire.inspect.explain.health_checks import answers_checks, health_checks
 from vipwire.inspect.situation import Situation
+from vipwire.inspect.suggestions import find_services, meant, near_addresses
 from vipwire.model.net import Address, Family, Protocol, family_of, format_address, is_loopback, parse_address
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.plan import FrontendKey

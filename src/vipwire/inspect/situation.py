@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from vipwire.app.config import Config
-from vipwire.app.drains import drains_path, in_force, read_orders
+from vipwire.app.drain_orders import drains_path, in_force, read_orders
 from vipwire.app.engine import Mode
 from vipwire.app.machine import families
 from vipwire.app.modes import VIP_DEVICES, build_explainer, build_modes
-from vipwire.app.node import node_plan
+from vipwire.app.node_plan import node_plan
+from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError
 from vipwire.host.addresses import LocalAddress, global_addresses, read_addresses
-from vipwire.inspect.growing import grown
-from vipwire.inspect.side import Side
+from vipwire.inspect.one_family import Side
 from vipwire.inspect.source import node_name
+from vipwire.inspect.status.slow_start import grown
 from vipwire.model.drain import Drain
 from vipwire.model.net import Address, Family
 from vipwire.plan.planner import Planner
-from vipwire.reconcile.counting import Adaptable
+from vipwire.reconcile.counts import Adaptable
 from vipwire.reconcile.explainer import Explainer
 from vipwire.state.store import Store
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vipwire.app.config import Config
+from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.kube.manifest import ManifestSource
+from vipwire.kube.manifests.source import ManifestSource
 from vipwire.state.event import Event
 from vipwire.state.store import Store
 
 if TYPE_CHECKING:
     from vipwire.app.loop import Source
-    from vipwire.kube.access import Access
+    from vipwire.kube.access.access import Access
 
 _NOTE = partial(click.echo, err=True)
 PATIENCE = 15.0
@@ -42,8 +42,8 @@ def make_source(config: Config) -> "Source":
 
 
 def _access(config: Config) -> "Access":
-    from vipwire.kube.access import load_access  # noqa: PLC0415 - as above
-    from vipwire.kube.kubectls import kubectls, of_this_machine  # noqa: PLC0415 - as above
+    from vipwire.kube.access.access import load_access  # noqa: PLC0415 - as above
+    from vipwire.kube.access.user_kubeconfig import kubectls, of_this_machine  # noqa: PLC0415 - as above
 
     kubeconfig = config.client_connection.kubeconfig
     if kubeconfig or config.master:

@@ -12,8 +12,8 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 
 from vipwire import __version__
-from vipwire.kube.access import Access
-from vipwire.kube.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, Witness, describe, ignored
+from vipwire.kube.access.access import Access
+from vipwire.kube.access.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, Witness, describe, ignored
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import ENDPOINT_SLICES, SERVICE_CIDRS, SERVICES, own_node
 from vipwire.kube.watch import Request, ResourceWatch, Sleep

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from vipwire.kube.access import Access
-from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, Payload, Witness, describe, ignored
+from vipwire.kube.access.access import Access
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, Witness, describe, ignored
 
 COMPONENT = "vipwire"
 QUEUE = 1000

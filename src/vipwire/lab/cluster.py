@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from vipwire.lab import netns, rtnetlink, servers, state, wiring
+from vipwire.lab import links, netns, rtnetlink, state
 from vipwire.lab.continuous import Connection, Continuous
+from vipwire.lab.echo import servers
 from vipwire.lab.errors import LabError
 from vipwire.lab.outcome import Manner, ProbeResult, Target
 from vipwire.lab.probe import probe
@@ -209,12 +210,12 @@ class Lab:
         return Connection(self.netns(host), Target(address, port, protocol), manner)
 
     def _build(self) -> None:
-        plan = wiring.plan(self.topology)
+        plan = links.plan(self.topology)
         routers = {UNDERLAY, *(node.name for node in self.topology.nodes)}
         for host in self.topology.names():
             netns.create(state.namespace_of(self.name, host))
             with self.inside(host):
-                _set(wiring.sysctls(router=host in routers))
+                _set(links.sysctls(router=host in routers))
         for wire in plan.wires:
             with _opened(self.netns(wire.host)) as far_end, self.inside(wire.router):
                 rtnetlink.apply([wire.request(far_end)])

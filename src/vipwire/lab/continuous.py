@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from vipwire.lab.answer import Answer
+from vipwire.lab.echo.answer import Answer
 from vipwire.lab.errors import LabError
 from vipwire.lab.outcome import Manner, ProbeResult, Target
 from vipwire.lab.probe import code_of, converse, open_socket, probe

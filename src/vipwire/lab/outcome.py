@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from vipwire.lab.answer import Answer, Peer
+from vipwire.lab.echo.answer import Answer, Peer
 from vipwire.lab.errors import LabError
 from vipwire.model.net import Protocol, format_address, format_endpoint, parse_address
 

@@ -17,10 +17,11 @@ import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from vipwire.lab import netns, rawsctp
-from vipwire.lab.answer import HELLO, Answer, Peer
+from vipwire.lab import netns
+from vipwire.lab.echo.answer import HELLO, Answer, Peer
 from vipwire.lab.errors import LabError
 from vipwire.lab.outcome import Manner, Outcome, ProbeResult, Target
+from vipwire.lab.sctp import raw_sockets
 from vipwire.model.net import Protocol
 
 _IP_RECVERR, _IPV6_RECVERR = 11, 25
@@ -71,8 +72,8 @@ def open_socket(namespace: Path, target: Target, manner: Manner) -> socket.socke
     """Open a socket in a namespace, not yet connected, that does not block."""
     family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
     with netns.inside(namespace):
-        if target.protocol is Protocol.SCTP and not rawsctp.in_kernel():
-            opened = rawsctp.open_raw(family)
+        if target.protocol is Protocol.SCTP and not raw_sockets.in_kernel():
+            opened = raw_sockets.open_raw(family)
         else:
             opened = socket.socket(family, _TYPES[target.protocol], int(target.protocol))
     try:
@@ -157,7 +158,7 @@ class _Attempt:
         self._raw_port = 0
         if _is_raw(opened):
             self._raw_port = manner.source_port or 32768 + next(_raw_ports) % 28232
-            self._steps = rawsctp.converse(opened, target.address, self._raw_port, target.port)
+            self._steps = raw_sockets.converse(opened, target.address, self._raw_port, target.port)
         else:
             self._steps = converse(opened, target)
         self._event = 0

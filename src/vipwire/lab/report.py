@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from vipwire.lab import rawsctp, state
+from vipwire.lab import state
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import Outcome, ProbeResult, Target
+from vipwire.lab.sctp import raw_sockets
 from vipwire.lab.topology import Client, Node
 
 _COLOURS = {Outcome.ANSWERED: "green", Outcome.TIMED_OUT: "yellow"}
@@ -37,7 +38,7 @@ def show(lab: Lab) -> None:
         table.add_row(name, what, "\n".join(host.addresses), state.namespace_of(lab.name, host.name))
     console = _console()
     console.print(table)
-    if not rawsctp.in_kernel():
+    if not raw_sockets.in_kernel():
         console.print("This kernel has no SCTP sockets: Pods and probes speak SCTP themselves.", style="yellow")
     option = "" if lab.name == "demo" else f" --name {lab.name}"
     target = lab.topology.pods[0].addresses[0] if lab.topology.pods else lab.topology.nodes[0].addresses[0]

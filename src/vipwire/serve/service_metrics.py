@@ -5,7 +5,6 @@ A cluster can have more endpoints than a metrics store wants series. `Series` ch
 series once begun goes on, then those with the most. `vipwire_counters_left_out` says how many are missing.
 """
 
-import enum
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
@@ -13,17 +12,10 @@ from typing import Final, NamedTuple, TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from vipwire.config.sections import Series
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import format_endpoint
-from vipwire.reconcile.counting import Count, Counts, EndpointName, Refusal
-
-
-class Series(enum.Enum):
-    """How fine the metrics are; the value is the word of the configuration."""
-
-    NONE = "none"
-    SERVICES = "services"
-    ENDPOINTS = "endpoints"
+from vipwire.reconcile.counts import Count, Counts, EndpointName, Refusal
 
 
 class Measured(NamedTuple):

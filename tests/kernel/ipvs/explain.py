@@ -18,7 +18,7 @@ from tests.kernel.ipvs.proxy import (
     web,
 )
 
-from vipwire.backends.ipvs.explain import IpvsExplainer
+from vipwire.backends.ipvs.explain.explainer import IpvsExplainer
 from vipwire.backends.ipvs.names import Object, ObjectKey
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import Outcome, ProbeResult, pods_of

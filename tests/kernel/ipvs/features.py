@@ -21,14 +21,14 @@ from tests.kernel.ipvs.proxy import (
     web,
 )
 
-from vipwire.backends.ipvs.servers import Change, Servers
+from vipwire.backends.ipvs.objects.servers import Change, Servers
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import Outcome, pods_of
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, TrafficPolicy
 from vipwire.netlink.ipvs import Command, Forwarding, RealServer, Scheduling, VirtualServer
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.counting import Count, Counting, Counts, EndpointName, Refusal
+from vipwire.reconcile.counts import Count, Counting, Counts, EndpointName, Refusal
 
 pytestmark = pytest.mark.kernel
 

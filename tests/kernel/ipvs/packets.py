@@ -25,7 +25,7 @@ from tests.kernel.ipvs.proxy import (
 )
 
 from vipwire.backends.ipvs.kernel import Settings
-from vipwire.backends.ipvs.servers import Servers
+from vipwire.backends.ipvs.objects.servers import Servers
 from vipwire.backends.ipvs.start import ipvs_sysctls
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.host.sysctl import apply_sysctls

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.values import named
 
 from vipwire.backends.ipvs import start
-from vipwire.backends.ipvs.describe import describe_object
+from vipwire.backends.ipvs.explain.describe import describe_object
 from vipwire.backends.ipvs.kernel import IpvsBackend, Settings
 from vipwire.backends.ipvs.names import Entry, Object, ObjectKey, Steer, Vip
 from vipwire.host.sysctl import apply_sysctls

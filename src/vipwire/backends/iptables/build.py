@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from vipwire.backends.iptables.counts.nfacct import read_counter
 from vipwire.backends.iptables.kernel import IptablesBackend
+from vipwire.backends.iptables.lock_wait import Patience
 from vipwire.backends.iptables.names import INVALID_COUNTER
-from vipwire.backends.iptables.nfacct import read_counter
-from vipwire.backends.iptables.patience import Patience
 from vipwire.backends.iptables.probe import (
     PURPOSE,
     UNTRIED,

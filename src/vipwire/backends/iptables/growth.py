@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from vipwire.backends.iptables.names import CHAIN, FILTER, ROOT, TABLES, Key, Rules
-from vipwire.backends.iptables.skeleton import guards
-from vipwire.backends.iptables.tree import Dispatch
+from vipwire.backends.iptables.rules.skeleton import guards
+from vipwire.backends.iptables.rules.tree import Dispatch
 from vipwire.reconcile.delta import Delta
 
 _CHAIN: Final = 2

@@ -10,26 +10,26 @@ from dataclasses import replace
 from typing import Final
 
 from vipwire.backends.iptables import names
-from vipwire.backends.iptables.counters import Counted, read_counters
-from vipwire.backends.iptables.counting import FEW, Ledger, count, endpoints_of
-from vipwire.backends.iptables.frontend_code import Zone, decode
+from vipwire.backends.iptables.counts.by_service import FEW, Ledger, count, endpoints_of
+from vipwire.backends.iptables.counts.rule_counters import Counted, read_counters
 from vipwire.backends.iptables.growth import growth, tree_entries
 from vipwire.backends.iptables.limits import shortcomings
+from vipwire.backends.iptables.lock_wait import Patience
 from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, RANGES, ROOT, ROOTS, TABLES, Key, Rules
-from vipwire.backends.iptables.patience import Patience
 from vipwire.backends.iptables.read import is_ours, read
 from vipwire.backends.iptables.render import render
+from vipwire.backends.iptables.rules.frontend_code import Zone, decode
+from vipwire.backends.iptables.rules.skeleton import guards, jump_keys, node_objects
+from vipwire.backends.iptables.rules.tree import DEEPEST, Dispatch, Shape
 from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.skeleton import guards, jump_keys, node_objects
-from vipwire.backends.iptables.tree import DEEPEST, Dispatch, Shape
 from vipwire.backends.iptables.witness import Sight, Witness, grown_by, witnesses
 from vipwire.model.net import Address, Family, format_address
 from vipwire.model.problem import Problem
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
-from vipwire.reconcile.counting import Counts
+from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
 from vipwire.xtables.refusal import LockedError
 from vipwire.xtables.save import read_table, target
@@ -178,7 +178,7 @@ class IptablesBackend:
         return Writer(tails, self._pinned, self._firewall_missing, kubelet=self._kubelet, batch=batch)
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read what the rules have counted: see reconcile/counting.py."""
+        """Read what the rules have counted: see reconcile/counts.py."""
         ends = endpoints_of(plans)
         chains = [chain for each in ends.values() for chain in each]
         tables = {

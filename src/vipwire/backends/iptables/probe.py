@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vipwire.backends.iptables.bpf import hash_match
+from vipwire.backends.iptables.counts.nfacct import ensure_counters
 from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, MANGLE, NAT
-from vipwire.backends.iptables.nfacct import ensure_counters
+from vipwire.backends.iptables.rules.bpf import hash_match
 from vipwire.backends.iptables.settings import Settings
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family

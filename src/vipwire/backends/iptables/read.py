@@ -11,10 +11,10 @@ from itertools import pairwise
 from typing import Final
 
 from vipwire.backends.iptables import names
-from vipwire.backends.iptables.frontend_code import ANY_PORT, encode
 from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, ROOT, Key, Rules, rank, tree_root
-from vipwire.backends.iptables.skeleton import jump_keys
-from vipwire.backends.iptables.tree import Dispatch, Leaf
+from vipwire.backends.iptables.rules.frontend_code import ANY_PORT, encode
+from vipwire.backends.iptables.rules.skeleton import jump_keys
+from vipwire.backends.iptables.rules.tree import Dispatch, Leaf
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.plan.plan import FrontendKey
 from vipwire.xtables.save import Chains, target

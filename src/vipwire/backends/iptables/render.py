@@ -11,10 +11,10 @@ A frontend that nobody answers has its entry in the filter table instead: refuse
 from collections.abc import Iterable, Iterator, Mapping
 
 from vipwire.backends.iptables import names
-from vipwire.backends.iptables.frontend_code import ANY_PORT, encode
 from vipwire.backends.iptables.names import ENTRY, FILTER, Key, Rules
-from vipwire.backends.iptables.port import PortWriter
-from vipwire.backends.iptables.ranges import RangeWriter
+from vipwire.backends.iptables.rules.frontend_code import ANY_PORT, encode
+from vipwire.backends.iptables.rules.port import PortWriter
+from vipwire.backends.iptables.rules.ranges import RangeWriter
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol

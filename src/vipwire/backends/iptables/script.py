@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from vipwire.backends.iptables.names import CHAIN, ENTRY, FIREWALL, JUMP, ROOT, TABLES, Key, Rules, rank, tree_root
-from vipwire.backends.iptables.skeleton import guards, jump_keys
-from vipwire.backends.iptables.tree import Dispatch, Draft
+from vipwire.backends.iptables.rules.skeleton import guards, jump_keys
+from vipwire.backends.iptables.rules.tree import Dispatch, Draft
 from vipwire.reconcile.delta import Delta
 
 _ORDER: Final = {key: place for place, key in enumerate(jump_keys())}

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from vipwire.backends.ipvs import render as rendering
-from vipwire.backends.ipvs.describe import describe_object
-from vipwire.backends.ipvs.device import Device
-from vipwire.backends.ipvs.drain import Draining
+from vipwire.backends.ipvs.explain.describe import describe_object
+from vipwire.backends.ipvs.graceful_termination import Draining
 from vipwire.backends.ipvs.hints import parse_hints
 from vipwire.backends.ipvs.leaving import Leaving
 from vipwire.backends.ipvs.marks import Marks, is_among
@@ -37,15 +36,16 @@ from vipwire.backends.ipvs.names import (
     Vip,
     set_name,
 )
+from vipwire.backends.ipvs.objects.device import Device
+from vipwire.backends.ipvs.objects.direct_return import Pods
+from vipwire.backends.ipvs.objects.iptables_tool import Tool
+from vipwire.backends.ipvs.objects.policy_routing import Steering
+from vipwire.backends.ipvs.objects.proc_table import with_resting
+from vipwire.backends.ipvs.objects.servers import Change, Servers
+from vipwire.backends.ipvs.objects.sets import Sets
 from vipwire.backends.ipvs.parts import Parts, inverse, partition
-from vipwire.backends.ipvs.receive import Pods
-from vipwire.backends.ipvs.servers import Change, Servers
-from vipwire.backends.ipvs.sets import Sets
+from vipwire.backends.ipvs.read_counts import Tallies
 from vipwire.backends.ipvs.skeleton import KUBE_PROXYS, node_objects
-from vipwire.backends.ipvs.steer import Steering
-from vipwire.backends.ipvs.table import with_resting
-from vipwire.backends.ipvs.tallies import Tallies
-from vipwire.backends.ipvs.tool import Tool
 from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, Prefix
 from vipwire.netlink.ipset import SetSpec
@@ -53,7 +53,7 @@ from vipwire.netlink.ipvs import Command, Forwarding, Method, RealServer, Virtua
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
-from vipwire.reconcile.counting import Counts
+from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
 
 Objects = dict[ObjectKey, Object]
@@ -118,7 +118,7 @@ class IpvsBackend:
         return rendered
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read what IPVS has counted for these plans' Services; see `reconcile.counting`."""
+        """Read what IPVS has counted for these plans' Services; see `reconcile.counts`."""
         return self._tallies.read(plans, self._marks, endpoints=endpoints)
 
     def describe(self, key: ObjectKey) -> str:

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 
 from vipwire.backends.ipvs.kernel import IpvsBackend, Settings
-from vipwire.backends.ipvs.servers import Change, Servers
+from vipwire.backends.ipvs.objects.servers import Change, Servers
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.model.sysctl import Sysctl

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from vipwire.backends.nftables import text
-from vipwire.backends.nftables.counters import COUNTING, Counters, counted_by, counts
-from vipwire.backends.nftables.known import written
+from vipwire.backends.nftables.counts import COUNTING, Counters, counted_by, counts
+from vipwire.backends.nftables.expected_chains import written
 from vipwire.backends.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
 from vipwire.backends.nftables.names import (
     CHAIN,
@@ -38,7 +38,7 @@ from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, Netl
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
-from vipwire.reconcile.counting import Counts
+from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
 
 T = TypeVar("T", decode.Chain, decode.Rule, decode.SetDeclaration)

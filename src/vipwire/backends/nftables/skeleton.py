@@ -17,7 +17,7 @@ The words and hooks are those of kube-proxy's nftables mode where it has the sam
 
 from collections.abc import Iterator
 
-from vipwire.backends.nftables.counters import (
+from vipwire.backends.nftables.counts import (
     COUNT_CONNECTION,
     Counters,
     connection_chains,
@@ -32,7 +32,7 @@ from vipwire.backends.nftables.ranges import RANGE_ADDRESSES, RANGE_ALLOWED, RAN
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.plan.spread import Algorithm
-from vipwire.reconcile.counting import Refusal
+from vipwire.reconcile.counts import Refusal
 
 _PROTO_PORT = ("meta l4proto", "th dport")
 AFFINITY_SIZE = 1 << 20

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from vipwire.backends.userspace.describe import describe
+from vipwire.backends.userspace.counts import refusals, tally
+from vipwire.backends.userspace.explain.describe import describe
 from vipwire.backends.userspace.messages import Listener, Settings
 from vipwire.backends.userspace.names import FILTER, TABLES, Front, Key, Value
-from vipwire.backends.userspace.remote import Remote, ask_counts
+from vipwire.backends.userspace.remote_relay import Remote, ask_counts
 from vipwire.backends.userspace.render import front_name, render
 from vipwire.backends.userspace.script import Ports, read, removal, script
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import node_objects
-from vipwire.backends.userspace.tally import refusals, tally
 from vipwire.backends.userspace.tool import LIMIT_SECONDS, PURPOSE
 from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
@@ -31,7 +31,7 @@ from vipwire.netlink.generations import Generations
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
-from vipwire.reconcile.counting import Counts
+from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
 from vipwire.xtables.tool import Tool, with_tables
 from vipwire.xtables.variant import Variant

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from vipwire.backends.userspace import names
 from vipwire.backends.userspace.names import FILTER, Rule
-from vipwire.backends.userspace.words import NO_SUCH_PORT, OTHER_SOURCES, packet, sources
+from vipwire.backends.userspace.rule_words import NO_SUCH_PORT, OTHER_SOURCES, packet, sources
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Drop, Forward, Frontend, Reject, ServicePlan
 from vipwire.xtables.words import comment, to

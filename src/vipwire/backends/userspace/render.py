@@ -23,9 +23,9 @@ from vipwire.backends.userspace import names
 from vipwire.backends.userspace.messages import Listener, Place, Share
 from vipwire.backends.userspace.names import FILTER, NAT, Front, Key, Rule, Value
 from vipwire.backends.userspace.refusing import denials, other_ports, sctp_refusal, serving
+from vipwire.backends.userspace.rule_words import named, packet, sources, translate
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import serves_loopback
-from vipwire.backends.userspace.words import named, packet, sources, translate
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Forward, Frontend, ServicePlan

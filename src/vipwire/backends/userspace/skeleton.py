@@ -18,8 +18,8 @@ from collections.abc import Iterator
 
 from vipwire.backends.userspace import names
 from vipwire.backends.userspace.names import CHAINS, FILTER, NAT, Chain, Key, Rule, Rules, Value
+from vipwire.backends.userspace.rule_words import NO_SUCH_SERVICE
 from vipwire.backends.userspace.settings import Bind, Choices
-from vipwire.backends.userspace.words import NO_SUCH_SERVICE
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.node import NodePlan
 from vipwire.xtables.words import LOCAL_DESTINATION, LOOPBACK, NEW, comment, from_pod, in_prefix, refuse, rule

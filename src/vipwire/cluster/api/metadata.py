@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from vipwire.cluster.api import names
-from vipwire.cluster.api.cells import format_time
+from vipwire.cluster.api.answers.cells import format_time
 from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, required
 from vipwire.cluster.api.object import KEPT_META, new_uid, random_name
 from vipwire.cluster.api.resource import Object, Resource

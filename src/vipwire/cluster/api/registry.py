@@ -21,10 +21,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from vipwire.cluster.api import apply as ssa
-from vipwire.cluster.api import last_applied
 from vipwire.cluster.api.admission import NOTHING_ADDED, Admission, Admissions, Admitted, Attempt, Operation
-from vipwire.cluster.api.cells import format_time
+from vipwire.cluster.api.answers.cells import format_time
+from vipwire.cluster.api.bodies.sent import (
+    Options,
+    check_version,
+    decode_sent,
+    give_first_status,
+    report_unknown,
+)
 from vipwire.cluster.api.errors import (
     already_exists,
     bad_request,
@@ -37,14 +42,9 @@ from vipwire.cluster.api.errors import (
 from vipwire.cluster.api.kinds.node import IMMORTAL, NAMESPACES
 from vipwire.cluster.api.metadata import check_metadata, keep_metadata, mark_deleted, name_new
 from vipwire.cluster.api.object import check_identity, content, decoded, encoder, key_of, without_nulls
+from vipwire.cluster.api.patches import apply as ssa
+from vipwire.cluster.api.patches import last_applied
 from vipwire.cluster.api.resource import Object, Resource
-from vipwire.cluster.api.sent import (
-    Options,
-    check_version,
-    decode_sent,
-    give_first_status,
-    report_unknown,
-)
 from vipwire.cluster.api.transition import (
     Preconditions,
     addressed,

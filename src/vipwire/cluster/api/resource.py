@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from vipwire.cluster.api.errors import Cause
 from vipwire.cluster.api.names import NameRule, subdomain
-from vipwire.cluster.api.schema import Type
+from vipwire.cluster.api.openapi.schema import Type
 
 Object: TypeAlias = dict[str, Any]
 """An object as JSON has it."""

@@ -15,13 +15,13 @@ from typing import Any, Final
 from aiohttp import web
 
 from vipwire.cluster.api import guard
+from vipwire.cluster.api.answers.form import choose_form, show, show_list
+from vipwire.cluster.api.answers.pages import CUSTOM_KINDS, read_page
+from vipwire.cluster.api.answers.reviews import REVIEWS, answer
 from vipwire.cluster.api.errors import ApiError, internal, no_such_page
-from vipwire.cluster.api.form import choose_form, show, show_list
 from vipwire.cluster.api.listing import list_page
 from vipwire.cluster.api.object import encode
-from vipwire.cluster.api.pages import CUSTOM_KINDS, read_page
 from vipwire.cluster.api.registry import Registry
-from vipwire.cluster.api.reviews import REVIEWS, answer
 from vipwire.cluster.api.route import Route, find_route
 from vipwire.cluster.api.selectors import select
 from vipwire.cluster.api.watching import BOOKMARK_SECONDS, follow, read_watch

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from vipwire.cluster.api.decode import Findings, decode
+from vipwire.cluster.api.bodies.decode import Findings, decode
 from vipwire.cluster.api.errors import conflict
 from vipwire.cluster.api.object import encode, encoder, wrong_uid
 from vipwire.cluster.api.resource import Object, Resource

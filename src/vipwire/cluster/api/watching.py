@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from vipwire.cluster.api.answers.form import Form, bookmark, shower
 from vipwire.cluster.api.errors import ApiError, bad_request, expired
-from vipwire.cluster.api.form import Form, bookmark, shower
 from vipwire.cluster.api.listing import parse_number, reach
 from vipwire.cluster.api.object import decoded, encode
 from vipwire.cluster.api.resource import Resource

@@ -8,22 +8,22 @@ from typing import Any, Final
 
 import msgspec
 
-from vipwire.cluster.api import protobuf
+from vipwire.cluster.api.bodies import protobuf
+from vipwire.cluster.api.bodies.duplicate_fields import repeated_fields
+from vipwire.cluster.api.bodies.sent import Options, report_strictly
+from vipwire.cluster.api.bodies.yaml import read_yaml
 from vipwire.cluster.api.errors import ApiError, bad_request, not_valid, unsupported
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.listing import list_page, parse_number
 from vipwire.cluster.api.object import parse
-from vipwire.cluster.api.patch import json_patch, merge_patch
+from vipwire.cluster.api.openapi.schema import Type
+from vipwire.cluster.api.patches.strategic import strategic_patch
+from vipwire.cluster.api.patches.untyped import json_patch, merge_patch
 from vipwire.cluster.api.registry import Registry, Result
-from vipwire.cluster.api.repeated import repeated_fields
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.api.route import Route
-from vipwire.cluster.api.schema import Type
 from vipwire.cluster.api.selectors import Selector, select
-from vipwire.cluster.api.sent import Options, report_strictly
-from vipwire.cluster.api.strategic import strategic_patch
 from vipwire.cluster.api.transition import Preconditions
-from vipwire.cluster.api.yaml_body import read_yaml
 from vipwire.cluster.store.record import Record
 
 APPLY: Final = "application/apply-patch+yaml"

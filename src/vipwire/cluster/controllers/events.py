@@ -3,12 +3,12 @@
 import contextlib
 from typing import Final
 
-from vipwire.cluster.api.cells import format_time
+from vipwire.cluster.api.answers.cells import format_time
+from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.plain import EVENTS
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object, Resource
-from vipwire.cluster.api.sent import Options
 
 _OPTIONS: Final = Options(manager="vipwire-events", validation="Ignore")
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire.cluster.api.cells import at
+from vipwire.cluster.api.answers.cells import at
+from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire.cluster.api.kinds.networking import SERVICE_CIDRS
@@ -19,13 +20,12 @@ from vipwire.cluster.api.kinds.service import ENDPOINTS, SERVICES
 from vipwire.cluster.api.object import decoded, key_of
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object, Resource
-from vipwire.cluster.api.sent import Options
-from vipwire.cluster.controllers.cidrs import networks_of
+from vipwire.cluster.controllers.allocation.cidrs import networks_of
+from vipwire.cluster.controllers.allocation.ranges import Network
+from vipwire.cluster.controllers.endpoints.selection import Name
+from vipwire.cluster.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire.cluster.controllers.feed import Feed
-from vipwire.cluster.controllers.ranges import Network
-from vipwire.cluster.controllers.selection import Name
-from vipwire.cluster.controllers.slices import MANAGED_BY, SERVICE
-from vipwire.cluster.controllers.wiring import FIRST_CIDR
+from vipwire.cluster.controllers.parts import FIRST_CIDR
 
 MANAGER: Final = "vipwire"
 API_SERVICE: Final = ("default", "kubernetes")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from vipwire.ingress.plan.annotations import Asked, read_annotations
-from vipwire.ingress.plan.asked import (
+from vipwire.ingress.plan.policy import Canary, Policy
+from vipwire.ingress.plan.pool_policy import (
     canary_of,
     general_policy,
     is_expression,
@@ -18,7 +19,6 @@ from vipwire.ingress.plan.asked import (
     rewrite_of,
     users_of,
 )
-from vipwire.ingress.plan.policy import Canary, Policy
 from vipwire.ingress.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Match, Pool, pool_name
 from vipwire.ingress.watch.objects import Ingress, PathRule, PathType, Secret, Service, ServiceRef
 from vipwire.model.names import ObjectName

@@ -17,8 +17,6 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from vipwire import __version__
-from vipwire.app import log
-from vipwire.app.stop import Stop
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.certificates import read_pair
@@ -29,15 +27,17 @@ from vipwire.ingress.run.default_certificate import default_certificate
 from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.run.election import LeaseKeeper
 from vipwire.ingress.run.process import Haproxy
+from vipwire.ingress.run.reporter import Teller
 from vipwire.ingress.run.statistics import Statistics
 from vipwire.ingress.run.status import StatusWriter
-from vipwire.ingress.run.tell import Teller
 from vipwire.ingress.watch.kinds import IngressSource, manifest_source
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
-from vipwire.kube.access import Access, load_access
+from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.events import EventRecorder
-from vipwire.kube.manifest import ManifestSource
+from vipwire.kube.manifests.source import ManifestSource
 from vipwire.model.names import ObjectName
+from vipwire.process import log
+from vipwire.process.signals import Stop
 from vipwire.serve.server import BindPolicy, HttpServer
 
 _LIST_SECONDS = 30.0

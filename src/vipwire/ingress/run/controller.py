@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from vipwire.app import log
 from vipwire.ingress.haproxy.change import Change, difference, difference_of_servers, merged, pools_in_common
 from vipwire.ingress.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
 from vipwire.ingress.run.control import ControlError, command
 from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.run.process import Haproxy, Refused
 from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.process import log
 from vipwire.state.event import Event
 
 START = "start"

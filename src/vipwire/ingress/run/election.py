@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from vipwire.app import log
-from vipwire.kube.access import Access
-from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, Payload, describe
+from vipwire.kube.access.access import Access
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, describe
 from vipwire.model.names import ObjectName
+from vipwire.process import log
 
 SECONDS = 15.0
 _EVERY, _TIMEOUT = 2.0, 5.0

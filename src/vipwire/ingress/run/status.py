@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from vipwire.app import log
 from vipwire.ingress.watch.objects import Ingress
-from vipwire.kube.access import Access
-from vipwire.kube.connection import TRANSPORT_ERRORS, Connection, Payload, describe
+from vipwire.kube.access.access import Access
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, describe
 from vipwire.model.names import ObjectName
+from vipwire.process import log
 
 _EVERY = 1.0
 _TIMEOUT = 10.0

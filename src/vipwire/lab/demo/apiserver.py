@@ -37,7 +37,7 @@ class Standalone:
 
     def start(self, *flags: str) -> list[str]:
         """Start it; return what it says of itself."""
-        command = [sys.executable, "-m", "vipwire.cli", "up", "--data-dir", str(self._folder), *flags]
+        command = [sys.executable, "-m", "vipwire", "up", "--data-dir", str(self._folder), *flags]
         # A session of its own: Ctrl-C is for the demo, which then ends it.
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
         options |= {"stderr": subprocess.STDOUT, "start_new_session": True}

@@ -196,7 +196,7 @@ def as_lines(syncs: Iterable[Sync]) -> str:
 
 
 def _vipwire(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "vipwire.cli", *arguments]
+    return [sys.executable, "-m", "vipwire", *arguments]
 
 
 def _parse(line: str) -> Sync | None:

@@ -6,13 +6,13 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.cluster.api import names
-from vipwire.cluster.api.cells import AGE, NAME, at, joined, path_cell
+from vipwire.cluster.api.answers.cells import AGE, NAME, at, joined, path_cell
 from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.cluster.api.errors import Cause, duplicate, invalid, required, too_many
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.service import SERVICE_TYPES
+from vipwire.cluster.api.openapi.schema import Type, read_types
 from vipwire.cluster.api.resource import Column, Object, Resource
-from vipwire.cluster.api.schema import Type, read_types
 
 _TABLE: Final = """
 kind EndpointSlice | Some of the endpoints of a Service.

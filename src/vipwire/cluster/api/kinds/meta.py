@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from vipwire.cluster.api.schema import Type, read_types
+from vipwire.cluster.api.openapi.schema import Type, read_types
 
 PREFIX: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
 

@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.cluster.api import names
-from vipwire.cluster.api.cells import AGE, NAME, at, joined, path_cell
+from vipwire.cluster.api.answers.cells import AGE, NAME, at, joined, path_cell
 from vipwire.cluster.api.errors import Cause, invalid, required
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
+from vipwire.cluster.api.openapi.schema import Type, read_types
 from vipwire.cluster.api.resource import Column, Object, Resource
-from vipwire.cluster.api.schema import Type, read_types
 
 _LOCAL: Final = """
 TypedLocalObjectReference | Names an object of the same namespace.

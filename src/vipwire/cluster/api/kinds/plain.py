@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from vipwire.cluster.api import names
-from vipwire.cluster.api.cells import AGE, NAME, age, at, path_cell
+from vipwire.cluster.api.answers.cells import AGE, NAME, age, at, path_cell
 from vipwire.cluster.api.errors import Cause, forbidden, invalid, required, too_long
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
 from vipwire.cluster.api.kinds.service import SERVICE_TYPES
+from vipwire.cluster.api.openapi.schema import Type, read_types
 from vipwire.cluster.api.resource import Column, Object, Resource
-from vipwire.cluster.api.schema import Type, read_types
 
 _TABLE: Final = """
 kind ConfigMap | Texts for programs to read.

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from vipwire.cluster.api import names
-from vipwire.cluster.api.cells import AGE, NAME, NONE, at, path_cell
+from vipwire.cluster.api.answers.cells import AGE, NAME, NONE, at, path_cell
 from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, required
 from vipwire.cluster.api.kinds.pod_types import POD_TYPES

@@ -7,7 +7,7 @@ looked into, and therefore of type `any`.
 from typing import Final
 
 from vipwire.cluster.api.kinds.meta import META
-from vipwire.cluster.api.schema import Type, read_types
+from vipwire.cluster.api.openapi.schema import Type, read_types
 
 CORE_PREFIX: Final = "io.k8s.api.core.v1"
 

@@ -9,14 +9,14 @@ from datetime import datetime
 from typing import Any, Final
 
 from vipwire.cluster.api import names
-from vipwire.cluster.api.cells import AGE, NAME, NONE, at, joined, labels_text, path_cell
+from vipwire.cluster.api.answers.cells import AGE, NAME, NONE, at, joined, labels_text, path_cell
 from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, required, unsupported
 from vipwire.cluster.api.kinds.hand_made import check_endpoints
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
+from vipwire.cluster.api.openapi.schema import Type, read_types
 from vipwire.cluster.api.resource import Column, Object, Resource
-from vipwire.cluster.api.schema import Type, read_types
 
 _TABLE: Final = """
 kind Service | A name and stable addresses for a changing set of endpoints.

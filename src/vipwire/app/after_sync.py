@@ -1,0 +1,132 @@
+"""What follows from a sync beside the kernel's rules: stale UDP flows go, health-check node ports are served."""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+from vipwire.app.engine import Engine, Line, Outcome
+from vipwire.conntrack.changes import suspect_frontends, udp_frontends
+from vipwire.conntrack.flows import FlowTable, Swept
+from vipwire.conntrack.stale import Staleness, UdpFrontends
+from vipwire.errors import UnsupportedError
+from vipwire.host.addresses import AddressWatch, reachable
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Prefix, family_of
+from vipwire.model.problem import Problem
+from vipwire.plan.plan import HealthCheck, ServicePlan, joint_health_check
+from vipwire.process import log
+from vipwire.reconcile.offers import Relaying
+from vipwire.serve.metrics import Metrics
+from vipwire.serve.service_health import ServiceHealthCheck
+from vipwire.serve.service_listeners import ServiceListeners
+
+
+class FlowKeeper:
+    """Deletes the UDP flows that a sync has made stale. Without the right to it, says so once and lets them be."""
+
+    def __init__(self, addresses: AddressWatch, metrics: Metrics) -> None:
+        self._addresses, self._metrics = addresses, metrics
+        try:
+            self._table: FlowTable | None = FlowTable()
+        except UnsupportedError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        """Close the table."""
+        if self._table is not None:
+            self._table.close()
+
+    def follow(self, line: Line, outcome: Outcome) -> None:
+        """Look at the flows of the frontends that changed; after the first sync, at those of all."""
+        if self._table is None or outcome.error is not None:
+            return
+        frontends, ranges = suspects(line, outcome)
+        if not frontends and not ranges:
+            return
+        # A node port has no address of its own: flows to the other family's addresses are the other line's to judge.
+        ours = reachable(self._addresses.addresses)
+        ours = frozenset(address for address in ours if family_of(address) is line.family)
+        began = time.perf_counter()
+        try:
+            swept = self._table.swept(Staleness(frontends, ours, ranges))
+        except UnsupportedError as error:
+            self._give_up(error)
+        except OSError as error:
+            log.warning("stale UDP flows could not be deleted", ip_family=line.family.value, error=error)
+        else:
+            self._tell(line.family.value, swept, time.perf_counter() - began)
+
+    def _tell(self, family: str, swept: Swept, seconds: float) -> None:
+        self._metrics.conntrack_reconciler_sync_duration_seconds.labels(ip_family=family).observe(seconds)
+        self._metrics.conntrack_reconciler_deleted_entries_total.labels(ip_family=family).inc(swept.deleted)
+        if swept.deleted:
+            log.info("stale UDP flows deleted", ip_family=family, deleted=swept.deleted, examined=swept.examined)
+
+    def _give_up(self, error: UnsupportedError) -> None:
+        self._table = None
+        log.warning("stale UDP flows are not deleted", error=error)
+
+
+def suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:
+    """Name the frontends whose flows have to be looked at; after the first sync, all of them with their ranges."""
+    plans: Iterable[ServicePlan]
+    if outcome.first and line.planner is not None:
+        plans = line.plans.values()
+        frontends, ranges = udp_frontends(plans), line.planner.node.service_cidrs
+    else:
+        plans = [change.new for change in outcome.changes.values() if change.new is not None]
+        frontends, ranges = suspect_frontends(outcome.changes.values()), ()
+    if frontends and isinstance(line.backend, Relaying):
+        relayed = line.backend.relayed(plans)
+        frontends = {frontend: serving | relayed for frontend, serving in frontends.items()}
+    return frontends, ranges
+
+
+class HealthPorts:
+    """Serves the healthCheckNodePorts that the plans ask for; leaving it as a context closes them."""
+
+    def __init__(self, engine: Engine, listeners: ServiceListeners) -> None:
+        self._engine, self._listeners = engine, listeners
+        self._ports: dict[ObjectName, int] = {}
+        self._claims: dict[int, dict[ObjectName, ServiceHealthCheck]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._listeners.close()
+
+    async def move(self, listeners: ServiceListeners) -> tuple[Problem, ...]:
+        """Serve at other addresses from now on; return new failures."""
+        await self._listeners.close()
+        self._listeners = listeners
+        return await self._listeners.update({port: self._served(port) for port in self._claims})
+
+    @property
+    def complete(self) -> bool:
+        """Whether every wanted port is open; one that is taken by another process is tried again."""
+        return self._listeners.complete
+
+    async def follow(self, names: Iterable[ObjectName]) -> tuple[Problem, ...]:
+        """Take in what changed. Return new failures; those before are tried again."""
+        ports = {port for name in names for port in self._claim(name, self._check(name))}
+        return await self._listeners.update({port: self._served(port) for port in ports})
+
+    def _check(self, name: ObjectName) -> HealthCheck | None:
+        """Find what a Service asks for."""
+        return joint_health_check(line.plans.get(name) for line in self._engine.lines)
+
+    def _claim(self, name: ObjectName, check: HealthCheck | None) -> Iterator[int]:
+        """Note what a Service asks for; yield the ports that this concerns."""
+        before = self._ports.get(name)
+        if before is not None and (check is None or check.port != before):
+            del self._ports[name], self._claims[before][name]
+            yield before
+        if check is not None:
+            self._ports[name] = check.port
+            self._claims.setdefault(check.port, {})[name] = ServiceHealthCheck(name, check.local_endpoints)
+            yield check.port
+
+    def _served(self, port: int) -> ServiceHealthCheck | None:
+        """Choose who answers at a port: if several Services ask for it, the last that has come to it."""
+        return next(reversed(self._claims[port].values()), None)

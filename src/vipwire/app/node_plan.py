@@ -1,0 +1,97 @@
+"""From the configuration, our Node object and this machine to the part of the plan that belongs to no Service.
+
+Pure. The addresses of a node are, as in kube-proxy: a specific `bindAddress`, else those of the Node object, else
+(without a cluster there may be no such object) those of the machine, in their order.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from vipwire.config.configuration import PRIMARY, Config, LocalMode, ProxyMode
+from vipwire.model.drain import Drain
+from vipwire.model.net import Address, Family, Prefix, family_of, parse_address
+from vipwire.model.node import Node, ServiceCIDR
+from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes, PodTraffic
+
+_EVERYWHERE = {
+    Family.IPV4: Prefix(Address(bytes(4)), 0),
+    Family.IPV6: Prefix(Address(bytes(16)), 0),
+}
+
+
+_WITH_PORT_RANGES = frozenset({ProxyMode.NFTABLES, ProxyMode.IPTABLES})
+"""The modes that serve the annotation port-range."""
+
+
+def node_plan(
+    config: Config,
+    family: Family,
+    name: str,
+    node: Node | None,
+    cidrs: Iterable[ServiceCIDR],
+    machine: Sequence[Address],
+    drained: frozenset[Drain] = frozenset(),
+) -> NodePlan:
+    """Make one family's plan of this node. `machine` are the machine's own addresses, without loopback."""
+    address = primary_address(config, family, node, machine)
+    sync = config.sync
+    return NodePlan(
+        family=family,
+        name=name,
+        zone=node.zone if node else "",
+        address=address,
+        pod_traffic=_pod_traffic(config, family, node),
+        masquerade_all=sync.masquerade_all,
+        masquerade_bit=sync.masquerade_bit,
+        node_port_addresses=_node_port_addresses(config, family, address),
+        service_cidrs=tuple(sorted({p for cidr in cidrs for p in cidr.prefixes if p.family is family})),
+        external_ips=config.gates["AllowServiceExternalIPs"],
+        addresses=_named_addresses(config, family, machine),
+        port_ranges=config.proxy_mode in _WITH_PORT_RANGES,
+        drained=frozenset(drain for drain in drained if family_of(drain.address) is family),
+    )
+
+
+def _named_addresses(config: Config, family: Family, machine: Sequence[Address]) -> tuple[Address, ...]:
+    """Name the machine's addresses where the mode needs it: it has a virtual server or a socket for each."""
+    if config.proxy_mode not in (ProxyMode.IPVS, ProxyMode.USERSPACE):
+        return ()
+    return tuple(sorted({address for address in machine if family_of(address) is family}))
+
+
+def primary_address(config: Config, family: Family, node: Node | None, machine: Sequence[Address]) -> Address | None:
+    """Choose the node's primary address of a family; None if it has none."""
+    bind = parse_address(config.bind_address)
+    if family_of(bind) is family and any(bind):
+        return bind
+    known = node.addresses if node is not None and node.addresses else machine
+    return next((address for address in known if family_of(address) is family), None)
+
+
+def health_check_prefixes(config: Config) -> tuple[Prefix, ...]:
+    """Tell at which of its addresses the node serves healthCheckNodePorts: at all, unless a list of CIDRs says."""
+    return tuple(Prefix.parse(text) for text in config.node_port_addresses if text != PRIMARY)
+
+
+def _pod_traffic(config: Config, family: Family, node: Node | None) -> PodTraffic | None:
+    prefixes: tuple[Prefix, ...]
+    match config.local_mode:
+        case LocalMode.BRIDGE_INTERFACE:
+            return PodBridge(config.detect_local.bridge_interface)
+        case LocalMode.INTERFACE_NAME_PREFIX:
+            return PodInterfaces(config.detect_local.interface_name_prefix)
+        case LocalMode.CLUSTER_CIDR:
+            prefixes = config.cluster_prefixes
+        case LocalMode.NODE_CIDR:
+            prefixes = node.pod_cidrs if node else ()
+    ours = tuple(prefix for prefix in prefixes if prefix.family is family)
+    return PodPrefixes(ours) if ours else None
+
+
+def _node_port_addresses(config: Config, family: Family, address: Address | None) -> tuple[Prefix, ...]:
+    allowed = config.allowed_node_port_addresses
+    if not allowed:
+        return (_EVERYWHERE[family],)
+    if allowed == (PRIMARY,):
+        return () if address is None else (Prefix.host(address),)
+    prefixes = [Prefix.parse(text) for text in allowed]
+    return tuple(prefix for prefix in prefixes if prefix.family is family)

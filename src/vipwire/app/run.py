@@ -1,0 +1,67 @@
+"""What the command line asks for: to run a proxy, alone or beside others, and to remove what it has programmed."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from vipwire.app.fallback import build_to_run, settle_mode
+from vipwire.app.loop import Source
+from vipwire.app.machine import families, prepare_machine
+from vipwire.app.modes import VIP_DEVICES, every_mode, needs_net_admin
+from vipwire.app.proxy import Proxy
+from vipwire.app.reloader import Reloader, Reread
+from vipwire.config.configuration import Config
+from vipwire.config.file import Loaded
+from vipwire.handover.handover import become_anew
+from vipwire.host.addresses import AddressWatch
+from vipwire.host.rights import capabilities, require_net_admin
+from vipwire.process import cyclic_garbage, log
+
+
+def run_proxy(config: Config, reread: Reread) -> int:
+    """Run the proxy until a signal ends it. The rules stay: traffic goes on, and the next start takes them over.
+
+    `reread` makes the configuration anew, when its file has changed.
+    """
+    if config.init_only:
+        prepare_machine(config)
+        return 0
+    cyclic_garbage.look_rarely()
+    with _prepared(config) as proxy:
+        status = asyncio.run(proxy.run(Reloader(config, proxy.config, reread, proxy.metrics)))
+    if proxy.changes_mode:
+        become_anew()
+    return status
+
+
+async def run_beside(config: Config, source: Source) -> None:
+    """Run the proxy in a loop that others share, with a source of theirs, until a signal or cancelled."""
+    require_net_admin("vipwire up")
+    cyclic_garbage.look_rarely()
+    with _prepared(config, source) as proxy:
+        await proxy.run(Reloader(config, proxy.config, lambda: Loaded(config, ()), proxy.metrics))
+
+
+@contextlib.contextmanager
+def _prepared(asked: Config, source: Source | None = None) -> Iterator[Proxy]:
+    with contextlib.ExitStack() as stack:
+        # First the mode: where it cannot work, nothing of the machine is changed.
+        config, modes = settle_mode(asked, families(), build_to_run)
+        for mode in modes.values():
+            stack.callback(mode.close)
+        prepare_machine(config)
+        addresses = stack.enter_context(AddressWatch(VIP_DEVICES))
+        proxy = Proxy(config, modes, addresses, source)
+        proxy.metrics.proxy_mode.labels(mode=config.proxy_mode.value, configured=asked.proxy_mode.value).set(1)
+        yield proxy
+
+
+def run_cleanup(config: Config) -> int:
+    """Remove everything of ours, of every mode and family, and nothing else."""
+    if needs_net_admin(config):
+        require_net_admin("vipwire cleanup")
+    for name, family, mode in every_mode(families(), rules="CAP_NET_ADMIN" in capabilities()):
+        with contextlib.closing(mode):
+            if mode.delete():
+                log.info("removed", mode=name.value, ip_family=family.value)
+    return 0

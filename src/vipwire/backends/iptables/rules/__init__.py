@@ -1,0 +1,1 @@
+"""The chains and rules of iptables mode, as text. Pure."""

@@ -1,0 +1,175 @@
+"""A packet's way in ipvs mode: chains with their sets, the virtual server, its real servers, masquerading. Pure.
+
+    from elsewhere      mangle and nat PREROUTING ▸ is the address ours, or its mark steered? ▸ filter INPUT ▸ IPVS
+    a process here      mangle and nat OUTPUT ▸ IPVS; what IPVS does not take and is for this node: filter INPUT
+    a chosen server     nat POSTROUTING, with the server's address
+
+The rules are interpreted as they were observed. One that cannot be understood is passed over, and what comes out is
+not certain.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from vipwire.backends.ipvs.explain.describe import describe_server
+from vipwire.backends.ipvs.explain.passage import Node, Tables, planned
+from vipwire.backends.ipvs.explain.shares import connection_shares
+from vipwire.backends.ipvs.names import DEVICE
+from vipwire.model.net import Address, format_address, format_endpoint
+from vipwire.netlink.ipvs import Forwarding, Method, RealServer, VirtualServer
+from vipwire.plan.resolve import Packet
+from vipwire.reconcile.explainer import End, ObjectState, Step
+
+_METHODS = {Method.MASQUERADE: "by translation", Method.ROUTE: "as it is", Method.TUNNEL: "in a tunnel"}
+
+
+@dataclass(slots=True)
+class Way:
+    """What the packet has met. `server` is the virtual server that took it, `shares` where it goes from there."""
+
+    end: End = End.UNTOUCHED
+    server: VirtualServer | None = None
+    shares: dict[RealServer, Fraction] = field(default_factory=dict)
+    masqueraded: set[Address] = field(default_factory=set)
+    uncertain: bool = False
+    steps: list[Step] = field(default_factory=list)
+
+
+def follow(node: Node, packet: Packet) -> Way:
+    """Follow the first packet of a connection."""
+    walker = _Walker(node, packet, Tables(node, packet, packet.source, packet.destination, packet.port))
+    walker.go()
+    walker.way.uncertain = walker.tables.uncertain
+    return walker.way
+
+
+class _Walker:
+    """Takes a packet from hook to hook."""
+
+    def __init__(self, node: Node, packet: Packet, tables: Tables) -> None:
+        self.node, self.packet, self.tables = node, packet, tables
+        self.way = Way(steps=tables.steps)
+
+    def go(self) -> None:
+        """Pass the hooks in order until one of them decides."""
+        first = "OUTPUT" if self.packet.from_node else "PREROUTING"
+        if self.refused("mangle", first) or self.refused("nat", first):
+            return
+        local = self.is_local()
+        if self.packet.from_node:
+            if not self.served() and local:
+                self.refused("filter", "INPUT")
+        elif not local:
+            self.refused("filter", "FORWARD")
+        elif not self.refused("filter", "INPUT"):
+            self.served()
+
+    def refused(self, table: str, chain: str) -> bool:
+        """Pass a built-in chain; tell whether the packet ended there."""
+        verdict = self.tables.chain(table, chain)
+        if verdict in ("drop", "reject"):
+            self.way.end = End.DROPPED if verdict == "drop" else End.REJECTED
+            return True
+        return False
+
+    def is_local(self) -> bool:
+        """Tell whether routing delivers the packet here; note by what, and what is missing."""
+        held, wanted, address = self.node.held, self.node.wanted, self.packet.destination
+        mark, text = self.tables.mark, format_address(address)
+        if mark in held.steered:
+            state = planned(mark in wanted.steered)
+            self.tables.note(f"ip rule fwmark {mark:#x}", "", "leads to IPVS on this node", state)
+            return True
+        if address in held.vips:
+            self.tables.note(DEVICE, text, "has the address: taken in", planned(address in wanted.vips))
+            return True
+        if address in wanted.vips:
+            self.tables.note(DEVICE, text, "lacks the address", ObjectState.MISSING)
+        return self.packet.to_node or address in self.node.own
+
+    def served(self) -> bool:
+        """Look for the virtual server, by mark first; follow its real servers. Tell whether there is one."""
+        place = VirtualServer(self.packet.protocol, self.packet.destination, self.packet.port)
+        marked = VirtualServer(0, Address(b""), 0, self.tables.mark)
+        candidates = [marked, place] if self.tables.mark else [place]
+        found = next((server for server in candidates if server in self.node.held.servers), None)
+        if found is None:
+            for server in candidates:
+                if server in self.node.wanted.servers:
+                    self.tables.note(describe_server(server), "", "does not exist", ObjectState.MISSING)
+            return False
+        self.note_server(found)
+        reals = self.node.held.reals.get(found, {})
+        self.way.server = found
+        self.way.shares = self.shares(found, reals)
+        self.way.end = End.ANSWERED if self.way.shares else End.REJECTED
+        self.way.steps += self.real_steps(found, reals)
+        if not self.way.shares:
+            nobody = not any(how.weight for how in self.node.wanted.reals.get(found, {}).values())
+            self.tables.note(
+                describe_server(found), "", "has nobody for it, so the client is refused", planned(nobody)
+            )
+        self.leave(reals)
+        return True
+
+    def shares(self, server: VirtualServer, reals: Mapping[RealServer, Forwarding]) -> dict[RealServer, Fraction]:
+        """Tell the shares of real servers.
+
+        A process here that chose no source sends to a VIP from the VIP itself. The rules do the same to it as to this
+        node's address, which is the packet's source then, but a hash does not: either may be meant.
+        """
+        how, sources = self.node.held.servers[server], {self.packet.source}
+        if self.packet.from_node and self.packet.destination in self.node.held.vips:
+            sources.add(self.packet.destination)
+        found: dict[RealServer, Fraction] = {}
+        for source in sources:
+            for real, share in connection_shares(how, reals, source).items():
+                found[real] = found.get(real, Fraction(0)) + share / len(sources)
+        return found
+
+    def note_server(self, server: VirtualServer) -> None:
+        """Note the virtual server that takes the packet."""
+        how, same = self.node.held.servers[server], self.node.wanted.servers.get(server)
+        words = [how.scheduler, *([f"persistent {how.persistence} s"] if how.persistence else [])]
+        state = ObjectState.FOREIGN if same is None else planned(same == how)
+        self.tables.note(describe_server(server), " ".join(words), "takes the packet", state)
+
+    def real_steps(self, server: VirtualServer, reals: Mapping[RealServer, Forwarding]) -> Iterator[Step]:
+        """Tell each real server with its weight and its share, and those that are missing."""
+        wanted = self.node.wanted.reals.get(server, {})
+        for real, how in reals.items():
+            effect, state = "gets nothing new", ObjectState.FOREIGN
+            if share := self.way.shares.get(real):
+                effect = f"gets {float(share) * 100:.3g} %, {_METHODS.get(how.method, how.method.name.lower())}"
+            if real in wanted:
+                state = planned(wanted[real] == how)
+            elif not how.weight:
+                effect, state = "finishes its connections", ObjectState.PLANNED
+            yield _real_step(real, how, effect, state)
+        for real, how in wanted.items():
+            if real not in reals:
+                yield _real_step(real, how, "does not exist", ObjectState.MISSING)
+
+    def leave(self, reals: Mapping[RealServer, Forwarding]) -> None:
+        """Pass POSTROUTING for each server; what returns directly or stays on this node keeps its source.
+
+        How it is for the first is told; of the others only what differs.
+        """
+        tables, told = self.tables, len(self.way.steps)
+        mark = tables.mark
+        for real, how in reals.items():
+            stays = real.address in self.node.own and not self.packet.from_node
+            if real not in self.way.shares or how.method is not Method.MASQUERADE or stays:
+                continue
+            before = len(tables.steps)
+            tables.destination, tables.port, tables.masquerade, tables.mark = real.address, real.port, False, mark
+            tables.chain("nat", "POSTROUTING")
+            if tables.masquerade:
+                self.way.masqueraded.add(real.address)
+            known = tables.steps[told:before]
+            tables.steps[before:] = [step for step in tables.steps[before:] if step not in known]
+
+
+def _real_step(real: RealServer, how: Forwarding, effect: str, state: ObjectState) -> Step:
+    return Step(f"-> {format_endpoint(real.address, real.port)}", f"weight {how.weight}", effect, state)

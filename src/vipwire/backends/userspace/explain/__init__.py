@@ -1,0 +1,1 @@
+"""userspace mode explained: a packet's way through its rules to the relay."""

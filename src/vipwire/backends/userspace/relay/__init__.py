@@ -1,0 +1,1 @@
+"""The relay: the process that carries every connection of userspace mode."""

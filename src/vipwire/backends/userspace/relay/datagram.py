@@ -1,0 +1,192 @@
+"""A frontend for UDP: each client (address and port) has a socket to an endpoint, as long as it is not idle.
+
+A client that comes back from the same port finds the endpoint that it had, if that still serves: the choice is
+remembered longer than the socket is kept, as the kernel's connection tracking would. Otherwise an endpoint that is no
+longer in the pool is left at once.
+"""
+
+import _socket
+import errno
+import select
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from vipwire.backends.userspace.messages import Listener, Place
+from vipwire.backends.userspace.relay.balance import Target
+from vipwire.backends.userspace.relay.header import header
+from vipwire.backends.userspace.relay.listener import AT_LIMIT, FULL, Door, Shared
+
+_BATCH: Final = 32
+_BUFFER: Final = bytearray(1 << 16)
+_VIEW: Final = memoryview(_BUFFER)
+_NOW: Final = socket.MSG_DONTWAIT
+_DATAGRAM: Final = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+REMEMBERED: Final = 4096
+"""Clients of a listener whose endpoint is remembered after their socket is gone."""
+MOST_CLIENTS: Final = 16384
+"""Clients of a listener that have sockets at a time; beyond that the one that came first loses its own."""
+
+Client = tuple[int, tuple[str, int]]
+"""The listening socket that a client sends to, and its address and port."""
+
+
+class Session:
+    """One client's socket to an endpoint."""
+
+    __slots__ = ("client", "closed", "door", "sock", "target", "used")
+
+    def __init__(self, door: "DatagramDoor", client: Client, target: Target, sock: _socket.socket) -> None:
+        self.door, self.client, self.target, self.sock = door, client, target, sock
+        self.used = door.loop.now
+        self.closed = False
+
+    def end(self) -> None:
+        """Close the socket."""
+        self.door.end(self)
+
+    def ready(self, fd: int, mask: int) -> None:
+        """Take answers to the client."""
+        del fd, mask
+        door, (number, peer) = self.door, self.client
+        listening = door.sockets.get(number)
+        for _ in range(_BATCH):
+            try:
+                size = self.sock.recv_into(_BUFFER, 0, _NOW)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                door.lost(self, error.errno or 0)
+                return
+            self.used = door.loop.now
+            self.target.failures = 0
+            self.target.received += size
+            if listening is not None:
+                with suppress(OSError):  # lost, as datagrams may be
+                    listening.sendto(_VIEW[:size], _NOW, peer)
+
+
+class DatagramDoor(Door):
+    """A UDP listener."""
+
+    def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
+        super().__init__(shared, key, listener, sockets)
+        self._sessions: dict[Client, Session] = {}
+        self._had: dict[Client, Target] = {}
+        self._serving: frozenset[Place] = frozenset()
+        self._named = max(place.port for place in listener.binds)
+        """The port that clients name, also those whom rules have led to another socket; 0 if nobody knows."""
+        for fd in self.sockets:
+            self.loop.add(fd, self, select.EPOLLIN)
+
+    def settle(self, listener: Listener) -> None:
+        """Take the description; clients of endpoints that serve no more are dealt anew."""
+        super().settle(listener)
+        self._serving = frozenset(listener.serving)
+        for session in list(self._sessions.values()):
+            if not self._serves(session.target):
+                self.end(session)
+        self._had = {client: target for client, target in self._had.items() if self._serves(target)}
+
+    def ready(self, fd: int, mask: int) -> None:
+        """Take what clients send."""
+        del mask
+        listening = self.sockets[fd]
+        for _ in range(_BATCH):
+            try:
+                size, peer = listening.recvfrom_into(_BUFFER, 0, _NOW)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue  # an answer of before could not be delivered
+            client = (fd, peer)
+            session = self._sessions.get(client) or self._open(client)
+            if session is not None:
+                self._send(session, size)
+
+    def lost(self, session: Session, code: int) -> None:
+        """Give up an endpoint that says that nobody is there; the client's next datagram goes to another."""
+        target = session.target
+        self.end(session)
+        self._had.pop(session.client, None)
+        if self.pool.missed(target, self.loop.now):
+            self.loop.note(f"endpoint {target} rests: it does not answer ({errno.errorcode.get(code, code)})")
+
+    def end(self, session: Session) -> None:
+        """Close a client's socket."""
+        if session.closed:
+            return
+        session.closed = True
+        self._sessions.pop(session.client, None)
+        self.loop.forget(session.sock.fileno(), session.sock)
+        session.target.open -= 1
+        self.shared.room.others -= 1
+        self.shared.ended()
+
+    def close(self) -> None:
+        """Listen no more, and let all clients go."""
+        super().close()
+        for session in list(self._sessions.values()):
+            self.end(session)
+
+    def _serves(self, target: Target) -> bool:
+        return target.place in self.pool.targets or target.place in self._serving
+
+    def _open(self, client: Client) -> Session | None:
+        host, port = client[1][:2]
+        if not self.admits(host):
+            self.refused("the source is not allowed")
+            return None
+        target = self._had.get(client) or self.pool.choose(host, port, self.loop.now)
+        if target is None:
+            return None
+        if len(self._sessions) >= MOST_CLIENTS or self.shared.room.most <= self.shared.room.links:
+            self._make_room()
+        try:
+            sock = _socket.socket(self.family, _DATAGRAM, 0)
+        except OSError as error:
+            if error.errno in FULL:
+                self.refused(AT_LIMIT)
+            return None
+        try:
+            sock.connect(target.sockaddr)
+        except OSError:
+            sock.close()
+            self.pool.missed(target, self.loop.now)
+            return None
+        return self._began(Session(self, client, target, sock))
+
+    def _began(self, session: Session) -> Session:
+        client, target = session.client, session.target
+        self._sessions[client] = session
+        target.open += 1
+        target.connections += 1
+        self.shared.room.others += 1
+        self._had.pop(client, None)
+        self._had[client] = target
+        if len(self._had) > REMEMBERED:
+            del self._had[next(iter(self._had))]
+        self.loop.add(session.sock.fileno(), session, select.EPOLLIN)
+        self.shared.watch_idle(session)
+        return session
+
+    def _make_room(self) -> None:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is not None:
+            self.end(oldest)
+
+    def _send(self, session: Session, size: int) -> None:
+        session.used = self.loop.now
+        data: bytes | memoryview = _VIEW[:size]
+        if version := self.listener.proxy_protocol:
+            number, peer = session.client
+            host, port = self.sockets[number].getsockname()[:2]
+            data = header(version, peer[:2], (host, self._named or port), datagram=True) + bytes(data)
+        try:
+            session.sock.send(data, _NOW)
+            session.target.sent += size
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.lost(session, error.errno or 0)

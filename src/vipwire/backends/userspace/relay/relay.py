@@ -1,0 +1,194 @@
+"""The relay: all listeners of one family, kept as the control process says. Runs as a process of its own; see `main`.
+
+A request to have listeners is carried out as a whole or not at all: every socket is opened before any listener
+changes. Established connections know nothing of listeners and outlive them.
+"""
+
+import _socket
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from vipwire.backends.userspace.messages import (
+    VERSION,
+    Answer,
+    AskCounts,
+    AskNotes,
+    Count,
+    Counted,
+    Done,
+    Hello,
+    Listener,
+    Notes,
+    Observe,
+    Observed,
+    Opened,
+    Place,
+    Put,
+    Refused,
+    Remove,
+    Request,
+    Retire,
+    Settings,
+    Welcome,
+)
+from vipwire.backends.userspace.relay.balance import Memory
+from vipwire.backends.userspace.relay.datagram import DatagramDoor
+from vipwire.backends.userspace.relay.file_limits import Room
+from vipwire.backends.userspace.relay.listener import Door, Shared
+from vipwire.backends.userspace.relay.loop import Loop
+from vipwire.backends.userspace.relay.sockets import DoorError, open_door
+from vipwire.backends.userspace.relay.stream import StreamDoor
+from vipwire.model.net import Protocol
+
+_SWEEP_SECONDS: Final = 5.0
+
+
+class Relay:
+    """The listeners, and what is asked and told about them."""
+
+    def __init__(self, loop: Loop, limit: int, pid: int, chance: Callable[[], float] = random.random) -> None:
+        self._loop, self._pid = loop, pid
+        self._settings = Settings()
+        self.room = Room(limit)
+        self.shared = Shared(loop, self.room, chance, self._settings.udp_timeout)
+        self.shared.ended = self._end_if_idle
+        self._doors: dict[str, Door] = {}
+        self._memories: dict[str, Memory] = {}
+        self._retired = False
+        self.retire: Callable[[], None] = lambda: None
+        self._sweeping = loop.lane(_SWEEP_SECONDS, self._sweep)
+        loop.later(self._sweeping, None)
+
+    def answer(self, request: Request) -> Answer:
+        """Do what a request says."""
+        match request:
+            case Hello():
+                return Welcome(VERSION, self._pid, self._settings)
+            case Settings():
+                self._settings = request
+                self.shared.set_udp_timeout(request.udp_timeout)
+            case Observe():
+                return Observed(
+                    {key: door.listener for key, door in self._doors.items()},
+                    {key: door.ports for key, door in self._doors.items()},
+                )
+            case Put(listeners, instead):
+                return self._put(listeners, instead)
+            case Remove(keys):
+                for key in keys:
+                    self._close(key)
+            case AskCounts():
+                return self._counted()
+            case AskNotes():
+                notes = list(self._loop.notes.items())
+                self._loop.notes.clear()
+                return Notes(notes)
+            case Retire():
+                self._retire()
+        return Done()
+
+    def _put(self, listeners: Mapping[str, Listener], instead: Iterable[str]) -> Answer:
+        ending = [key for key in instead if key in self._doors and key not in listeners]
+        moving = [key for key, each in listeners.items() if key in self._doors and not self._stays(key, each)]
+        inherited = {place: sock for key in (*ending, *moving) for place, sock in self._doors[key].places()}
+        opened: dict[str, list[_socket.socket]] = {}
+        for key, listener in listeners.items():
+            if key in self._doors and self._stays(key, listener):
+                continue
+            try:
+                opened[key] = self._sockets(listener, inherited)
+            except DoorError as error:
+                for sock in (sock for each in opened.values() for sock in each):
+                    sock.close()
+                return Refused(key, error.errno or 0, f"{listener.name}: {error.strerror}")
+        for key in (*ending, *moving):
+            self._close(key)
+        for key, listener in listeners.items():
+            if key in opened:
+                self._open(key, listener, opened[key])
+            else:
+                self._settle(self._doors[key], listener)
+        return Opened({key: self._doors[key].ports for key in listeners})
+
+    def _stays(self, key: str, listener: Listener) -> bool:
+        """Tell whether a listener keeps its sockets."""
+        known = self._doors[key].listener
+        return known.protocol == listener.protocol and known.binds == listener.binds
+
+    def _sockets(
+        self, listener: Listener, inherited: Mapping[tuple[int, Place], _socket.socket]
+    ) -> list[_socket.socket]:
+        """Open a listener's sockets, or copy those that others leave: their queues go on."""
+        first, last = self._settings.ports
+        ports = range(first, last + 1) if last else range(0)
+        sockets: list[_socket.socket] = []
+        try:
+            for place in listener.binds:
+                old = inherited.get((listener.protocol, place)) if place.port else None
+                if old is not None:
+                    sockets.append(_socket.socket(old.family, old.type, old.proto, _socket.dup(old.fileno())))
+                else:
+                    sockets.append(open_door(listener.protocol, place, ports, self.shared.chance))
+        except OSError as error:
+            for sock in sockets:
+                sock.close()
+            raise error if isinstance(error, DoorError) else DoorError(error.errno, str(error)) from error
+        return sockets
+
+    def _open(self, key: str, listener: Listener, sockets: list[_socket.socket]) -> None:
+        make = StreamDoor if listener.protocol == Protocol.TCP else DatagramDoor
+        door = self._doors[key] = make(self.shared, key, listener, sockets)
+        self.room.others += len(sockets)
+        self._settle(door, listener)
+
+    def _settle(self, door: Door, listener: Listener) -> None:
+        if listener.group:
+            memory = self._memories.setdefault(listener.group, Memory(whole=True))
+        else:
+            memory = door.pool.memory if not door.listener.group else Memory()
+        door.pool.take(listener, memory)
+        door.settle(listener)
+
+    def _close(self, key: str) -> None:
+        door = self._doors.pop(key, None)
+        if door is not None:
+            self.room.others -= len(door.sockets)
+            door.close()
+
+    def _counted(self) -> Counted:
+        now = self._loop.now
+        listeners = {
+            key: [
+                Count(
+                    each.place,
+                    each.connections,
+                    each.open,
+                    each.sent,
+                    each.received,
+                    each.failed,
+                    each.rests_until > now,
+                )
+                for each in door.pool.targets.values()
+            ]
+            for key, door in self._doors.items()
+        }
+        return Counted(listeners, dict(self.shared.refused), self.room.links)
+
+    def _sweep(self, _: object) -> None:
+        for door in self._doors.values():
+            door.pool.sweep(self._loop.now)
+        used = {door.listener.group for door in self._doors.values()}
+        self._memories = {group: memory for group, memory in self._memories.items() if group in used}
+        self._loop.later(self._sweeping, None)
+
+    def _retire(self) -> None:
+        for key in list(self._doors):
+            self._close(key)
+        self._retired = True
+        self.retire()
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if self._retired and not self.room.links:
+            self._loop.stopped = True

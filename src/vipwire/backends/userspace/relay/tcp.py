@@ -1,0 +1,225 @@
+"""One relayed TCP connection: dialling an endpoint, then copying both ways until both ends have said that they end.
+
+    client ──▶ Half "up"   ──▶ endpoint
+    client ◀── Half "down" ◀── endpoint
+
+Dialling is tried `LADDER` times, each time with another endpoint and more patience (kube-proxy's userspace mode:
+250 ms, 500 ms, 1 s, 2 s); a refusal goes on to the next at once. Then the client gets a reset. Nothing that a client
+sends before an endpoint has answered is lost.
+"""
+
+import _socket
+import errno
+import os
+import select
+import socket
+from contextlib import suppress
+from typing import Final, Protocol
+
+from vipwire.backends.userspace.relay.balance import Pool, Target
+from vipwire.backends.userspace.relay.direction import BUFFER, NOW, VIEW, WRITE_NOW, Half, make_reset
+from vipwire.backends.userspace.relay.loop import Loop
+
+LADDER: Final = (0.25, 0.5, 1.0, 2.0)
+EVENTS: Final = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
+_READ: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+_WRITE: Final = select.EPOLLOUT
+_BAD: Final = select.EPOLLERR | select.EPOLLHUP
+_STREAM: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+
+
+class Owner(Protocol):
+    """The listener that a connection came to."""
+
+    loop: Loop
+    pool: Pool
+    family: int
+
+    def link_ended(self, link: "Link") -> None:
+        """Take note that a connection has ended."""
+
+    def dialled(self, link: "Link", step: int) -> None:
+        """Have `link.late(step)` called when the patience of this step is over."""
+
+    def greeting(self, link: "Link") -> bytes:
+        """Tell what an endpoint is sent first."""
+
+    def refused(self, reason: str) -> None:
+        """Count a client that was sent away."""
+
+
+class Link:
+    """One connection of a client."""
+
+    __slots__ = ("client", "closed", "down", "early", "owner", "peer", "server", "step", "target", "tried", "up")
+    target: Target
+    server: _socket.socket
+    up: Half
+    down: Half
+
+    def __init__(self, owner: Owner, client: _socket.socket, peer: tuple[str, int]) -> None:
+        self.owner, self.client, self.peer = owner, client, peer
+        self.tried: tuple[Target, ...] = ()
+        self.early = b""
+        self.step = -1
+        self.closed = False
+
+    @property
+    def loop(self) -> Loop:
+        """What calls back."""
+        return self.owner.loop
+
+    def half_ended(self) -> bool:
+        """Close the connection if both directions have ended, and tell whether that is so."""
+        if self.up.ended and self.down.ended:
+            self.close()
+            return True
+        return False
+
+    def dial(self) -> None:
+        """Call an endpoint, and the next if this one cannot even be called."""
+        owner = self.owner
+        while self.step + 1 < len(LADDER):
+            self.step += 1
+            target = owner.pool.choose(self.peer[0], self.peer[1], owner.loop.now, self.tried)
+            if target is None:
+                break
+            self.target = target
+            target.open += 1
+            try:
+                server = _socket.socket(owner.family, _STREAM, socket.IPPROTO_TCP)
+            except OSError:
+                target.open -= 1
+                self._give_up("no descriptors are left")
+                return
+            self.server = server
+            code = server.connect_ex(target.sockaddr)
+            if code in (0, errno.EINPROGRESS):
+                if not self._served_at_once():
+                    owner.loop.add(server.fileno(), self, EVENTS)
+                    owner.dialled(self, self.step)
+                return
+            server.close()
+            self._missed(code)
+        self._give_up("no endpoint answers")
+
+    def ready(self, fd: int, mask: int) -> None:
+        """Take the events of either side."""
+        if self.step >= 0:
+            self._answered(mask)
+            return
+        if fd == self.client.fileno():
+            if mask & _WRITE and self.down.waiting:
+                self.down.flush()
+            if mask & _READ and not self.closed:
+                self.up.pump(mask)
+        else:
+            if mask & _WRITE and self.up.waiting:
+                self.up.flush()
+            if mask & _READ and not self.closed:
+                self.down.pump(mask)
+        if mask & select.EPOLLERR and not self.closed:
+            self.close()
+
+    def late(self, step: int) -> None:
+        """Lose patience with the endpoint that was called in this step, if it has not answered."""
+        if self.step == step and not self.closed:
+            self._redial(errno.ETIMEDOUT)
+
+    def close(self) -> None:
+        """End both sides; what was received for either has been sent, or cannot be."""
+        if self.closed:
+            return
+        self.closed = True
+        loop = self.owner.loop
+        if self.step < 0:
+            for half in (self.up, self.down):
+                half.end()
+            del self.up, self.down
+        else:
+            make_reset(self.client)
+        loop.forget(self.client.fileno(), self.client)
+        loop.forget(self.server.fileno(), self.server)
+        self.target.open -= 1
+        self.owner.link_ended(self)
+
+    def _answered(self, mask: int) -> None:
+        if mask & _BAD:
+            code = self.server.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code or not mask & _WRITE:
+                self._redial(code or errno.ECONNRESET)
+                return
+        elif not mask & _WRITE:
+            return
+        self._connected()
+        owner, early = self.owner, self.early
+        try:
+            if greeting := owner.greeting(self) + early:
+                sent = self.server.send(greeting, WRITE_NOW)
+                self.target.sent += max(0, sent - len(greeting) + len(early))
+                if sent < len(greeting):
+                    self.up.left, self.up.waiting = greeting[sent:], True
+        except OSError:
+            self.close()
+            return
+        self.early = b""
+        self.up.pump()
+        if mask & _READ and not self.closed:
+            self.down.pump(mask)
+        if not self.closed:
+            owner.loop.add(self.client.fileno(), self, EVENTS)
+
+    def _connected(self) -> None:
+        self.step = -1
+        self.owner.pool.connected(self.target)
+        self.up = Half(self, self.client, self.server, up=True)
+        self.down = Half(self, self.server, self.client, up=False)
+        with suppress(OSError):
+            self.server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _served_at_once(self) -> bool:
+        """Try to give the endpoint what the client has sent by now: one on this machine has answered already.
+
+        Then half of the events of a short connection need not be waited for. What an endpoint that has not answered
+        cannot take yet is kept for whoever will.
+        """
+        if self.early or self.owner.greeting(self):
+            return False
+        try:
+            size = self.client.recv_into(BUFFER, 0, NOW)
+        except OSError:
+            return False  # nothing yet
+        if not size:
+            return False
+        try:
+            sent = self.server.send(VIEW[:size], WRITE_NOW)
+        except OSError:
+            self.early = bytes(VIEW[:size])
+            return False
+        self._connected()
+        self.target.sent += sent
+        if sent < size:
+            self.up.left, self.up.waiting = bytes(VIEW[sent:size]), True
+        self.owner.loop.add(self.server.fileno(), self, EVENTS)
+        self.owner.loop.add(self.client.fileno(), self, EVENTS)
+        return True
+
+    def _redial(self, code: int) -> None:
+        self.owner.loop.forget(self.server.fileno(), self.server)
+        self._missed(code)
+        self.dial()
+
+    def _missed(self, code: int) -> None:
+        target = self.target
+        target.open -= 1
+        self.tried = (*self.tried, target)
+        owner = self.owner
+        if owner.pool.missed(target, owner.loop.now):
+            owner.loop.note(f"endpoint {target} rests: it does not answer ({os.strerror(code)})")
+
+    def _give_up(self, reason: str) -> None:
+        self.closed = True
+        self.owner.refused(reason)
+        make_reset(self.client)
+        self.owner.loop.forget(self.client.fileno(), self.client)
+        self.owner.link_ended(self)

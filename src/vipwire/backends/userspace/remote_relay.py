@@ -1,0 +1,186 @@
+"""The relay as the backend sees it: started when it is needed, told what to listen for, asked what it knows."""
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Final, TypeVar
+
+from vipwire.backends.userspace.control_client import Call
+from vipwire.backends.userspace.messages import (
+    Answer,
+    AskCounts,
+    AskNotes,
+    Counted,
+    Done,
+    Hello,
+    Listener,
+    Notes,
+    Observe,
+    Observed,
+    Opened,
+    Put,
+    Refused,
+    Remove,
+    Request,
+    Retire,
+    Settings,
+    Welcome,
+)
+from vipwire.errors import CommitError, DecodeError
+from vipwire.model.net import Address, Family, Protocol
+
+_BATCH: Final = 256
+T = TypeVar("T", bound=Answer)
+
+
+class Remote:
+    """One family's relay. With `starts` one is started where there is none; otherwise there is nothing to see.
+
+    `ports` are those of each listener as it was last seen or told. Every method raises OSError if the relay is lost;
+    the next one looks for it anew.
+    """
+
+    def __init__(self, family: Family, settings: Settings, *, starts: bool) -> None:
+        self._family, self._settings, self._starts = family, settings, starts
+        self._call: Call | None = None
+        self.ports: dict[str, list[int]] = {}
+
+    def close(self) -> None:
+        """Hang up; the relay goes on."""
+        if self._call is not None:
+            self._call.close()
+            self._call = None
+
+    def listeners(self) -> dict[str, Listener]:
+        """Ask for all listeners."""
+        self.ports = {}
+        if self._call is not None and not self.alive():
+            self.close()  # it has ended since; there may be another by now
+        if self._call is None and not self._find():
+            return {}
+        observed = self._ask(Observe(), Observed)
+        self.ports = observed.ports
+        return observed.listeners
+
+    def fronts(self, listeners: Mapping[str, Listener]) -> dict[tuple[str, int], str]:
+        """Name the listener at each port of a protocol, as far as rules lead there."""
+        return {
+            (Protocol(listener.protocol).label, port): key
+            for key, listener in listeners.items()
+            for place, port in zip(listener.binds, self.ports.get(key, ()), strict=False)
+            if not place.port
+        }
+
+    def places(self, listeners: Mapping[str, Listener], protocol: Protocol) -> frozenset[tuple[Address, int]]:
+        """Tell at which addresses and ports the listeners of a protocol are."""
+        return frozenset(
+            (Address(place.address), port)
+            for key, listener in listeners.items()
+            for place, port in zip(listener.binds, self.ports.get(key, ()), strict=False)
+            if listener.protocol == protocol
+        )
+
+    def put(
+        self, wanted: Mapping[str, Listener], before: Mapping[str, Listener], instead: Iterable[str] = ()
+    ) -> None:
+        """Have listeners, and those in `instead` no longer; `before` are the old values of all that are there now.
+
+        Raise CommitError if one cannot be: then everything is as it was.
+        """
+        ending = list(instead)
+        rest = iter(sorted(wanted.items(), key=lambda item: not _is_fixed(item[1])))
+        done: list[str] = []
+        # Those that may take the place of another come with it, first.
+        most = max(_BATCH, sum(map(_is_fixed, wanted.values())) if ending else 0)
+        batch = dict(islice(rest, most))
+        while batch or ending:
+            answer = self._tell(Put(batch, ending))
+            if isinstance(answer, Opened):
+                self.ports.update(answer.ports)
+                done += [*batch, *ending]
+                for key in ending:
+                    self.ports.pop(key, None)
+                ending, batch = [], dict(islice(rest, _BATCH))
+                continue
+            self.undo(done, before)
+            if isinstance(answer, Refused):
+                raise CommitError(answer.why, errno=answer.errno)
+            raise CommitError(f"the relay answered {answer}")
+
+    def undo(self, keys: Iterable[str], before: Mapping[str, Listener]) -> None:
+        """Take back what was put."""
+        keys = tuple(keys)
+        self.remove(key for key in keys if key not in before)
+        if changed := {key: before[key] for key in keys if key in before}:
+            answer = self._tell(Put(changed))
+            if isinstance(answer, Opened):
+                self.ports.update(answer.ports)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Have these listeners no longer."""
+        if gone := list(keys):
+            self._ask(Remove(gone), Done)
+            for key in gone:
+                self.ports.pop(key, None)
+
+    def alive(self) -> bool:
+        """Tell whether the relay that was last spoken to answers."""
+        if self._call is None:
+            return False
+        try:
+            self._ask(Hello(), Welcome)
+        except OSError:
+            return False
+        return True
+
+    def notes(self) -> list[tuple[str, int]]:
+        """Ask for what an operator should know: (text, how often)."""
+        return [] if self._call is None else self._ask(AskNotes(), Notes).notes
+
+    def retire(self) -> bool:
+        """Have the relay end when its connections do; tell whether there was one."""
+        if self._call is None and not self._find(starts=False):
+            return False
+        self._ask(Retire(), Done)
+        self.close()
+        self.ports = {}
+        return True
+
+    def _find(self, *, starts: bool = True) -> bool:
+        if self._starts and starts:
+            self._call = Call.start(self._family, self._settings)
+        else:
+            self._call = Call.find(self._family)
+        return self._call is not None
+
+    def _ask(self, request: Request, expected: type[T]) -> T:
+        answer = self._tell(request)
+        if not isinstance(answer, expected):
+            raise OSError(f"the relay answered {answer} where {expected.__name__} was expected")
+        return answer
+
+    def _tell(self, request: Request) -> Answer:
+        if self._call is None and not self._find():
+            raise ConnectionRefusedError("there is no relay")
+        call = self._call
+        assert call is not None  # noqa: S101 - just found
+        try:
+            return call.tell(request)
+        except (OSError, DecodeError) as error:
+            self.close()
+            raise OSError(f"the relay does not answer: {error}") from error
+
+
+def _is_fixed(listener: Listener) -> bool:
+    """Tell whether a listener wants certain ports."""
+    return any(place.port for place in listener.binds)
+
+
+def ask_counts(family: Family) -> Counted | None:
+    """Ask the relay of a family for its counters, over a connection of its own; None if there is none."""
+    call = Call.find(family)
+    if call is None:
+        return None
+    try:
+        return call.ask(AskCounts(), Counted)
+    finally:
+        call.close()

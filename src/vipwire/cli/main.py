@@ -1,0 +1,219 @@
+"""The command line: `vipwire proxy`, `cleanup`, `version`, and the commands that other parts bring along.
+
+`config.flags` reads the flags of `proxy` in Go's style, as kube-proxy does; click reads those of all other commands.
+Every error is one line on stderr and exit code 1, never a traceback. Whatever is heavy is imported when it runs.
+"""
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from vipwire import __version__
+from vipwire.errors import VipwireError
+
+if TYPE_CHECKING:
+    from vipwire.config.configuration import Config
+    from vipwire.config.flags.parse import Given
+
+_ELSEWHERE: Final = {
+    "lab": ("vipwire.lab.cli", "lab", "A small cluster out of network namespaces, to try things and to test."),
+    "status": ("vipwire.inspect.cli", "status", "Show Services, VIPs, endpoints with their share, and drift."),
+    "plan": ("vipwire.inspect.cli", "plan", "Show what is decided for each Service, and why."),
+    "diff": ("vipwire.inspect.cli", "diff", "Show what a sync would change in the kernel; exit 1 if anything."),
+    "explain": ("vipwire.inspect.cli", "explain", "Explain what becomes of a packet, and which rules it meets."),
+    "trace": (
+        "vipwire.inspect.live.commands",
+        "trace",
+        "Follow connections to VIPs: which endpoint each new one got.",
+    ),
+    "top": ("vipwire.inspect.live.commands", "top", "Show live rates of every Service and endpoint."),
+    "drain": ("vipwire.inspect.drain.command", "drain", "Give an endpoint no new connections on this node."),
+    "check": ("vipwire.inspect.cli", "check", "Check this machine: kernel, settings, and who else writes rules."),
+    "up": ("vipwire.cluster.cli", "up", "Run a cluster for Services on this machine; kubectl talks to it."),
+    "expose": ("vipwire.cluster.cli", "expose", "Make a Service and its endpoints in a running `vipwire up`."),
+    "ingress": ("vipwire.ingress.cli", "ingress", "Serve Ingresses with HAProxy: hosts, paths, TLS, cookies."),
+    "dns": ("vipwire.dns.cli", "dns", "Answer DNS for the cluster's Services, and forward the rest."),
+    "store": ("vipwire.cluster.cli", "store", "Back up and restore the objects of `vipwire up`."),
+    "completion": ("vipwire.cli.completion", "completion", "Print a script that completes commands in a shell."),
+    "man": ("vipwire.cli.man", "man", "Print the manual page of a command, or write all of them."),
+}
+"""Commands that are imported when they are used: module, attribute, and what they do."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows the names of commands without importing them, so that `--help` stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name all commands, in alphabetical order."""
+        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Find a command; import it where it lives elsewhere."""
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, attribute, _ = _ELSEWHERE[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module}.{attribute} is not a command")
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, which SIGTERM ends also as the first process of a container, whatever it has done so far."""
+        if os.getpid() == 1:  # for which the kernel leaves out signals that it has not asked for
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        return super().invoke(ctx)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of a command line; where there is none say which one is near."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib  # noqa: PLC0415  # only for a mistake
+
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
+            if not near or "Did you mean" in error.message:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", error.ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their first lines, without importing those that live elsewhere."""
+        del ctx
+        own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
+        rows = own | {name: text for name, (_, _, text) in _ELSEWHERE.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(rows.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names of commands, without importing them; and the group's own options."""
+        own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
+        rows = own | {name: text for name, (_, _, text) in _ELSEWHERE.items()}
+        commands = [
+            CompletionItem(name, help=text) for name, text in sorted(rows.items()) if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command, or tell a shell how a command line could go on."""
+        if "_VIPWIRE_COMPLETE" in os.environ:
+            from vipwire.cli.completion import prepare  # noqa: PLC0415  # only a shell wants it
+
+            prepare()
+        return super().main(*args, **extra)
+
+
+class GoFlagsCommand(click.Command):
+    """A command whose flags are those of the table in `config.flags.table`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the flags in Go's style; show the help or the version where that is asked for."""
+        if ctx.resilient_parsing:  # a shell completes an unfinished line: nothing else will be done
+            from vipwire.config.flags.click_options import flag_options  # noqa: PLC0415  # only a shell wants it
+
+            self.params = list(flag_options())
+            return super().parse_args(ctx, args)
+        from vipwire.process import early_sighup  # noqa: PLC0415  # only needed by this command
+
+        early_sighup.remember()
+        from vipwire.config.flags.parse import parse_flags  # noqa: PLC0415  # only needed by this command
+
+        given = _or_exit(lambda: parse_flags(args))
+        if given.get("help"):
+            click.echo(ctx.get_help())
+            ctx.exit()
+        if given.get("version"):
+            click.echo(f"vipwire {__version__}")
+            ctx.exit()
+        ctx.params["given"] = given
+        return []
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print what the command does and all flags, in groups, with defaults."""
+        from vipwire.config.flags.usage import help_text  # noqa: PLC0415  # only needed for help
+
+        formatter.write(f"{self.help}\n\nUsage:\n  {ctx.command_path} [flags]\n\n{help_text()}")
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="vipwire %(version)s")
+def main() -> None:
+    """Proxy Kubernetes Services: a drop-in for kube-proxy that keeps Services as data in the kernel."""
+
+
+@main.command(
+    cls=GoFlagsCommand,
+    short_help="Serve the VIPs of all Services on this node; a drop-in.",
+    help="Serve the VIPs of all Services on this node.\n\n"
+    "Takes kube-proxy's flags and configuration file unchanged, in Go's style: --flag=value or --flag value,\n"
+    "booleans as --flag or --flag=false. A flag that has no meaning here is accepted with a warning.",
+)
+def proxy(given: "Given") -> None:
+    """Run the proxy, or do the one thing that a flag asks for instead."""
+    sys.exit(_or_exit(lambda: _proxy(given)))
+
+
+@main.command(
+    cls=GoFlagsCommand,
+    short_help="Remove everything that vipwire has programmed on this node, and only that.",
+    help="Remove everything that vipwire has programmed on this node, and only that.\n\n"
+    "The same as `vipwire proxy --cleanup`; takes the same flags, so that it finds what they have programmed.",
+)
+def cleanup(given: "Given") -> None:
+    """Remove what was programmed."""
+    sys.exit(_or_exit(lambda: _proxy({**given, "cleanup": True})))
+
+
+@main.command()
+def version() -> None:
+    """Show the version."""
+    click.echo(f"vipwire {__version__}")
+
+
+def _proxy(given: "Given") -> int:
+    from vipwire.config.flags.parse import build_config  # noqa: PLC0415
+    from vipwire.process import log  # noqa: PLC0415  # not for --help
+
+    reread = partial(build_config, given)
+    config, warnings = reread()
+    log.configure(config.logging)
+    for warning in warnings:
+        log.warning(warning)
+    if config.write_config_to:
+        return _write_config(config)
+    run = importlib.import_module("vipwire.app.run")
+    status: int = run.run_cleanup(config) if config.cleanup else run.run_proxy(config, reread)
+    return status
+
+
+def _write_config(config: "Config") -> int:
+    from pathlib import Path  # noqa: PLC0415  # not for --help
+
+    from vipwire.config.file import dump_config  # noqa: PLC0415
+
+    try:
+        Path(config.write_config_to).write_text(dump_config(config), encoding="utf-8")
+    except OSError as error:
+        raise VipwireError(f"{config.write_config_to}: cannot write the configuration: {error.strerror}") from error
+    return 0
+
+
+def _or_exit(action: Callable[[], Any]) -> Any:
+    """Run something; say what an operator can do about its errors, one line each, and exit with code 1."""
+    try:
+        return action()
+    except VipwireError as error:
+        for line in str(error).splitlines():
+            click.echo(f"error: {line}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

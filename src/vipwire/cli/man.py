@@ -1,0 +1,165 @@
+r"""`vipwire man`: manual pages of all commands, made of what `--help` is made of, so that they say the same.
+
+The pages are in section 8 (system administration), in the macros of man(7). Every hyphen is written as `\-`, or else
+groff would print some as a typographic hyphen, which no shell takes for a dash.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from vipwire import __version__
+from vipwire.config.flags.parse import default_text
+from vipwire.config.flags.table import FLAGS, Flag, Group
+from vipwire.config.flags.usage import usage
+
+SECTION: Final = 8
+_WITH_FLAGS: Final = {("proxy",): True, ("cleanup",): False}
+"""The commands that take the proxy's flags and nothing else; whether the page lists them, or names the other page."""
+_STATUS: Final = {
+    ("proxy",): "0 after SIGTERM or SIGINT: the rules stay. 1 after an error, which is said in one line on standard "
+    "error, and when the configuration file has changed, for whatever runs it to start it anew.",
+    ("cleanup",): "0 if nothing of vipwire is left, 1 after an error.",
+    ("diff",): "0 if the kernel is as it should be, 1 if a sync would change anything, 2 if that cannot be told.",
+}
+_FILES: Final = (
+    ("/var/lib/kube-proxy/config.conf", "KubeProxyConfiguration, where kubeadm's ConfigMap is mounted (--config)."),
+    ("/etc/vipwire/services", "Manifests of a machine without a cluster, by convention (--manifests)."),
+)
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[COMMAND]...")
+@click.option("--to", type=click.Path(file_okay=False, path_type=Path), help="Write all pages into this folder.")
+@click.pass_context
+def man(ctx: click.Context, names: tuple[str, ...], to: Path | None) -> None:
+    """Print a manual page: `vipwire man proxy | man -l -`, or write all of them with --to."""
+    root = ctx.find_root().command
+    pages = dict(all_pages(root))
+    if to is None:
+        if names not in pages:
+            known = ", ".join(" ".join(each) for each in pages if each)
+            raise click.UsageError(f"there is no command {' '.join(names)!r}; there are: {known}", ctx)
+        click.echo(pages[names], nl=False)
+        return
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        for path, text in pages.items():
+            (to / f"{_title(path)}.{SECTION}").write_text(text, encoding="ascii")
+    except OSError as error:
+        raise click.ClickException(f"{to}: cannot write the manual pages: {error.strerror}") from error
+
+
+def all_pages(root: click.Command) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Make the page of every command below `root` and of itself, in man(7), by the command's words."""
+    contexts = dict(_walk(_context(root, None), ()))
+    for path, context in contexts.items():
+        yield path, _page(path, context, tuple(contexts))
+
+
+def _context(command: click.Command, parent: click.Context | None) -> click.Context:
+    """Make the context that a run of the command has: without its settings, click keeps another --help for it."""
+    return click.Context(command, parent, **command.context_settings)
+
+
+def _walk(context: click.Context, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Context]]:
+    yield path, context
+    if isinstance(group := context.command, click.Group):
+        for name in group.list_commands(context):
+            if (inner := group.get_command(context, name)) is not None and not inner.hidden:
+                yield from _walk(_context(inner, context), (*path, name))
+
+
+def _page(path: tuple[str, ...], context: click.Context, every: Sequence[tuple[str, ...]]) -> str:
+    command = context.command
+    lines = [
+        f'.TH "{_title(path).upper()}" "{SECTION}" "" "vipwire {__version__}" "System administration"',
+        ".SH NAME",
+        f"{_text(_title(path))} \\- {_text(command.get_short_help_str(200).rstrip('.'))}",
+        ".SH SYNOPSIS",
+        f".B {_text(' '.join(('vipwire', *path)))}",
+        _text(" ".join(["[flags]"] if path in _WITH_FLAGS else command.collect_usage_pieces(context))),
+        ".SH DESCRIPTION",
+        *_paragraphs(command.help or ""),
+        *_options(path, context),
+        *_commands(path, context, every),
+    ]
+    if path in _STATUS:
+        lines += [".SH EXIT STATUS", _text(_STATUS[path])]
+    if path in (("proxy",), ()):
+        lines += [".SH FILES", *_list(_FILES)]
+    return "\n".join([*lines, *_see_also(path, every)]) + "\n"
+
+
+def _options(path: tuple[str, ...], context: click.Context) -> Iterator[str]:
+    if path in _WITH_FLAGS:
+        yield from _flags() if _WITH_FLAGS[path] else (_text("The flags are those of vipwire proxy."),)
+        return
+    command = context.command
+    records = (each.get_help_record(context) for each in command.get_params(context))
+    yield ".SH OPTIONS"
+    yield from _list(record for record in records if record is not None)
+    if type(command).format_options is not click.Command.format_options and not isinstance(command, click.Group):
+        yield ".PP"
+        yield _text("The flags of vipwire proxy are taken too; --help names those that matter here.")
+
+
+def _flags() -> Iterator[str]:
+    for group in Group:
+        yield f'.SH "{_text(group.value.upper())}"'
+        yield from _list((usage(flag), _explained(flag)) for flag in FLAGS.values() if flag.group is group)
+
+
+def _explained(flag: Flag) -> str:
+    default = default_text(flag)
+    beside = " Counts beside --config." if flag.with_config and flag.group is not Group.OLD else ""
+    return f"{flag.help}{beside}" + (f" Default: {default}." if default not in ("", "false") else "")
+
+
+def _commands(path: tuple[str, ...], context: click.Context, every: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    group = context.command
+    if not isinstance(group, click.Group):
+        return
+    yield ".SH COMMANDS"
+    below = [each for each in every if each[:-1] == path and each]
+    inner = ((each[-1], group.get_command(context, each[-1])) for each in below)
+    yield from _list((name, found.get_short_help_str(200)) for name, found in inner if found is not None)
+
+
+def _see_also(path: tuple[str, ...], every: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    near = [each for each in every if each != path and (each[:-1] == path or each == path[:-1] or len(each) == 1)]
+    yield ".SH SEE ALSO"
+    for index, each in enumerate(near, 1):
+        yield f".BR {_text(_title(each))} ({SECTION})" + ("," if index < len(near) else "")
+
+
+def _list(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for term, text in rows:
+        yield ".TP"
+        yield f".B {_text(term)}"
+        yield _text(text)
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for index, paragraph in enumerate(re.split(r"\n\s*\n", text.strip(" \n"))):
+        if index:
+            yield ".PP"
+        if paragraph.startswith("\b"):  # click's mark of lines that stay as they are
+            yield from (".nf", *map(_text, paragraph.strip("\b\n").splitlines()), ".fi")
+        else:
+            yield _text(paragraph)
+
+
+def _title(path: tuple[str, ...]) -> str:
+    return "-".join(("vipwire", *path))
+
+
+def _text(text: str) -> str:
+    """Escape what groff would take for its own, and what is not ASCII."""
+    flat = " ".join(text.split())
+    escaped = flat.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq")
+    escaped = "".join(each if each.isascii() else f"\\[u{ord(each):04X}]" for each in escaped)
+    return f"\\&{escaped}" if escaped.startswith(".") else escaped

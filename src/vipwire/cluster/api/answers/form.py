@@ -1,0 +1,153 @@
+"""In what form an answer is given: the object, a table for people, or metadata; by the Accept header. Pure.
+
+kubectl asks for `application/json;as=Table;v=v1;g=meta.k8s.io`, with plain JSON as a second choice. Protobuf is not
+spoken; clients that offer it always take JSON as well.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final
+
+from vipwire.cluster.api.answers.cells import AGE, NAME
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.object import decoded, encode
+from vipwire.cluster.api.resource import Resource
+from vipwire.cluster.store.record import Record
+
+_META_GROUP: Final = "meta.k8s.io"
+
+
+class View(Enum):
+    """How objects are shown."""
+
+    OBJECT = ""
+    TABLE = "Table"
+    META = "PartialObjectMetadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form of an answer. `include` says what a table's rows carry: Metadata, Object or None."""
+
+    view: View = View.OBJECT
+    version: str = "v1"
+    include: str = "Metadata"
+
+    @property
+    def api_version(self) -> str:
+        """The API version of tables and metadata."""
+        return f"{_META_GROUP}/{self.version}"
+
+
+def choose_form(accept: str, query: Mapping[str, str]) -> Form:
+    """Choose the first form that is known; raise ApiError 406."""
+    include = query.get("includeObject") or "Metadata"
+    for choice in (accept or "*/*").split(","):
+        media, *parameters = (part.strip() for part in choice.split(";"))
+        if media not in ("application/json", "*/*", "application/*"):
+            continue
+        values = dict(parameter.partition("=")[::2] for parameter in parameters)
+        wanted = values.get("as", "").removesuffix("List")
+        if not wanted:
+            return Form()
+        if wanted in ("Table", "PartialObjectMetadata") and values.get("v") in ("v1", "v1beta1"):
+            return Form(View(wanted), values["v"], include)
+    only = "only the following media types are accepted: application/json"
+    raise ApiError(406, "NotAcceptable", only)
+
+
+def show(record: Record, resource: Resource, form: Form, now: datetime) -> bytes:
+    """Write one object in a form."""
+    if form.view is View.TABLE:
+        return encode(
+            _table(resource, form, [_row(record, resource, form, now)], {"resourceVersion": str(record.revision)})
+        )
+    return encode(_partial(record, form)) if form.view is View.META else record.value
+
+
+def shower(resource: Resource, form: Form, clock: Callable[[], datetime]) -> Callable[[Record], bytes]:
+    """Make what writes objects of a watch; a table tells its columns with the first only, and each its age."""
+    first = True
+
+    def write(record: Record) -> bytes:
+        nonlocal first
+        if form.view is not View.TABLE:
+            return show(record, resource, form, clock())
+        row = _row(record, resource, form, clock())
+        table = _table(resource, form, [row], {"resourceVersion": str(record.revision)})
+        if not first:
+            table["columnDefinitions"] = None
+        first = False
+        return encode(table)
+
+    return write
+
+
+def show_list(records: list[Record], resource: Resource, form: Form, meta: Mapping[str, Any], now: datetime) -> bytes:
+    """Write a list of objects in a form; `meta` is the list's own metadata."""
+    if form.view is View.TABLE:
+        return encode(_table(resource, form, [_row(record, resource, form, now) for record in records], meta))
+    if form.view is View.META:
+        items = b",".join(encode(_partial(record, form)) for record in records)
+        kind, version = "PartialObjectMetadataList", form.api_version
+    else:
+        items = b",".join(record.value for record in records)
+        kind, version = f"{resource.kind}List", resource.api_version
+    head = encode({"kind": kind, "apiVersion": version, "metadata": meta})
+    return b'%s,"items":[%s]}' % (head[:-1], items)
+
+
+def bookmark(resource: Resource, form: Form, revision: int, *, initial_end: bool) -> bytes:
+    """Write the object of a BOOKMARK: nothing but a revision."""
+    meta: dict[str, Any] = {"resourceVersion": str(revision), "creationTimestamp": None}
+    if initial_end:
+        meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+    if form.view is View.TABLE:
+        marked = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
+        rows = [{"cells": [""] * len(_columns(resource)), "object": marked}]
+        return encode(_table(resource, form, rows, {"resourceVersion": str(revision)}))
+    if form.view is View.META:
+        return encode({"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": meta})
+    return encode({"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta})
+
+
+def _columns(resource: Resource) -> tuple[Any, ...]:
+    return resource.columns or (NAME, AGE)
+
+
+def _table(resource: Resource, form: Form, rows: list[Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    columns = [
+        {
+            "name": column.name,
+            "type": column.kind,
+            "format": column.format,
+            "description": column.description or f"{column.name} of the {resource.kind}.",
+            "priority": column.priority,
+        }
+        for column in _columns(resource)
+    ]
+    return {
+        "kind": "Table",
+        "apiVersion": form.api_version,
+        "metadata": meta,
+        "columnDefinitions": columns,
+        "rows": rows,
+    }
+
+
+def _row(record: Record, resource: Resource, form: Form, now: datetime) -> dict[str, Any]:
+    value = decoded(record)
+    cells = [column.cell(value, now) for column in _columns(resource)]
+    if form.include == "None":
+        return {"cells": cells}
+    if form.include == "Object":
+        return {"cells": cells, "object": value}
+    partial = {"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": value["metadata"]}
+    return {"cells": cells, "object": partial}
+
+
+def _partial(record: Record, form: Form) -> dict[str, Any]:
+    meta = decoded(record)["metadata"]
+    return {"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": meta}

@@ -1,0 +1,1 @@
+"""Request bodies: JSON, YAML and protobuf, decoded and held against a type."""

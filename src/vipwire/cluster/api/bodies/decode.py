@@ -1,0 +1,124 @@
+"""A body as JSON has it, held against a type: what is unknown, wrong or missing; and defaults.
+
+Three outcomes, as in Kubernetes: a value of a wrong type makes the body unreadable (400), unknown fields are dropped
+and reported to the caller's taste (`fieldValidation`), and what is missing or out of range is a cause of a 422. null
+and the empty string of an enumeration mean "not said".
+"""
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from vipwire.cluster.api.answers.cells import parse_time
+from vipwire.cluster.api.errors import Cause, bad_request, invalid, required, too_long, unsupported
+from vipwire.cluster.api.openapi.schema import Field, Shape, Type
+
+_QUANTITY: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
+_NUMBERS: Final = {"int32": 1 << 31, "int64": 1 << 63}
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is to say about a body: unknown fields, and what is wrong with known ones."""
+
+    unknown: list[str] = field(default_factory=list)
+    causes: list[Cause] = field(default_factory=list)
+
+
+def decode(value: Any, kind: Type, findings: Findings, path: str = "") -> Any:
+    """Copy a value as a type has it: without unknown fields and nulls, with defaults. Raise ApiError 400."""
+    if kind.shape is Shape.OBJECT:
+        return _decode_object(value, kind, findings, path)
+    if kind.shape is Shape.LIST and kind.element is not None:
+        if not isinstance(value, list):
+            raise _mismatch(value, path, "a list")
+        element = kind.element
+        return [decode(part, element, findings, f"{path}[{i}]") for i, part in enumerate(value) if part is not None]
+    if kind.shape is Shape.MAP and kind.element is not None:
+        if not isinstance(value, dict):
+            raise _mismatch(value, path, "a map")
+        element = kind.element
+        return {
+            key: decode(part, element, findings, f"{path}[{key}]") for key, part in value.items() if part is not None
+        }
+    return value if kind.shape is Shape.ANY else _decode_scalar(value, kind.name, path)
+
+
+def _decode_object(value: Any, kind: Type, findings: Findings, path: str) -> Any:
+    if not isinstance(value, dict):
+        raise _mismatch(value, path, kind.name.rpartition(".")[2])
+    result, prefix = {}, f"{path}." if path else ""
+    for name, part in value.items():
+        known = kind.fields.get(name)
+        if known is None:
+            findings.unknown.append(f"{prefix}{name}")
+        elif part is not None and not (part == "" and (known.one_of or known.default)):
+            result[name] = decode(part, known.type, findings, f"{prefix}{name}")
+            if not result[name] and known.type.element and not known.required:
+                del result[name]  # Go's omitempty: an empty list or map is none
+                continue
+            if known.one_of or known.range or known.longest:
+                _check_field(result[name], known, findings, f"{prefix}{name}")
+    for name, known in kind.fields.items():
+        if name not in result:
+            _fill(result, known, findings, f"{prefix}{name}")
+    return result
+
+
+def _fill(result: dict[str, Any], known: Field, findings: Findings, path: str) -> None:
+    if known.default is not None:
+        result[known.name] = decode({}, known.type, findings, path) if known.default == {} else known.default
+    elif known.required:
+        findings.causes.append(required(path))
+
+
+def _check_field(value: Any, known: Field, findings: Findings, path: str) -> None:
+    if known.one_of and value not in known.one_of:
+        findings.causes.append(unsupported(path, value, known.one_of))
+    if known.range and isinstance(value, int) and not known.range[0] <= value <= known.range[1]:
+        low, high = known.range
+        if high >= _NUMBERS["int32"] - 1:
+            detail = f"must be greater than or equal to {low}"
+        else:
+            detail = f"must be between {low} and {high}, inclusive"
+        findings.causes.append(invalid(path, value, detail))
+    if known.longest and len(value) > known.longest:
+        findings.causes.append(too_long(path, known.longest))
+
+
+def _decode_scalar(value: Any, name: str, path: str) -> Any:
+    if name in _NUMBERS:
+        if isinstance(value, bool) or not isinstance(value, int) or not -_NUMBERS[name] <= value < _NUMBERS[name]:
+            raise _mismatch(value, path, name)
+        return value
+    if name == "bool":
+        if not isinstance(value, bool):
+            raise _mismatch(value, path, "bool")
+        return value
+    if name in ("intstr", "quantity") and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value) if name == "quantity" else int(value)
+    if not isinstance(value, str):
+        raise _mismatch(value, path, "string" if name in ("time", "microtime", "bytes") else name)
+    _check_text(value, name, path)
+    return value
+
+
+def _check_text(value: str, name: str, path: str) -> None:
+    if name in ("time", "microtime"):
+        moment = parse_time(value)
+        if value and (moment is None or moment.tzinfo is None):
+            raise bad_request(f'{path}: parsing time "{value}": not a time as RFC 3339 has it')
+    elif name == "quantity" and not _QUANTITY.fullmatch(value):
+        raise bad_request(f"{path}: quantities must match the regular expression '{_QUANTITY.pattern}'")
+    elif name == "bytes":
+        try:
+            base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            raise bad_request(f"{path}: illegal base64 data") from None
+
+
+def _mismatch(value: Any, path: str, wanted: str) -> Exception:
+    found = {bool: "bool", str: "string", list: "array", dict: "object"}.get(type(value), "number")
+    return bad_request(f"json: cannot unmarshal {found} into field {path or '.'} of type {wanted}")

@@ -1,0 +1,71 @@
+"""What is sent to be stored: how it is asked for, and what a body is held against before anything is made of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from vipwire.cluster.api.bodies.decode import Findings, decode
+from vipwire.cluster.api.errors import ApiError, bad_request, conflict, not_valid
+from vipwire.cluster.api.object import decoded, wrong_uid
+from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.store.record import Record
+
+DEFAULT_MANAGER: Final = "vipwire"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a change is made. `validation` is about unknown fields: Strict, Warn or Ignore; warnings gather here."""
+
+    manager: str = DEFAULT_MANAGER
+    dry_run: bool = False
+    validation: str = "Strict"
+    force: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+def decode_sent(resource: Resource, value: Object, options: Options) -> Object:
+    """Read a body as its kind, defaults filled in. Raise ApiError: 400 for wrong types, 422 for wrong values."""
+    findings = Findings()
+    try:
+        decoded_value: Object = decode(value, resource.type, findings)
+    except ApiError as error:
+        what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+        raise bad_request(f"{what}: {error.message}") from None
+    report_unknown(resource, findings.unknown, options)
+    if findings.causes:
+        name = (value.get("metadata") or {}).get("name") or ""
+        raise not_valid(resource.kind, resource.group, str(name), findings.causes)
+    return decoded_value
+
+
+def check_version(resource: Resource, name: str, value: Object, record: Record) -> None:
+    """Raise ApiError 409 for a body that is about another state, or another object, than there is."""
+    meta = value["metadata"]
+    sent = meta.get("resourceVersion")
+    if sent and sent not in ("0", str(record.revision)):
+        raise conflict(resource.id, name)
+    found = decoded(record)["metadata"].get("uid", "")
+    if meta.get("uid") and meta["uid"] != found:
+        raise wrong_uid(resource, name, meta["uid"], found)
+
+
+def give_first_status(resource: Resource, new: Object) -> None:
+    """Give a new object the status that its kind begins with, whatever was sent, unless it is declared."""
+    if resource.has_status and not resource.declares_status:
+        new["status"] = decode_sent(resource, {"metadata": {}}, Options()).get("status", {})
+
+
+def report_unknown(resource: Resource, unknown: Sequence[str], options: Options) -> None:
+    """Report fields that a kind does not have, as `report_strictly` does."""
+    report_strictly(resource, [f'unknown field "{path}"' for path in unknown], options)
+
+
+def report_strictly(resource: Resource, texts: Sequence[str], options: Options) -> None:
+    """Refuse a body for what is wrong with its fields, warn of it, or say nothing, as asked. Raise ApiError 400."""
+    if not texts or options.validation == "Ignore":
+        return
+    if options.validation == "Strict":
+        what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+        raise bad_request(f"{what}: strict decoding error: {', '.join(texts)}")
+    options.warnings.extend(text for text in texts if text not in options.warnings)

@@ -1,0 +1,1 @@
+"""The types of served objects, and the OpenAPI documents made from them."""

@@ -1,0 +1,112 @@
+"""ServiceCIDRs: they tell that they are ready, and do not go while addresses of theirs are in use (KEP-1880).
+
+    there is one        the finalizer, and condition Ready
+    it is to go         Ready is false; nothing is given from it any more (addresses.py); it goes when each of its
+                        addresses that is in use is also in another ServiceCIDR, which stays
+
+Kubernetes' controller waits 10 seconds before it lets one go, for allocators elsewhere that have not heard of it yet.
+There are none here: the allocator is in this process.
+"""
+
+import contextlib
+import ipaddress
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from vipwire.cluster.api.answers.cells import at, format_time
+from vipwire.cluster.api.bodies.sent import Options
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
+from vipwire.cluster.api.object import decoded
+from vipwire.cluster.api.registry import Registry
+from vipwire.cluster.api.resource import Object
+from vipwire.cluster.controllers.allocation.ranges import Network
+from vipwire.cluster.controllers.feed import Feed
+
+FINALIZER: Final = "networking.k8s.io/service-cidr-finalizer"
+_OPTIONS: Final = Options(manager="vipwire-service-cidrs", validation="Ignore")
+_READY: Final = ("True", "", "Kubernetes Service CIDR is ready")
+_HELD: Final = (
+    "False",
+    "Terminating",
+    "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR",
+)
+
+
+class ServiceCidrs:
+    """Follows the ServiceCIDRs and IPAddresses of a registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._cidrs = Feed(registry.store, (SERVICE_CIDRS,))
+        self._all = Feed(registry.store, (SERVICE_CIDRS, IP_ADDRESSES))
+        self._held = False
+
+    async def run(self) -> None:
+        """Work until cancelled. Addresses come and go often, and matter only while a ServiceCIDR waits for them."""
+        while True:
+            await self.step()
+            await (self._all if self._held else self._cidrs).wait()
+
+    async def step(self) -> None:
+        """Look at every ServiceCIDR; there are few."""
+        self._cidrs.look()
+        self._all.look()
+        values = [decoded(record) for record in self._registry.store.scan(SERVICE_CIDRS.id)]
+        stay = [network for value in values if not _is_going(value) for network in networks_of(value)]
+        self._held = any(map(_is_going, values))
+        for value in values:
+            with contextlib.suppress(ApiError):  # somebody else has changed it: there will be another look
+                await self._settle(value, stay)
+
+    async def _settle(self, value: Object, stay: Sequence[Network]) -> None:
+        if not _is_going(value):
+            if FINALIZER not in (value["metadata"].get("finalizers") or ()):
+                await self._write(value, finalized=True)
+            await self._tell(value, _READY)
+        elif self._is_used(list(networks_of(value)), stay):
+            await self._tell(value, _HELD)
+        elif FINALIZER in (value["metadata"].get("finalizers") or ()):
+            await self._write(value, finalized=False)
+
+    def _is_used(self, networks: Sequence[Network], stay: Sequence[Network]) -> bool:
+        used = (ipaddress.ip_address(record.key.name) for record in self._registry.store.scan(IP_ADDRESSES.id))
+        return any(_is_in(address, networks) and not _is_in(address, stay) for address in used)
+
+    async def _write(self, value: Object, *, finalized: bool) -> None:
+        def edit(current: Object) -> Object:
+            meta = current["metadata"]
+            others = [name for name in meta.get("finalizers") or () if name != FINALIZER]
+            return current | {"metadata": meta | {"finalizers": [*others, *([FINALIZER] if finalized else ())]}}
+
+        await self._registry.change(SERVICE_CIDRS, "", value["metadata"]["name"], edit, _OPTIONS)
+
+    async def _tell(self, value: Object, state: tuple[str, str, str]) -> None:
+        """Write the condition Ready, unless it says this already."""
+        before = [each for each in at(value, "status", "conditions") or () if each.get("type") == "Ready"]
+        if any((each["status"], each.get("reason", ""), each.get("message", "")) == state for each in before):
+            return
+        status, reason, message = state
+        condition = {"type": "Ready", "status": status, "reason": reason, "message": message}
+        condition["lastTransitionTime"] = format_time(self._registry.clock())
+
+        def edit(current: Object) -> Object:
+            others = [each for each in at(current, "status", "conditions") or () if each.get("type") != "Ready"]
+            return current | {"status": (current.get("status") or {}) | {"conditions": [*others, condition]}}
+
+        await self._registry.change(
+            SERVICE_CIDRS, "", value["metadata"]["name"], edit, _OPTIONS, subresource="status"
+        )
+
+
+def networks_of(value: Object) -> Iterator[Network]:
+    """Read a ServiceCIDR's ranges."""
+    return (ipaddress.ip_network(text) for text in at(value, "spec", "cidrs") or ())
+
+
+def _is_going(value: Object) -> bool:
+    return bool(value["metadata"].get("deletionTimestamp"))
+
+
+def _is_in(address: ipaddress.IPv4Address | ipaddress.IPv6Address, networks: Iterable[Network]) -> bool:
+    return any(address in network for network in networks)

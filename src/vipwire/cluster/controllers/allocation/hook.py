@@ -1,0 +1,106 @@
+"""What a Service is given when it is created or changed, and what it gives back: an admission hook.
+
+    create   families, ClusterIPs, node ports, health check node port
+    update   the same, for what is new; what the new type has no use for is dropped, as Kubernetes does
+             (pkg/registry/core/service/strategy.go, dropTypeDependentFields)
+    delete   everything is given back
+
+Addresses are noted in the store; ports in memory, with an undo for writes that do not come to pass.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from vipwire.cluster.api.admission import Admitted, Attempt, Operation
+from vipwire.cluster.api.answers.cells import format_time
+from vipwire.cluster.api.errors import internal, not_valid
+from vipwire.cluster.api.kinds.service import SERVICES, moves
+from vipwire.cluster.api.resource import Object
+from vipwire.cluster.controllers.allocation.addresses import Addresses
+from vipwire.cluster.controllers.allocation.families import NONE, family_of, settle_families
+from vipwire.cluster.controllers.allocation.node_ports import NodePorts, ports_of, wants_health_check, wants_ports
+from vipwire.cluster.store.record import Write
+
+_VIRTUAL: Final = ("ClusterIP", "NodePort", "LoadBalancer")
+_ADDRESS_FIELDS: Final = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
+
+
+class ServiceAllocation:
+    """The hook. `clock` tells the time, for the objects that note addresses."""
+
+    def __init__(self, addresses: Addresses, ports: NodePorts, clock: Callable[[], datetime]) -> None:
+        self._addresses, self._ports, self._clock = addresses, ports, clock
+
+    def admit(self, attempt: Attempt) -> Admitted | None:
+        """Allocate for a Service, or take back what it leaves. Raise ApiError in Kubernetes' words."""
+        if attempt.resource is not SERVICES or attempt.subresource:
+            return None
+        if attempt.operation is Operation.DELETE:
+            old = attempt.old or {}
+            also = self._addresses.take_back(old, _addresses(old))
+            return Admitted(also, self._ports.take_back(old, ports_of(old)))
+        new, before = attempt.new or {}, attempt.old or {"spec": {}, "metadata": {}}
+        if not _is_sound(new) or moves(new["spec"], before["spec"]):
+            return None
+        drop_unused(new["spec"], before["spec"])
+        return self._settle(new, before)
+
+    def _settle(self, new: Object, old: Object) -> Admitted:
+        also: tuple[Write, ...] = ()
+        if new["spec"].get("type") in _VIRTUAL:
+            self._settle_families(new, old["spec"])
+            also = self._addresses.give(new, format_time(self._clock()))
+        undo_ports = self._ports.give(new)
+        left = set(_addresses(old)) - set(_addresses(new))
+        also += self._addresses.take_back(new, left)
+        undo_freed = self._ports.take_back(new, ports_of(old) - ports_of(new))
+
+        def undo() -> None:
+            undo_freed()
+            undo_ports()
+
+        return Admitted(also, undo)
+
+    def _settle_families(self, new: Object, old: Object) -> None:
+        available = self._addresses.families() or tuple(old.get("ipFamilies") or ())
+        if not available and new["spec"].get("clusterIP") != NONE:
+            raise internal("failed to allocate a serviceIP: there is no ServiceCIDR that is ready")
+        causes = settle_families(new["spec"], available, old)
+        if causes:
+            raise not_valid("Service", "", new["metadata"]["name"], causes)
+
+
+def drop_unused(spec: Object, old: Object) -> None:
+    """Drop what came with the old type and has no place in the new one, unless the update has changed it."""
+    if old.get("type") in _VIRTUAL and spec.get("type") == "ExternalName":
+        _drop_same(spec, old, _ADDRESS_FIELDS)
+    if wants_ports(old) and not wants_ports(spec):
+        _drop_same(spec, old, ("externalTrafficPolicy",))
+        before = {port.get("nodePort") for port in old.get("ports") or ()}
+        for port in spec.get("ports") or ():
+            if port.get("nodePort") in before:
+                port.pop("nodePort", None)
+    if old.get("type") == "LoadBalancer" and spec.get("type") != "LoadBalancer":
+        _drop_same(spec, old, ("allocateLoadBalancerNodePorts", "loadBalancerClass"))
+    if wants_health_check(old) and not wants_health_check(spec):
+        _drop_same(spec, old, ("healthCheckNodePort",))
+
+
+def _drop_same(spec: Object, old: Object, names: tuple[str, ...]) -> None:
+    for name in names:
+        if spec.get(name) == old.get(name):
+            spec.pop(name, None)
+
+
+def _addresses(service: Object) -> tuple[str, ...]:
+    addresses = (service.get("spec") or {}).get("clusterIPs") or ()
+    return tuple(address for address in addresses if family_of(address))
+
+
+def _is_sound(service: Object) -> bool:
+    """Tell whether the checks that follow have nothing to refuse that allocation would stumble over."""
+    spec = service["spec"]
+    addresses = spec.get("clusterIPs") or []
+    whole = all(family_of(address) or addresses == ["None"] for address in addresses)
+    return whole and len(addresses) <= 2 and len(set(map(family_of, addresses))) == len(addresses)

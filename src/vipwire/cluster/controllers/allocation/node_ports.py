@@ -1,0 +1,148 @@
+"""Node ports: one range for the ports of Services and for health checks.
+
+A port belongs to one Service, whatever the protocol: a Service may use the same number for TCP and for UDP. What is
+taken is kept in memory, and read from the Services at start.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
+
+from vipwire.cluster.api.errors import ApiError, internal, invalid, not_valid
+from vipwire.cluster.api.kinds.service import SERVICES
+from vipwire.cluster.api.object import decoded
+from vipwire.cluster.api.resource import Object
+from vipwire.cluster.controllers.allocation.ranges import Draw, Range
+from vipwire.cluster.store.store import Store
+
+Undo: TypeAlias = Callable[[], None]
+Owner: TypeAlias = tuple[str, str]
+_TAKEN: Final = "provided port is already allocated"
+
+
+class NodePorts:
+    """Knows whose each port is."""
+
+    def __init__(self, store: Store, allowed: Range, draw: Draw) -> None:
+        self._range, self._draw = allowed, draw
+        self._owners: dict[int, Owner] = {}
+        for record in store.scan(SERVICES.id):
+            value = decoded(record)
+            for port in ports_of(value):
+                self._owners.setdefault(port, owner_of(value))
+
+    def give(self, service: Object) -> Undo:
+        """Fill in what a Service needs, and take it. Raise ApiError and take nothing, if it cannot have it."""
+        owner, new = owner_of(service), list[int]()
+
+        def undo() -> None:
+            for port in new:
+                if self._owners.get(port) == owner:  # whoever has got it back since keeps it
+                    del self._owners[port]
+
+        try:
+            self._fill_ports(service, owner, new)
+            self._fill_health_check(service, owner, new)
+        except BaseException:
+            undo()
+            raise
+        return undo
+
+    def take_back(self, service: Object, ports: Iterable[int]) -> Undo:
+        """Free ports that a Service holds."""
+        owner = owner_of(service)
+        held = [port for port in ports if self._owners.get(port) == owner]
+        for port in held:
+            del self._owners[port]
+
+        def undo() -> None:
+            self._owners.update(dict.fromkeys(held, owner))
+
+        return undo
+
+    def _fill_ports(self, service: Object, owner: Owner, new: list[int]) -> None:
+        spec, chosen = service["spec"], dict[int, set[str]]()
+        if not wants_ports(spec):
+            return
+        ports = [port for port in spec.get("ports") or () if isinstance(port, dict)]
+        for index, port in enumerate(ports):
+            if port.get("nodePort"):
+                self._take(service, f"spec.ports[{index}].nodePort", port["nodePort"], owner, new)
+                chosen.setdefault(port["nodePort"], set()).add(port.get("protocol", "TCP"))
+        for index, port in enumerate(ports):
+            if not port.get("nodePort") and allocates(spec):
+                port["nodePort"] = self._shared(ports[:index], port, chosen) or self._draw_port(
+                    "a nodePort", owner, new
+                )
+                chosen.setdefault(port["nodePort"], set()).add(port.get("protocol", "TCP"))
+
+    def _shared(self, before: Iterable[Object], port: Object, chosen: dict[int, set[str]]) -> int:
+        """Find the node port of the same port of another protocol: DNS is one number for TCP and UDP."""
+        same = (other.get("nodePort", 0) for other in before if other.get("port") == port.get("port"))
+        return next((n for n in same if n and port.get("protocol", "TCP") not in chosen[n]), 0)
+
+    def _fill_health_check(self, service: Object, owner: Owner, new: list[int]) -> None:
+        spec = service["spec"]
+        if not wants_health_check(spec):
+            return
+        port = spec.get("healthCheckNodePort")
+        if port:
+            self._take(service, "spec.healthCheckNodePort", port, owner, new, alone=port in _node_ports(spec))
+        else:
+            spec["healthCheckNodePort"] = self._draw_port("a HealthCheck NodePort", owner, new)
+
+    def _take(
+        self, service: Object, path: str, port: int, owner: Owner, new: list[int], *, alone: bool = False
+    ) -> None:
+        if port not in self._range:
+            last = self._range.first + self._range.size - 1
+            why = "provided port is not in the valid range. The range of valid ports is "
+            raise _refusal(service, path, port, f"{why}{self._range.first}-{last}")
+        holder = self._owners.get(port)
+        if alone or holder not in (None, owner):
+            raise _refusal(service, path, port, _TAKEN)
+        if holder is None:
+            self._owners[port] = owner
+            new.append(port)
+
+    def _draw_port(self, what: str, owner: Owner, new: list[int]) -> int:
+        port = self._range.choose(self._owners.__contains__, self._draw)
+        if port is None:
+            raise internal(f"failed to allocate {what}: range is full")
+        self._owners[port] = owner
+        new.append(port)
+        return port
+
+
+def owner_of(service: Object) -> Owner:
+    """Name a Service."""
+    return service["metadata"]["namespace"], service["metadata"]["name"]
+
+
+def wants_ports(spec: Object) -> bool:
+    """Tell whether a Service is of a type that may have node ports."""
+    return spec.get("type") in ("NodePort", "LoadBalancer")
+
+
+def allocates(spec: Object) -> bool:
+    """Tell whether node ports are chosen for a Service that names none."""
+    return spec.get("type") == "NodePort" or spec.get("allocateLoadBalancerNodePorts") is not False
+
+
+def wants_health_check(spec: Object) -> bool:
+    """Tell whether a Service has a health check node port."""
+    return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
+
+
+def ports_of(service: Object) -> set[int]:
+    """List the node ports that a Service has, with the one of its health check."""
+    spec = service.get("spec") or {}
+    check = spec.get("healthCheckNodePort")
+    return _node_ports(spec) | ({check} if check else set())
+
+
+def _node_ports(spec: Object) -> set[int]:
+    return {port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")}
+
+
+def _refusal(service: Object, path: str, port: int, why: str) -> ApiError:
+    return not_valid("Service", "", service["metadata"]["name"], (invalid(path, port, why),))

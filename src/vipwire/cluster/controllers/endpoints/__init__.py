@@ -1,0 +1,1 @@
+"""The endpoints controller: from Services and Pods to EndpointSlices and Endpoints."""

@@ -1,0 +1,52 @@
+"""The controllers, each named once: the hooks that allocate, and what runs beside the API server."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from vipwire.cluster.api.admission import Admission
+from vipwire.cluster.api.bodies.sent import Options
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.networking import SERVICE_CIDRS
+from vipwire.cluster.api.object import key_of
+from vipwire.cluster.api.registry import Registry
+from vipwire.cluster.controllers.allocation.addresses import Addresses
+from vipwire.cluster.controllers.allocation.hook import ServiceAllocation
+from vipwire.cluster.controllers.allocation.node_ports import NodePorts
+from vipwire.cluster.controllers.allocation.ranges import Range, port_range
+from vipwire.cluster.controllers.endpoints.namesakes import NamesakesGo
+from vipwire.cluster.controllers.endpoints.workloads import Workloads
+from vipwire.cluster.store.record import StoreError
+from vipwire.cluster.store.store import Store
+
+NODE_PORTS: Final = port_range(30000, 32767)
+FIRST_CIDR: Final = "kubernetes"
+"""The name of the ServiceCIDR that a cluster begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """What is given away: `services` is a CIDR, or one of each family, the default family first."""
+
+    services: tuple[str, ...] = ("10.96.0.0/16", "fd00:10:96::/112")
+    node_ports: Range = NODE_PORTS
+
+
+def hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequence[Admission]:
+    """Make the hooks of a registry over a store."""
+    draw = secrets.randbelow
+    allocation = ServiceAllocation(Addresses(store, draw), NodePorts(store, ranges.node_ports, draw), clock)
+    return (allocation, Workloads(clock), NamesakesGo(store, clock))
+
+
+async def make_first_cidr(registry: Registry, ranges: Ranges) -> None:
+    """Make the first ServiceCIDR, if there is none of its name; what there is stays as it is."""
+    if registry.store.read(key_of(SERVICE_CIDRS, "", FIRST_CIDR)) is not None:
+        return
+    body = {"metadata": {"name": FIRST_CIDR}, "spec": {"cidrs": list(ranges.services)}}
+    try:
+        await registry.create(SERVICE_CIDRS, "", body, Options(manager="vipwire"))
+    except ApiError as error:
+        raise StoreError(error.message) from error

@@ -1,0 +1,235 @@
+"""Command lines as Go's pflag reads them, and how they become a configuration.
+
+pflag's rules, which differ from those of Python's parsers: a boolean takes its value only behind an equals sign
+(`--cleanup=false`; in `--cleanup false` the `false` is an argument of its own); every other flag takes the rest
+after the equals sign or else the next argument, whatever that looks like; underscores in names are dashes; the last
+value of a repeated flag counts, lists and feature gates add up.
+
+Merge order is kube-proxy's: with `--config` the file decides, and only the flags marked `with_config` in the table
+count beside it; without it the flags stand on the defaults.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT, Config, ProxyMode, complete, with_port
+from vipwire.config.duration import format_duration, parse_duration
+from vipwire.config.file import Loaded, load_config
+from vipwire.config.flags.table import FLAG_OF_PATH, FLAGS, SHORT, Flag, Group
+from vipwire.config.gates import gate_notes, parse_bool, parse_gates
+from vipwire.config.schema import ValueKind, file_fields, setting_of
+from vipwire.config.sections import ModuleVerbosity
+from vipwire.config.validation import validate
+from vipwire.errors import ConfigError
+
+Given = Mapping[str, Any]
+"""The flags that were given, by name, with their values read."""
+
+
+def parse_flags(arguments: Sequence[str]) -> Given:
+    """Read a command line. Raise ConfigError, one line, that names the flag and what is allowed."""
+    values: dict[str, Any] = {}
+    for flag, text in _split(arguments):
+        try:
+            value = _read(flag, text)
+        except ValueError as error:
+            raise ConfigError(f"invalid argument {text!r} for --{flag.name}: {error}") from None
+        values[flag.name] = _combine(flag, values.get(flag.name), value)
+    return values
+
+
+def _split(arguments: Sequence[str]) -> Iterator[tuple[Flag, str]]:
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-") or argument in ("-", "--"):
+            raise ConfigError(f"vipwire proxy takes no arguments besides flags, got {argument!r}")
+        flag, text = _find(argument)
+        if text is None and flag.kind is ValueKind.BOOL:
+            text = "true"
+        if text is None:
+            text = next(rest, None)
+        if text is None:
+            raise ConfigError(f"flag needs an argument: {argument}")
+        yield flag, text
+
+
+def _find(argument: str) -> tuple[Flag, str | None]:
+    if not argument.startswith("--"):
+        flag = SHORT.get(argument[1])
+        if flag is None:
+            raise ConfigError(f"unknown flag: {argument} (flags with long names begin with two dashes)")
+        return flag, argument[2:].removeprefix("=") or None
+    name, equals, text = argument[2:].partition("=")
+    flag = FLAGS.get(name.replace("_", "-"))
+    if flag is None:
+        close = difflib.get_close_matches(name.replace("_", "-"), FLAGS, n=1)
+        raise ConfigError(f"unknown flag: --{name}" + (f" (did you mean --{close[0]}?)" if close else ""))
+    return flag, text if equals else None
+
+
+def _read(flag: Flag, text: str) -> Any:
+    if flag.name == "version":
+        return True if text == "raw" else parse_bool(text)
+    match flag.kind:
+        case ValueKind.BOOL:
+            return parse_bool(text)
+        case ValueKind.INT:
+            return _int(text)
+        case ValueKind.STRINGS:
+            return (text,) if flag.repeats else tuple(part.strip() for part in text.split(",") if part.strip())
+        case _:
+            return _READERS[flag.kind](text)
+
+
+def _int(text: str) -> int:
+    try:
+        value = int(text, 0)
+    except ValueError:
+        raise ValueError(f"must be {ValueKind.INT.value}") from None
+    if not -(2**31) <= value < 2**31:
+        raise ValueError("does not fit into 32 bits")
+    return value
+
+
+def _vmodule(text: str) -> tuple[ModuleVerbosity, ...]:
+    items = []
+    for part in filter(None, text.split(",")):
+        pattern, equals, level = part.partition("=")
+        if not (pattern and equals and level.isascii() and level.isdigit()):
+            raise ValueError("must be file=N,other=M with whole numbers")
+        items.append(ModuleVerbosity(pattern, int(level)))
+    return tuple(items)
+
+
+_READERS: Final[Mapping[ValueKind, Callable[[str], Any]]] = {
+    ValueKind.STRING: str,
+    ValueKind.QUANTITY: str,
+    ValueKind.FLOAT: float,
+    ValueKind.DURATION: parse_duration,
+    ValueKind.GATES: parse_gates,
+    ValueKind.VMODULE: _vmodule,
+}
+
+
+def _combine(flag: Flag, before: Any, value: Any) -> Any:
+    if before is None:
+        return value
+    if flag.kind is ValueKind.GATES:
+        return tuple(sorted({**dict(before), **dict(value)}.items()))
+    return before + value if flag.kind is ValueKind.STRINGS else value
+
+
+def build_config(given: Given) -> Loaded:
+    """Make the whole, validated configuration out of the flags and the file that they may name.
+
+    Raise ConfigError with one line per error, each with the field's path (and its flag where there is no file).
+    """
+    warnings = [f"--{name} {FLAGS[name].warning}" for name in given if FLAGS[name].warning]
+    if given.get("config"):
+        config, said = load_config(given["config"])
+        ignored = [f"--{name}" for name in given if not FLAGS[name].with_config]
+        warnings += said
+        if ignored:
+            warnings.append(f"ignored, because --config is given: {', '.join(ignored)}")
+        given = {name: value for name, value in given.items() if FLAGS[name].with_config}
+    else:
+        config = Config()
+    config = complete(_with_ports(_apply(config, given), given))
+    _raise_invalid(config)
+    return Loaded(config, (*warnings, *_notes(config)))
+
+
+def _apply(config: Config, given: Given) -> Config:
+    for name, value in given.items():
+        for path in FLAGS[name].paths:
+            chosen = value + config.logging.vmodule if path == "logging.vmodule" else value
+            config = dataclasses.replace(_set(config, path.split("."), chosen), explicit=config.explicit | {path})
+    return config
+
+
+def _set(section: Any, path: Sequence[str], value: Any) -> Any:
+    """Replace the field at a path of the file's names; a name that no file knows is the field's own."""
+    names = {setting_of(field).name: field.name for field in file_fields(type(section))}
+    name = names.get(path[0], path[0])
+    inner = _set(getattr(section, name), path[1:], value) if len(path) > 1 else value
+    return dataclasses.replace(section, **{name: inner})
+
+
+def _with_ports(config: Config, given: Given) -> Config:
+    """Apply the deprecated port flags: 0 switches a server off; a port counts for an address that has none itself."""
+    servers = (
+        ("healthz-port", "healthz_bind_address", "healthzBindAddress", HEALTHZ_PORT),
+        ("metrics-port", "metrics_bind_address", "metricsBindAddress", METRICS_PORT),
+    )
+    for flag, field, path, standard in servers:
+        port = given.get(flag)
+        if port is None:
+            continue
+        if path not in config.explicit:
+            config = complete(config)
+        address = getattr(config, field)
+        if path not in config.explicit:
+            address = address.removesuffix(f":{standard}").strip("[]")
+        changed: Any = with_port(address, port) if port else ""
+        config = dataclasses.replace(config, explicit=config.explicit | {path}, **{field: changed})
+    return config
+
+
+def _raise_invalid(config: Config) -> None:
+    errors = validate(config)
+    if errors and config.config_file:
+        raise ConfigError("\n".join(f"{config.config_file}: {error}" for error in errors))
+    if errors:
+        flags = [FLAG_OF_PATH.get(error.path.partition("[")[0], "") for error in errors]
+        lines = [f"{error} ({flag})" if flag else str(error) for error, flag in zip(errors, flags, strict=True)]
+        raise ConfigError("\n".join(lines))
+
+
+_ONLY: Final = {
+    "portRange": (ProxyMode.USERSPACE, "--proxy-port-range"),
+    "udpIdleTimeout": (ProxyMode.USERSPACE, "--udp-timeout"),
+    "userspaceBind": (ProxyMode.USERSPACE, "--userspace-bind"),
+}
+
+
+def _notes(config: Config) -> Iterator[str]:
+    """Say what is valid and yet probably not meant."""
+    if not config.allowed_node_port_addresses:
+        yield "nodePortAddresses is unset: NodePorts answer on all local addresses; consider 'primary'"
+    if config.config_file and not config.mode:
+        yield "mode is blank: vipwire uses nftables where kube-proxy uses iptables"
+    for path, (mode, flag) in _ONLY.items():
+        if path in config.explicit and config.proxy_mode is not mode:
+            yield f"{path if config.config_file else flag} only has a meaning in {mode.value} mode"
+    yield from gate_notes(config.feature_gates)
+    if any(path.startswith("winkernel.") for path in config.explicit):
+        yield "winkernel only has a meaning on Windows"
+
+
+def flag_values(config: Config) -> dict[str, str]:
+    """Give every flag and the value that is in force, as `/flagz` shows them."""
+    shown = (flag for flag in FLAGS.values() if flag.paths and flag.group is not Group.OLD)
+    return {flag.name: default_text(flag, config) for flag in shown}
+
+
+def default_text(flag: Flag, config: Config | None = None) -> str:
+    """Print a flag's value in a configuration (the defaults without one) as it would be typed."""
+    if not flag.paths:
+        return flag.default
+    value: Any = config or Config()
+    for name in flag.paths[-1].split("."):
+        names = {setting_of(field).name: field.name for field in file_fields(type(value))}
+        value = getattr(value, names.get(name, name))
+    return _WRITERS.get(flag.kind, str)(value)
+
+
+_WRITERS: Final[Mapping[ValueKind, Callable[[Any], str]]] = {
+    ValueKind.DURATION: format_duration,
+    ValueKind.BOOL: lambda value: str(value).lower(),
+    ValueKind.FLOAT: lambda value: f"{value:g}",
+    ValueKind.STRINGS: ",".join,
+    ValueKind.GATES: lambda value: ",".join(f"{name}={str(on).lower()}" for name, on in value),
+    ValueKind.VMODULE: lambda value: ",".join(f"{item.file_pattern}={item.verbosity}" for item in value),
+}

@@ -1,0 +1,108 @@
+"""Feature gates: which ones exist, which are locked, and what `A=true,B=false` turns on.
+
+A gate that is generally available is locked: naming it with its own value is harmless, turning it off is an error, as
+it is in kube-proxy. `AllAlpha` and `AllBeta` set every gate of that stage that is not named itself. Gates of
+Kubernetes that mean nothing to a service proxy are taken, and it is said (`config_gates_foreign`).
+"""
+
+import difflib
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from vipwire.config.foreign_gates import FOREIGN_GATES
+
+Gates = tuple[tuple[str, bool], ...]
+"""Feature gates as somebody set them: (name, value), sorted by name."""
+
+
+class Stage(enum.Enum):
+    """How far a feature has come; the value is the `stage` label of `kubernetes_feature_enabled`."""
+
+    ALPHA = "ALPHA"
+    BETA = "BETA"
+    GA = ""
+
+
+class Gate(NamedTuple):
+    """One known feature gate."""
+
+    default: bool
+    stage: Stage
+    locked: bool = False
+
+
+KNOWN_GATES: Final[Mapping[str, Gate]] = {
+    "AllAlpha": Gate(default=False, stage=Stage.ALPHA),
+    "AllBeta": Gate(default=False, stage=Stage.BETA),
+    "AllowServiceExternalIPs": Gate(default=True, stage=Stage.GA),
+    "ComponentFlagz": Gate(default=True, stage=Stage.BETA),
+    "ComponentStatusz": Gate(default=True, stage=Stage.BETA),
+    "ContextualLogging": Gate(default=True, stage=Stage.BETA),
+    "LoggingAlphaOptions": Gate(default=False, stage=Stage.ALPHA),
+    "LoggingBetaOptions": Gate(default=True, stage=Stage.BETA),
+    "MultiCIDRServiceAllocator": Gate(default=True, stage=Stage.GA, locked=True),
+    "NFTablesProxyMode": Gate(default=True, stage=Stage.GA, locked=True),
+    "PreferSameTrafficDistribution": Gate(default=True, stage=Stage.GA, locked=True),
+    "StrictIPCIDRValidation": Gate(default=True, stage=Stage.BETA),
+}
+_GROUPS: Final = {"AllAlpha": Stage.ALPHA, "AllBeta": Stage.BETA}
+_TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+
+
+def parse_bool(text: str) -> bool:
+    """Read a boolean as Go's strconv.ParseBool does. Raise ValueError otherwise."""
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError(f"{text!r} is not true or false")
+
+
+def parse_gates(text: str) -> Gates:
+    """Read `A=true,B=false`; a name given twice takes its last value. Raise ValueError that names the gate."""
+    gates: dict[str, bool] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (part.strip() for part in entry.partition("="))
+        if not equals:
+            raise ValueError(f"missing bool value for {name}: write {name}=true or {name}=false")
+        try:
+            gates[name] = parse_bool(value)
+        except ValueError:
+            raise ValueError(f"invalid value of {name}={value}: must be true or false") from None
+    return tuple(sorted(gates.items()))
+
+
+def gate_errors(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
+    """Say what is wrong with the gates that were set: unknown ones, and locked ones set to the other value."""
+    errors = []
+    for name, value in gates:
+        gate = KNOWN_GATES.get(name)
+        if gate is None and name not in FOREIGN_GATES:
+            errors.append(f"unrecognized feature gate: {name}{_meant(name)}; known: {', '.join(sorted(KNOWN_GATES))}")
+        elif gate is not None and gate.locked and value != gate.default:
+            locked_to = str(gate.default).lower()
+            errors.append(f"cannot set feature gate {name} to {str(value).lower()}: it is locked to {locked_to}")
+    return tuple(errors)
+
+
+def _meant(name: str) -> str:
+    near = difflib.get_close_matches(name, (*KNOWN_GATES, *FOREIGN_GATES), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def gate_notes(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
+    """Say which of the gates that were set have no effect."""
+    foreign = [name for name, _ in gates if name in FOREIGN_GATES]
+    return (f"feature gates of Kubernetes that have no effect here: {', '.join(foreign)}",) if foreign else ()
+
+
+def enabled_gates(gates: Iterable[tuple[str, bool]]) -> Mapping[str, bool]:
+    """Tell for every known gate whether it is on, given the ones that were set."""
+    chosen = dict(gates)
+    groups = {stage: chosen[name] for name, stage in _GROUPS.items() if name in chosen}
+    return {
+        name: chosen.get(name, gate.default if name in _GROUPS else groups.get(gate.stage, gate.default))
+        for name, gate in KNOWN_GATES.items()
+    }

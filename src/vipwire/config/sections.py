@@ -1,0 +1,156 @@
+# ruff: noqa: RUF009  # `setting` and `section` make dataclass fields: calling them once per class is their purpose
+"""The sections of KubeProxyConfiguration v1alpha1 as frozen values, with kube-proxy's defaults.
+
+Durations are float seconds. Where a default differs from kube-proxy's, the section's docstring says so and why.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from vipwire.config.schema import Applied, ValueKind, section, setting
+
+_LIVE, _NEVER = Applied.LIVE, Applied.NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConnection:
+    """How the API server is reached (`clientConnection`)."""
+
+    kubeconfig: str = setting("kubeconfig", ValueKind.STRING, "")
+    accept_content_types: str = setting("acceptContentTypes", ValueKind.STRING, "", applied=_NEVER)
+    content_type: str = setting(
+        "contentType", ValueKind.STRING, "application/vnd.kubernetes.protobuf", applied=_NEVER
+    )
+    qps: float = setting("qps", ValueKind.FLOAT, 5.0)
+    burst: int = setting("burst", ValueKind.INT, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOutput:
+    """Options of one log format. The buffer's size is accepted and has no effect: every line is written at once."""
+
+    info_buffer_size: str = setting("infoBufferSize", ValueKind.QUANTITY, "0", applied=_NEVER)
+    split_stream: bool = setting("splitStream", ValueKind.BOOL, default=False, applied=_LIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Options of the log formats (`logging.options`)."""
+
+    json: LogOutput = section("json", LogOutput)
+    text: LogOutput = section("text", LogOutput)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleVerbosity:
+    """One `pattern=N` of `--vmodule`: source files that match the glob log at verbosity N."""
+
+    file_pattern: str
+    verbosity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Logging:
+    """What is logged and how (`logging`)."""
+
+    format: str = setting("format", ValueKind.STRING, "text", applied=_LIVE)
+    flush_frequency: float = setting("flushFrequency", ValueKind.DURATION, 5.0, applied=_NEVER)
+    verbosity: int = setting("verbosity", ValueKind.INT, 0, applied=_LIVE)
+    vmodule: tuple[ModuleVerbosity, ...] = setting("vmodule", ValueKind.VMODULE, (), applied=_LIVE)
+    options: LogOptions = section("options", LogOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class IPTables:
+    """The `iptables` section; also what userspace mode uses.
+
+    `tree` is vipwire's own: Services are found through a tree of chains, or, without it, in kube-proxy's flat one.
+    """
+
+    masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True, applied=_LIVE)
+    masquerade_all: bool = setting("masqueradeAll", ValueKind.BOOL, default=False, applied=_LIVE)
+    localhost_node_ports: bool = setting("localhostNodePorts", ValueKind.BOOL, default=True, pointer=True)
+    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0, applied=_LIVE)
+    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 1.0, applied=_LIVE)
+    tree: bool = setting("iptablesTree", ValueKind.BOOL, default=True, pointer=True, written=False)
+
+
+@dataclass(frozen=True, slots=True)
+class IPVS:
+    """The `ipvs` section. Timeouts of 0 leave the kernel's value."""
+
+    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0, applied=_LIVE)
+    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 0.0, applied=_LIVE)
+    scheduler: str = setting("scheduler", ValueKind.STRING, "")
+    exclude_cidrs: tuple[str, ...] = setting("excludeCIDRs", ValueKind.STRINGS, ())
+    strict_arp: bool = setting("strictARP", ValueKind.BOOL, default=False)
+    tcp_timeout: float = setting("tcpTimeout", ValueKind.DURATION, 0.0)
+    tcp_fin_timeout: float = setting("tcpFinTimeout", ValueKind.DURATION, 0.0)
+    udp_timeout: float = setting("udpTimeout", ValueKind.DURATION, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class NFTables:
+    """The `nftables` section. Unlike kube-proxy's 1 s, no waiting by default: a change is applied when it comes."""
+
+    masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True, applied=_LIVE)
+    masquerade_all: bool = setting("masqueradeAll", ValueKind.BOOL, default=False, applied=_LIVE)
+    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0, applied=_LIVE)
+    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 0.0, applied=_LIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Winkernel:
+    """The `winkernel` section: accepted, without effect on Linux."""
+
+    network_name: str = setting("networkName", ValueKind.STRING, "", applied=_NEVER)
+    source_vip: str = setting("sourceVip", ValueKind.STRING, "", applied=_NEVER)
+    enable_dsr: bool = setting("enableDSR", ValueKind.BOOL, default=False, applied=_NEVER)
+    root_hns_endpoint_name: str = setting("rootHnsEndpointName", ValueKind.STRING, "", applied=_NEVER)
+    forward_health_check_vip: bool = setting("forwardHealthCheckVip", ValueKind.BOOL, default=False, applied=_NEVER)
+
+
+@dataclass(frozen=True, slots=True)
+class DetectLocal:
+    """The names that two of the modes of `detectLocalMode` need."""
+
+    bridge_interface: str = setting("bridgeInterface", ValueKind.STRING, "", applied=_LIVE)
+    interface_name_prefix: str = setting("interfaceNamePrefix", ValueKind.STRING, "", applied=_LIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Conntrack:
+    """The kernel's connection tracking (`conntrack`); 0 leaves the kernel's value."""
+
+    max_per_core: int = setting("maxPerCore", ValueKind.INT, 32768, pointer=True, applied=_LIVE)
+    min: int = setting("min", ValueKind.INT, 131072, pointer=True, applied=_LIVE)
+    tcp_established_timeout: float = setting(
+        "tcpEstablishedTimeout", ValueKind.DURATION, 86400.0, pointer=True, applied=_LIVE
+    )
+    tcp_close_wait_timeout: float = setting(
+        "tcpCloseWaitTimeout", ValueKind.DURATION, 3600.0, pointer=True, applied=_LIVE
+    )
+    tcp_be_liberal: bool = setting("tcpBeLiberal", ValueKind.BOOL, default=False)
+    udp_timeout: float = setting("udpTimeout", ValueKind.DURATION, 0.0, applied=_LIVE)
+    udp_stream_timeout: float = setting("udpStreamTimeout", ValueKind.DURATION, 0.0, applied=_LIVE)
+
+
+class Series(enum.Enum):
+    """How fine the metrics of Services are; the value is the word of the configuration."""
+
+    NONE = "none"
+    SERVICES = "services"
+    ENDPOINTS = "endpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What is counted and told in /metrics (`counters`): vipwire's own section, which kube-proxy does not know.
+
+    `series` is none, services or endpoints; `limit` is how many of these are told apart at most; `traffic` counts
+    every packet, where that costs something.
+    """
+
+    series: str = setting("series", ValueKind.STRING, "services")
+    traffic: bool = setting("traffic", ValueKind.BOOL, default=False)
+    limit: int = setting("limit", ValueKind.INT, 5000)

@@ -1,0 +1,111 @@
+"""Changing the mode: the mode that runs is in force before what another has left goes, and no connection is lost.
+
+    first sync of every family  ▸  leftovers of others go (`leftovers`)  ▸  what is still in use goes when it is idle
+
+While both are in force each new connection is translated once, by whichever the kernel asks first; both know the same
+endpoints, and the mark for masquerading is the same. Established connections are the kernel's (connection tracking),
+a relay's or IPVS's: no rule decides about them again.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from vipwire.backends.ipvs.first_commit import Arrival
+from vipwire.config.configuration import ProxyMode
+from vipwire.errors import CommitError, VipwireError
+from vipwire.handover.leftovers import Leftovers, Removed, Swept, engines, translating
+from vipwire.handover.rules import disarm
+from vipwire.host.rights import capabilities
+from vipwire.model.net import Family
+from vipwire.process import log
+from vipwire.reconcile.backend import Backend
+from vipwire.serve.metrics import Metrics
+
+_LOOK_SECONDS: Final = 0.1
+"""How often it is asked whether the first sync is done."""
+_WAIT_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 30.0
+
+
+class Handover:
+    """Removes what other modes have left, once the mode that runs has done its first sync. `backends` are its own."""
+
+    def __init__(self, mode: ProxyMode, backends: Mapping[Family, object], metrics: Metrics) -> None:
+        self._leftovers = Leftovers(mode, backends)
+        self._mode, self._metrics = mode, metrics
+        self._told: set[Removed] = set()
+
+    async def run(self, synced: Callable[[], bool]) -> None:
+        """Wait until `synced`; then remove, and look again until nothing is left."""
+        while not synced():  # noqa: ASYNC110  # asked for seconds, once in the life of a process
+            await asyncio.sleep(_LOOK_SECONDS)
+        if not self._leftovers.writes_rules and "CAP_NET_ADMIN" not in capabilities():
+            log.info("what other modes may have left is not looked for", reason="that needs CAP_NET_ADMIN")
+            return
+        while (again := await self._sweep()) is not None:  # noqa: ASYNC110  # the kernel tells nobody of idleness
+            await asyncio.sleep(again)
+        log.info("nothing of other modes is left", mode=self._mode.value)
+
+    async def _sweep(self) -> float | None:
+        """Remove what can go; return in how many seconds to look again, None if nothing is left."""
+        try:
+            swept = await asyncio.to_thread(self._leftovers.sweep)
+        except (VipwireError, OSError) as error:
+            log.warning("what another mode has left could not be removed; trying again", reason=error)
+            return _RETRY_SECONDS
+        self._tell(swept)
+        return _WAIT_SECONDS if swept.waiting else None
+
+    def _tell(self, swept: Swept) -> None:
+        for each in swept.removed:
+            self._metrics.leftovers_removed_total.labels(mode=each.mode.value, ip_family=each.family.value).inc()
+            log.info("removed what another mode had left", left_by=each.mode.value, **_fields(each))
+        for each in _new(swept.waiting, self._told):
+            log.info("kept until it is idle: left by another mode", left_by=each.mode.value, **_fields(each))
+        self._told.update(swept.waiting)
+
+
+def arriving(mode: ProxyMode, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
+    """Give what is to be committed to: the backend, or where others translate what leaves no gap; see `arrival`."""
+    if mode is not ProxyMode.IPVS:
+        return backend
+    others = frozenset({ProxyMode.NFTABLES})  # any but userspace mode, if nobody can tell
+    with contextlib.suppress(CommitError, OSError):
+        others = translating(family)
+    if not others:
+        return backend
+    return Arrival(backend, partial(_disarm, family), listens=others == {ProxyMode.USERSPACE})
+
+
+def _disarm(family: Family) -> None:
+    for tool in engines(family):
+        disarm(tool)
+
+
+def _fields(each: Removed) -> dict[str, object]:
+    return {"ip_family": each.family.value, "what": each.what}
+
+
+def _new(found: Iterable[Removed], told: set[Removed]) -> list[Removed]:
+    """Leave out what differs from something told in its numbers only."""
+    known = {(each.mode, each.family) for each in told}
+    return [each for each in found if (each.mode, each.family) not in known]
+
+
+def become_anew() -> None:
+    """Replace this process by one that was started with the same words, and reads the configuration as it is now.
+
+    The process id stays: whoever supervises us sees no end. Python's sockets close by themselves (PEP 446); a SIGHUP
+    that comes before the new program listens to it would end it, so it is ignored until then. Does not return.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606  # the same program with the same words

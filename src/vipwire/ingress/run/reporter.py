@@ -1,0 +1,80 @@
+"""Who hears what: the log, Events on Ingresses, metrics. Each problem is told once, and again when it comes back."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from vipwire.ingress.run.controller import START, Done
+from vipwire.ingress.watch.objects import Ingress
+from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.kube.events import EventRecorder, EventType, Subject
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.process import log
+
+_API = "networking.k8s.io/v1"
+
+
+class Teller:
+    """Tells of problems and syncs."""
+
+    def __init__(self, snapshot: Snapshot, recorder: EventRecorder | None) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
+        self.registry = CollectorRegistry()
+        self._snapshot, self._recorder = snapshot, recorder
+        self._told: frozenset[Problem] = frozenset()
+        self._admitted: frozenset[ObjectName] = frozenset()
+        self._syncs = Counter(
+            "vipwire_ingress_changes_total", "Changes of HAProxy", ("how", "result"), registry=self.registry
+        )
+        self._seconds = Histogram(
+            "vipwire_ingress_change_duration_seconds",
+            "From objects to HAProxy, by how it was changed",
+            ("how",),
+            buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+            registry=self.registry,
+        )
+        self._problems = Gauge(
+            "vipwire_ingress_problems", "Parts of objects that are not served", ("kind",), registry=self.registry
+        )
+        self._ingresses = Gauge("vipwire_ingress_ingresses", "Ingresses that are ours", registry=self.registry)
+
+    def synced(self, done: Done) -> None:
+        """Tell of a change of HAProxy."""
+        how, result = ("reload" if done.reload else "commands"), ("failure" if done.failure else "success")
+        self._syncs.labels(how=how, result=result).inc()
+        self._seconds.labels(how=how).observe(done.seconds)
+        if done.failure:
+            log.error("HAProxy refuses the configuration; the last good one stays", error=done.failure[:1000])
+        elif done.reload:
+            what = "HAProxy started" if done.reload == START else "HAProxy reloaded"
+            log.info(what, reason=done.reload, seconds=done.seconds)
+        else:
+            log.info("HAProxy changed", commands=done.commands, seconds=done.seconds)
+
+    def problems(self, problems: Iterable[Problem], admitted: Iterable[ObjectName]) -> None:
+        """Tell of what is new among all problems, and of Ingresses that are new."""
+        now = frozenset(problems)
+        for problem in sorted(now - self._told):
+            log.warning(
+                "not served as it stands",
+                kind=problem.kind,
+                object=problem.object,
+                field=problem.field,
+                error=problem.message,
+            )
+            self._record(problem.object, "Rejected", f"{problem.field}: {problem.message}", EventType.WARNING)
+        ours = frozenset(admitted)
+        for name in sorted(ours - self._admitted):
+            self._record(name, "Sync", "Scheduled for HAProxy by vipwire", EventType.NORMAL)
+        kinds = {problem.kind for problem in now | self._told}
+        for kind in kinds:
+            self._problems.labels(kind=kind).set(sum(problem.kind == kind for problem in now))
+        self._ingresses.set(len(ours))
+        self._told, self._admitted = now, ours
+
+    def _record(self, name: ObjectName, reason: str, message: str, kind: EventType) -> None:
+        ingress: Ingress | None = self._snapshot.ingresses.get(name)
+        if self._recorder is not None and ingress is not None:
+            about = Subject("Ingress", name.name, name.namespace, ingress.uid, _API)
+            self._recorder.record(about, reason, message, kind)

@@ -1,0 +1,1 @@
+"""`vipwire check`: what this machine lacks, and the remedy."""

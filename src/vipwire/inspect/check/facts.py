@@ -1,0 +1,203 @@
+"""What this machine is, as far as a service proxy cares: read from /proc, netlink and PATH; nothing is changed.
+
+Each fact that cannot be had is None or missing; `check` judges that too.
+"""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from vipwire.app.machine import families
+from vipwire.app.modes import build_modes
+from vipwire.config.configuration import Config, ProxyMode
+from vipwire.conntrack.flows import FlowTable
+from vipwire.errors import CommitError, DecodeError, VipwireError
+from vipwire.host.kernel import KernelRelease
+from vipwire.host.rights import capabilities
+from vipwire.host.sysctl import read_sysctl
+from vipwire.model.net import Family
+from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.xtables.save import read_tables
+from vipwire.xtables.tool import with_tables
+from vipwire.xtables.variant import Variant
+
+SYSCTLS = (
+    "net/ipv4/ip_forward",
+    "net/ipv6/conf/all/forwarding",
+    "net/ipv4/conf/all/rp_filter",
+    "net/ipv4/conf/all/route_localnet",
+    "net/bridge/bridge-nf-call-iptables",
+    "net/netfilter/nf_conntrack_count",
+    "net/netfilter/nf_conntrack_max",
+    "net/netfilter/nf_conntrack_events",
+    "net/netfilter/nf_conntrack_tcp_be_liberal",
+    "net/ipv4/ip_local_reserved_ports",
+)
+TOOLS = ("nft", "iptables", "ip6tables", "iptables-restore", "iptables-legacy", "ipvsadm", "conntrack", "ip")
+_FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
+_SAVE_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignTable:
+    """An nftables table: its name as nft writes it (`ip nat`), and its chains."""
+
+    name: str
+    chains: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that `check` judges. `modes` maps each mode to what it lacks here, "" if it can run.
+
+    `sysctls` are by path, numbers only. `tools` are paths in PATH, with what they say of their variant. `tables` is
+    None where nftables cannot be read. `legacy` are the chains in tables of the old iptables. `conntrack_losses`
+    are the kernel's counts of connections that found no room, or no port.
+    """
+
+    release: KernelRelease | None = None
+    capabilities: frozenset[str] = frozenset()
+    sysctls: Mapping[str, int] = field(default_factory=dict)
+    tools: Mapping[str, str] = field(default_factory=dict)
+    modes: Mapping[ProxyMode, str] = field(default_factory=dict)
+    tables: tuple[ForeignTable, ...] | None = None
+    legacy: tuple[str, ...] = ()
+    ipvs_services: int | None = None
+    interfaces: tuple[str, ...] = ()
+    conntrack: str = ""
+    conntrack_losses: Mapping[str, int] = field(default_factory=dict)
+    sctp: bool = False
+    ipv6: bool = True
+
+
+def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
+    """Read all facts. Nothing is changed, and no module is loaded on purpose."""
+    return Facts(
+        release=_release(),
+        capabilities=capabilities(proc),
+        sysctls=dict(_sysctls(proc)),
+        tools={name: said for name in TOOLS if (said := _tool(name))},
+        modes={mode: _lacks(config, mode) for mode in ProxyMode},
+        tables=_tables(),
+        legacy=_legacy(),
+        ipvs_services=_ipvs(proc),
+        interfaces=tuple(name for _, name in socket.if_nameindex()),
+        conntrack=_conntrack(),
+        conntrack_losses=_losses(proc),
+        sctp="SCTP" in _text(proc / "net/protocols"),
+        ipv6=(proc / "net/if_inet6").exists(),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+def _release() -> KernelRelease | None:
+    with contextlib.suppress(ValueError):
+        return KernelRelease.running()
+    return None
+
+
+def _sysctls(proc: Path) -> Iterable[tuple[str, int]]:
+    for path in SYSCTLS:
+        with contextlib.suppress(OSError, ValueError):
+            yield path, read_sysctl(path, proc / "sys")
+
+
+def _tool(name: str) -> str:
+    path = shutil.which(name) or ""
+    if path and name in ("iptables", "ip6tables", "iptables-restore"):
+        version = _run([path, "--version"])
+        variant = version.partition("(")[2].partition(")")[0]
+        return f"{path} ({variant or 'legacy'})" if version else path
+    return path
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SAVE_SECONDS, check=False)  # noqa: S603 - a path found in PATH
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
+
+
+def _lacks(config: Config, mode: ProxyMode) -> str:
+    try:
+        built = build_modes(replace(config, mode=mode.value), families())
+    except (VipwireError, OSError) as error:
+        return str(error)
+    for each in built.values():
+        each.close()
+    return ""
+
+
+def _tables() -> tuple[ForeignTable, ...] | None:
+    """List the tables of all families, with their chains. None where the kernel does not let us."""
+    chains: dict[str, list[str]] = {}
+    try:
+        with NetlinkSocket(NETLINK_NETFILTER) as netlink:
+            for payload in netlink.dump(Kind.GETTABLE, encode.list_tables()):
+                table = decode.table(payload)
+                chains[_table_name(table.family, table.name)] = []
+            for payload in netlink.dump(Kind.GETCHAIN, encode.list_tables()):
+                with contextlib.suppress(DecodeError):  # hooks of families that are not ours have another form
+                    chain = decode.chain(payload)
+                    chains.setdefault(_table_name(chain.family, chain.table), []).append(chain.name)
+    except (OSError, DecodeError):
+        return None
+    return tuple(ForeignTable(name, tuple(chains[name])) for name in sorted(chains))
+
+
+def _table_name(family: int, name: str) -> str:
+    return f"{_FAMILIES.get(family, family)} {name}"
+
+
+def _legacy() -> tuple[str, ...]:
+    """Name the chains in tables of the old iptables. Its tool is only run where such tables are in use already."""
+    found: list[str] = []
+    for tool in (each for family in Family for each in with_tables(family, "vipwire check", limit=_SAVE_SECONDS)):
+        if tool.variant is Variant.LEGACY:
+            with contextlib.suppress(CommitError, DecodeError):
+                found += [chain for chains in read_tables(tool.save()).values() for chain in chains]
+    return tuple(found)
+
+
+def _ipvs(proc: Path) -> int | None:
+    """Count IPVS's virtual servers; None where the kernel has no IPVS loaded."""
+    text = _text(proc / "net/ip_vs")
+    if not text:
+        return None
+    return sum(line.startswith(("TCP", "UDP", "SCTP", "FWM")) for line in text.splitlines())
+
+
+def _conntrack() -> str:
+    """Say why connection tracking cannot be read; "" if it can."""
+    try:
+        with FlowTable() as table:
+            next(table.flows(Family.IPV4), None)
+    except (VipwireError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _losses(proc: Path) -> dict[str, int]:
+    lines = _text(proc / "net/stat/nf_conntrack").splitlines()
+    if not lines:
+        return {}
+    names = lines[0].split()
+    rows = [dict(zip(names, line.split(), strict=False)) for line in lines[1:]]
+    return {
+        name: sum(int(row.get(name, "0"), 16) for row in rows)
+        for name in ("insert_failed", "drop", "early_drop")
+        if name in names
+    }

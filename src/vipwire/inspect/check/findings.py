@@ -1,0 +1,263 @@
+"""`vipwire check`: judges what is known of this machine, with a remedy for whatever is not as it should be. Pure."""
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from vipwire.config.configuration import ProxyMode
+from vipwire.handover.rules import own_chains
+from vipwire.inspect.check.facts import Facts, ForeignTable
+from vipwire.inspect.show import coloured, table
+from vipwire.inspect.status.document import Document
+
+_OURS: Final = frozenset({"ip vipwire", "ip6 vipwire"})
+_KUBELETS: Final = frozenset({"KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"})
+_RIGHTS: Final = "run as root, or give it the capability CAP_NET_ADMIN (in a container: NET_ADMIN)"
+_FULL, _NEARLY_FULL = 0.95, 0.75
+
+
+class Level(enum.Enum):
+    """How serious a finding is; the value is what is printed."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    BAD = "bad"
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at. `remedy` is empty where nothing needs to be done."""
+
+    area: str
+    what: str
+    level: Level
+    said: str
+    remedy: str = ""
+
+
+Check = Callable[[Facts, ProxyMode], Iterator[Finding]]
+
+
+def _ok(area: str, what: str, said: str) -> Finding:
+    return Finding(area, what, Level.OK, said)
+
+
+def _kernel(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
+    del mode
+    yield _ok("kernel", "release", f"Linux {facts.release}" if facts.release else "unknown")
+    if "CAP_NET_ADMIN" in facts.capabilities:
+        yield _ok("kernel", "rights", "CAP_NET_ADMIN is there")
+    else:
+        said = "without CAP_NET_ADMIN only plans can be shown, and nothing can be programmed"
+        yield Finding("kernel", "rights", Level.BAD, said, _RIGHTS)
+    if not facts.ipv6:
+        remedy = "start it without ipv6.disable=1, if Services of IPv6 are wanted"
+        yield Finding("kernel", "IPv6", Level.WARNING, "this machine has none: only IPv4 is proxied", remedy)
+    if facts.sctp:
+        yield _ok("kernel", "SCTP", "sockets of SCTP can be opened (proxying it needs none)")
+
+
+def _modes(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
+    for each, lacks in facts.modes.items():
+        chosen = " (chosen)" if each is mode else ""
+        if not lacks:
+            rights = "" if "CAP_NET_ADMIN" in facts.capabilities else ", with CAP_NET_ADMIN"
+            yield _ok("mode", each.value + chosen, f"can run here{rights}")
+        elif each is mode:
+            yield Finding("mode", each.value + chosen, Level.BAD, *_said_and_remedy(lacks))
+        else:
+            yield Finding("mode", each.value, Level.NOTE, lacks)
+
+
+def _said_and_remedy(text: str) -> tuple[str, str]:
+    """Part an error from what it says can be done: the errors of this program end with that."""
+    said, mark, remedy = text.rpartition("; ")
+    if not mark:
+        said, mark, remedy = text.rpartition(": ")
+    return (said, remedy) if mark else (text, "")
+
+
+def _tools(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
+    needed = {ProxyMode.IPTABLES: ("iptables-restore",)}.get(mode, ())
+    for name, purpose in _PURPOSES.items():
+        if name in facts.tools:
+            yield _ok("tool", name, facts.tools[name])
+        elif name in needed:
+            yield Finding("tool", name, Level.BAD, f"not in PATH; {purpose}", f"install the package of {name}")
+    missing = [name for name in _PURPOSES if name not in facts.tools and name not in needed]
+    if missing:
+        yield _ok("tool", "not there", f"{', '.join(missing)} (vipwire does not need them in {mode.value} mode)")
+
+
+_PURPOSES: Final = {
+    "nft": "shows the rules of nftables mode",
+    "iptables-restore": "iptables mode writes its rules with it",
+    "ipvsadm": "shows the virtual servers of ipvs mode",
+    "conntrack": "shows connection tracking",
+}
+
+
+def _sysctls(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
+    del mode
+    for path, what in (("net/ipv4/ip_forward", "IPv4"), ("net/ipv6/conf/all/forwarding", "IPv6")):
+        value = facts.sysctls.get(path)
+        name = path.replace("/", ".")
+        if value == 0:
+            said = f"{what} is not forwarded: Pods and clients elsewhere are not reached"
+            yield Finding("sysctl", name, Level.BAD, said, f"sysctl -w {name}=1 (`vipwire proxy` does it, too)")
+        elif value is not None:
+            yield _ok("sysctl", name, str(value))
+    if facts.sysctls.get("net/ipv4/conf/all/rp_filter") == 1:
+        said = "strict: packets that come back by another interface than they would leave by are dropped"
+        remedy = "sysctl -w net.ipv4.conf.all.rp_filter=2, if the node has several ways out"
+        yield Finding("sysctl", "net.ipv4.conf.all.rp_filter", Level.WARNING, said, remedy)
+    if facts.sysctls.get("net/bridge/bridge-nf-call-iptables") == 0:
+        said = "rules do not see answers between Pods on one bridge: a Pod cannot reach a VIP whose endpoint is there"
+        remedy = "sysctl -w net.bridge.bridge-nf-call-iptables=1, if the network plugin uses a bridge"
+        yield Finding("sysctl", "net.bridge.bridge-nf-call-iptables", Level.WARNING, said, remedy)
+
+
+def _conntrack(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
+    del mode
+    if facts.conntrack:
+        yield Finding("conntrack", "netlink", Level.BAD, *_said_and_remedy(facts.conntrack))
+    else:
+        yield _ok("conntrack", "netlink", "can be read")
+    count = facts.sysctls.get("net/netfilter/nf_conntrack_count")
+    most = facts.sysctls.get("net/netfilter/nf_conntrack_max")
+    if count is not None and most:
+        yield _fill(count, most)
+    if facts.sysctls.get("net/netfilter/nf_conntrack_events") == 0:
+        said = "the kernel tells of no connections: `vipwire trace` and `top` hear nothing"
+        yield Finding("conntrack", "events", Level.WARNING, said, "sysctl -w net.netfilter.nf_conntrack_events=1")
+    yield from _losses(facts)
+
+
+def _fill(count: int, most: int) -> Finding:
+    share = count / most
+    said = f"{count} of {most} connections tracked ({share:.0%})"
+    if share < _NEARLY_FULL:
+        return _ok("conntrack", "fill", said)
+    level = Level.BAD if share >= _FULL else Level.WARNING
+    remedy = f"raise --conntrack-min above {most}, or find who opens so many (`vipwire top`)"
+    return Finding("conntrack", "fill", level, f"{said}; new ones are dropped when it is full", remedy)
+
+
+def _losses(facts: Facts) -> Iterator[Finding]:
+    meanings = {
+        "insert_failed": (
+            "found no free port or lost a race while being translated",
+            "spread clients over more addresses",
+        ),
+        "drop": ("were dropped because the table was full", "raise --conntrack-min"),
+        "early_drop": ("were thrown out to make room for new ones", "raise --conntrack-min"),
+    }
+    for name, (meaning, remedy) in meanings.items():
+        if count := facts.conntrack_losses.get(name, 0):
+            yield Finding("conntrack", name, Level.WARNING, f"{count} connections {meaning} since boot", remedy)
+
+
+def _others(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
+    if facts.tables is None:
+        yield Finding("others", "nftables", Level.WARNING, "who has rules there cannot be read", _RIGHTS)
+    tables = facts.tables or ()
+    yield from _kube_proxies_tables(tables, mode)
+    yield from _proxys_chains("iptables (legacy)", facts.legacy, mode)
+    foreign = [each for each in tables if each.name not in _OURS and not _is_kube_proxy(each)]
+    if foreign:
+        names = ", ".join(each.name for each in foreign[:8])
+        yield _ok("others", "nftables", f"tables of others, left alone: {names}")
+    iptables_nft = any(
+        each.name.split(" ")[1] in ("nat", "filter", "mangle", "raw") and each.chains for each in tables
+    )
+    if facts.legacy and iptables_nft:
+        said = "both the legacy and the nft variant of iptables hold rules: each sees only its own"
+        remedy = "choose one with update-alternatives, and empty the other (iptables-legacy -F; -t nat -F)"
+        yield Finding("others", "iptables", Level.WARNING, said, remedy)
+    yield from _ipvs(facts, mode)
+
+
+def _kube_proxies_tables(tables: tuple[ForeignTable, ...], mode: ProxyMode) -> Iterator[Finding]:
+    for each in tables:
+        if _is_kube_proxy(each):
+            said = f"kube-proxy's nftables mode has a table {each.name}: two proxies translate the same VIPs"
+            remedy = f"stop kube-proxy on this node, then `kube-proxy --cleanup` or `nft delete table {each.name}`"
+            yield Finding("others", "kube-proxy", Level.BAD, said, remedy)
+        else:
+            yield from _proxys_chains(each.name, each.chains, mode)
+
+
+def _is_kube_proxy(table: ForeignTable) -> bool:
+    return table.name.partition(" ")[2] == "kube-proxy"
+
+
+def _proxys_chains(where: str, chains: Sequence[str], mode: ProxyMode) -> Iterator[Finding]:
+    """Tell the chains that the mode has itself from those of other service proxies."""
+    kube = [chain for chain in chains if chain.startswith("KUBE-") and chain not in _KUBELETS]
+    ours = own_chains(mode, kube)
+    if ours:
+        said = _listed(where, [chain for chain in kube if chain in ours])
+        yield _ok("others", "iptables", f"{said}; in {mode.value} mode they are ours too")
+    if foreign := [chain for chain in kube if chain not in ours]:
+        remedy = "stop kube-proxy on this node, then `kube-proxy --cleanup`; what is kubelet's or the plugin's stays"
+        said = f"{_listed(where, foreign)}: they translate the same VIPs"
+        yield Finding("others", "kube-proxy", Level.BAD, said, remedy)
+
+
+def _listed(where: str, chains: Sequence[str]) -> str:
+    return f"{len(chains)} chains of a service proxy in {where}: {', '.join(chains[:3])}{', …' * (len(chains) > 3)}"
+
+
+def _ipvs(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
+    if mode is ProxyMode.IPVS:
+        return
+    if facts.ipvs_services:
+        said = (
+            f"IPVS has {facts.ipvs_services} virtual servers: what is left of a proxy in ipvs mode, or somebody's own"
+        )
+        remedy = "if kube-proxy made them: stop it, then `kube-proxy --cleanup`; `ipvsadm -Ln` lists them"
+        yield Finding("others", "IPVS", Level.WARNING, said, remedy)
+    if "kube-ipvs0" in facts.interfaces:
+        said = "the interface kube-ipvs0 is there: its addresses make every VIP in ipvs mode this node's own"
+        yield Finding("others", "kube-ipvs0", Level.BAD, said, "stop kube-proxy, then `ip link delete kube-ipvs0`")
+
+
+CHECKS: Final[tuple[Check, ...]] = (_kernel, _modes, _tools, _sysctls, _conntrack, _others)
+
+
+def judge(facts: Facts, mode: ProxyMode) -> list[Finding]:
+    """Judge all facts for a chosen mode."""
+    return [finding for check in CHECKS for finding in check(facts, mode)]
+
+
+def check_document(findings: list[Finding], mode: ProxyMode) -> Document:
+    """Make the document of findings."""
+    return {
+        "kind": "Check",
+        "mode": mode.value,
+        "bad": sum(finding.level is Level.BAD for finding in findings),
+        "warnings": sum(finding.level is Level.WARNING for finding in findings),
+        "findings": [finding._asdict() | {"level": finding.level.value} for finding in findings],
+    }
+
+
+def check_view(document: Document, *, wide: bool) -> RenderableType:
+    """Lay out findings: what is wrong with its remedy below it; `wide` shows all that is well, too."""
+    rows: list[list[str | Text]] = []
+    for each in document["findings"]:
+        said = Text(each["said"])
+        if each["remedy"]:
+            said.append(f"\n→ {each['remedy']}", style="cyan")
+        if wide or each["level"] != "ok" or each["area"] in ("kernel", "mode", "conntrack"):
+            rows.append([each["area"], each["what"], coloured(each["level"]), said])
+    bad, warnings = document["bad"], document["warnings"]
+    if bad:
+        verdict = Text(
+            f"{document['mode']} mode will not work well here: {bad} bad, {warnings} warnings", style="bold red"
+        )
+    else:
+        verdict = Text(f"{document['mode']} mode can work here ({warnings} warnings)", style="green")
+    return Group(table(["area", "what", "state", "found"], rows), Text(), verdict)

@@ -1,0 +1,1 @@
+"""`vipwire drain`: takes an endpoint out of the choice on this node."""

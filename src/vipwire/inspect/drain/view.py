@@ -1,0 +1,48 @@
+"""How `vipwire drain` tells what it did and found."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from vipwire.inspect import show
+from vipwire.inspect.status.document import Document
+
+
+def shown_time(seconds: float | None) -> str | None:
+    """Write a time (seconds since the epoch) as RFC 3339, in UTC."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def drain_view(document: Document) -> RenderableType:
+    """Say what was done, whether the kernel follows, and which connections are left."""
+    names = ", ".join(document["services"]) or "no Service"
+    what = "drained" if document["drained"] else "used again"
+    until = f" until {document['until']}" if document["until"] else ""
+    kernel = {True: "as planned", False: "not as planned", None: "unknown"}[document["kernel"]]
+    text = Text(f"{document['endpoint']} is {what} on {document['node']}{until}: {names}\nkernel: ")
+    text.append_text(show.coloured(kernel))
+    if document["drained"] and document["connections"] is not None:
+        text.append("\n").append_text(left_view(document))
+    return text
+
+
+def left_view(document: Document) -> Text:
+    """Say how many connections are left."""
+    left: dict[str, Any] = document["connections"]
+    closing = f" ({left['closing']} more have just begun or ended)" if left["closing"] else ""
+    return Text(f"{left['open'] or 'no'} connection{'s' * (left['open'] != 1)} left{closing}")
+
+
+def list_view(document: Document) -> RenderableType:
+    """Lay out what is drained."""
+    if not document["drained"]:
+        return Text(f"nothing is drained on {document['node']}")
+    rows = []
+    for each in document["drained"]:
+        left = "unknown" if each["connections"] is None else left_view(each).plain
+        served = "\n".join(each["services"]) or "nobody has it any more"
+        until = each["until"] or "undone"
+        rows.append([each["endpoint"], each["service"] or "all", served, each["since"], until, left])
+    return show.table(["endpoint", "drained for", "used by", "since", "until", "connections"], rows)

@@ -1,0 +1,172 @@
+"""The document of an explanation, and how it looks on a terminal."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from vipwire.inspect.explain.explanation import Explanation, agreement, seen_source
+from vipwire.inspect.explain.reasons import reasons
+from vipwire.inspect.show import coloured, table
+from vipwire.inspect.status.document import Document, share_text
+from vipwire.inspect.status.tables import endpoint_text
+from vipwire.model.net import format_address, format_endpoint
+from vipwire.netlink.conntrack import Flow
+from vipwire.plan.plan import Target
+from vipwire.plan.resolve import from_pod
+from vipwire.reconcile.explainer import Walk
+from vipwire.serve.service_health import ServiceHealthCheck
+
+_MANY = 20
+
+
+def explain_document(explanation: Explanation) -> Document:
+    """Make the document of an explanation."""
+    packet = explanation.packet
+    agrees, difference = agreement(explanation)
+    document: Document = {
+        "kind": "Explanation",
+        "node": explanation.situation.node_name,
+        "mode": explanation.situation.config.proxy_mode.value,
+        "packet": {
+            "from": format_address(packet.source),
+            "to": format_endpoint(packet.destination, packet.port),
+            "protocol": packet.protocol.label,
+            "interface": packet.interface,
+            "fromThisNode": packet.from_node,
+            "fromPod": from_pod(explanation.side.node, packet),
+            "toThisNode": packet.to_node,
+        },
+        "outcome": explanation.planned.value,
+        "why": list(reasons(explanation)),
+        "service": str(explanation.frontend.port_name) if explanation.frontend else None,
+        "frontend": explanation.frontend.kind.value if explanation.frontend else None,
+        "endpoints": [_endpoint(explanation, target, share) for target, share in explanation.pool.items()],
+        "drained": [
+            {"address": format_address(left.target.address), "port": left.target.port, "why": left.why}
+            for left in explanation.drained
+        ],
+        "healthChecks": [_health_check(check) for check in explanation.health_checks],
+        "kernel": {"agrees": agrees, "difference": difference, **_walk_document(explanation.walk)},
+    }
+    if explanation.flows is not None:
+        document["flows"] = [flow_document(flow) for flow in explanation.flows]
+    return document
+
+
+def _endpoint(explanation: Explanation, target: Target, share: Fraction) -> Document:
+    seen = seen_source(explanation, target)
+    return {
+        "address": format_address(target.address),
+        "port": target.port,
+        "local": target.local,
+        "share": round(float(share), 6),
+        "sees": None if seen is None else format_address(seen),
+        "masqueraded": seen != explanation.packet.source,
+    }
+
+
+def _health_check(check: ServiceHealthCheck) -> Document:
+    status = check.answer(proxy_healthy=True).status
+    return {"service": str(check.service), "status": status, "localEndpoints": check.local_endpoints}
+
+
+def _walk_document(walk: Walk | None) -> Document:
+    if walk is None:
+        return {"outcome": None, "path": []}
+    document: Document = {
+        "outcome": walk.end.value,
+        "path": [
+            {"object": step.object, "text": step.text, "effect": step.effect, "state": step.state.value}
+            for step in walk.steps
+        ],
+    }
+    if walk.remembered is not None:
+        address, port, seconds = walk.remembered
+        document["remembered"] = {"endpoint": format_endpoint(address, port), "seconds": round(seconds)}
+    return document
+
+
+def flow_document(flow: Flow) -> Document:
+    """Describe one tracked connection: as the client sees it, and as the endpoint does."""
+    return {
+        "client": format_endpoint(flow.source, flow.source_port),
+        "vip": format_endpoint(flow.destination, flow.destination_port),
+        "endpoint": format_endpoint(flow.reply_source, flow.reply_source_port),
+        "sees": format_endpoint(flow.reply_destination, flow.reply_destination_port),
+        "secondsLeft": flow.timeout,
+        "answered": bool(flow.status & 2),
+    }
+
+
+def explain_view(document: Document, *, wide: bool) -> RenderableType:
+    """Lay out an explanation; `wide` shows all endpoints and every rule text in full."""
+    return Group(*_parts(document, wide=wide))
+
+
+def _parts(document: Document, *, wide: bool) -> Iterator[RenderableType]:
+    packet = document["packet"]
+    who = " (this node)" if packet["fromThisNode"] else " (a Pod)" if packet["fromPod"] else ""
+    yield Text.assemble((f"{packet['from']}{who} → {packet['to']}/{packet['protocol']}", "bold"))
+    yield Text.assemble("plan: ", coloured(document["outcome"]))
+    for sentence in document["why"]:
+        yield Text(f"  · {sentence}")
+    if document["endpoints"]:
+        yield Text()
+        yield _endpoints(document["endpoints"], None if wide else _MANY)
+    yield Text()
+    yield from _kernel(document["kernel"])
+    if "flows" in document:
+        yield Text()
+        yield from _flows(document["flows"])
+
+
+def _endpoints(endpoints: list[Document], most: int | None) -> RenderableType:
+    rows = [
+        [endpoint_text(each), "here" if each["local"] else "elsewhere", share_text(each["share"]), _sees(each)]
+        for each in endpoints[:most]
+    ]
+    if most is not None and len(endpoints) > most:
+        rows.append([f"… {len(endpoints) - most} more", "", "", ""])
+    return table(["can answer", "where", "share", "and sees"], rows)
+
+
+def _sees(endpoint: Document) -> str:
+    if endpoint["sees"] is None:
+        return "an address of this node"
+    return f"{endpoint['sees']} (this node)" if endpoint["masqueraded"] else f"{endpoint['sees']} (the client)"
+
+
+def _kernel(kernel: Document) -> Iterator[RenderableType]:
+    if kernel["agrees"]:
+        yield Text.assemble("kernel: ", ("does the same", "green"))
+    elif kernel["agrees"] is None:
+        yield Text.assemble("kernel: ", ("unknown", "yellow"), f": {kernel['difference']}")
+    else:
+        yield Text.assemble("kernel: ", ("does otherwise", "bold red"), f": {kernel['difference']}")
+    if remembered := kernel.get("remembered"):
+        yield Text(
+            f"  · session affinity holds this client at {remembered['endpoint']}, {remembered['seconds']} s more"
+        )
+    if kernel["path"]:
+        rows = [[step["object"], step["text"], step["effect"], coloured(step["state"])] for step in kernel["path"]]
+        yield table(["on the way", "rule or element", "what it does", "state"], rows)
+
+
+def _flows(flows: list[Document]) -> Iterator[RenderableType]:
+    if not flows:
+        yield Text("connection tracking: no live connection of this client to this destination")
+        return
+    rows = [
+        [
+            each["client"],
+            each["vip"],
+            each["endpoint"],
+            each["sees"],
+            f"{each['secondsLeft']} s",
+            "yes" if each["answered"] else coloured("not yet", "warning"),
+        ]
+        for each in flows
+    ]
+    yield table(["tracked client", "to", "goes to", "answers go to", "expires in", "answered"], rows)

@@ -1,0 +1,211 @@
+"""`vipwire explain`: what becomes of a packet, as the plan decides it and as the kernel's objects do it.
+
+resolve   the plan's answer                       ┐
+walk      what the observed objects would do      ├▶ one document; where the first two differ, that is its headline
+checks    what vipwire itself answers (`health`)  │
+flows     what connection tracking holds          ┘
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from vipwire.inspect.explain.health_checks import checks_at
+from vipwire.inspect.one_family import Side
+from vipwire.inspect.situation import Situation
+from vipwire.inspect.status.document import share_text, shares
+from vipwire.inspect.status.usage import Left, drained
+from vipwire.model.net import Address, family_of, format_endpoint
+from vipwire.model.service import Service, ServicePort
+from vipwire.netlink.conntrack import Flow
+from vipwire.plan.plan import Forward, Frontend, Target
+from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
+from vipwire.plan.spread import Algorithm
+from vipwire.reconcile.explainer import End, Walk
+from vipwire.serve.service_health import ServiceHealthCheck
+
+_Shares = Mapping[tuple[Address, int] | None, Fraction]
+_NEARLY = Fraction(1, 100)
+_MANY = 5
+
+SourceTowards = Callable[[Address], Address | None]
+"""Tells from which address this node sends to another."""
+
+_ENDS = {Answered: End.ANSWERED, Dropped: End.DROPPED, Rejected: End.REJECTED}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything that is known about a packet. `walk` is None where the kernel or the mode cannot tell."""
+
+    situation: Situation
+    side: Side
+    packet: Packet
+    outcome: Outcome
+    walk: Walk | None
+    source_towards: SourceTowards
+    flows: tuple[Flow, ...] | None = None
+
+    @property
+    def planned(self) -> End:
+        """The plan's answer in a word."""
+        return _ENDS.get(type(self.outcome), End.UNTOUCHED)
+
+    @property
+    def frontend(self) -> Frontend | None:
+        """The frontend that the packet meets."""
+        return getattr(self.outcome, "frontend", None)
+
+    @property
+    def action(self) -> Forward | None:
+        """What the plan does with the packet if it is answered."""
+        if not isinstance(self.outcome, Answered):
+            return None
+        frontend = self.outcome.frontend
+        here = self.packet.from_node or from_pod(self.side.node, self.packet)
+        chosen = frontend.short_circuit if frontend.short_circuit is not None and here else frontend.action
+        return chosen if isinstance(chosen, Forward) else None
+
+    @cached_property
+    def service(self) -> tuple[Service, ServicePort] | None:
+        """The Service whose frontend the packet meets, and its port."""
+        if self.frontend is None:
+            return None
+        name = self.frontend.port_name
+        service = self.situation.store.services.get(name.service)
+        ports = service.ports if service is not None else ()
+        return next(((service, port) for port in ports if service and service.port_name(port) == name), None)
+
+    @cached_property
+    def drained(self) -> tuple[Left, ...]:
+        """The endpoints that are there and get no new connections."""
+        return () if self.service is None else tuple(drained(self.situation.store, self.side, *self.service))
+
+    @cached_property
+    def health_checks(self) -> tuple[ServiceHealthCheck, ...]:
+        """What vipwire itself answers: what the kernel, or else the plan, leaves alone."""
+        end = self.planned if self.walk is None or self.walk.end is End.UNKNOWN else self.walk.end
+        return checks_at(self.situation, self.packet) if end is End.UNTOUCHED else ()
+
+    @property
+    def pool(self) -> dict[Target, Fraction]:
+        """The plan's targets with their shares of this client's new connections.
+
+        Where the client's address decides, the kernel's rules tell which target that is.
+        """
+        if self.action is None:
+            return {}
+        pool = shares(self.action)
+        if self.by_address and self.walk is not None and self.walk.shares:
+            held = self.walk.shares
+            chosen = {each: held[each.address, each.port] for each in pool if (each.address, each.port) in held}
+            return chosen or pool
+        return pool
+
+    @property
+    def by_address(self) -> bool:
+        """Whether the client's address alone decides which target it gets."""
+        return self.action is not None and self.action.spread.algorithm is Algorithm.SOURCE_HASH
+
+
+def bypassed(explanation: Explanation) -> frozenset[Target]:
+    """Name the targets that answer past this node: elsewhere, to a client elsewhere, whose address they see.
+
+    Nobody translates such an answer back, so that the client hears from an address that it has not asked; unless the
+    network leads the answer through this node all the same.
+    """
+    packet, outcome = explanation.packet, explanation.outcome
+    node = explanation.situation.store.nodes.get(explanation.situation.node_name)
+    if node is not None and node.pod_cidrs:
+        here = any(packet.source in prefix for prefix in node.pod_cidrs)
+    else:
+        here = from_pod(explanation.side.node, packet)
+    if here or packet.from_node or not isinstance(outcome, Answered):
+        return frozenset()
+    return frozenset(
+        target for target in explanation.pool if not target.local and target.address not in outcome.masqueraded
+    )
+
+
+def explain(situation: Situation, packet: Packet, source_towards: SourceTowards) -> Explanation | None:
+    """Explain a packet; None if this machine does not have its family."""
+    side = situation.side(family_of(packet.destination))
+    if side is None:
+        return None
+    outcome = resolve(side.plan, packet)
+    walk = None
+    if side.explainer is not None and side.observed is not None and not side.remains:
+        walk = side.explainer.walk(side.observed, side.wanted, packet, situation.own_addresses)
+    return Explanation(situation, side, packet, outcome, walk, source_towards)
+
+
+def agreement(explanation: Explanation) -> tuple[bool | None, str]:
+    """Compare plan and kernel: whether they agree (None if unknown), and in what they differ."""
+    walk = explanation.walk
+    if walk is None:
+        reason = explanation.side.obstacle or explanation.side.remains or "this mode does not show a packet's way"
+        return None, reason
+    if walk.end is End.UNKNOWN:
+        return None, "somebody has changed rules on the way, and what they do now cannot be told"
+    if walk.refuses_strays and explanation.planned is End.UNTOUCHED:
+        return True, ""
+    if walk.end is not explanation.planned:
+        return False, f"the plan says {explanation.planned.value}, the kernel would leave it {walk.end.value}"
+    if walk.end is not End.ANSWERED:
+        return True, ""
+    return _same_answer(explanation, walk)
+
+
+def _same_answer(explanation: Explanation, walk: Walk) -> tuple[bool, str]:
+    planned: dict[tuple[Address, int], Fraction] = {
+        (target.address, target.port): share for target, share in explanation.pool.items()
+    }
+    if not _same_shares(planned, walk.shares or {}):
+        return False, "; ".join(_share_differences(planned, walk.shares or {}))
+    assert isinstance(explanation.outcome, Answered)  # noqa: S101 - it is what `planned` says
+    reached = explanation.outcome.masqueraded & {target.address for target in explanation.pool}
+    if walk.masqueraded != reached and not walk.relayed and not _delivered_here(explanation):
+        return False, "the kernel masquerades for other endpoints than the plan says"
+    return True, ""
+
+
+def _delivered_here(explanation: Explanation) -> bool:
+    """Tell whether a target is this node itself: what is delivered here passes no POSTROUTING."""
+    return any(target.address in explanation.situation.own_addresses for target in explanation.pool)
+
+
+def _same_shares(planned: Mapping[tuple[Address, int], Fraction], held: _Shares) -> bool:
+    """Compare shares. Slots are whole: Maglev's table, and weights that do not fit it, are met but nearly."""
+    wanted = {target for target, share in planned.items() if share}
+    return wanted == held.keys() and all(abs(held[target] - planned[target]) <= _NEARLY for target in wanted)
+
+
+def _share_differences(planned: Mapping[tuple[Address, int], Fraction], held: _Shares) -> Iterable[str]:
+    """Say in what two distributions differ."""
+    if None in held:
+        yield f"{share_text(held[None])} of new connections go to nobody"
+    if left_out := [format_endpoint(*target) for target, share in planned.items() if share and target not in held]:
+        yield f"nothing goes to {_listed(left_out)}"
+    extra = [target for target in held if target is not None and target not in planned]
+    if extra:
+        yield f"some go to {_listed([format_endpoint(*target) for target in extra])}, which the plan does not have"
+    if not (left_out or extra or None in held):
+        yield "the shares of the endpoints are others"
+
+
+def _listed(words: list[str]) -> str:
+    return ", ".join(words[:_MANY]) + (f" and {len(words) - _MANY} more" if len(words) > _MANY else "")
+
+
+def seen_source(explanation: Explanation, target: Target) -> Address | None:
+    """Tell which source address the endpoint will see; None if the node's address cannot be told."""
+    packet, outcome = explanation.packet, explanation.outcome
+    assert isinstance(outcome, Answered)  # noqa: S101 - nobody sees what is not answered
+    if explanation.walk is not None and explanation.walk.relayed:
+        return explanation.source_towards(target.address) or explanation.side.node.address
+    if target.address not in outcome.masqueraded:
+        return packet.source
+    if target.address in explanation.situation.own_addresses and not packet.from_node:
+        return packet.source
+    return explanation.source_towards(target.address) or explanation.side.node.address

@@ -1,0 +1,109 @@
+"""The plan's reasons for what becomes of a packet, in sentences."""
+
+from collections.abc import Iterable, Sequence
+
+from vipwire.inspect.explain.explanation import Explanation, bypassed
+from vipwire.inspect.packet import hints
+from vipwire.inspect.status.usage import Left
+from vipwire.model.net import Protocol, format_endpoint
+from vipwire.plan.annotations import wishes
+from vipwire.plan.plan import Forward, Masquerade
+from vipwire.plan.resolve import Answered, Dropped, Packet, Rejected, from_pod
+from vipwire.plan.spread import Algorithm
+
+_MANY = 5
+
+
+def reasons(explanation: Explanation) -> Iterable[str]:
+    """Give the plan's reasons in sentences."""
+    frontend, outcome, packet = explanation.frontend, explanation.outcome, explanation.packet
+    if frontend is not None:
+        yield f"{frontend.key} is the {frontend.kind.value} of {frontend.port_name}"
+    match outcome:
+        case Dropped(why) | Rejected(why):
+            yield why
+            if isinstance(outcome, Dropped) and frontend is not None and "no local" in why:
+                yield "dropped rather than rejected, because another node can answer"
+        case Answered():
+            yield from _answer_reasons(explanation, outcome)
+        case _ if not explanation.health_checks:
+            yield _untouched_reason(explanation)
+    yield from _check_reasons(explanation)
+    if frontend is None and not explanation.health_checks:
+        yield from hints(explanation.situation, packet)
+    yield from _drained_words(explanation.drained)
+
+
+def _untouched_reason(explanation: Explanation) -> str:
+    packet, walk = explanation.packet, explanation.walk
+    strays = walk is not None and walk.refuses_strays
+    what = "refused, for in this mode the node has the address" if strays else "the kernel routes it as it is"
+    nor = ", nor has one its health check there" if packet.to_node and packet.protocol is Protocol.TCP else ""
+    return f"no Service is reached at {_place(packet)}{nor}: {what}"
+
+
+def _check_reasons(explanation: Explanation) -> Iterable[str]:
+    place, checks = _place(explanation.packet), explanation.health_checks
+    for check in checks:
+        status = check.answer(proxy_healthy=True).status
+        ready = f"{check.local_endpoints or 'no'} ready endpoint{'s' * (check.local_endpoints != 1)}"
+        yield f"{place} is the health check of {check.service}: vipwire itself answers, HTTP {status}, {ready} here"
+    if len(checks) > 1:
+        yield "of several Services that ask for one health check node port, the last that came is answered for"
+
+
+def _place(packet: Packet) -> str:
+    return f"{format_endpoint(packet.destination, packet.port)}/{packet.protocol.label}"
+
+
+def _drained_words(found: Sequence[Left]) -> Iterable[str]:
+    for left in found[:_MANY]:
+        yield f"{left.target} is there, but gets no new connection ({left.why})"
+    if len(found) > _MANY:
+        yield f"{len(found) - _MANY} more endpoints are drained"
+
+
+_CHOICES = {
+    Algorithm.RANDOM: "each new connection goes to one of them by chance",
+    Algorithm.ROUND_ROBIN: "new connections go to them in turn",
+    Algorithm.SOURCE_HASH: "the client's address decides which of them it gets, the same on every node",
+    Algorithm.MAGLEV: "the client's address and port decide which of them it gets (Maglev), the same on every node",
+}
+
+
+def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str]:
+    frontend, packet = outcome.frontend, explanation.packet
+    pod = from_pod(explanation.side.node, packet)
+    action = explanation.action
+    if frontend.short_circuit is not None and (pod or packet.from_node):
+        who = "a Pod" if pod else "this node itself"
+        yield f"the client is {who}, so the external policy Local does not bind it: every endpoint may answer"
+    elif frontend.short_circuit is not None:
+        yield "the external policy is Local: only endpoints on this node answer, and they see the client's address"
+    if frontend.allowed_sources is not None:
+        yield "the source is in loadBalancerSourceRanges"
+    assert action is not None  # noqa: S101 - it is answered
+    yield _CHOICES[action.spread.algorithm] + (", by weight" if action.spread.weights else "")
+    if explanation.service is not None and (seconds := wishes(explanation.service[0]).slow_start):
+        yield f"an endpoint that joins has less than its share for {seconds} s (slow start)"
+    if action.affinity_seconds is not None:
+        shared = ", at all ports of this address" if action.shared_affinity else ""
+        yield f"after its first choice this client stays with it for {action.affinity_seconds} s{shared}"
+    if explanation.walk is not None and explanation.walk.relayed:
+        yield "relayed: endpoints see this node, whoever the client is"
+        return
+    yield _masquerade_reason(explanation, action, outcome, pod=pod)
+    if bypassed(explanation):
+        yield "endpoints elsewhere answer this client directly: it hears them if that way leads through this node"
+
+
+def _masquerade_reason(explanation: Explanation, action: Forward, outcome: Answered, *, pod: bool) -> str:
+    if action.masquerade is Masquerade.ALWAYS:
+        if explanation.side.node.masquerade_all and outcome.frontend.kind.value == "cluster IP":
+            return "masqueraded: --masquerade-all is set"
+        return "masqueraded, so that the answer comes back through this node"
+    if action.masquerade is Masquerade.UNLESS_POD and not pod:
+        return "masqueraded, because the client is not a Pod"
+    if outcome.masqueraded:
+        return "not masqueraded, except where the client is its own endpoint (hairpin)"
+    return "not masqueraded: the endpoint sees the client's own address"

@@ -1,0 +1,1 @@
+"""`vipwire top` and `vipwire trace`: connections as they come."""

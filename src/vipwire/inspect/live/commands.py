@@ -1,0 +1,96 @@
+"""The commands that follow connections as they come, until interrupted: each document is printed when it is there."""
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import click
+from rich.console import RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from vipwire.config.configuration import Config
+from vipwire.inspect import show
+from vipwire.inspect.live.flows import FlowEvents, Frontends, tracked
+from vipwire.inspect.live.top import Rates, top_view
+from vipwire.inspect.live.trace import Tracer, event_view, summary_view
+from vipwire.inspect.options import OUTPUT, LookCommand
+from vipwire.inspect.packet import read_destination
+from vipwire.inspect.situation import opened, planned
+from vipwire.inspect.source import read_objects
+from vipwire.inspect.status.counts import counted_now
+from vipwire.inspect.status.document import Document
+
+
+@click.command(cls=LookCommand)
+@click.argument("destination", default="", metavar="[DST:PORT[/PROTO]]")
+@click.option("--seconds", "-n", type=click.FloatRange(0), help="For how long; until interrupted otherwise.")
+@OUTPUT
+def trace(config: Config, destination: str, seconds: float | None, output: str) -> None:
+    """Follow real connections to VIPs as they come: which endpoint each new one got, and whom that sees.
+
+    DST is an address or a Service, as for `explain`; without it all VIPs are followed. Read from the events of
+    connection tracking. With -o json or yaml each event is one document (JSON: one line).
+    """
+    with FlowEvents() as events:
+        situation = planned(config, read_objects(config))
+        only = read_destination(situation, destination) if destination else None
+        tracer = Tracer(Frontends.of(situation), only)
+        if output in ("table", "wide"):
+            click.echo("Following connections, interrupt to end …", err=True)
+        with suppress(KeyboardInterrupt):
+            for heard in events.until(None if seconds is None else time.monotonic() + seconds):
+                document = tracer.take(heard)
+                if document is not None:
+                    _print_event(document, output, event_view)
+    summary = tracer.summary()
+    _print_event(summary, output, summary_view)
+
+
+def _print_event(document: Document, output: str, view: Callable[[Document], RenderableType]) -> None:
+    if output == "json":
+        click.echo(json.dumps(document, ensure_ascii=False))
+    elif output == "yaml":
+        click.echo("---")
+        show.print_document(document, output)
+    else:
+        shown = view(document)
+        show.console().print(shown, soft_wrap=isinstance(shown, Text))
+
+
+@click.command(cls=LookCommand)
+@click.option("--interval", default=2.0, show_default=True, help="Seconds between looks.")
+@click.option("--window", default=10.0, show_default=True, help="Over how many seconds rates are taken.")
+@click.option("--count", "-n", type=click.IntRange(1), help="How many looks; until interrupted otherwise.")
+@OUTPUT
+def top(config: Config, interval: float, window: float, count: int | None, output: str) -> None:
+    """Show live rates of every Service and endpoint: new, ended and unanswered connections, and those tracked now.
+
+    Connections come from the events of connection tracking. Bytes (in/s and out/s) and what is refused are what the
+    mode has counted, as far as it does: bytes, in nftables mode, with --count-traffic.
+    """
+    interval = max(interval, 0.1)
+    with (
+        FlowEvents() as events,
+        opened(config) as kernel,
+        Live(console=show.console(), auto_refresh=False, screen=False) as live,
+    ):
+        situation = planned(config, read_objects(config))
+        rates = Rates(Frontends.of(situation), max(window, interval), time.time())
+        rates.count(time.time(), counted_now(situation, kernel))
+        with suppress(KeyboardInterrupt):
+            for _ in itertools.count() if count is None else range(count):
+                for heard in events.until(time.monotonic() + interval):
+                    rates.take(heard)
+                rates.count(time.time(), counted_now(situation, kernel))
+                document = rates.document(time.time(), tracked())
+                if output in ("json", "yaml"):
+                    _print_event(document, output, lambda _: Text())
+                    continue
+                view = top_view(document, max(live.console.height - 4, 10) if live.console.is_terminal else 10_000)
+                if live.console.is_terminal:
+                    live.update(view, refresh=True)
+                else:
+                    live.console.print(view)

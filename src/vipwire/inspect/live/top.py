@@ -1,0 +1,184 @@
+"""`vipwire top`: live rates of every Service port and endpoint. Pure: events and tables of flows in, rates out.
+
+Connections come from the events of connection tracking, which every mode that translates in the kernel has, and those
+that are open from its table. What a mode counts itself is added: bytes, and what was refused. A mode that ends
+connections itself (userspace) is seen by its own counts only.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from vipwire.inspect.live.flows import Frontends, Heard
+from vipwire.inspect.live.trace import endpoint_of
+from vipwire.inspect.show import size_text, table
+from vipwire.inspect.status.document import Document
+from vipwire.model.net import format_endpoint
+from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Change, Flow
+from vipwire.reconcile.counts import Count, Counts
+
+_Row = tuple[str, str]
+_NONE = Count()
+
+
+class _Totals(NamedTuple):
+    """What the modes had counted at a time."""
+
+    when: float
+    rows: Mapping[_Row, Count]
+    refused: Mapping[str, int]
+
+
+class Rates:
+    """Counts the events of the last `window` seconds."""
+
+    def __init__(self, frontends: Frontends, window: float, began: float) -> None:
+        self._frontends, self._window, self._began = frontends, window, began
+        self._heard: deque[tuple[float, _Row, str]] = deque()
+        self._counted: deque[_Totals] = deque()
+        self.lost = False
+
+    def count(self, now: float, parts: Iterable[Counts]) -> None:
+        """Take what the modes have counted up to now."""
+        rows: dict[_Row, Count] = {}
+        refused: Counter[str] = Counter()
+        for counts in parts:
+            rows.update(
+                ((str(key.port_name), format_endpoint(key.address, key.port)), count)
+                for key, count in counts.endpoints.items()
+            )
+            for (reason, _), number in counts.refusals.items():
+                refused[reason.value] += number
+        self._counted.append(_Totals(now, rows, refused))
+        while len(self._counted) > 2 and self._counted[1].when <= now - self._window:
+            self._counted.popleft()
+
+    def take(self, heard: Heard) -> None:
+        """Count one event."""
+        if heard.event is None:
+            self.lost = True
+            return
+        row = self._row(heard.event.flow)
+        if row is None:
+            return
+        if heard.event.change is Change.NEW:
+            self._heard.append((heard.when, row, "new"))
+        elif heard.event.change is Change.DESTROYED:
+            silent = not heard.event.flow.status & STATUS_SEEN_REPLY
+            self._heard.append((heard.when, row, "unanswered" if silent else "ended"))
+
+    def _row(self, flow: Flow) -> _Row | None:
+        name = self._frontends.name(flow)
+        return None if name is None else (str(name), endpoint_of(flow) or "not translated")
+
+    def document(self, now: float, flows: Iterable[Flow]) -> Document:
+        """Describe the rates of the window before `now`, with the connections that are tracked now."""
+        while self._heard and self._heard[0][0] < now - self._window:
+            self._heard.popleft()
+        seconds = max(min(self._window, now - self._began), 0.001)
+        counts = Counter((row, what) for _, row, what in self._heard)
+        tracked = Counter(row for flow in flows if (row := self._row(flow)) is not None)
+        grown, refused = self._growth()
+        rows = (
+            {row for row, _ in counts} | set(tracked) | {row for row, rates in grown.items() if any(rates.values())}
+        )
+        ordered = sorted(rows, key=lambda row: (-counts[row, "new"], -tracked[row], row))
+        return {
+            "kind": "Top",
+            "source": "connection tracking events",
+            "seconds": round(seconds, 1),
+            "lostEvents": self.lost,
+            "rows": [
+                {
+                    "service": row[0],
+                    "endpoint": row[1],
+                    "newPerSecond": round(counts[row, "new"] / seconds, 2),
+                    "endedPerSecond": round((counts[row, "ended"] + counts[row, "unanswered"]) / seconds, 2),
+                    "unansweredPerSecond": round(counts[row, "unanswered"] / seconds, 2),
+                    "tracked": tracked[row],
+                    **grown.get(row, dict.fromkeys(_COUNTED)),
+                }
+                for row in ordered
+            ],
+            "refusedPerSecond": refused,
+        }
+
+    def _growth(self) -> tuple[dict[_Row, dict[str, float | None]], dict[str, float]]:
+        """Tell how fast the modes' counts have grown over the window; what began anew meanwhile has not."""
+        if len(self._counted) < 2:
+            return {}, {}
+        old, new = self._counted[0], self._counted[-1]
+        seconds = max(new.when - old.when, 0.001)
+
+        def rate(before: int | None, after: int | None) -> float | None:
+            return None if after is None else round(max(after - (before or 0), 0) / seconds, 2)
+
+        rows = {
+            row: {
+                name: rate(getattr(old.rows.get(row, _NONE), what), getattr(count, what))
+                for name, what in _COUNTED.items()
+            }
+            for row, count in new.rows.items()
+        }
+        refused = {
+            reason: round((number - old.refused.get(reason, 0)) / seconds, 2)
+            for reason, number in new.refused.items()
+            if number > old.refused.get(reason, 0)
+        }
+        return rows, refused
+
+
+_COUNTED = {
+    "countedPerSecond": "connections",
+    "packetsPerSecond": "packets",
+    "bytesPerSecond": "bytes",
+    "replyPacketsPerSecond": "reply_packets",
+    "replyBytesPerSecond": "reply_bytes",
+}
+"""Rates of what the modes count, by the field of `Count`."""
+
+
+def top_view(document: Document, most: int) -> RenderableType:
+    """Lay out rates: a line for each Service port, and below it its endpoints."""
+    rows: list[list[str | Text]] = []
+    services: dict[str, list[Document]] = {}
+    for row in document["rows"]:
+        services.setdefault(row["service"], []).append(row)
+    for service, endpoints in services.items():
+        rows.append([Text(service, style="bold"), *_numbers(_sum(endpoints))])
+        rows.extend([f"  {row['endpoint']}", *_numbers(row)] for row in endpoints)
+    head = f"the last {document['seconds']:g} s, from {document['source']}"
+    parts: list[RenderableType] = [Text(head, style="dim")]
+    if document["lostEvents"]:
+        parts.append(Text("more happened than could be read: rates are too low", style="yellow"))
+    titles = ["service / endpoint", "new/s", "ended/s", "unanswered/s", "tracked", "in/s", "out/s"]
+    parts.append(table(titles, rows[:most]))
+    if not rows:
+        parts.append(Text("no connection to a VIP yet"))
+    elif len(rows) > most:
+        parts.append(Text(f"… {len(rows) - most} more lines", style="dim"))
+    if document["refusedPerSecond"]:
+        words = ", ".join(f"{rate:g} by {reason}" for reason, rate in document["refusedPerSecond"].items())
+        parts.append(Text(f"packets refused a second: {words}", style="yellow"))
+    return Group(*parts)
+
+
+_FIELDS = ("newPerSecond", "endedPerSecond", "unansweredPerSecond", "tracked")
+_SIZES = ("bytesPerSecond", "replyBytesPerSecond")
+
+
+def _sum(rows: Iterable[Document]) -> Document:
+    rows = tuple(rows)
+    sizes = {field: [row[field] for row in rows if row[field] is not None] for field in _SIZES}
+    return {
+        **{field: sum(row[field] for row in rows) for field in _FIELDS},
+        **{field: sum(found) if found else None for field, found in sizes.items()},
+    }
+
+
+def _numbers(row: Document) -> list[str]:
+    sizes = ("-" if row[field] is None else size_text(row[field]) for field in _SIZES)
+    return [*(f"{row[field]:g}" for field in _FIELDS), *sizes]

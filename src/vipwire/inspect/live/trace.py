@@ -1,0 +1,106 @@
+"""`vipwire trace`: each new connection to a VIP as it happens, with the endpoint that it got."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from fractions import Fraction
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from vipwire.inspect.live.flows import Frontends, Heard
+from vipwire.inspect.show import table
+from vipwire.inspect.status.document import Document, share_text
+from vipwire.model.net import Address, format_address, format_endpoint
+from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Change, Flow
+
+
+class Tracer:
+    """Turns what is heard into documents, and counts who got what."""
+
+    def __init__(self, frontends: Frontends, only: tuple[Address, int, int] | None = None) -> None:
+        self._frontends, self._only = frontends, only
+        self._began: dict[int, float] = {}
+        self.endpoints: Counter[tuple[str, str]] = Counter()
+        self.lost = False
+
+    def take(self, heard: Heard) -> Document | None:
+        """Take one event; describe it if it is a connection to a VIP that was asked for."""
+        if heard.event is None:
+            self.lost = True
+            return None
+        flow = heard.event.flow
+        name = self._frontends.name(flow)
+        if name is None or (self._only and self._only != (flow.destination, flow.destination_port, flow.protocol)):
+            return None
+        endpoint = endpoint_of(flow)
+        document: Document = {
+            "time": datetime.fromtimestamp(heard.when, UTC).isoformat(timespec="milliseconds"),
+            "event": heard.event.change.value,
+            "service": str(name),
+            "protocol": name.protocol.label,
+            "client": format_endpoint(flow.source, flow.source_port),
+            "vip": format_endpoint(flow.destination, flow.destination_port),
+            "endpoint": endpoint,
+            "sees": format_address(flow.reply_destination),
+        }
+        if heard.event.change is Change.NEW:
+            self._began[flow.identifier] = heard.when
+            self.endpoints[str(name), endpoint or "not translated"] += 1
+        else:
+            document["answered"] = bool(flow.status & STATUS_SEEN_REPLY)
+            began = self._began.pop(flow.identifier, None)
+            document["seconds"] = None if began is None else round(heard.when - began, 3)
+        return document
+
+    def summary(self) -> Document:
+        """Sum up: how many new connections each endpoint of each Service port got."""
+        totals: Counter[str] = Counter()
+        for (service, _), count in self.endpoints.items():
+            totals[service] += count
+        return {
+            "kind": "TraceSummary",
+            "lostEvents": self.lost,
+            "endpoints": [
+                {"service": service, "endpoint": endpoint, "connections": count, "share": count / totals[service]}
+                for (service, endpoint), count in sorted(self.endpoints.items())
+            ],
+        }
+
+
+def endpoint_of(flow: Flow) -> str | None:
+    """Name the endpoint that a connection got; None if its destination was not translated."""
+    if (flow.reply_source, flow.reply_source_port) == (flow.destination, flow.destination_port):
+        return None
+    return format_endpoint(flow.reply_source, flow.reply_source_port)
+
+
+def event_view(document: Document) -> Text:
+    """Write one event as a line."""
+    ended = document["event"] == Change.DESTROYED.value
+    said = f" after {document['seconds']} s" if ended and document.get("seconds") is not None else ""
+    silent = " never answered" if ended and not document["answered"] else ""
+    return Text.assemble(
+        (document["time"][11:23] + " ", "dim"),
+        ("ended " if ended else "new   ", "dim" if ended else "green"),
+        f"{document['service']}  {document['client']} → {document['vip']}/{document['protocol']} → ",
+        (document["endpoint"] or "not translated", "cyan" if document["endpoint"] else "bold red"),
+        f" (sees {document['sees']})",
+        said,
+        (silent, "yellow"),
+    )
+
+
+def summary_view(summary: Document) -> RenderableType:
+    """Lay out a summary."""
+    rows = [
+        [each["service"], each["endpoint"], str(each["connections"]), share_text(Fraction(each["share"]))]
+        for each in summary["endpoints"]
+    ]
+    parts: list[RenderableType] = [Text()]
+    if rows:
+        parts.append(table(["service", "endpoint", "new connections", "share"], rows))
+    else:
+        parts.append(Text("No new connection to a VIP was seen."))
+    if summary["lostEvents"]:
+        parts.append(Text("More happened than could be read: some connections are missing here.", style="yellow"))
+    return Group(*parts)

@@ -1,0 +1,1 @@
+"""`vipwire status`: Services, their endpoints and shares, and whether the kernel agrees."""

@@ -1,0 +1,251 @@
+"""Services as documents: plain mappings with stable names, from which tables, JSON and YAML are made.
+
+Names are those of Kubernetes where it has the thing (`nodePort`, `sessionAffinity`); shares are fractions of 1.
+"""
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any, Protocol, runtime_checkable
+
+from vipwire.inspect.one_family import Side
+from vipwire.inspect.situation import Situation
+from vipwire.inspect.status.counts import Seen, count_document, open_document, refusal_documents
+from vipwire.inspect.status.usage import endpoint_usages
+from vipwire.model.names import ObjectName, ServicePortName
+from vipwire.model.net import format_address, parse_address
+from vipwire.model.problem import Problem
+from vipwire.model.service import Service, ServicePort
+from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, joint_health_check
+from vipwire.reconcile.counts import EndpointName, Refusal
+from vipwire.reconcile.delta import Delta
+
+Document = dict[str, Any]
+
+_MASQUERADE = {Masquerade.NEVER: "never", Masquerade.UNLESS_POD: "unless-pod", Masquerade.ALWAYS: "always"}
+
+
+@runtime_checkable
+class Listens(Protocol):
+    """A mode that may have clients connect to sockets of its own instead of leading them there."""
+
+    def listens_at(self, frontend: Frontend) -> tuple[str, ...]:
+        """Tell where: `address:port`; nothing where rules lead clients there."""
+
+
+def shares(forward: Forward) -> dict[Target, Fraction]:
+    """Tell which part of the new connections each target of a pool gets, over all clients."""
+    total = sum(forward.weights)
+    return {target: Fraction(weight, total) for target, weight in zip(forward.pool, forward.weights, strict=True)}
+
+
+def share_text(share: float | Fraction) -> str:
+    """Write a share for a person: `20 %`, `33.3 %`."""
+    return f"{float(share) * 100:.3g} %"
+
+
+def family_document(side: Side) -> Document:
+    """Describe how one family stands: what is wanted, and what the kernel holds."""
+    delta = side.delta
+    document: Document = {
+        "family": side.family.value,
+        "state": state_of(delta, side),
+        "wantedObjects": len(side.wanted) if side.mode else None,
+        "observedObjects": None if side.observed is None else len(side.observed),
+        **_counts(delta),
+    }
+    if side.obstacle or side.remains:
+        document["reason"] = side.obstacle or side.remains
+    return document
+
+
+def state_of(delta: Delta[Any, Any] | None, side: Side) -> str:
+    """Sum up a difference in a word or three."""
+    if delta is None:
+        return "unknown"
+    if not side.observed:
+        return "of another version" if side.remains else "not programmed"
+    return "drifted" if delta else "as planned"
+
+
+def _counts(delta: Delta[Any, Any] | None) -> Document:
+    if delta is None:
+        return {"missing": None, "different": None, "surplus": None}
+    return {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
+
+
+def service_document(situation: Situation, service: Service, seen: Seen | None = None) -> Document:
+    """Describe one Service: its fields, its ports with their frontends and endpoints, the state of its objects.
+
+    `seen` is what was counted; without it nothing is said of that.
+    """
+    document: Document = {
+        "namespace": service.name.namespace,
+        "name": service.name.name,
+        "type": service.type.value,
+        "internalTrafficPolicy": service.internal_policy.value,
+        "externalTrafficPolicy": service.external_policy.value,
+        "sessionAffinitySeconds": service.affinity_seconds,
+        "loadBalancerSourceRanges": [str(prefix) for prefix in service.source_ranges],
+        "annotations": dict(service.annotations),
+        "ports": [_port_document(situation, service, port, seen) for port in service.ports],
+        "kernel": [_kernel_document(side, service) for side in situation.sides if service.name in side.plans],
+        "lost": [
+            {"frontend": str(key), "to": str(winner)}
+            for side in situation.sides
+            if (plan := side.plans.get(service.name))
+            for key, winner in plan.lost
+        ],
+    }
+    if check := joint_health_check(side.plans.get(service.name) for side in situation.sides):
+        document["healthCheckNodePort"] = {"port": check.port, "localEndpoints": check.local_endpoints}
+    return document
+
+
+def _kernel_document(side: Side, service: Service) -> Document:
+    drift = side.drift(service.name)
+    state = state_of(drift, side)
+    counts = _counts(drift)
+    counts.pop("surplus")
+    return {"family": side.family.value, "state": state, **counts}
+
+
+def _port_document(situation: Situation, service: Service, port: ServicePort, seen: Seen | None) -> Document:
+    name = service.port_name(port)
+    return {
+        "name": port.name,
+        "protocol": port.protocol.label,
+        "port": port.port,
+        "nodePort": port.node_port or None,
+        "frontends": [
+            _frontend_document(side, frontend)
+            for side in situation.sides
+            for frontend in _frontends(side, service, port)
+        ],
+        **({"ranges": wide} if (wide := _ranges_of(situation, service, port)) else {}),
+        "endpoints": [
+            {**usage, **_endpoint_counts(seen, EndpointName(name, parse_address(usage["address"]), usage["port"]))}
+            for side in situation.sides
+            for usage in endpoint_usages(situation.store, side, service, port)
+        ],
+        **({"counts": count_document(seen.port(name))} if seen is not None else {}),
+    }
+
+
+def _endpoint_counts(seen: Seen | None, name: EndpointName) -> Document:
+    if seen is None:
+        return {}
+    return {"counts": count_document(seen.endpoint(name)), "open": open_document(seen.open(name))}
+
+
+def _frontends(side: Side, service: Service, port: ServicePort) -> Iterator[Frontend]:
+    plan = side.plans.get(service.name)
+    name = service.port_name(port)
+    return (frontend for frontend in (plan.frontends if plan else ()) if frontend.port_name == name)
+
+
+def _ranges_of(situation: Situation, service: Service, port: ServicePort) -> list[Document]:
+    return [each for side in situation.sides for each in _range_documents(side, service, port)]
+
+
+def _range_documents(side: Side, service: Service, port: ServicePort) -> Iterator[Document]:
+    """Describe the ranges of ports at which a port is served as well."""
+    plan = side.plans.get(service.name)
+    for wide in plan.ranges if plan else ():
+        if wide.frontend.port_name == service.port_name(port):
+            made = _frontend_document(side, wide.frontend)
+            yield {**made, "port": wide.key.first, "lastPort": wide.key.last}
+
+
+def _frontend_document(side: Side, frontend: Frontend) -> Document:
+    key = frontend.key
+    document: Document = {
+        "family": side.family.value,
+        "kind": frontend.kind.value,
+        "address": None if key.address is None else format_address(key.address),
+        "port": key.port,
+        "protocol": key.protocol.label,
+        **_action_document(frontend),
+    }
+    if places := _listening(side.mode, frontend):
+        document["listening"] = places
+    if frontend.short_circuit is not None:
+        document["fromThisNode"] = _forward_document(frontend.short_circuit)
+    if frontend.allowed_sources is not None:
+        document["allowedSources"] = [str(prefix) for prefix in frontend.allowed_sources]
+    return document
+
+
+def _listening(mode: object, frontend: Frontend) -> list[str]:
+    return list(mode.listens_at(frontend)) if isinstance(mode, Listens) else []
+
+
+def _action_document(frontend: Frontend) -> Document:
+    action = frontend.action
+    if isinstance(action, Forward):
+        return _forward_document(action)
+    word = "drop" if isinstance(action, Drop) else "reject"
+    return {"action": word, "reason": f"{frontend.port_name} {action.reason.value}"}
+
+
+def _forward_document(forward: Forward) -> Document:
+    document: Document = {
+        "action": "forward",
+        "algorithm": forward.spread.algorithm.value,
+        "masquerade": _MASQUERADE[forward.masquerade],
+        "endpoints": [
+            {
+                "address": format_address(target.address),
+                "port": target.port,
+                "local": target.local,
+                "share": round(float(share), 6),
+            }
+            for target, share in shares(forward).items()
+        ],
+    }
+    if forward.affinity_seconds is not None:
+        document["affinitySeconds"] = forward.affinity_seconds
+    return document
+
+
+def status_document(situation: Situation, services: list[Service], seen: Seen | None = None) -> Document:
+    """Describe everything, or the Services that were asked for; `seen` is what was counted."""
+    seen = seen or Seen()
+    wanted = {service.name for service in services}
+    everything = len(wanted) == len(situation.store.services)
+    return {
+        "kind": "Status",
+        "node": situation.node_name,
+        "mode": situation.config.proxy_mode.value,
+        "families": [family_document(side) for side in situation.sides],
+        "services": [service_document(situation, service, seen) for service in services],
+        "refusals": refusal_documents(_refusals(seen, wanted, everything=everything)),
+        "problems": [
+            {"kind": item.kind, "object": str(item.object), "field": item.field, "message": item.message}
+            for item in (*situation.store.problems, *_plan_problems(situation))
+            if everything or item.object in wanted
+        ],
+    }
+
+
+def _refusals(
+    seen: Seen, wanted: set[ObjectName], *, everything: bool
+) -> dict[tuple[Refusal, ServicePortName | None], int]:
+    """Choose the refusals of some Services; what belongs to none is shown with all."""
+    return {
+        (reason, name): number
+        for (reason, name), number in seen.refusals().items()
+        if everything or (name is not None and name.service in wanted)
+    }
+
+
+def _plan_problems(situation: Situation) -> list[Problem]:
+    """Collect what planning found wrong with annotations, once for both families."""
+    found = (problem for side in situation.sides for plan in side.plans.values() for problem in plan.problems)
+    return list(dict.fromkeys(found))
+
+
+def state_words(kernel: Mapping[str, Any]) -> str:
+    """Say how the objects of a Service stand in one family: `2 missing, 1 different`."""
+    if kernel["state"] != "drifted":
+        return str(kernel["state"])
+    return ", ".join(f"{kernel[what]} {what}" for what in ("missing", "different") if kernel[what])

@@ -1,0 +1,94 @@
+"""Why each endpoint of a Service port is used or not: in words, beside what the plan has decided.
+
+The decision itself is read from the pools that the plan has made; here it is only given its reason.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from vipwire.inspect.one_family import Side
+from vipwire.model.net import format_address
+from vipwire.model.service import Service, ServicePort
+from vipwire.plan.annotations import wishes
+from vipwire.plan.frontends import not_drained
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import Target
+from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
+from vipwire.state.store import Store
+
+
+class Left(NamedTuple):
+    """A drained endpoint: it is there and gets no new connection. `why` is a clause for a person."""
+
+    target: Target
+    why: str
+
+
+def drained(store: Store, side: Side, service: Service, port: ServicePort) -> list[Left]:
+    """Name a port's endpoints of one family that are drained, by `vipwire drain` or by weight 0."""
+    found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
+    taken = not_drained(found, wishes(service), side.node, service.name)
+    return [Left(each.target, _why_drained(side, service, each)) for each in found if each not in taken]
+
+
+def _why_drained(side: Side, service: Service, candidate: Candidate) -> str:
+    told = side.node.drains(service.name, *candidate.target[:2])
+    return "drained on this node by `vipwire drain`" if told else "drained: its weight is 0"
+
+
+def endpoint_usages(store: Store, side: Side, service: Service, port: ServicePort) -> list[dict[str, Any]]:
+    """Describe every endpoint of a port in one family: where it is, its conditions, what it is used for and why."""
+    if service.name not in side.plans:
+        return []
+    found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
+    taken = not_drained(found, wishes(service), side.node, service.name)
+    endpoints = categorize(taken, side.node)
+    usages = [_usage(side, candidate, found, endpoints) for candidate in found]
+    for candidate, usage in zip(found, usages, strict=True):
+        if candidate not in taken:
+            usage["why"] = _why_drained(side, service, candidate)
+    return usages
+
+
+def _usage(side: Side, candidate: Candidate, found: Sequence[Candidate], endpoints: Endpoints) -> dict[str, Any]:
+    target, endpoint = candidate.target, candidate.endpoint
+    used = [policy for policy, pool in (("Cluster", endpoints.cluster), ("Local", endpoints.local)) if target in pool]
+    return {
+        "family": side.family.value,
+        "address": format_address(target.address),
+        "port": target.port,
+        "node": endpoint.node,
+        "local": target.local,
+        "ready": endpoint.ready,
+        "serving": endpoint.serving,
+        "terminating": endpoint.terminating,
+        "forPolicies": used,
+        "why": why(candidate, found, side.node, used=bool(used), in_cluster="Cluster" in used),
+    }
+
+
+def why(candidate: Candidate, found: Sequence[Candidate], node: NodePlan, *, used: bool, in_cluster: bool) -> str:
+    """Give the reason why an endpoint is in the pools it is in."""
+    endpoint = candidate.endpoint
+    if endpoint.ready and in_cluster:
+        return "ready" + _hint(candidate, node)
+    if endpoint.ready:
+        hints = ", ".join(endpoint.nodes or endpoint.zones)
+        place = f"node {node.name}" if endpoint.nodes else f"zone {node.zone}"
+        for_local = "; used where a policy is Local" if used else ""
+        return f"left to others: its hints say {hints}, this is {place}{for_local}"
+    if used:
+        return "terminating, but still serves and no endpoint that could replace it is ready"
+    if endpoint.terminating:
+        some = any(other.endpoint.ready for other in found)
+        return "terminating, and others are ready" if some and endpoint.serving else "terminating, serves no more"
+    return "not ready"
+
+
+def _hint(candidate: Candidate, node: NodePlan) -> str:
+    endpoint = candidate.endpoint
+    if endpoint.nodes and node.name in endpoint.nodes:
+        return f", and its hints say node {node.name}"
+    if endpoint.zones and node.zone in endpoint.zones:
+        return f", and its hints say zone {node.zone}"
+    return ""

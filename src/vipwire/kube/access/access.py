@@ -1,0 +1,186 @@
+"""How to reach the API server and as whom: from a kubeconfig, `--master`, or the Pod this runs in.
+
+As client-go decides it: without a kubeconfig and without a master we must be in a Pod; a master replaces the
+kubeconfig's server and needs no kubeconfig; $KUBECONFIG counts only when somebody passes it. Whatever is wrong is a
+`ConfigError` that names the file and the field, raised at start; files that break later are an error of that request.
+"""
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from vipwire.errors import ConfigError
+from vipwire.kube.access.credentials import Credential, Credentials, ExecPlugin, Fixed, TokenFile, basic
+from vipwire.kube.access.http_proxy import check_proxy, environment_proxy
+from vipwire.kube.access.kubeconfig import Cluster, Selected, parse_kubeconfig
+from vipwire.kube.access.tls import AuthorityFile, ClientCertificate, ClientFiles, Tls, read_text
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_SYSTEM = "the system's store, which --master alone relies on (a --kubeconfig can name another)"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The way to an API server.
+
+    `server` is its URL without a slash at the end, `proxy` an HTTP proxy's URL, `certificate` the client's: in files,
+    or as PEM texts with the key second.
+    """
+
+    server: str
+    credentials: Credentials
+    tls: Tls | None = None
+    proxy: str | None = None
+    certificate: ClientFiles | ClientCertificate | None = None
+
+    async def credential(self, now: float) -> Credential:
+        """Give what a request is to carry now (seconds since the epoch); raise ConfigError."""
+        credential = await self.credentials.current(now)
+        if credential.certificate is not None or self.certificate is None:
+            return credential
+        ours = self.certificate
+        return Credential(credential.authorization, ours.read() if isinstance(ours, ClientFiles) else ours)
+
+
+def load_access(
+    kubeconfig: Path | None = None,
+    master: str | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> Access:
+    """Find out how to reach the API server; raise ConfigError when that cannot work.
+
+    `environ` is read for the in-cluster address, for proxies, and passed to exec plugins.
+    """
+    if kubeconfig is not None and str(kubeconfig):
+        selected = parse_kubeconfig(read_text(kubeconfig, "--kubeconfig"), kubeconfig)
+        return access_of(selected, master, environ)
+    if master:
+        server = _server(master, "--master")
+        tls = Tls(authority_field=_SYSTEM, name_field="--master") if server.startswith("https:") else None
+        return Access(server, Fixed(), tls=tls, proxy=environment_proxy(server, environ))
+    return _in_cluster(environ, service_account)
+
+
+def _in_cluster(environ: Mapping[str, str], account: Path) -> Access:
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        raise ConfigError(
+            "no API server: give --kubeconfig or --master; KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT,"
+            " which a Pod has, are not set (for use without a cluster give --manifests)"
+        )
+    server = _server(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", "in-cluster")
+    field = "in-cluster CA"
+    authority = AuthorityFile(account / "ca.crt", field)
+    tls = Tls(authority, authority_field=f"{field} {authority.path}", name_field="KUBERNETES_SERVICE_HOST")
+    tls.context(tls.material(None))
+    return Access(
+        server,
+        TokenFile(account / "token", "in-cluster token"),
+        tls,
+        environment_proxy(server, environ),
+    )
+
+
+def access_of(selected: Selected, master: str | None, environ: Mapping[str, str]) -> Access:
+    """Make an access of what kubeconfigs say; `master` and `environ` as for `load_access`. Raise ConfigError."""
+    cluster, where = selected.cluster, selected.file
+    server = _server(master, "--master") if master else _server(cluster.server, f"{where}: cluster.server")
+    authority = _authority(selected)
+    tls = None
+    if server.startswith("https:"):
+        tls = Tls(
+            authority,
+            verify=not cluster.insecure_skip_tls_verify,
+            name=cluster.tls_server_name or None,
+            authority_field=f"{where}: cluster.certificate-authority{'-data' if isinstance(authority, str) else ''}",
+            name_field=f"{where}: cluster.tls-server-name",
+        )
+    proxy = environment_proxy(server, environ)
+    if cluster.proxy_url:
+        proxy = check_proxy(cluster.proxy_url, f"{where}: cluster.proxy-url")
+    certificate = _client_certificate(selected)
+    if tls is not None:
+        try:
+            tls.context(tls.material(certificate.read() if isinstance(certificate, ClientFiles) else certificate))
+        except ConfigError as error:
+            named = any(file in str(error) for file in (where, selected.user_file))
+            raise ConfigError(str(error) if named else f"{selected.user_file}: user: {error}") from error
+    info = _cluster_info(server, cluster, authority.read() if isinstance(authority, AuthorityFile) else authority)
+    credentials = _credentials(selected, info, environ)
+    return Access(server, credentials, tls, proxy, certificate)
+
+
+def _credentials(selected: Selected, cluster: Mapping[str, object], environ: Mapping[str, str]) -> Credentials:
+    """Choose as client-go does: a token file before a token, both before the rest."""
+    user, where, folder = selected.user, f"{selected.user_file}: user", Path(selected.user_file).parent
+    if user.token_file:
+        return TokenFile(folder / user.token_file, f"{where}.tokenFile")
+    if user.token:
+        return Fixed(Credential(f"Bearer {user.token}"))
+    if user.exec is not None:
+        return ExecPlugin(user.exec, f"{where}.exec", folder, cluster, environ)
+    return Fixed(basic(user.username, user.password or "")) if user.username else Fixed()
+
+
+def _authority(selected: Selected) -> AuthorityFile | str | None:
+    """Find the server's authority: in the kubeconfig, or in a file, which is read again for every request."""
+    cluster, field = selected.cluster, "cluster.certificate-authority"
+    if cluster.certificate_authority_data or not cluster.certificate_authority:
+        return _text(selected.file, cluster.certificate_authority_data, None, field)
+    return AuthorityFile(Path(selected.file).parent / cluster.certificate_authority, f"{selected.file}: {field}")
+
+
+def _client_certificate(selected: Selected) -> ClientFiles | ClientCertificate | None:
+    """Find the client's certificate: in files, which are read again for every request, or in the kubeconfig."""
+    user, where = selected.user, selected.user_file
+    if not user.client_certificate and not user.client_certificate_data:
+        return None
+    if user.client_certificate_data or user.client_key_data:
+        certificate = _text(where, user.client_certificate_data, user.client_certificate, "user.client-certificate")
+        return certificate or "", _text(where, user.client_key_data, user.client_key, "user.client-key") or ""
+    folder = Path(where).parent
+    files = folder / (user.client_certificate or ""), folder / (user.client_key or "")
+    return ClientFiles(*files, f"{where}: user")
+
+
+def _cluster_info(server: str, cluster: Cluster, authority: str | None) -> dict[str, object]:
+    """Describe the cluster to an exec plugin (`spec.cluster` of ExecCredential)."""
+    info: dict[str, object] = {"server": server}
+    if cluster.tls_server_name:
+        info["tls-server-name"] = cluster.tls_server_name
+    if cluster.insecure_skip_tls_verify:
+        info["insecure-skip-tls-verify"] = True
+    if authority:
+        info["certificate-authority-data"] = base64.b64encode(authority.encode()).decode()
+    if cluster.proxy_url:
+        info["proxy-url"] = cluster.proxy_url
+    return info
+
+
+def _text(where: str, data: str | None, file: str | None, field: str) -> str | None:
+    """Read PEM text from a field ending in `-data`, which wins, or from the file that another field names."""
+    if data:
+        try:
+            return base64.b64decode(data, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise ConfigError(f"{where}: {field}-data: is not base64 of a PEM text: {error}") from error
+    return read_text(Path(where).parent / file, f"{where}: {field}") if file else None
+
+
+def _server(text: str, where: str) -> str:
+    """Check a server's URL; `host:port` alone is http, as for client-go."""
+    full = (text if "://" in text else f"http://{text}").rstrip("/")
+    try:
+        parts = urlsplit(full)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not text or not valid:
+        raise ConfigError(f"{where}: {text!r} is not the URL of an API server (allowed: https://host:port)")
+    return full

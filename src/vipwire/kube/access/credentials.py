@@ -1,0 +1,190 @@
+"""Who we are to the API server, asked anew before every request, since tokens and certificates are rotated.
+
+Requests are few (a watch lasts minutes), so files are simply read each time rather than cached with a rule for when
+to doubt the cache. Only an exec plugin's answer is kept, until it expires or the server refuses it.
+"""
+
+import asyncio
+import base64
+import contextlib
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from vipwire.errors import ConfigError
+from vipwire.kube.access.kubeconfig import Exec
+
+EXEC_TIMEOUT = 60.0
+"""Seconds that an exec plugin may take."""
+EXPIRY_MARGIN = 10.0
+"""Seconds before its expiry from which a credential is no longer used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a request carries: a value for the header `Authorization`, and a certificate with its key as PEM texts."""
+
+    authorization: str = ""
+    certificate: tuple[str, str] | None = None
+
+
+class Credentials(Protocol):
+    """A source of credentials."""
+
+    async def current(self, now: float) -> Credential:
+        """Give what is valid now (seconds since the epoch); raise ConfigError when there is none."""
+
+    def refused(self) -> None:
+        """Take note that the server answered 401: what was kept is worth nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A token, a user name with its password, or nothing: it never changes."""
+
+    credential: Credential = Credential()
+
+    async def current(self, now: float) -> Credential:  # noqa: ARG002 - it is the same at any time
+        """Give it."""
+        return self.credential
+
+    def refused(self) -> None:
+        """Nothing was kept that could be forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """A token in a file that somebody rotates: the kubelet, for a service account."""
+
+    path: Path
+    where: str
+
+    async def current(self, now: float) -> Credential:  # noqa: ARG002 - the file is read each time
+        """Read the file."""
+        try:
+            token = self.path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.where}: cannot read {self.path}: {error}") from error
+        if not token:
+            raise ConfigError(f"{self.where}: {self.path} is empty, it should hold a bearer token")
+        return Credential(f"Bearer {token}")
+
+    def refused(self) -> None:
+        """Nothing was kept that could be forgotten."""
+
+
+class _ExecStatus(Struct, rename="camel"):
+    token: str | None = None
+    client_certificate_data: str | None = None
+    client_key_data: str | None = None
+    expiration_timestamp: str | None = None
+
+
+class _ExecCredential(Struct, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    status: _ExecStatus | None = None
+
+
+class ExecPlugin:
+    """A program that prints a credential: client.authentication.k8s.io/v1 and v1beta1 (KEP-541)."""
+
+    def __init__(
+        self,
+        plugin: Exec,
+        where: str,
+        folder: Path,
+        cluster: Mapping[str, object],
+        environ: Mapping[str, str],
+    ) -> None:
+        self._plugin, self._where = plugin, where
+        # A command with a slash is meant from the kubeconfig's folder, one without is looked for in PATH.
+        has_slash = "/" in plugin.command
+        self._command = str(folder / plugin.command) if has_slash else plugin.command
+        self._environ = dict(environ)
+        self._environ.update((item.name, item.value) for item in plugin.env or ())
+        self._environ["KUBERNETES_EXEC_INFO"] = self._exec_info(cluster)
+        self._kept: Credential | None = None
+        self._expires: float | None = None
+        self._lock = asyncio.Lock()
+
+    def _exec_info(self, cluster: Mapping[str, object]) -> str:
+        spec: dict[str, object] = {"interactive": False}
+        if self._plugin.provide_cluster_info:
+            spec["cluster"] = dict(cluster)
+        info = {"apiVersion": self._plugin.api_version, "kind": "ExecCredential", "spec": spec}
+        return msgspec.json.encode(info).decode()
+
+    async def current(self, now: float) -> Credential:
+        """Give the kept credential, or run the program; requests that come together run it once."""
+        async with self._lock:
+            expired = self._expires is not None and now >= self._expires - EXPIRY_MARGIN
+            if self._kept is None or expired:
+                self._kept, self._expires = self._parse(await self._run())
+            return self._kept
+
+    def refused(self) -> None:
+        """Forget what was kept."""
+        self._kept = None
+
+    async def _run(self) -> bytes:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self._command,
+                *(self._plugin.args or ()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=self._environ,
+            )
+        except OSError as error:
+            raise ConfigError(f"{self._where}.command: cannot run {self._command}: {error}") from error
+        try:
+            async with asyncio.timeout(EXEC_TIMEOUT):
+                output, errors = await process.communicate()
+        except TimeoutError as error:
+            message = f"{self._where}.command: {self._command} gave no credential in {EXEC_TIMEOUT:g} s"
+            raise ConfigError(message) from error
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if process.returncode:
+            said = errors.decode(errors="replace").strip()[-500:]
+            raise ConfigError(f"{self._where}.command: {self._command} exited {process.returncode}: {said}")
+        return output
+
+    def _parse(self, output: bytes) -> tuple[Credential, float | None]:
+        try:
+            return _read_answer(output, self._plugin.api_version)
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise ConfigError(f"{self._where}.command: unusable answer of {self._command}: {error}") from error
+
+
+def _read_answer(output: bytes, version: str | None) -> tuple[Credential, float | None]:
+    """Read an ExecCredential: the credential, and when it expires in seconds since the epoch; raise ValueError."""
+    answer = msgspec.json.decode(output, type=_ExecCredential)
+    status = answer.status
+    if status is None or answer.kind != "ExecCredential":
+        raise ValueError("not an ExecCredential with a status")
+    if answer.api_version != version:
+        raise ValueError(f"its apiVersion is {answer.api_version!r}, asked for {version!r}")
+    certificate = None
+    if status.client_certificate_data and status.client_key_data:
+        certificate = (status.client_certificate_data, status.client_key_data)
+    if not status.token and certificate is None:
+        raise ValueError("neither a token nor a certificate with its key")
+    expires = status.expiration_timestamp
+    until = dt.datetime.fromisoformat(expires).timestamp() if expires else None
+    return Credential(f"Bearer {status.token}" if status.token else "", certificate), until
+
+
+def basic(username: str, password: str) -> Credential:
+    """Make a credential of a user name and a password (RFC 7617)."""
+    return Credential("Basic " + base64.b64encode(f"{username}:{password}".encode()).decode())

@@ -1,0 +1,1 @@
+"""Manifest files as a source of events."""

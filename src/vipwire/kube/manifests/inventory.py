@@ -1,0 +1,82 @@
+"""What all manifest files together say, and how that differs from before. Pure.
+
+The same object in two files: the file whose path sorts first has it, and the other is told of. Problems belong to an
+object or to a file, so that they can be told with an event about it and end with one: a file is spoken of as an
+object that is never there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from vipwire.kube.manifests.documents import Entry, Manifest
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.state.event import Deleted, Event, Kind, Listed, Object, Upserted
+
+Key: TypeAlias = tuple[Kind, ObjectName]
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All objects and all problems of a set of files."""
+
+    objects: Mapping[Key, Object] = field(default_factory=dict)
+    problems: Mapping[Key, tuple[Problem, ...]] = field(default_factory=dict)
+
+
+def take_inventory(manifests: Iterable[Manifest], file_problems: Iterable[Problem] = ()) -> Inventory:
+    """Merge files; `file_problems` are those of files and paths that could not be read."""
+    objects: dict[Key, Object] = {}
+    problems: dict[Key, tuple[Problem, ...]] = {}
+    owners: dict[Key, str] = {}
+    for manifest in sorted(manifests, key=lambda manifest: manifest.file):
+        for problem in manifest.problems:
+            _add(problems, (Kind.SERVICE, problem.object), (problem,))
+        for entry in manifest.entries:
+            _take(entry, manifest.file, objects, problems, owners)
+    for problem in file_problems:
+        _add(problems, (Kind.SERVICE, problem.object), (problem,))
+    return Inventory(objects, problems)
+
+
+def listed(inventory: Inventory, kinds: Iterable[Kind] = Kind) -> Iterator[Listed]:
+    """Tell everything: one `Listed` for every kind, empty ones too, since they end somebody's wait."""
+    for kind in kinds:
+        objects = tuple(value for (of, _), value in inventory.objects.items() if of is kind)
+        problems = (problems for (of, _), problems in inventory.problems.items() if of is kind)
+        yield Listed(kind, objects, tuple(problem for group in problems for problem in group))
+
+
+def differences(before: Inventory, after: Inventory) -> Iterator[Event]:
+    """Tell what changed: an object, or only what is wrong with it."""
+    keys = {**before.objects, **after.objects, **before.problems, **after.problems}
+    for key in keys:
+        old, new = before.objects.get(key), after.objects.get(key)
+        problems = after.problems.get(key, ())
+        if old == new and before.problems.get(key, ()) == problems:
+            continue
+        yield Deleted(*key, problems) if new is None else Upserted(new, problems)
+
+
+def _take(
+    entry: Entry,
+    file: str,
+    objects: dict[Key, Object],
+    problems: dict[Key, tuple[Problem, ...]],
+    owners: dict[Key, str],
+) -> None:
+    keys = tuple((entry.kind, name) for name in entry.names)
+    taken = next((key for key in keys if key in owners), None)
+    if taken is not None:
+        message = f"stands in {owners[taken]} too, which is used; the one in {file} is not"
+        _add(problems, taken, (Problem(entry.kind.value, entry.name, "metadata.name", message),))
+        return
+    owners.update(dict.fromkeys(keys, file))
+    objects.update(zip(keys, entry.objects, strict=False))
+    _add(problems, keys[0], entry.problems)
+
+
+def _add(problems: dict[Key, tuple[Problem, ...]], key: Key, more: tuple[Problem, ...]) -> None:
+    if more:
+        problems[key] = problems.get(key, ()) + more

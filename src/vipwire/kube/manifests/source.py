@@ -1,0 +1,216 @@
+"""Folders and files of manifests as a source of events: read at start, watched ever after.
+
+A folder's files are those directly in it that end in .yaml, .yml or .json and do not begin with a dot. What is wrong
+with a file costs that file's changes only: its last good objects stay. So does a path that vanishes as a whole; a
+file that leaves a folder takes its objects with it.
+
+Changes are seen by inotify, and by a look at the files' times every few seconds as well: a link's target elsewhere,
+or a network file system, makes no event here. A mounted ConfigMap swaps a link in its folder; editors rename a new
+file over the old one. Both change the folder, which is what is watched (for a single file, the folder it is in).
+"""
+
+import asyncio
+import logging
+import os
+import stat
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import watchfiles
+
+from vipwire.errors import ConfigError, DecodeError
+from vipwire.kube.contact import Health
+from vipwire.kube.manifests.documents import Manifest, file_problem, read_manifest
+from vipwire.kube.manifests.inventory import Inventory, differences, listed, take_inventory
+from vipwire.model.problem import Problem
+from vipwire.state.event import Event, Kind
+
+SUFFIXES = (".yaml", ".yml", ".json")
+SETTLE = 400
+"""Changes that follow each other are read together, after this many milliseconds at most."""
+LOOK = 2000
+"""How often the files' times are looked at without an event, in milliseconds."""
+
+FRESH = 5.0
+"""Seconds for which a file that has become empty is taken for one that is being written."""
+
+Signature: TypeAlias = tuple[int, int, int, int]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    signature: Signature
+    manifest: Manifest
+    problem: Problem | None = None
+
+
+class ManifestSource:
+    """Reads and watches manifests. Raises ConfigError at once when a path does not exist.
+
+    `read` makes a file's text into objects, of which `kinds` are told at start, for those who read other kinds.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[Path],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        read: Callable[[str, str], Manifest] = read_manifest,
+        kinds: Iterable[Kind] = Kind,
+    ) -> None:
+        self._paths = tuple(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100 - keeps links
+        for path in self._paths:
+            if not path.exists():
+                raise ConfigError(f"--manifests: {path} does not exist (allowed: a folder or a file)")
+        self._clock, self._read_text, self._kinds = clock, read, tuple(kinds)
+        self._files: dict[str, _File] = {}
+        self._gone: dict[str, Problem] = {}
+        self._synced = False
+        self._health: dict[str, Health] = {}
+
+    def health(self) -> tuple[Health, ...]:
+        """Tell how each path is: which file of it, if any, cannot be read."""
+        return tuple(self._health.get(str(path), Health(str(path))) for path in self._paths)
+
+    async def run(self, emit: Callable[[Event], None]) -> None:
+        """Tell of everything once, then of changes, until cancelled. `emit` must be quick and must not raise."""
+        inventory = await asyncio.to_thread(self._scan)
+        for first in listed(inventory, self._kinds):
+            emit(first)
+        self._note_health(synced=True)
+        while True:
+            folders = self._folders()
+            async with aclosing(self._changes(tuple(folders))) as changes:
+                async for _ in changes:
+                    before, inventory = inventory, await asyncio.to_thread(self._scan)
+                    for event in differences(before, inventory):
+                        emit(event)
+                    self._note_health(synced=True)
+                    if self._folders() != folders:
+                        break
+
+    async def _changes(self, folders: Sequence[str]) -> AsyncGenerator[None, None]:
+        """Yield whenever it is time to look: first at once, since something may have changed before the watch was."""
+        yield
+        if not folders:
+            await asyncio.sleep(LOOK / 1000)
+            return
+        async for _ in watchfiles.awatch(
+            *folders,
+            watch_filter=None,
+            debounce=SETTLE,
+            step=50,
+            rust_timeout=LOOK,
+            yield_on_timeout=True,
+            recursive=False,
+        ):
+            yield
+
+    def _folders(self) -> dict[str, tuple[int, int]]:
+        """Find the folders to watch, with what makes each the one it is: a new one needs a new watch."""
+        folders = {}
+        for path in self._paths:
+            folder = path if path.is_dir() else path.parent
+            try:
+                status = folder.stat()
+            except OSError:
+                continue
+            folders[str(folder)] = (status.st_dev, status.st_ino)
+        return folders
+
+    def _scan(self) -> Inventory:
+        """Read what has changed since the last time, and merge."""
+        files: dict[str, _File] = {}
+        for path in self._paths:
+            files.update(self._read_path(path))
+        self._files = files
+        problems = [*self._gone.values(), *(file.problem for file in files.values() if file.problem)]
+        return take_inventory((file.manifest for file in files.values()), problems)
+
+    def _read_path(self, path: Path) -> dict[str, _File]:
+        """Read a path's files. When one vanishes meanwhile, look again: it may have been the whole folder."""
+        files: dict[str, _File | None] = {}
+        for _ in range(3):
+            found = self._list(path)
+            if found is None:
+                return {name: file for name, file in self._files.items() if _is_in(name, path)}
+            files = {name: self._read(name) for name in found}
+            if None not in files.values():
+                break
+        return {name: file for name, file in files.items() if file is not None}
+
+    def _list(self, path: Path) -> list[str] | None:
+        """List a path's files; None when the path has gone or cannot be read, which is noted."""
+        name = str(path)
+        try:
+            if not stat.S_ISDIR(path.stat().st_mode):
+                found = [name]
+            else:
+                with os.scandir(path) as entries:
+                    found = [entry.path for entry in entries if _is_manifest(entry)]
+        except OSError as error:
+            self._gone[name] = file_problem(name, "", f"cannot be read, its last good objects stay: {error.strerror}")
+            return None
+        self._gone.pop(name, None)
+        return found
+
+    def _read(self, name: str) -> _File | None:
+        """Read a file if it changed; None when it vanished between being listed and being read."""
+        known = self._files.get(name)
+        signature = known.signature if known else (0, 0, 0, 0)
+        try:
+            status = os.stat(name)  # noqa: PTH116 - a string all along
+            signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            if known is not None and (known.signature == signature or _is_being_written(status)):
+                return known
+            manifest = self._read_text(Path(name).read_text(encoding="utf-8"), name)
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError, DecodeError) as error:
+            good = known.manifest if known else Manifest(name)
+            return _File(signature, good, file_problem(name, *_place(error)))
+        if manifest.ignored:
+            _log.debug("%s: kinds that are not read here: %s", name, ", ".join(sorted(manifest.ignored)))
+        return _File(signature, manifest)
+
+    def _note_health(self, *, synced: bool) -> None:
+        for path in self._paths:
+            name = str(path)
+            problem = self._gone.get(name) or next(
+                (file.problem for key, file in sorted(self._files.items()) if file.problem and _is_in(key, path)),
+                None,
+            )
+            before = self._health.get(name)
+            total = before.total if before else 0
+            if problem is None:
+                self._health[name] = Health(name, synced, total=total)
+            elif before is None or before.error != str(problem):
+                since = before.since if before and before.error else self._clock()
+                self._health[name] = Health(name, synced, str(problem), since, 1, total + 1)
+
+
+def _is_manifest(entry: os.DirEntry[str]) -> bool:
+    return entry.name.endswith(SUFFIXES) and not entry.name.startswith(".") and entry.is_file()
+
+
+def _is_being_written(status: os.stat_result) -> bool:
+    """Tell whether a file was emptied just now, as `cp` does before it writes; a later look takes it at its word."""
+    return status.st_size == 0 and time.time() - status.st_mtime < FRESH
+
+
+def _is_in(name: str, path: Path) -> bool:
+    return name == str(path) or Path(name).parent == path
+
+
+def _place(error: Exception) -> tuple[str, str]:
+    """Split an error into where in the file it is and what it says."""
+    if isinstance(error, DecodeError):
+        where, _, message = str(error).partition(": ")
+        return where, f"{message}; its last good objects stay"
+    return "", f"cannot be read, its last good objects stay: {error}"

@@ -1,0 +1,1 @@
+"""What every long-running command needs of its process: a log, signals, files that change, garbage collection."""

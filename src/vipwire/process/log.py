@@ -1,0 +1,191 @@
+"""Logging: one line per record, `key=value` or JSON, with kube-proxy's levels.
+
+    log.info("synced", ip_family="IPv4", services=3, seconds=0.0012)
+    log.detail(4, "endpoint changed", service="ns/name:http")
+
+kube-proxy's `-v=N` shows every record of verbosity N and less; `--vmodule=file=N` changes N for source files whose
+name matches. On Python's scale verbosity N is level 20 - N, so that INFO is verbosity 0 and DEBUG is verbosity 10,
+and the libraries' own records fit in: they are shown from WARNING, from INFO at -v=5, all at -v=10.
+"""
+
+import fnmatch
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from vipwire.config.sections import Logging, ModuleVerbosity
+
+_OURS: Final = logging.getLogger("vipwire")
+_COLOURS: Final = {"error": "\x1b[31m", "warning": "\x1b[33m", "info": "\x1b[32m", "debug": "\x1b[2m"}
+_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,@+%[]()*#;<>~^!?|'&$")
+_STACK_LEVEL: Final = 3
+_JSON: Final = frozenset((str, bool, int, float, list, tuple, dict, type(None)))
+
+
+def error(message: str, /, **fields: object) -> None:
+    """Log something that failed and needs somebody's attention."""
+    _emit(logging.ERROR, message, fields)
+
+
+def warning(message: str, /, **fields: object) -> None:
+    """Log something that is probably not meant."""
+    _emit(logging.WARNING, message, fields)
+
+
+def info(message: str, /, **fields: object) -> None:
+    """Log something that an operator wants to see without asking."""
+    _emit(logging.INFO, message, fields)
+
+
+def detail(verbosity: int, message: str, /, **fields: object) -> None:
+    """Log something that is shown from `-v=verbosity` (1 to 10) on."""
+    _emit(logging.INFO - min(verbosity, 10), message, fields)
+
+
+def event(level: int, message: str, /, **fields: object) -> None:
+    """Log at one of Python's levels."""
+    _emit(level, message, fields)
+
+
+def enabled(verbosity: int) -> bool:
+    """Tell whether records of a verbosity may be shown: worth asking before a costly field is made."""
+    return _OURS.isEnabledFor(logging.INFO - min(verbosity, 10))
+
+
+def _emit(level: int, message: str, fields: Mapping[str, object]) -> None:
+    if _OURS.isEnabledFor(level):
+        _OURS.log(level, "%s", message, extra={"fields": fields}, stacklevel=_STACK_LEVEL)
+
+
+def configure(settings: Logging, *, stderr: TextIO | None = None, stdout: TextIO | None = None) -> None:
+    """Send all records to stderr (or, with a split stream, all but errors to stdout) in the format asked for.
+
+    May be called again: what was configured before is replaced.
+    """
+    errors, others = stderr or sys.stderr, stdout or sys.stdout
+    output = settings.options.json if settings.format == "json" else settings.options.text
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
+        root.removeHandler(handler)
+        handler.close()
+    verbosity = _Verbosity(settings.vmodule)
+    if output.split_stream:
+        root.addHandler(_Handler(others, settings, verbosity, below=logging.ERROR))
+        root.addHandler(_Handler(errors, settings, verbosity, at_least=logging.ERROR))
+    else:
+        root.addHandler(_Handler(errors, settings, verbosity))
+    _VERBOSITY.append(verbosity)
+    del _VERBOSITY[:-1]
+    set_verbosity(settings.verbosity)
+
+
+def set_verbosity(verbosity: int) -> None:
+    """Change what `-v` has set, while running."""
+    for active in _VERBOSITY:
+        active.general = verbosity
+    most = max([verbosity, *(item.verbosity for active in _VERBOSITY for item in active.modules)])
+    _OURS.setLevel(logging.INFO - min(most, 10))
+    levels = ((10, logging.DEBUG), (5, logging.INFO), (0, logging.WARNING))
+    logging.getLogger().setLevel(next(level for least, level in levels if verbosity >= least))
+
+
+class _Verbosity(logging.Filter):
+    """Decides by a record's source file whether it is verbose enough."""
+
+    def __init__(self, modules: tuple[ModuleVerbosity, ...]) -> None:
+        super().__init__()
+        self.general = 0
+        self.modules = modules
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.INFO or not record.name.startswith("vipwire"):
+            return True
+        return logging.INFO - record.levelno <= self._of(record)
+
+    def _of(self, record: logging.LogRecord) -> int:
+        path = record.pathname.removesuffix(".py")
+        for item in self.modules:
+            name = path if "/" in item.file_pattern else record.module
+            if fnmatch.fnmatchcase(name, item.file_pattern):
+                return item.verbosity
+        return self.general
+
+
+_VERBOSITY: Final[list[_Verbosity]] = []
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes the records of a range of levels to one stream."""
+
+    def __init__(
+        self, stream: TextIO, settings: Logging, verbosity: _Verbosity, *, at_least: int = 0, below: int = 1000
+    ) -> None:
+        super().__init__(stream)
+        self.addFilter(verbosity)
+        self.addFilter(lambda record: at_least <= record.levelno < below)
+        colour = stream.isatty() and not os.environ.get("NO_COLOR")
+        self.setFormatter(JsonFormatter() if settings.format == "json" else TextFormatter(colour=colour))
+
+
+class TextFormatter(logging.Formatter):
+    """`ts=… level=… msg=… key=value …`: values with blanks or quotes are JSON strings, so a record is one line."""
+
+    def __init__(self, *, colour: bool = False) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Make one line of a record."""
+        level = _level(record)
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        shown = f"{_COLOURS[level]}{level}\x1b[0m" if self._colour else level
+        pairs = [f"{name}={_text(value)}" for name, value in _fields(record).items()]
+        return " ".join([f"ts={when}", f"level={shown}", f"msg={_text(record.getMessage())}", *pairs])
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, with the keys of Kubernetes' components: ts (milliseconds), v, msg, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Make one line of a record."""
+        line: dict[str, object] = {"ts": round(record.created * 1000, 3), "level": _level(record)}
+        if record.levelno <= logging.INFO:
+            line["v"] = logging.INFO - record.levelno
+        line["msg"] = record.getMessage()
+        fields = {name: _plain(value) for name, value in _fields(record).items()}
+        return json.dumps({**line, **fields, **line}, default=str)
+
+
+def _level(record: logging.LogRecord) -> str:
+    if record.levelno >= logging.ERROR:
+        return "error"
+    if record.levelno >= logging.WARNING:
+        return "warning"
+    return "info" if record.levelno >= logging.INFO else "debug"
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    fields: dict[str, object] = dict(getattr(record, "fields", {}))
+    if record.name != "vipwire":
+        fields["logger"] = record.name
+    if record.exc_info:
+        fields["stack"] = logging.Formatter().formatException(record.exc_info)
+    return fields
+
+
+def _plain(value: Any) -> Any:
+    """Make text of a value of ours: a name that is a tuple underneath would become a list."""
+    return value if type(value) in _JSON else str(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return text if text and _PLAIN.issuperset(text) else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,29 @@
+"""The signals: SIGTERM and SIGINT end the proxy, SIGHUP has it read its configuration again."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from vipwire.process import early_sighup
+
+
+class Stop:
+    """Waits for the end. Make it inside the event loop, before anything that takes long."""
+
+    def __init__(self, hung_up: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._reason: asyncio.Future[str] = loop.create_future()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.end, number.name)
+        loop.add_signal_handler(signal.SIGHUP, hung_up)
+        if early_sighup.taken():  # while the proxy was starting
+            hung_up()
+
+    async def wait(self) -> str:
+        """Wait for the end and say what it was."""
+        return await self._reason
+
+    def end(self, reason: str) -> None:
+        """End for a reason; the first one counts."""
+        if not self._reason.done():
+            self._reason.set_result(reason)

@@ -1,0 +1,106 @@
+"""The file of drained endpoints: written whole, read by whoever looks, and never a traceback."""
+
+import asyncio
+import stat
+from pathlib import Path
+
+import pytest
+
+from vipwire.app.drain_follower import DrainFollower
+from vipwire.app.drain_orders import Order, change_orders, drains_path, in_force, next_end, read_orders
+from vipwire.errors import ConfigError
+from vipwire.model.drain import Drain
+from vipwire.model.names import ObjectName
+from vipwire.model.net import parse_address
+from vipwire.serve.metrics import Metrics
+
+FOUR, SIX = parse_address("10.244.1.11"), parse_address("fd00::11")
+WEB, API = ObjectName("default", "web"), ObjectName("default", "api")
+ORDERS = (
+    Order(Drain(FOUR), 1.0),
+    Order(Drain(FOUR, 80, WEB), 2.0, 30.0),
+    Order(Drain(SIX, None, API), 3.5, 20.0),
+)
+
+
+def test_what_is_written_is_read_by_anybody(tmp_path: Path) -> None:
+    path = drains_path(str(tmp_path / "run" / "vipwire"), "node-1")
+    assert read_orders(path) == ()
+    assert change_orders(path, lambda orders: (*orders, *ORDERS)) == ORDERS
+    assert read_orders(path) == ORDERS
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert change_orders(path, lambda orders: orders[:1]) == ORDERS[:1]
+    assert sorted(each.name for each in path.parent.iterdir()) == ["drained-node-1.json", "drained-node-1.lock"]
+
+
+def test_each_node_has_its_own_file_whatever_its_name() -> None:
+    assert drains_path("/run/vipwire", "node-1") != drains_path("/run/vipwire", "node-2")
+    assert drains_path("/run/vipwire", "../../etc/x").parent == Path("/run/vipwire")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "Expecting value"),
+        ("[]", "indices"),
+        ('{"version": 2, "drained": []}', "version 2 is not 1"),
+        ('{"version": 1}', "'drained' is missing"),
+        ('{"version": 1, "drained": [{"service": null, "port": null}]}', "'until' is missing"),
+        (
+            '{"version": 1, "drained": [{"address": "x", "service": null, "port": null, "since": 1, "until": null}]}',
+            "x",
+        ),
+        ("\xff", "Expecting value"),
+    ],
+)
+def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "drained-node.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_orders(path)
+    assert str(caught.value).startswith(f"{path}: is no list of drained endpoints (")
+    assert said in str(caught.value)
+
+
+def test_a_drain_is_in_force_until_its_end() -> None:
+    assert in_force(ORDERS, 10.0) == {order.drain for order in ORDERS}
+    assert next_end(ORDERS, 10.0) == 10.0
+    assert in_force(ORDERS, 20.0) == {Drain(FOUR), Drain(FOUR, 80, WEB)}
+    assert next_end(ORDERS, 30.0) is None
+
+
+def test_what_is_not_said_of_a_drain_may_be_anything() -> None:
+    assert Drain(FOUR).covers(WEB, FOUR, 80)
+    assert not Drain(FOUR).covers(WEB, SIX, 80)
+    assert not Drain(FOUR, 81).covers(WEB, FOUR, 80)
+    assert not Drain(FOUR, 80, API).covers(WEB, FOUR, 80)
+    assert str(Drain(SIX, 80, API)) == "[fd00::11]:80 of default/api"
+
+
+def test_the_proxy_knows_from_its_start_what_is_drained_and_follows(tmp_path: Path) -> None:
+    path, metrics = drains_path(str(tmp_path), "node"), Metrics("nftables")
+    change_orders(path, lambda _: [Order(Drain(FOUR), 1.0)])
+    seen: list[frozenset[Drain]] = []
+
+    async def scenario() -> None:
+        follower, came = DrainFollower(path, metrics), asyncio.Event()
+        seen.append(follower.drained)
+
+        def changed() -> None:
+            seen.append(follower.drained)
+            came.set()
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(follower.run(changed))
+            for change in (
+                lambda: change_orders(path, lambda orders: [*orders, Order(Drain(SIX), 2.0)]),
+                path.unlink,
+            ):
+                change()
+                await came.wait()
+                came.clear()
+            running.cancel()
+
+    asyncio.run(scenario())
+    assert seen == [{Drain(FOUR)}, {Drain(FOUR), Drain(SIX)}, frozenset()]
+    assert metrics.registry.get_sample_value("vipwire_drained_endpoints") == 0

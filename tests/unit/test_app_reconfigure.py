@@ -1,0 +1,202 @@
+"""What a running proxy takes of a changed configuration: every field, by what it says of itself."""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vipwire.app.node_plan import node_plan
+from vipwire.app.reconfigure import Change, value_at, weigh
+from vipwire.app.reloader import Reloader
+from vipwire.app.servers import _what
+from vipwire.config.configuration import Config, complete
+from vipwire.config.file import Loaded, read_config
+from vipwire.config.schema import Applied, ValueKind, file_fields, file_paths, setting_of
+from vipwire.config.sections import ModuleVerbosity
+from vipwire.conntrack.sysctls import conntrack_sysctls
+from vipwire.errors import ConfigError
+from vipwire.model.net import Family, parse_address
+from vipwire.process.file_watch import contents
+from vipwire.serve.metrics import Metrics
+
+FIELDS = dict(file_paths(Config))
+START = complete(Config(config_file="kp.yaml", cluster_cidr="10.244.0.0/16"))
+OTHER: dict[str, Any] = {
+    "featureGates": (("AllowServiceExternalIPs", False),),
+    "logging.format": "json",
+    "logging.vmodule": (ModuleVerbosity("engine", 4),),
+    "bindAddress": "192.0.2.10",
+    "healthzBindAddress": "127.0.0.1:1",
+    "metricsBindAddress": "127.0.0.1:2",
+    "mode": "iptables",
+    "detectLocalMode": "NodeCIDR",
+    "clusterCIDR": "10.9.0.0/16",
+    "nodePortAddresses": ("192.0.2.0/24",),
+    "portRange": "1-2",
+    "conntrack.maxPerCore": 100_000,
+    "ipvs.excludeCIDRs": ("192.0.2.0/24",),
+    "showHiddenMetricsForVersion": "1.35",
+}
+"""Another valid value, where one more or the contrary is none."""
+
+
+def another(path: str) -> Any:
+    """Make a valid value that is not the default."""
+    if path in OTHER:
+        return OTHER[path]
+    value = value_at(START, path)
+    match setting_of(FIELDS[path]).kind:
+        case ValueKind.BOOL:
+            return not value
+        case ValueKind.INT | ValueKind.FLOAT | ValueKind.DURATION:
+            return value + 1
+        case ValueKind.QUANTITY:
+            return "64"
+        case _:
+            return "other"
+
+
+def replaced(section: Any, path: str, value: Any) -> Any:
+    """Set the field at a path."""
+    name, _, rest = path.partition(".")
+    (field,) = (field for field in file_fields(type(section)) if setting_of(field).name == name)
+    inner = replaced(getattr(section, field.name), rest, value) if rest else value
+    return dataclasses.replace(section, **{field.name: inner})
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_a_field_counts_when_it_says(path: str) -> None:
+    wanted = replaced(START, path, another(path))
+    assert wanted != START
+    change = weigh(START, START, wanted)
+    match setting_of(FIELDS[path]).applied:
+        case Applied.LIVE:
+            assert change == Change(wanted, (path,), ())
+        case Applied.RESTART:
+            assert change == Change(START, (), (path,))
+        case Applied.NEVER:
+            assert (change.live, change.waiting) == ((), ())
+    assert weigh(START, change.config, START).config == START, "it can be taken back"
+
+
+SEEN: dict[str, Callable[[Config], Any]] = {
+    "the log": lambda config: config.logging,
+    "the kernel's settings": lambda config: (conntrack_sysctls(config.conntrack, 2), config.oom_score_adj),
+    "the pace": lambda config: [dataclasses.replace(config, mode=mode).sync for mode in ("", "iptables", "ipvs")],
+    "the servers": lambda config: [_what(name, config) for name in ("healthz server", "metrics server")],
+    "the plan": lambda config: [
+        node_plan(each, family, "node", None, (), [parse_address("192.0.2.1")])
+        for family in Family
+        for mode in ("", "iptables")
+        for local in {config.detect_local_mode, "BridgeInterface", "InterfaceNamePrefix"}
+        for each in [dataclasses.replace(config, mode=mode, detect_local_mode=local)]
+    ],
+}
+"""All that a running proxy makes anew of its configuration."""
+
+
+@pytest.mark.parametrize("path", [path for path in FIELDS if setting_of(FIELDS[path]).applied is Applied.LIVE])
+def test_what_is_called_live_changes_something_of_a_running_proxy(path: str) -> None:
+    wanted = replaced(START, path, another(path))
+    assert [what for what, look in SEEN.items() if look(wanted) != look(START)]
+
+
+def test_a_mode_that_the_kernel_forced_is_no_change_and_stays() -> None:
+    started = dataclasses.replace(START, mode="ipvs", proxy_mode_fallback=True)
+    running = dataclasses.replace(started, mode="iptables")
+    wanted = replaced(started, "clusterCIDR", "10.9.0.0/16")
+    change = weigh(started, running, wanted)
+    assert (change.config.mode, change.live, change.waiting) == ("iptables", ("clusterCIDR",), ())
+    assert weigh(started, change.config, replaced(wanted, "mode", "nftables")).waiting == ("mode",)
+
+
+def test_what_would_be_invalid_with_what_waits_waits_too() -> None:
+    """Sections of modes that do not run are not judged: what is wrong in the first mode is right in another."""
+    started = replaced(START, "mode", "ipvs")
+    wanted = read_config(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables\n"
+        "clusterCIDR: 10.9.0.0/16\nipvs: {syncPeriod: 1s, minSyncPeriod: 5s}\n"
+    ).config
+    change = weigh(started, started, wanted)
+    assert change == Change(started, (), ("clusterCIDR", "ipvs.minSyncPeriod", "ipvs.syncPeriod", "mode"))
+    assert set(weigh(started, started, replaced(wanted, "ipvs", started.ipvs)).live) == {"clusterCIDR"}
+
+
+class File:
+    """What is read each time: a configuration, or an error."""
+
+    def __init__(self, *contents: Config | ConfigError) -> None:
+        self._contents = list(contents)
+
+    def __call__(self) -> Loaded:
+        content = self._contents.pop(0)
+        if isinstance(content, ConfigError):
+            raise content
+        return Loaded(content, ())
+
+
+def test_a_broken_file_leaves_what_runs_and_the_next_good_one_counts() -> None:
+    metrics, adopted = Metrics("nftables"), list[tuple[Config, Config]]()
+    other = replaced(START, "clusterCIDR", "10.9.0.0/16")
+    reloader = Reloader(START, START, File(ConfigError("kp.yaml:3: no"), other, other), metrics)
+
+    async def adopt(before: Config, after: Config) -> None:
+        adopted.append((before, after))
+
+    async def scenario() -> list[float | None]:
+        seen = []
+        for _ in range(3):
+            await reloader.reload(adopt)
+            seen.append(metrics.registry.get_sample_value("vipwire_config_last_reload_successful"))
+        return seen
+
+    assert asyncio.run(scenario()) == [0, 1, 1]
+    assert adopted == [(START, other)]
+    assert reloader.running == other
+
+
+def test_a_files_content_is_told_when_it_is_another_one(tmp_path: Path) -> None:
+    """First there is no folder, then a file, then a link into a folder whose place another takes."""
+    file = tmp_path / "mount" / "config"
+
+    async def scenario() -> list[bytes | None]:
+        told = contents(file)
+        seen = [await anext(told)]
+        for change in (made, touched_and_changed, linked, swapped):
+            change(tmp_path)
+            async with asyncio.timeout(60):
+                seen.append(await anext(told))
+        await told.aclose()  # type: ignore[attr-defined]
+        return seen
+
+    assert asyncio.run(scenario()) == [None, b"one", b"two", b"three", b"four"]
+
+
+def made(folder: Path) -> None:
+    (folder / "mount").mkdir()
+    (folder / "mount" / "config").write_text("one")
+
+
+def touched_and_changed(folder: Path) -> None:
+    (folder / "mount" / "config").touch()
+    (folder / "mount" / "config").write_text("two")
+
+
+def mounted(folder: Path, version: str, text: str) -> None:
+    (folder / "mount" / version).mkdir()
+    (folder / "mount" / version / "config").write_text(text)
+    (folder / "mount" / "..tmp").symlink_to(version)
+    (folder / "mount" / "..tmp").replace(folder / "mount" / "..data")
+
+
+def linked(folder: Path) -> None:
+    mounted(folder, "..1", "three")
+    (folder / "mount" / "link").symlink_to("..data/config")
+    (folder / "mount" / "link").replace(folder / "mount" / "config")
+
+
+def swapped(folder: Path) -> None:
+    mounted(folder, "..2", "four")

@@ -1,0 +1,204 @@
+"""What ipvs mode has left: which chains, which virtual servers are in use. Also how its first commit is parted."""
+
+import sys
+from typing import Any
+
+from tests.fakes.kernel import DictBackend
+
+from vipwire.backends.ipvs.first_commit import Arrival, in_steps
+from vipwire.backends.ipvs.leftovers import Flow, judge, parse_flows, parse_sources, removable, to_sockets
+from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, SetName, Steer, Vip
+from vipwire.backends.ipvs.skeleton import node_objects
+from vipwire.config.configuration import ProxyMode
+from vipwire.handover.rules import GUARD, census, ipvs_removal, without_ipvs
+from vipwire.model.net import Address, Family, parse_address
+from vipwire.netlink.ipset import Element
+from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.plan.node import NodePlan
+from vipwire.reconcile.delta import Delta
+from vipwire.xtables.save import BUILT_IN
+
+WEB, DNS, POD = (parse_address(each) for each in ("10.96.0.1", "10.96.0.10", "10.244.1.5"))
+FLOWS = """\
+Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
+TCP 0A000063 D431 0A600001 0050 0AF40105 0050 ESTABLISHED     899
+TCP 0A000063 D432 0A60000A 0035 0AF40105 0035 TIME_WAIT       119
+TCP 0A000063 0000 0A60000A 0035 0AF40105 0035 NONE            119
+TCP fd00:0010:0000:0000:0000:0000:0000:0063 D431 fd00:0010:0096:0000:0000:0000:0000:0001 0050 \
+fd00:0010:0244:0000:0000:0000:0000:0005 0050 FIN_WAIT       899
+"""
+
+
+def saved(family: Family) -> dict[str, str]:
+    """Write the tables as iptables-save does where ipvs mode is in force."""
+    chains = {key: value for key, value in node_objects(NodePlan(family)).items() if isinstance(key, ChainName)}
+    tables: dict[str, str] = {}
+    for table in ("mangle", "nat", "filter"):
+        lines = [f"*{table}", *(f":{name} - [0:0]" for where, name in chains if where == table)]
+        for (where, name), rules in chains.items():
+            lines += [f"-A {name} {rule}" for rule in rules] if where == table and isinstance(rules, tuple) else []
+        tables[table] = "\n".join([*lines, "COMMIT", ""])
+    return tables
+
+
+def server(address: Address, port: int = 80) -> VirtualServer:
+    return VirtualServer(6, address, port)
+
+
+def objects() -> dict[ObjectKey, Object]:
+    """Make what ipvs mode has: two Services, one with a virtual server of a mark."""
+    marked = VirtualServer(0, Address(b""), 0, 7)
+    servers: dict[ObjectKey, Object] = dict.fromkeys((server(WEB), server(DNS, 53), marked), Scheduling("rr"))
+    reals = (RealServer(server(WEB), POD, 80), RealServer(server(DNS, 53), POD, 53), RealServer(marked, POD, 80))
+    others: dict[ObjectKey, Object] = {
+        **dict.fromkeys(reals, Forwarding(1)),
+        **dict.fromkeys((Vip(WEB), Vip(DNS), Steer(7)), None),
+        SetName("KUBE-CLUSTER-IP"): None,
+        Entry("KUBE-CLUSTER-IP", Element(protocol=6, address=WEB, port=80)): 0,
+    }
+    return servers | others
+
+
+def test_ipvs_modes_chains_are_known_from_those_of_iptables_mode() -> None:
+    for family in Family:
+        assert census(family, saved(family)).keys() == {ProxyMode.IPVS}
+
+
+def test_its_chains_go_and_what_iptables_mode_has_under_the_same_names_stays() -> None:
+    family = Family.IPV4
+    alone = ipvs_removal(family, saved(family), ProxyMode.IPTABLES, guard=False).splitlines()
+    assert "-X KUBE-NODE-PORT" in alone
+    assert "-X KUBE-LOAD-BALANCER" in alone
+    for shared in ("KUBE-SERVICES", "KUBE-POSTROUTING", "KUBE-MARK-MASQ", "KUBE-FORWARD"):
+        assert f"-X {shared}" not in alone
+    jumps = [line for line in alone if line.startswith("-D ")]
+    assert not [line for line in jumps if line.endswith("-j KUBE-SERVICES")], "its words are iptables mode's as well"
+    assert [line for line in jumps if line.endswith("-j KUBE-NODE-PORT")]
+
+
+def test_what_guards_the_addresses_of_the_device_stays_as_long_as_they_do() -> None:
+    text = ipvs_removal(Family.IPV4, saved(Family.IPV4), None, guard=True)
+    assert GUARD.chain not in text
+    assert "-X KUBE-NODE-PORT" in text
+    assert "-X KUBE-IPVS-FILTER" in ipvs_removal(Family.IPV4, saved(Family.IPV4), None, guard=False)
+
+
+def test_the_running_ipvs_mode_is_not_seen_by_who_removes_iptables_modes_chains() -> None:
+    for family in Family:
+        for table, text in saved(family).items():
+            left = [line for line in without_ipvs(family, table, text).splitlines() if line[0] in ":-"]
+            assert {line.split(" ")[0].removeprefix(":") for line in left} <= BUILT_IN
+    extra = saved(Family.IPV4)["nat"].replace("COMMIT", ":KUBE-SVC-A - [0:0]\n-A KUBE-SVC-A -j RETURN\nCOMMIT")
+    assert "KUBE-SVC-A" in without_ipvs(Family.IPV4, "nat", extra)
+
+
+def test_connections_that_are_over_do_not_count() -> None:
+    assert parse_flows(FLOWS, Family.IPV4) == {Flow((WEB, 80), (POD, 80))}
+    (flow,) = parse_flows(FLOWS, Family.IPV6)
+    assert flow.frontend == (parse_address("fd00:10:96::1"), 80)
+
+
+def test_virtual_servers_in_use_and_their_addresses_stay_and_all_sets() -> None:
+    left = judge(Family.IPV4, objects(), frozenset({Flow((WEB, 80), (POD, 80))}))
+    gone = removable(left)
+    assert server(WEB) not in gone
+    assert Vip(WEB) not in gone
+    assert VirtualServer(0, Address(b""), 0, 7) not in gone, "its endpoint has a connection, and it may be its own"
+    assert gone.keys() == {server(DNS, 53), RealServer(server(DNS, 53), POD, 53), Vip(DNS), Steer(7)}
+
+
+def test_new_connections_to_node_ports_are_left_to_who_listens_there_and_others_live_on() -> None:
+    """Userspace mode does, and IPVS would take connections before it."""
+    node = parse_address("192.168.0.1")
+    port = VirtualServer(6, node, 30080)
+    real, here = RealServer(port, POD, 80), RealServer(port, node, 30080)
+    everything = {**objects(), port: Scheduling("sh", Flag.PERSISTENT, 60), real: Forwarding(2)}
+    delta = to_sockets(judge(Family.IPV4, everything, frozenset()))
+    assert delta.added == {here: Forwarding(1, Method.ROUTE)}
+    assert delta.changed == {
+        port: (everything[port], Scheduling("rr")),
+        real: (Forwarding(2), Forwarding(0)),
+    }
+    assert not delta.removed
+    everything |= {port: Scheduling("rr"), here: Forwarding(1, Method.ROUTE)}
+    del everything[real]  # without weight it is not seen
+    assert not to_sockets(judge(Family.IPV4, everything, frozenset()))
+
+
+def test_a_connection_to_a_socket_here_keeps_no_virtual_server() -> None:
+    head = FLOWS.splitlines(keepends=True)[0]
+    to = "TCP 0A000063 D431 C0A80001 7580"
+    assert parse_flows(f"{head}{to} C0A80001 7580 ESTABLISHED     899\n", Family.IPV4) == set()
+    assert len(parse_flows(f"{head}{to} 0AF40105 0050 ESTABLISHED     899\n", Family.IPV4)) == 1
+
+
+def test_an_address_that_a_socket_of_the_node_has_stays_and_what_tells_that_it_is_ours() -> None:
+    left = judge(Family.IPV4, objects(), frozenset(), frozenset({WEB, POD}))
+    assert left.addresses == {WEB}
+    kept = objects().keys() - removable(left).keys()
+    assert kept == {Vip(WEB), *(key for key in objects() if isinstance(key, SetName | Entry))}
+
+
+def test_sockets_are_read_in_this_machines_order_of_bytes() -> None:
+    four, six = ("0100600A", "0000000000000000FFFF00000A00600A") if sys.byteorder == "little" else ("0A600001", "")
+    head = "  sl  local_address rem_address   st tx_queue rx_queue\n"
+    lines = f"   0: {four}:A000 0101007F:0050 01 0\n   1: {four[:6]}0B:A000 0:0 0A 0\n"
+    assert parse_sources(head + lines) == {WEB}
+    if six:
+        assert parse_sources(f"{head}   0: {six}:A000 {six}:0050 01 0\n") == {DNS}
+
+
+def test_everything_goes_when_nothing_is_in_use() -> None:
+    everything = objects()
+    assert removable(judge(Family.IPV4, everything, frozenset())) == everything
+
+
+class Written(DictBackend):
+    """Notes each commit."""
+
+    def __init__(self, log: list[Any]) -> None:
+        super().__init__()
+        self._log = log
+
+    def commit(self, delta: Delta[Any, Any]) -> int:
+        """Note it."""
+        self._log.append(delta)
+        return 1
+
+
+def test_on_arrival_servers_come_before_chains_once() -> None:
+    log: list[Any] = []
+    arrival = Arrival(Written(log), lambda: log.append("disarmed"), listens=False)
+    chain, vip, gone = ChainName("nat", "KUBE-SERVICES"), Vip(WEB), Vip(DNS)
+    delta: Delta[Any, Any] = Delta(added={chain: (), vip: None}, removed={gone: None})
+    assert arrival.commit(delta) == 2
+    first: Delta[Any, Any] = Delta(added={vip: None})
+    rest: Delta[Any, Any] = Delta(added={chain: ()}, removed={gone: None})
+    assert log == [first, "disarmed", rest]
+    arrival.commit(delta)
+    assert log[3:] == [delta]
+
+
+def test_both_steps_together_are_the_whole() -> None:
+    before: dict[Any, Any] = {Vip(DNS): None, ChainName("nat", "A"): ("x",)}
+    delta: Delta[Any, Any] = Delta(
+        added={Vip(WEB): None, ChainName("nat", "B"): ()},
+        changed={ChainName("nat", "A"): (("x",), ("y",))},
+        removed={Vip(DNS): None},
+    )
+    first, rest = in_steps(delta, listens=False)
+    assert {**first.added, **rest.added} == delta.added
+    assert {**first.changed, **rest.changed} == delta.changed
+    assert rest.removed == delta.removed
+    assert before.keys() & first.added.keys() == set()
+
+
+def test_where_node_ports_were_sockets_their_virtual_servers_come_with_the_chains() -> None:
+    port, chain = VirtualServer(6, parse_address("192.168.0.1"), 30080), ChainName("nat", "A")
+    real = RealServer(port, POD, 80)
+    ahead: dict[Any, Any] = {Vip(WEB): None, server(WEB): Scheduling("rr"), RealServer(server(WEB), POD, 80): 1}
+    behind: dict[Any, Any] = {chain: (), port: Scheduling("rr"), real: Forwarding(1)}
+    first, rest = in_steps(Delta(added=ahead | behind), listens=True)
+    assert (first.added, rest.added) == (ahead, behind)
+    first, rest = in_steps(Delta(added=ahead | behind), listens=False)
+    assert rest.added == {chain: ()}

@@ -1,0 +1,77 @@
+"""What rules have counted, as counts of Services: told by chain and comment, and never less than before."""
+
+from tests.fakes.values import endpoint, ips, node_plan, port, service, slice_of
+
+from vipwire.backends.iptables.counts.by_service import Ledger, count, endpoints_of
+from vipwire.backends.iptables.counts.rule_counters import Counted
+from vipwire.backends.iptables.names import UNALLOCATED
+from vipwire.model.net import parse_address
+from vipwire.plan.frontends import plan_service
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.counts import Counts, EndpointName, Refusal
+
+TEXT = ("10.1.0.1", "10.2.0.1")
+
+
+def planned(*addresses: str) -> ServicePlan:
+    subject = service("web", "10.96.0.1", port(node_port=30080), load_balancer_ips=ips("1.2.3.4"))
+    return plan_service(node_plan(), subject, [slice_of("web", *map(endpoint, addresses))])
+
+
+def counted(ledger: Ledger, plan: ServicePlan, packets: dict[str, int], *refused: Counted) -> Counts:
+    """Count what the endpoints' chains show, by address, and what rules of the filter table do."""
+    ends = endpoints_of([plan])
+    rules = [
+        rule
+        for chains in ends.values()
+        for chain, name in chains.items()
+        for rule in (
+            Counted(chain, 0, "default/web", 99),
+            Counted(chain, 1, "default/web", packets[".".join(map(str, name.address))]),
+        )
+    ]
+    return count(ends, {"nat": rules, "filter": refused}, ledger, endpoints=True)
+
+
+def test_connections_are_counted_by_the_rule_that_translates() -> None:
+    plan = planned(*TEXT)
+    counts = counted(Ledger(), plan, {"10.1.0.1": 3, "10.2.0.1": 4})
+    ((name, of_port),) = counts.ports.items()
+    assert of_port.connections == 7
+    assert {key: each.connections for key, each in counts.endpoints.items()} == {
+        EndpointName(name, parse_address("10.1.0.1"), 8080): 3,
+        EndpointName(name, parse_address("10.2.0.1"), 8080): 4,
+    }
+    assert of_port.bytes is None
+
+
+def test_a_port_keeps_what_endpoints_had_that_are_gone_or_back() -> None:
+    ledger = Ledger()
+    counted(ledger, planned(*TEXT), {"10.1.0.1": 3, "10.2.0.1": 4})
+    one = counted(ledger, planned("10.1.0.1"), {"10.1.0.1": 5})
+    assert [each.connections for each in one.ports.values()] == [9]
+    again = counted(ledger, planned(*TEXT), {"10.1.0.1": 5, "10.2.0.1": 1})
+    assert [each.connections for each in again.ports.values()] == [10]
+
+
+def test_rules_that_are_written_anew_do_not_lose_what_they_had() -> None:
+    ledger, plan = Ledger(), planned()
+    comments = {
+        Refusal.NO_ENDPOINTS: "default/web has no endpoints",
+        Refusal.NO_LOCAL_ENDPOINTS: "default/web has no local endpoints",
+        Refusal.SOURCE_RANGE: "default/web traffic not accepted by KUBE-FW-ABC",
+        Refusal.NODE_PORT_SOURCE_RANGE: "default/web traffic not accepted by KUBE-NPFW-ABC",
+        Refusal.UNDEFINED_PORT: "default/web has no such port",
+        Refusal.UNALLOCATED_CLUSTER_IP: UNALLOCATED,
+    }
+    for shown, expected in ((10, 20), (12, 24), (1, 26)):
+        rules = [Counted("KUBE-SVCS-2-1", at, text, shown) for at, text in enumerate(comments.values())]
+        found = counted(
+            ledger, plan, {}, *rules, *rules, Counted("KUBE-SERVICES", 0, "another/one has no endpoints", 7)
+        )
+        assert {refusal for refusal, _ in found.refusals} == set(comments)
+        assert set(found.refusals.values()) == {expected}
+    assert {refusal for refusal, name in found.refusals if name is None} == {
+        Refusal.UNDEFINED_PORT,
+        Refusal.UNALLOCATED_CLUSTER_IP,
+    }

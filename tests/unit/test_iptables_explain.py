@@ -1,0 +1,170 @@
+"""What the rules do to a packet, as they are observed: shares, masquerade, refusals, and what is not as planned."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from tests.fakes.iptables_world import World
+from tests.fakes.values import cidr, endpoint, ips, node_plan, port, service, slice_of
+
+from vipwire.backends.iptables.explain.explainer import IptablesExplainer, walk
+from vipwire.backends.iptables.explain.walk import Table
+from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key, Rules
+from vipwire.backends.iptables.recent import Recent, ticks_per_second
+from vipwire.model.net import Family, Protocol, parse_address
+from vipwire.model.service import TrafficPolicy
+from vipwire.plan.resolve import Packet
+from vipwire.reconcile.delta import diff
+from vipwire.reconcile.explainer import End, ObjectState, Walk
+
+POD, CLIENT, OTHER = "10.1.0.9", "203.0.113.2", "203.0.113.200"
+NODE = "192.168.0.2"
+
+
+@pytest.fixture
+def world() -> World:
+    """Services: web with two endpoints and every frontend, none without, and one that remembers its clients."""
+    made = World(node=replace(node_plan(), service_cidrs=(cidr("10.96.0.0/16"),)))
+    web = service(
+        "web",
+        "10.96.0.1",
+        port(node_port=30080),
+        load_balancer_ips=ips("1.2.3.4"),
+        source_ranges=(cidr("203.0.113.0/25"),),
+    )
+    made.put(web, slice_of("web", endpoint("10.1.0.1"), endpoint("10.2.0.1")))
+    made.put(service("none", "10.96.0.2"))
+    local = service("away", "10.96.0.3", load_balancer_ips=ips("1.2.3.5"), external_policy=TrafficPolicy.LOCAL)
+    made.put(local, slice_of("away", endpoint("10.2.0.1", "node-2")))
+    made.put(service("sticky", "10.96.0.4", affinity_seconds=60), slice_of("sticky", endpoint("10.1.0.1")))
+    made.sync()
+    return made
+
+
+def objects(world: World) -> dict[Key, Rules]:
+    return world.backend.observe()
+
+
+def packet(source: str, to: str, number: int = 80, **more: bool) -> Packet:
+    interface = "" if more.get("from_node") else "eth0"
+    return Packet(parse_address(source), parse_address(to), Protocol.TCP, number, interface, **more)
+
+
+def way(
+    world: World, asked: Packet, change: Callable[[dict[Key, Rules]], None] = lambda _: None, **recall: object
+) -> Walk:
+    wanted = objects(world)
+    seen = dict(wanted)
+    change(seen)
+    table = Table(Family.IPV4, seen, wanted, frozenset({parse_address(NODE)}))
+    return walk(table, asked, **recall)  # type: ignore[arg-type]
+
+
+def test_a_pod_reaches_either_endpoint_as_itself(world: World) -> None:
+    found = way(world, packet(POD, "10.96.0.1"))
+    assert found.end is End.ANSWERED
+    shares = found.shares or {}
+    assert set(shares.values()) == {Fraction(1, 2)}
+    assert not found.masqueraded
+    assert {step.state for step in found.steps} == {ObjectState.PLANNED}
+
+
+@pytest.mark.parametrize(
+    ("asked", "end"),
+    [
+        (packet(CLIENT, "1.2.3.4"), End.ANSWERED),
+        (packet(OTHER, "1.2.3.4"), End.DROPPED),
+        (packet(CLIENT, NODE, 30080, to_node=True), End.ANSWERED),
+        (packet(NODE, "10.96.0.1", from_node=True), End.ANSWERED),
+        (packet(CLIENT, "10.96.0.2"), End.REJECTED),
+        (packet(CLIENT, "10.96.0.1", 81), End.REJECTED),
+        (packet(CLIENT, "10.96.200.1"), End.DROPPED),
+        (packet(CLIENT, "1.2.3.5"), End.DROPPED),
+        (packet(POD, "1.2.3.5"), End.ANSWERED),
+        (packet(CLIENT, "198.51.100.1"), End.UNTOUCHED),
+        (packet(CLIENT, NODE, 22, to_node=True), End.UNTOUCHED),
+    ],
+    ids=lambda value: value.value if isinstance(value, End) else f"{value.destination.hex()}:{value.port}",
+)
+def test_what_becomes_of_others(world: World, asked: Packet, end: End) -> None:
+    found = way(world, asked)
+    assert found.end is end
+    if end is End.ANSWERED and found.masqueraded:
+        assert found.masqueraded == {target[0] for target in found.shares or {} if target}
+
+
+def test_the_outside_is_masqueraded(world: World) -> None:
+    assert way(world, packet(CLIENT, "10.96.0.1")).masqueraded
+
+
+def test_a_remembered_client_is_told_with_what_is_left(world: World) -> None:
+    found = way(world, packet(POD, "10.96.0.4"), recall=lambda _: 20.0)
+    assert found.remembered == (parse_address("10.1.0.1"), 8080, 40.0)
+    assert way(world, packet(POD, "10.96.0.4"), recall=lambda _: 61.0).remembered is None
+
+
+def test_what_is_missing_is_named(world: World) -> None:
+    def without_entry(seen: dict[Key, Rules]) -> None:
+        for key in [key for key in seen if key.kind == ENTRY and key.table == NAT and "web cluster" in seen[key][0]]:
+            del seen[key]
+
+    found = way(world, packet(POD, "10.96.0.1"), without_entry)
+    assert found.end is End.REJECTED, "KUBE-CLUSTER-IPS takes what nat leaves"
+    assert [step.state for step in found.steps].count(ObjectState.MISSING) == 1
+
+    def without_jumps(seen: dict[Key, Rules]) -> None:
+        for key in [key for key in seen if key.kind == JUMP]:
+            del seen[key]
+
+    found = way(world, packet(POD, "10.96.0.1"), without_jumps)
+    assert found.end is End.UNTOUCHED
+    assert ObjectState.MISSING in {step.state for step in found.steps}
+
+
+@pytest.mark.parametrize(
+    "rule", ["-m time --timestart 10:00 -j DROP", "-j TPROXY --on-port 1", '-m comment --comment "']
+)
+def test_what_somebody_added_and_is_not_understood_makes_the_end_unknown(world: World, rule: str) -> None:
+    def add(seen: dict[Key, Rules]) -> None:
+        (key,) = (key for key in seen if key.kind == CHAIN and key.chain == "KUBE-MARK-MASQ")
+        seen[key] = (rule, *seen[key])
+
+    assert way(world, packet(CLIENT, "10.96.0.1"), add).end is End.UNKNOWN
+
+
+def test_a_rule_of_somebody_else_counts_and_is_told_apart(world: World) -> None:
+    def add(seen: dict[Key, Rules]) -> None:
+        seen[Key(ROOT, "filter", "KUBE-SERVICES")] = ("-s 10.1.0.9/32 -j DROP",)
+
+    found = way(world, packet(POD, "198.51.100.1"), add)
+    assert found.end is End.DROPPED
+    assert ObjectState.DIFFERENT in {step.state for step in found.steps}
+
+
+def test_the_script_is_what_a_sync_would_write(world: World) -> None:
+    held = objects(world)
+    world.tables.log.clear()
+    world.put(service("new", "10.96.0.9"), slice_of("new", endpoint("10.1.0.7")))
+    wanted = {
+        key: rules
+        for rendered in world.reconciler._desired.values()
+        for key, rules in {**rendered.own, **rendered.shared}.items()
+    }
+    lines = list(IptablesExplainer(world.backend).script(diff(held, wanted)))
+    world.sync()
+    assert "\n".join(lines) == "".join(world.tables.log).rstrip("\n")
+
+
+def test_the_kernels_lists_are_read_in_seconds(tmp_path: Path) -> None:
+    uptime, rate = 5000.0, 250
+    now = int((1 << 32) - 300 * rate + uptime * rate)
+    assert ticks_per_second(now, uptime) == rate
+    (tmp_path / "timers").write_text(f"Timer List\njiffies: {now}\n")
+    (tmp_path / "KUBE-SEP-X").write_text(f"src=10.1.0.9 ttl: 63 last_seen: {now - 4000} oldest_pkt: 1 {now - 4000}\n")
+    recent = Recent(tmp_path, tmp_path / "timers")
+    ago = recent.seen("KUBE-SEP-X", parse_address("10.1.0.9"))
+    assert ago in {4000 / each for each in (100, 250, 300, 1000)}
+    assert recent.seen("KUBE-SEP-X", parse_address("10.1.0.8")) is None
+    assert recent.seen("KUBE-SEP-Y", parse_address("10.1.0.9")) is None

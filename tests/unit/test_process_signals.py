@@ -1,0 +1,39 @@
+"""A SIGHUP that comes while the proxy starts is not its end, and is not forgotten."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from vipwire.process import early_sighup
+from vipwire.process.signals import Stop
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Leave nothing remembered."""
+    yield
+    early_sighup.taken()
+
+
+def test_one_that_came_before_counts_once() -> None:
+    early_sighup.remember()
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert early_sighup.taken()
+    assert not early_sighup.taken()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_whoever_listens_is_told_of_it(*, early: bool) -> None:
+    heard: list[str] = []
+
+    async def start() -> None:
+        Stop(lambda: heard.append("hung up"))
+
+    early_sighup.remember()
+    if early:
+        os.kill(os.getpid(), signal.SIGHUP)
+    asyncio.run(start())
+    assert heard == ["hung up"] * early
