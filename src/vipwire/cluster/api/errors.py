@@ -142,6 +142,11 @@ def no_such_page(why: str = "") -> ApiError:
     return ApiError(404, "NotFound", f"the server could not find the requested resource{_colon(why)}")
 
 
+def not_allowed() -> ApiError:
+    """Answer a method that a path does not have."""
+    return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+
 def _about(resource: str, name: str) -> dict[str, Any]:
     plural, _, group = resource.partition(".")
     return _compact({"name": name, "group": group, "kind": plural})

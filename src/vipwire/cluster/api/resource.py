@@ -54,6 +54,7 @@ class Resource:
     `prepare` fills in at creation and update what no constant default can. `declares_status` keeps the status that an
     object is created with: a Node tells its own, and a Pod here is a workload that runs already. `shown_when_deleted`
     answers a deletion with the object's last state in place of a Status, as typed clients of Kubernetes expect.
+    `deletes_many` says whether one request may delete all that a path or a selector names.
     """
 
     kind: str
@@ -68,6 +69,7 @@ class Resource:
     declares_status: bool = False
     counts_generations: bool = False
     shown_when_deleted: bool = False
+    deletes_many: bool = True
     columns: tuple[Column, ...] = ()
     fields: Mapping[str, Callable[[Object], str]] = field(default_factory=dict)
     name_rule: NameRule = subdomain
@@ -94,6 +96,11 @@ class Resource:
     def base(self) -> str:
         """The path of its group and version."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """What can be done to objects of the kind, as discovery tells it."""
+        return tuple(verb for verb in SERVED_VERBS if verb != "deletecollection" or self.deletes_many)
 
 
 SERVED_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")

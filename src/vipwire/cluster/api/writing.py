@@ -12,7 +12,7 @@ from vipwire.cluster.api.bodies import protobuf
 from vipwire.cluster.api.bodies.duplicate_fields import repeated_fields
 from vipwire.cluster.api.bodies.sent import Options, report_strictly
 from vipwire.cluster.api.bodies.yaml import read_yaml
-from vipwire.cluster.api.errors import ApiError, bad_request, not_valid, unsupported
+from vipwire.cluster.api.errors import ApiError, bad_request, not_allowed, not_valid, unsupported
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.listing import list_page, parse_number
 from vipwire.cluster.api.object import parse
@@ -72,6 +72,8 @@ class _DeleteOptions(msgspec.Struct, rename="camel"):
 async def perform(registry: Registry, request: Request) -> Answer:
     """Do what a request asks for; raise ApiError."""
     route = request.route
+    if not _has_method(route):
+        raise not_allowed()
     if route.verb == "delete":
         return await _delete(registry, request)
     if route.verb == "deletecollection":
@@ -85,6 +87,17 @@ async def perform(registry: Registry, request: Request) -> Answer:
     return Answer(201 if result.created else 200, result, warnings=tuple(options.warnings))
 
 
+def _has_method(route: Route) -> bool:
+    """Tell whether a path takes a method: of objects in all namespaces, nothing can be changed at once."""
+    if route.verb == "deletecollection" and not route.resource.deletes_many:
+        return False
+    if route.subresource:
+        return route.verb == "update" or (route.verb == "patch" and route.subresource == "status")
+    if route.name:
+        return route.verb in ("update", "patch", "delete")
+    return route.verb in ("create", "deletecollection") and bool(route.namespace or not route.resource.namespaced)
+
+
 async def _write(registry: Registry, request: Request, options: Options) -> Result:
     route = request.route
     place = (route.resource, route.namespace, route.name)
@@ -93,8 +106,6 @@ async def _write(registry: Registry, request: Request, options: Options) -> Resu
     body = _read_body(request)
     if route.verb == "update":
         return await registry.replace(*place, body, options, subresource=route.subresource)
-    if route.name or (route.resource.namespaced and not route.namespace):
-        raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
     return await registry.create(route.resource, route.namespace, body, options)
 
 

@@ -6,11 +6,10 @@ from typing import Any, Final
 
 from vipwire import __version__
 from vipwire.cluster.api.kinds.catalogue import RESOURCES
-from vipwire.cluster.api.resource import SERVED_VERBS, Resource
+from vipwire.cluster.api.resource import Resource
 
 KUBERNETES: Final = "1.34"  # the version of the API that is spoken
 
-_VERBS: Final = sorted(SERVED_VERBS)
 _STATUS_VERBS: Final = ["get", "patch", "update"]
 
 
@@ -85,7 +84,7 @@ def _entries(resource: Resource) -> list[dict[str, Any]]:
         "singularName": resource.singular,
         "namespaced": resource.namespaced,
         "kind": resource.kind,
-        "verbs": _VERBS,
+        "verbs": list(resource.verbs),
         "shortNames": list(resource.short_names),
         "categories": list(resource.categories),
     }
@@ -109,7 +108,7 @@ def _described(resource: Resource) -> dict[str, Any]:
         "responseKind": kind,
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
-        "verbs": _VERBS,
+        "verbs": list(resource.verbs),
         "shortNames": list(resource.short_names),
         "categories": list(resource.categories),
         "subresources": [

@@ -142,6 +142,7 @@ NAMESPACES: Final = Resource(
     namespaced=False,
     short_names=("ns",),
     has_status=True,
+    deletes_many=False,
     name_rule=names.label,
     prepare=_prepare_namespace,
     fields={"status.phase": lambda value: str(at(value, "status", "phase") or "")},

@@ -179,7 +179,8 @@ def _paths(resources: Iterable[Resource], document: int) -> Iterator[tuple[str, 
         if resource.namespaced:
             yield many, _path_item(resource, ("list",), document)
             many = f"{resource.base}/namespaces/{{namespace}}/{resource.plural}"
-        yield many, _path_item(resource, ("list", "post", "deletecollection"), document)
+        collection = ("list", "post", *(("deletecollection",) if resource.deletes_many else ()))
+        yield many, _path_item(resource, collection, document)
         yield f"{many}/{{name}}", _path_item(resource, ("get", "put", "patch", "delete"), document)
         for name, _ in subresources(resource):
             yield f"{many}/{{name}}/{name}", _path_item(resource, ("get", "put", "patch"), document)
