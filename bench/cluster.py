@@ -25,7 +25,7 @@ SERVICE_CIDRS = ("10.96.0.0/11",)
 ENDPOINT_NET = "10.128.0.0/10"
 TARGET_PORT = 8080
 
-_SERVICE = msgspec.json.Decoder(wire.Service)
+_SERVICE = msgspec.json.Decoder(wire.WireService)
 _SLICE = msgspec.json.Decoder(wire.EndpointSlice)
 
 
@@ -33,7 +33,7 @@ _SLICE = msgspec.json.Decoder(wire.EndpointSlice)
 class Sources:
     """Objects decoded from the API's JSON, not yet converted."""
 
-    services: Sequence[wire.Service]
+    services: Sequence[wire.WireService]
     slices: Sequence[wire.EndpointSlice]
 
 

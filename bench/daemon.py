@@ -23,7 +23,7 @@ from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.backends.nftables.names import target_bytes
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.plan.plan import Target
 
@@ -108,7 +108,7 @@ def _require(targets: set[bytes]) -> None:
 
 
 def _generation(netlink: NetlinkSocket) -> int:
-    (answer,) = netlink.request(Kind.GETGEN, encode.ask_generation())
+    (answer,) = netlink.request(MessageType.GETGEN, encode.ask_generation())
     return decode.generation(answer.payload).id
 
 

@@ -22,7 +22,7 @@ import click
 from vipwire.backends.ipvs.kernel import IpvsBackend
 from vipwire.backends.ipvs.names import Object, ObjectKey
 from vipwire.backends.ipvs.objects.device import Device
-from vipwire.backends.ipvs.objects.servers import Change as Write
+from vipwire.backends.ipvs.objects.servers import ServerCommand as Write
 from vipwire.backends.ipvs.objects.servers import Servers
 from vipwire.lab import kernel
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
@@ -88,14 +88,14 @@ def loaded(services: int, endpoints: int) -> tuple[IpvsBackend, Reconciler[Objec
     return backend, reconciler
 
 
-class Change(NamedTuple):
+class ServerCommand(NamedTuple):
     """Median seconds of one change from plan to kernel, and of one command to IPVS alone."""
 
     whole: float
     command: float
 
 
-def one_change(backend: IpvsBackend, reconciler: Reconciler[ObjectKey, Object], endpoints: int) -> Change:
+def one_change(backend: IpvsBackend, reconciler: Reconciler[ObjectKey, Object], endpoints: int) -> ServerCommand:
     """Measure a change by one endpoint, of one Service among all, and what of it is the kernel's work.
 
     The collector ran before, not between: a pass over the whole heap empties the processor's caches, and the next
@@ -121,7 +121,7 @@ def one_change(backend: IpvsBackend, reconciler: Reconciler[ObjectKey, Object], 
         alone.append(time.perf_counter() - began)
     gc.unfreeze()
     servers.close()
-    return Change(statistics.median(whole), statistics.median(alone))
+    return ServerCommand(statistics.median(whole), statistics.median(alone))
 
 
 def inside(services: int, endpoints: int) -> None:

@@ -26,7 +26,7 @@ from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.host.addresses import global_addresses
 from vipwire.inspect.explain.explanation import Explanation, agreement, explain
 from vipwire.inspect.explain.routes import interface_towards, source_towards
-from vipwire.inspect.one_family import Side
+from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.situation import Kernel, Situation, machine_addresses, now_drained, observed
 from vipwire.inspect.source import node_name
@@ -240,14 +240,14 @@ class _Planned:
         for changed in self._planner.update(names, store.view):
             self._rendered.pop(changed, None)
 
-    def side(self, kernel: Kernel | None) -> Side:
+    def side(self, kernel: Kernel | None) -> FamilyView:
         """Look at the kernel. A mode recognises what it has rendered, so that this comes first."""
         node, plans = self._planner.node, dict(self._planner.plans)
         mode = kernel.modes.get(node.family) if kernel else None
         explainer = kernel.explainers.get(node.family) if kernel else None
         if mode is None or explainer is None:
-            return Side(node.family, node, plans)
+            return FamilyView(node.family, node, plans)
         self._rendered.update((name, mode.render(plan)) for name, plan in plans.items() if name not in self._rendered)
-        seen = observed(Side(node.family, node, {}), mode, explainer)
+        seen = observed(FamilyView(node.family, node, {}), mode, explainer)
         assert not seen.obstacle, seen.obstacle
         return replace(seen, plans=plans, rendered={name: self._rendered[name] for name in plans})

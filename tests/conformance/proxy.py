@@ -19,7 +19,7 @@ from vipwire.lab import kernel
 from vipwire.lab.cluster import Lab
 from vipwire.model.net import Family
 
-_PATIENCE = 600.0 if kernel.inside() is kernel.Kind.DISTRIBUTION else 60.0
+_PATIENCE = 600.0 if kernel.inside() is kernel.GuestKernel.DISTRIBUTION else 60.0
 """Seconds until a fact that does not come about is a failure; guests are slow, and so is a loaded machine."""
 
 

@@ -33,7 +33,7 @@ from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
 
-EMULATED = kernel.inside() is kernel.Kind.DISTRIBUTION
+EMULATED = kernel.inside() is kernel.GuestKernel.DISTRIBUTION
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800 if EMULATED else 280 if kernel.inside() else 190)]
 
 NODE = "node-1"
@@ -62,8 +62,8 @@ UDP_KEPT = ["--conntrack-udp-timeout-stream=900s"] if EMULATED else []
 LEGACY, NFT = (tuple(mode for mode in IPTABLES if mode.variant == variant) for variant in ("legacy", "nft"))
 MODES = {
     None: (*NFTABLES, *IPTABLES, *USERSPACE),
-    kernel.Kind.USER_MODE: (*IPVS, *LEGACY, *USERSPACE),
-    kernel.Kind.DISTRIBUTION: (*IPVS, *NFTABLES, *NFT),
+    kernel.GuestKernel.USER_MODE: (*IPVS, *LEGACY, *USERSPACE),
+    kernel.GuestKernel.DISTRIBUTION: (*IPVS, *NFTABLES, *NFT),
 }[kernel.inside()]
 PAIRS = [
     pair for pair in itertools.permutations(MODES, 2) if not kernel.inside() or any(mode in IPVS for mode in pair)

@@ -5,7 +5,7 @@ What the kernel refuses is refused here: a jump to a chain that does not exist, 
 
 from itertools import pairwise
 
-from vipwire.backends.iptables.witness import Sight
+from vipwire.backends.iptables.change_detector import Observation
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
 from vipwire.xtables.variant import Variant
@@ -108,11 +108,11 @@ class FakeWitness:
     def __init__(self, tables: FakeTables) -> None:
         self._tables = tables
 
-    def look(self) -> Sight:
+    def look(self) -> Observation:
         """Take a sight."""
         return self._tables.generation
 
-    def after(self, before: Sight, commits: int) -> Sight | None:
+    def after(self, before: Observation, commits: int) -> Observation | None:
         """Take a sight after commits of ours."""
         now = self._tables.generation
         return now if (before, commits) == (now - commits, commits) else None

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from vipwire.backends.userspace.messages import AskCounts, Count, Counted, Listener, Opened, Place, Put, Share
+from vipwire.backends.userspace.messages import (
+    AskCounters,
+    EndpointCounters,
+    Listener,
+    Opened,
+    Place,
+    Put,
+    RelayCounters,
+    Share,
+)
 from vipwire.backends.userspace.relay.loop import Loop
 from vipwire.backends.userspace.relay.relay import Relay
 
@@ -38,13 +47,13 @@ class Relaying:
             self.loop.round(0.01)
         return found
 
-    def counted(self) -> Counted:
+    def counted(self) -> RelayCounters:
         """Read the counters."""
-        answer = self.relay.answer(AskCounts())
-        assert isinstance(answer, Counted)
+        answer = self.relay.answer(AskCounters())
+        assert isinstance(answer, RelayCounters)
         return answer
 
-    def count(self, key: str, place: Place) -> Count:
+    def count(self, key: str, place: Place) -> EndpointCounters:
         """Read the counters of one endpoint."""
         return next(each for each in self.counted().listeners[key] if each.place == place)
 

@@ -10,7 +10,7 @@ from vipwire.netlink.message import Acknowledgement
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.elements import Element, decode_elements
 from vipwire.netlink.nftables.encode import Operation
-from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NetlinkSocket
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ def commit(netlink: NetlinkSocket, operations: Sequence[Operation]) -> None:
             raise Refused(answer, encode.refused(operations, first, answer.sequence))
 
 
-def dump(netlink: NetlinkSocket, kind: Kind, request: bytes, read: Callable[[memoryview], T]) -> list[T]:
+def dump(netlink: NetlinkSocket, kind: MessageType, request: bytes, read: Callable[[memoryview], T]) -> list[T]:
     """Dump and decode."""
     return [read(payload) for payload in netlink.dump(kind, request)]
 
@@ -43,7 +43,7 @@ def dump(netlink: NetlinkSocket, kind: Kind, request: bytes, read: Callable[[mem
 def elements(netlink: NetlinkSocket, family: Family, declaration: decode.SetDeclaration) -> Iterator[Element]:
     """Dump a set's elements."""
     request = encode.list_elements(family, declaration.table, declaration.name)
-    for payload in netlink.dump(Kind.GETSETELEM, request):
+    for payload in netlink.dump(MessageType.GETSETELEM, request):
         yield from decode_elements(payload, declaration.key_length, declaration.value_length)
 
 

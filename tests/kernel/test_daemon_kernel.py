@@ -46,7 +46,7 @@ def play(story: Callable[[Scene], Awaitable[None]], *flags: str) -> None:
 def owned_by_another() -> Iterator[None]:
     """Replace our table by one that belongs to somebody else."""
     body = string(wire.TABLE_NAME, "vipwire") + u32be(wire.TABLE_FLAGS, OWNER)
-    theirs = encode.Operation(wire.Kind.NEWTABLE, NLM_F_CREATE, wire.header(wire.NFPROTO[Family.IPV4]) + body)
+    theirs = encode.Operation(wire.MessageType.NEWTABLE, NLM_F_CREATE, wire.header(wire.NFPROTO[Family.IPV4]) + body)
     with NetlinkSocket(NETLINK_NETFILTER) as netlink:
         commit(netlink, [encode.delete_table(Family.IPV4, "vipwire"), theirs])
         yield

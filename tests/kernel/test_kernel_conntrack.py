@@ -19,8 +19,8 @@ from vipwire.netlink.conntrack import (
     GROUP_DESTROY,
     GROUP_NEW,
     STATUS_SEEN_REPLY,
-    Change,
     Flow,
+    FlowChange,
     FlowEvent,
     decode_event,
 )
@@ -319,8 +319,8 @@ def test_the_kernel_tells_of_new_and_destroyed_flows(network: Network, table: Fl
             told = [decode_event(message) for message in events.pending()]
             heard += [event for event in told if event is not None and event.flow.protocol == Protocol.UDP]
     assert [(event.change, event.flow.identifier) for event in heard] == [
-        (Change.NEW, flow.identifier),
-        (Change.DESTROYED, flow.identifier),
+        (FlowChange.NEW, flow.identifier),
+        (FlowChange.DESTROYED, flow.identifier),
     ]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from vipwire.lab.demo import objects, scenes, traffic
+from vipwire.lab.demo.narrator import Narrator
 from vipwire.lab.demo.stage import Stage
-from vipwire.lab.demo.teller import Teller
 from vipwire.lab.errors import LabError
 
 pytestmark = pytest.mark.kernel
@@ -89,13 +89,13 @@ def test_it_cleans_up_when_it_is_interrupted(number: signal.Signals) -> None:
 
 
 def test_it_says_so_when_something_is_not_as_said(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    teller = Teller()
-    scenes.opening(stage, teller)
-    assert not teller.failures
+    narrator = Narrator()
+    scenes.opening(stage, narrator)
+    assert not narrator.failures
     stage.change("web", objects.web(objects.PODS[1:]))
-    traffic.from_a_pod(stage, teller)
-    assert any("answered, by all 5 Pods" in failure for failure in teller.failures)
-    assert scenes.verdict(teller) == 1
+    traffic.from_a_pod(stage, narrator)
+    assert any("answered, by all 5 Pods" in failure for failure in narrator.failures)
+    assert scenes.verdict(narrator) == 1
     assert "NOT as said" in capsys.readouterr().out
 
 

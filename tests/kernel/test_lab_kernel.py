@@ -15,14 +15,14 @@ from vipwire.lab.kernel.emulated import Emulated
 pytestmark = pytest.mark.kernel
 
 
-def booting(kind: kernel.Kind) -> Any:
+def booting(kind: kernel.GuestKernel) -> Any:
     """A parameter that is skipped where such a kernel cannot be booted, naming what to install."""
     why = kernel.obstacle(kind)
     unable = pytest.mark.skipif(bool(why), reason=f"no kernel of the kind {kind.value} can be booted: {why}")
     return pytest.param(kind, marks=unable, id=kind.value)
 
 
-every_kind = pytest.mark.parametrize("kind", [booting(kind) for kind in kernel.Kind])
+every_kind = pytest.mark.parametrize("kind", [booting(kind) for kind in kernel.GuestKernel])
 
 
 class Listening(io.BytesIO):
@@ -38,7 +38,7 @@ class Listening(io.BytesIO):
 
 
 @every_kind
-def test_a_command_is_heard_and_its_status_returned_whatever_it_leaves_behind(kind: kernel.Kind) -> None:
+def test_a_command_is_heard_and_its_status_returned_whatever_it_leaves_behind(kind: kernel.GuestKernel) -> None:
     """A process that outlives the command holds its output open, and must not hold the guest."""
     out, err = io.BytesIO(), io.BytesIO()
     script = "sleep 3000 & cat /sys/class/net/lo/operstate; cat /proc/net/ip_vs; seq 99999; echo bad >&2; exit 7"
@@ -52,7 +52,7 @@ def test_a_command_is_heard_and_its_status_returned_whatever_it_leaves_behind(ki
 
 @every_kind
 def test_changes_vanish_with_the_guest_but_for_those_that_are_asked_for(
-    tmp_path_factory: pytest.TempPathFactory, kind: kernel.Kind
+    tmp_path_factory: pytest.TempPathFactory, kind: kernel.GuestKernel
 ) -> None:
     kept, lost = tmp_path_factory.mktemp("kept"), tmp_path_factory.mktemp("lost")
     script = (
@@ -64,7 +64,7 @@ def test_changes_vanish_with_the_guest_but_for_those_that_are_asked_for(
 
 
 @every_kind
-def test_a_guest_that_nobody_waits_for_is_ended(kind: kernel.Kind) -> None:
+def test_a_guest_that_nobody_waits_for_is_ended(kind: kernel.GuestKernel) -> None:
     guest, out = kernel.Guest(kind=kind), Listening()
 
     def give_up() -> None:
@@ -78,14 +78,14 @@ def test_a_guest_that_nobody_waits_for_is_ended(kind: kernel.Kind) -> None:
 
 
 @every_kind
-def test_a_guest_that_says_nothing_is_ended_and_its_console_shows_what_it_does(kind: kernel.Kind) -> None:
+def test_a_guest_that_says_nothing_is_ended_and_its_console_shows_what_it_does(kind: kernel.GuestKernel) -> None:
     guest = kernel.Guest(silence=25.0, kind=kind)
     with pytest.raises(LabError, match=r"(?s)was ended after 25 s without a word.*Call Trace"):
         kernel.run(["sleep", "3000"], guest, stdout=io.BytesIO(), stderr=io.BytesIO())
 
 
-@pytest.mark.parametrize("kind", [booting(kernel.Kind.DISTRIBUTION)])
-def test_the_kernel_of_the_distribution_has_nftables_beside_ipvs(kind: kernel.Kind) -> None:
+@pytest.mark.parametrize("kind", [booting(kernel.GuestKernel.DISTRIBUTION)])
+def test_the_kernel_of_the_distribution_has_nftables_beside_ipvs(kind: kernel.GuestKernel) -> None:
     out = io.BytesIO()
     nft = "nft 'add table ip a; add chain ip a b { type nat hook prerouting priority -100; }' && nft list ruleset"
     ipvs = "ipvsadm -A -t 192.0.2.1:80 && ipvsadm -Sn"

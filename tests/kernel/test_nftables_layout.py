@@ -13,7 +13,7 @@ from vipwire.model.net import Address, Family, Prefix, parse_address
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.elements import Element, Verdict, encode_element
 from vipwire.netlink.nftables.encode import HOOKS, Hook, Operation
-from vipwire.netlink.nftables.wire import ELEMENT_INTERVAL_END, Code, Kind, SetFlag
+from vipwire.netlink.nftables.wire import ELEMENT_INTERVAL_END, Code, MessageType, SetFlag
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 pytestmark = pytest.mark.kernel
@@ -184,7 +184,7 @@ def test_what_was_committed_is_what_is_dumped(netlink: NetlinkSocket, *, by_nft:
         nft("-f", "-", stdin=TEXT)
     else:
         commit(netlink, operations())
-    found = dump(netlink, Kind.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
+    found = dump(netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
     observed = {item.name: set(elements(netlink, Family.IPV4, item)) for item in found}
     if by_nft:  # nft begins every interval set with the end of nothing, before its first interval
         observed["networks"].remove(Element(bytes(4), flags=ELEMENT_INTERVAL_END))
@@ -193,15 +193,15 @@ def test_what_was_committed_is_what_is_dumped(netlink: NetlinkSocket, *, by_nft:
 
 def test_tables_chains_and_rules_are_dumped_with_what_they_are(netlink: NetlinkSocket) -> None:
     commit(netlink, operations())
-    (table,) = dump(netlink, Kind.GETTABLE, encode.list_tables(), decode.table)
+    (table,) = dump(netlink, MessageType.GETTABLE, encode.list_tables(), decode.table)
     assert (table.family, table.name, table.comment) == (2, "vipwire", "Services")
-    chains = dump(netlink, Kind.GETCHAIN, encode.list_objects(Family.IPV4, "vipwire"), decode.chain)
+    chains = dump(netlink, MessageType.GETCHAIN, encode.list_objects(Family.IPV4, "vipwire"), decode.chain)
     assert {chain.name: (chain.hook, chain.comment) for chain in chains} == {
         name: (None, "ten endpoints" if name == "pick-10" else "") for name in CHAINS
     } | {"nat-prerouting": (Hook("nat", 0, -100, "accept"), "")}
-    rules = dump(netlink, Kind.GETRULE, encode.list_objects(Family.IPV4, "vipwire"), decode.rule)
+    rules = dump(netlink, MessageType.GETRULE, encode.list_objects(Family.IPV4, "vipwire"), decode.rule)
     assert {rule.chain: rule.comment for rule in rules} == dict.fromkeys(CHAINS, "") | {"firewall-check": "x"}
-    sets = dump(netlink, Kind.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
+    sets = dump(netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
     affinity = next(item for item in sets if item.name == "affinity")
     assert affinity.flags == SetFlag.MAP | SetFlag.EVAL | SetFlag.TIMEOUT
     assert (affinity.key_length, affinity.value_length, affinity.timeout, affinity.size) == (16, 4, 10_800_000, 65535)
@@ -244,7 +244,7 @@ def test_ranges_that_overlap_are_refused(netlink: NetlinkSocket) -> None:
 
 def test_one_rule_can_be_deleted_and_a_set_flushed(netlink: NetlinkSocket) -> None:
     commit(netlink, operations())
-    rules = dump(netlink, Kind.GETRULE, encode.list_objects(Family.IPV4, "vipwire"), decode.rule)
+    rules = dump(netlink, MessageType.GETRULE, encode.list_objects(Family.IPV4, "vipwire"), decode.rule)
     jump = next(rule for rule in rules if rule.chain == "nat-prerouting")
     commit(
         netlink,
@@ -253,7 +253,7 @@ def test_one_rule_can_be_deleted_and_a_set_flushed(netlink: NetlinkSocket) -> No
             encode.flush_set(Family.IPV4, "vipwire", "endpoints"),
         ],
     )
-    left = dump(netlink, Kind.GETRULE, encode.list_objects(Family.IPV4, "vipwire"), decode.rule)
+    left = dump(netlink, MessageType.GETRULE, encode.list_objects(Family.IPV4, "vipwire"), decode.rule)
     assert [rule.handle for rule in left] == [rule.handle for rule in rules if rule is not jump]
     assert "elements" not in nft("list", "map", "ip", "vipwire", "endpoints")
 
@@ -273,7 +273,7 @@ def test_a_refused_operation_is_named_and_nothing_of_its_transaction_happens(net
 
 def test_every_commit_counts_as_one_generation(netlink: NetlinkSocket) -> None:
     def generation() -> decode.Generation:
-        (answer,) = netlink.request(Kind.GETGEN, encode.ask_generation())
+        (answer,) = netlink.request(MessageType.GETGEN, encode.ask_generation())
         return decode.generation(answer.payload)
 
     before = generation()
@@ -288,7 +288,7 @@ def test_timeouts_of_elements_are_carried_both_ways(netlink: NetlinkSocket) -> N
     key = parse_address("192.0.2.1") + frontend(WEB, 6, 80)
     member = Element(key, handle(1, 1), timeout=5_000_000)
     commit(netlink, encode.new_elements(Family.IPV4, "vipwire", "affinity", [encode_element(member)]))
-    found = dump(netlink, Kind.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
+    found = dump(netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
     affinity = next(item for item in found if item.name == "affinity")
     (observed,) = elements(netlink, Family.IPV4, affinity)
     assert 0 < observed.expiration <= 5_000_000
@@ -301,7 +301,7 @@ def test_more_elements_than_one_message_holds_are_all_there(netlink: NetlinkSock
     made = encode.new_elements(Family.IPV4, "vipwire", "endpoints", map(encode_element, members))
     assert len(made) > 1
     commit(netlink, made)
-    found = dump(netlink, Kind.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
+    found = dump(netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
     endpoints = next(item for item in found if item.name == "endpoints")
     # While the kernel's hash still grows, behind the transaction, a dump may leave some out.
     missing, tries = set(members), 0

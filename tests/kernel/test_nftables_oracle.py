@@ -12,7 +12,7 @@ from tests.kernel.own_network import own_network
 from vipwire.backends.nftables.language import SetSpec, compile_rule, compile_set, same_rule, same_set
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 pytestmark = pytest.mark.kernel
@@ -216,7 +216,7 @@ def load_by_us(netlink: NetlinkSocket, family: Family, rules: list[str]) -> None
 
 
 def dumped_rules(netlink: NetlinkSocket, family: Family, name: str) -> list[decode.Rule]:
-    found = dump(netlink, Kind.GETRULE, encode.list_objects(family, name), decode.rule)
+    found = dump(netlink, MessageType.GETRULE, encode.list_objects(family, name), decode.rule)
     return [rule for rule in found if rule.chain == "rules"]
 
 
@@ -265,7 +265,7 @@ def test_sets_are_declared_as_nft_declares_them(netlink: NetlinkSocket, family: 
     load_by_us(netlink, family, [])
     listings = {}
     for name in ("theirs", "ours"):
-        found = dump(netlink, Kind.GETSET, encode.list_objects(family, name), decode.declaration)
+        found = dump(netlink, MessageType.GETSET, encode.list_objects(family, name), decode.declaration)
         assert [item.name for item in found] == [spec.name for spec in SETS]
         for spec, item in zip(SETS, found, strict=True):
             compiled = compile_set(translated_spec(spec, family), family)
@@ -276,7 +276,7 @@ def test_sets_are_declared_as_nft_declares_them(netlink: NetlinkSocket, family: 
 
 def test_every_set_differs_from_every_other(netlink: NetlinkSocket, family: Family) -> None:
     load_by_us(netlink, family, [])
-    found = dump(netlink, Kind.GETSET, encode.list_objects(family, "ours"), decode.declaration)
+    found = dump(netlink, MessageType.GETSET, encode.list_objects(family, "ours"), decode.declaration)
     for spec in SETS:
         compiled = compile_set(translated_spec(spec, family), family)
         assert [item.name for item in found if same_set(compiled, item.attributes)] == [spec.name]

@@ -20,9 +20,9 @@ import vipwire
 from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.ipvs import render as ipvs
-from vipwire.backends.ipvs.leaving import Leaving
 from vipwire.backends.ipvs.marks import Marks
 from vipwire.backends.ipvs.parts import partition
+from vipwire.backends.ipvs.termination_policy import TerminationPolicy
 from vipwire.backends.nftables import render as nftables
 from vipwire.backends.nftables.script import steps
 from vipwire.backends.nftables.skeleton import node_objects
@@ -69,7 +69,7 @@ class Ipvs(Written):
     """ipvs mode up to what is given to each part of the kernel."""
 
     def __init__(self) -> None:
-        self._marks, self._leaving = Marks(0x4000), Leaving()
+        self._marks, self._leaving = Marks(0x4000), TerminationPolicy()
 
     def render_node(self, node: NodePlan) -> dict[Any, Any]:
         del node

@@ -7,8 +7,8 @@ from typing import Any
 
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import build_config, parse_flags
-from vipwire.inspect.one_family import Side
-from vipwire.inspect.situation import Situation, observed, plan_side
+from vipwire.inspect.family_view import FamilyView
+from vipwire.inspect.situation import Situation, observed, plan_family
 from vipwire.inspect.source import list_once, make_source, node_name
 from vipwire.lab import manifests
 from vipwire.lab.manifests import Backend, Port
@@ -128,7 +128,7 @@ def example() -> list[Any]:
 def look(config: Config, shelf: Shelf | None, teller: Teller | None = None, obstacle: str = "") -> Situation:
     """Look at IPv4 only, at a shelf instead of the kernel."""
     store = list_once(make_source(config))
-    side: Side = plan_side(config, store, Family.IPV4, ())
+    side: FamilyView = plan_family(config, store, Family.IPV4, ())
     seen = observed(side, shelf, teller, obstacle)
     return Situation(config, node_name(config), store, (), (seen,))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vipwire.app.drain_follower import DrainFollower
-from vipwire.app.drain_orders import Order, change_orders, drains_path, in_force, next_end, read_orders
+from vipwire.app.drain_orders import DrainOrder, change_orders, drains_path, in_force, next_end, read_orders
 from vipwire.errors import ConfigError
 from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName
@@ -17,9 +17,9 @@ from vipwire.serve.metrics import Metrics
 FOUR, SIX = parse_address("10.244.1.11"), parse_address("fd00::11")
 WEB, API = ObjectName("default", "web"), ObjectName("default", "api")
 ORDERS = (
-    Order(Drain(FOUR), 1.0),
-    Order(Drain(FOUR, 80, WEB), 2.0, 30.0),
-    Order(Drain(SIX, None, API), 3.5, 20.0),
+    DrainOrder(Drain(FOUR), 1.0),
+    DrainOrder(Drain(FOUR, 80, WEB), 2.0, 30.0),
+    DrainOrder(Drain(SIX, None, API), 3.5, 20.0),
 )
 
 
@@ -79,7 +79,7 @@ def test_what_is_not_said_of_a_drain_may_be_anything() -> None:
 
 def test_the_proxy_knows_from_its_start_what_is_drained_and_follows(tmp_path: Path) -> None:
     path, metrics = drains_path(str(tmp_path), "node"), Metrics("nftables")
-    change_orders(path, lambda _: [Order(Drain(FOUR), 1.0)])
+    change_orders(path, lambda _: [DrainOrder(Drain(FOUR), 1.0)])
     seen: list[frozenset[Drain]] = []
 
     async def scenario() -> None:
@@ -93,7 +93,7 @@ def test_the_proxy_knows_from_its_start_what_is_drained_and_follows(tmp_path: Pa
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(follower.run(changed))
             for change in (
-                lambda: change_orders(path, lambda orders: [*orders, Order(Drain(SIX), 2.0)]),
+                lambda: change_orders(path, lambda orders: [*orders, DrainOrder(Drain(SIX), 2.0)]),
                 path.unlink,
             ):
                 change()

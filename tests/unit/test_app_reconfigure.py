@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vipwire.app.node_plan import node_plan
-from vipwire.app.reconfigure import Change, value_at, weigh
+from vipwire.app.reconfigure import ConfigChange, compare_configs, value_at
 from vipwire.app.reloader import Reloader
 from vipwire.app.servers import _what
 from vipwire.config.configuration import Config, complete
@@ -71,15 +71,15 @@ def replaced(section: Any, path: str, value: Any) -> Any:
 def test_a_field_counts_when_it_says(path: str) -> None:
     wanted = replaced(START, path, another(path))
     assert wanted != START
-    change = weigh(START, START, wanted)
+    change = compare_configs(START, START, wanted)
     match setting_of(FIELDS[path]).applied:
         case Applied.LIVE:
-            assert change == Change(wanted, (path,), ())
+            assert change == ConfigChange(wanted, (path,), ())
         case Applied.RESTART:
-            assert change == Change(START, (), (path,))
+            assert change == ConfigChange(START, (), (path,))
         case Applied.NEVER:
             assert (change.live, change.waiting) == ((), ())
-    assert weigh(START, change.config, START).config == START, "it can be taken back"
+    assert compare_configs(START, change.config, START).config == START, "it can be taken back"
 
 
 SEEN: dict[str, Callable[[Config], Any]] = {
@@ -108,9 +108,9 @@ def test_a_mode_that_the_kernel_forced_is_no_change_and_stays() -> None:
     started = dataclasses.replace(START, mode="ipvs", proxy_mode_fallback=True)
     running = dataclasses.replace(started, mode="iptables")
     wanted = replaced(started, "clusterCIDR", "10.9.0.0/16")
-    change = weigh(started, running, wanted)
+    change = compare_configs(started, running, wanted)
     assert (change.config.mode, change.live, change.waiting) == ("iptables", ("clusterCIDR",), ())
-    assert weigh(started, change.config, replaced(wanted, "mode", "nftables")).waiting == ("mode",)
+    assert compare_configs(started, change.config, replaced(wanted, "mode", "nftables")).waiting == ("mode",)
 
 
 def test_what_would_be_invalid_with_what_waits_waits_too() -> None:
@@ -120,9 +120,9 @@ def test_what_would_be_invalid_with_what_waits_waits_too() -> None:
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables\n"
         "clusterCIDR: 10.9.0.0/16\nipvs: {syncPeriod: 1s, minSyncPeriod: 5s}\n"
     ).config
-    change = weigh(started, started, wanted)
-    assert change == Change(started, (), ("clusterCIDR", "ipvs.minSyncPeriod", "ipvs.syncPeriod", "mode"))
-    assert set(weigh(started, started, replaced(wanted, "ipvs", started.ipvs)).live) == {"clusterCIDR"}
+    change = compare_configs(started, started, wanted)
+    assert change == ConfigChange(started, (), ("clusterCIDR", "ipvs.minSyncPeriod", "ipvs.syncPeriod", "mode"))
+    assert set(compare_configs(started, started, replaced(wanted, "ipvs", started.ipvs)).live) == {"clusterCIDR"}
 
 
 class File:

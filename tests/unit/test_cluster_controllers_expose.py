@@ -11,7 +11,7 @@ from tests.unit.controllers_here import PODS, SLICES, items, listed_names, play_
 
 from vipwire.cli.main import main
 from vipwire.cluster.controllers.balancers import Balancers
-from vipwire.cluster.expose import Target, Wanted, expose, objects, reached, read_targets, told
+from vipwire.cluster.expose import Target, Wanted, expose, objects, reached, reached_at, read_targets
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import load_access
@@ -51,7 +51,7 @@ def test_one_line_makes_a_service_and_another_changes_it(tmp_path: Path, monkeyp
     async def scenario(here: Here) -> None:
         config = load_access(kubeconfig(tmp_path, here.url))
         made = await expose(config, Wanted("web", "default", 80, TWO))
-        assert [line.partition(": ")[2] for line in told(made)] == [f"{made['spec']['clusterIP']}:80"]
+        assert [line.partition(": ")[2] for line in reached_at(made)] == [f"{made['spec']['clusterIP']}:80"]
         (found,) = await items(here, SLICES)
         assert [each["addresses"][0] for each in found["endpoints"]] == ["192.0.2.5", "192.0.2.6"]
         revision = here.store.revision
@@ -74,10 +74,10 @@ def test_the_address_of_a_load_balancer_is_told(tmp_path: Path, monkeypatch: pyt
     async def scenario(here: Here) -> None:
         config = load_access(kubeconfig(tmp_path, here.url))
         wanted = Wanted("web", "default", 80, TWO, type="LoadBalancer")
-        alone = list(told(await expose(config, wanted)))
+        alone = list(reached_at(await expose(config, wanted)))
         assert alone[-1].startswith("default/web: no load balancer has given it an address yet")
         await Balancers(here.registry, [ip_network("198.51.100.7/32")]).step()
-        assert list(told(await expose(config, wanted))) == [alone[0], "default/web: 198.51.100.7:80", alone[1]]
+        assert list(reached_at(await expose(config, wanted))) == [alone[0], "default/web: 198.51.100.7:80", alone[1]]
 
     monkeypatch.setitem(USERS, "nobody", USERS["admin"])
     play_allocating(tmp_path, scenario)

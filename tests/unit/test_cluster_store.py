@@ -14,12 +14,12 @@ from tests.unit.cluster_here import running
 from vipwire.cluster.store.backup import backup, restore
 from vipwire.cluster.store.database import FILE_NAME, Database
 from vipwire.cluster.store.record import (
-    Change,
     CompactedError,
     ConflictError,
     FutureRevisionError,
     Key,
     Record,
+    RecordChange,
     StoreError,
     Write,
 )
@@ -164,7 +164,7 @@ def test_a_watch_gives_what_was_and_what_comes(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(opened(tmp_path)) as store:
             await store.write(put("a"), put("b"))
-            seen: list[Change] = []
+            seen: list[RecordChange] = []
 
             async def follow() -> None:
                 async for batch in store.watch("things", 1):
@@ -237,7 +237,7 @@ class SlowDatabase(Database):
         super().__init__(folder)
         self.begun, self.go_on = threading.Event(), threading.Event()
 
-    def append(self, changes: Sequence[Change], *, beyond: bool = False) -> None:
+    def append(self, changes: Sequence[RecordChange], *, beyond: bool = False) -> None:
         self.begun.set()
         assert self.go_on.wait(60)
         super().append(changes, beyond=beyond)

@@ -15,7 +15,7 @@ from tests.unit.deployed import DEPLOY, OVERLAYS, one, recorded
 from vipwire.config.sections import Series
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
-from vipwire.reconcile.counts import Count, Counts, EndpointName, Open, Refusal
+from vipwire.reconcile.counts import Count, Counts, EndpointName, OpenConnections, Refusal
 from vipwire.serve.metrics import Metrics
 
 DASHBOARD = json.loads((DEPLOY / "monitoring/dashboard.json").read_text(encoding="utf-8"))
@@ -55,7 +55,7 @@ def fill(metrics: Metrics) -> None:
     """Have everything counted once, so that every series is there."""
     name = ServicePortName(ObjectName("default", "web"), "http", Protocol.TCP)
     endpoint = EndpointName(name, parse_address("10.0.0.1"), 80)
-    count, now = Count(1, 1, 1, 1, 1), Open(1, 1)
+    count, now = Count(1, 1, 1, 1, 1), OpenConnections(1, 1)
     counts = Counts({name: count}, {endpoint: count}, {(Refusal.NO_ENDPOINTS, name): 1}, {endpoint: now})
 
     async def read() -> list[Counts]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.fakes.kernel import DictBackend
 
-from vipwire.backends.ipvs.first_commit import Arrival, in_steps
+from vipwire.backends.ipvs.first_commit import FirstCommit, in_steps
 from vipwire.backends.ipvs.leftovers import Flow, judge, parse_flows, parse_sources, removable, to_sockets
 from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, SetName, Steer, Vip
 from vipwire.backends.ipvs.skeleton import node_objects
@@ -168,7 +168,7 @@ class Written(DictBackend):
 
 def test_on_arrival_servers_come_before_chains_once() -> None:
     log: list[Any] = []
-    arrival = Arrival(Written(log), lambda: log.append("disarmed"), listens=False)
+    arrival = FirstCommit(Written(log), lambda: log.append("disarmed"), listens=False)
     chain, vip, gone = ChainName("nat", "KUBE-SERVICES"), Vip(WEB), Vip(DNS)
     delta: Delta[Any, Any] = Delta(added={chain: (), vip: None}, removed={gone: None})
     assert arrival.commit(delta) == 2

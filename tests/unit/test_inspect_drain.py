@@ -10,7 +10,7 @@ from vipwire.app.drain_orders import drains_path, read_orders
 from vipwire.cli.main import main
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError
-from vipwire.inspect.drain.consequences import concerned, left_without, read_drain, require_concerned
+from vipwire.inspect.drain.consequences import concerned, newly_unserved, read_drain, require_concerned
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
 from vipwire.inspect.packet import read_packet
@@ -109,8 +109,8 @@ def test_an_explanation_names_it(made: Config, situation: Situation) -> None:
 
 def test_who_would_have_nobody_left_is_named_once_for_each_frontend(made: Config, situation: Situation) -> None:
     after = planned(made, situation.store, frozenset({read_drain(situation, ONE, "")}))
-    assert left_without(situation, after) == ("default/dns would have no endpoints left for 10.96.0.11:53/tcp",)
-    assert left_without(after, after) == ()
+    assert newly_unserved(situation, after) == ("default/dns would have no endpoints left for 10.96.0.11:53/tcp",)
+    assert newly_unserved(after, after) == ()
 
 
 def run(made: Config, *arguments: str) -> tuple[int, str]:

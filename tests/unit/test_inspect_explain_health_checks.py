@@ -10,7 +10,7 @@ from tests.unit.inspected import HTTP, PODS, Teller, look, make_config
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
 from vipwire.inspect.packet import read_packet
-from vipwire.inspect.situation import Situation, plan_side
+from vipwire.inspect.situation import Situation, plan_family
 from vipwire.inspect.source import list_once, make_source
 from vipwire.lab import manifests
 from vipwire.lab.manifests import Backend, Port
@@ -159,7 +159,7 @@ def test_the_family_with_more_endpoints_counts(tmp_path: Path) -> None:
     six["endpoints"][0]["conditions"]["ready"] = False
     config = make_config(tmp_path, made)
     store = list_once(make_source(config))
-    sides = tuple(plan_side(config, store, family, ()) for family in Family)
+    sides = tuple(plan_family(config, store, family, ()) for family in Family)
     situation = Situation(config, "node-1", store, (), sides)
     for address, source in ((NODE, OUTSIDE), ("[fd00:192:168::1]", "2001:db8::9")):
         (check,) = asked(situation, f"{address}:32000", source)["healthChecks"]

@@ -15,7 +15,7 @@ from vipwire.backends.ipvs.skeleton import node_objects as ipvs_objects
 from vipwire.backends.nftables.explain.explainer import NftablesExplainer
 from vipwire.backends.nftables.render import render as nftables_render
 from vipwire.backends.nftables.skeleton import node_objects as nftables_objects
-from vipwire.inspect.one_family import Side
+from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.status.slow_start import grown
 from vipwire.model.net import Family
 from vipwire.plan.node import NodePlan
@@ -60,7 +60,7 @@ def weighed(plan: ServicePlan, weights: tuple[int, int]) -> ServicePlan:
     return replace(plan, frontends=tuple(replace(each, action=dealt(each.action)) for each in plan.frontends))
 
 
-def looked_at(make: Any, weights: tuple[int, int], **annotations: str) -> tuple[Side, Store]:
+def looked_at(make: Any, weights: tuple[int, int], **annotations: str) -> tuple[FamilyView, Store]:
     """Plan a Service of two endpoints, and have the kernel hold it with these weights."""
     node, store = node_plan(), Store()
     mode, explainer, objects_of = make(node)
@@ -73,7 +73,7 @@ def looked_at(make: Any, weights: tuple[int, int], **annotations: str) -> tuple[
     for plan in planner.plans.values():
         held = mode.render(weighed(plan, weights))
         observed.update({**held.own, **held.shared})
-    side = Side(FAMILY, node, dict(planner.plans), mode, explainer, objects_of(node))
+    side = FamilyView(FAMILY, node, dict(planner.plans), mode, explainer, objects_of(node))
     rendered = {name: mode.render(plan) for name, plan in side.plans.items()}
     return replace(side, rendered=rendered, observed=observed), store
 

@@ -3,7 +3,7 @@
 from tests.fakes.values import endpoint, ips, node_plan, port, service, slice_of
 
 from vipwire.backends.iptables.counts.by_service import Ledger, count, endpoints_of
-from vipwire.backends.iptables.counts.rule_counters import Counted
+from vipwire.backends.iptables.counts.rule_counters import RuleCounter
 from vipwire.backends.iptables.names import UNALLOCATED
 from vipwire.model.net import parse_address
 from vipwire.plan.frontends import plan_service
@@ -18,7 +18,7 @@ def planned(*addresses: str) -> ServicePlan:
     return plan_service(node_plan(), subject, [slice_of("web", *map(endpoint, addresses))])
 
 
-def counted(ledger: Ledger, plan: ServicePlan, packets: dict[str, int], *refused: Counted) -> Counts:
+def counted(ledger: Ledger, plan: ServicePlan, packets: dict[str, int], *refused: RuleCounter) -> Counts:
     """Count what the endpoints' chains show, by address, and what rules of the filter table do."""
     ends = endpoints_of([plan])
     rules = [
@@ -26,8 +26,8 @@ def counted(ledger: Ledger, plan: ServicePlan, packets: dict[str, int], *refused
         for chains in ends.values()
         for chain, name in chains.items()
         for rule in (
-            Counted(chain, 0, "default/web", 99),
-            Counted(chain, 1, "default/web", packets[".".join(map(str, name.address))]),
+            RuleCounter(chain, 0, "default/web", 99),
+            RuleCounter(chain, 1, "default/web", packets[".".join(map(str, name.address))]),
         )
     ]
     return count(ends, {"nat": rules, "filter": refused}, ledger, endpoints=True)
@@ -65,9 +65,9 @@ def test_rules_that_are_written_anew_do_not_lose_what_they_had() -> None:
         Refusal.UNALLOCATED_CLUSTER_IP: UNALLOCATED,
     }
     for shown, expected in ((10, 20), (12, 24), (1, 26)):
-        rules = [Counted("KUBE-SVCS-2-1", at, text, shown) for at, text in enumerate(comments.values())]
+        rules = [RuleCounter("KUBE-SVCS-2-1", at, text, shown) for at, text in enumerate(comments.values())]
         found = counted(
-            ledger, plan, {}, *rules, *rules, Counted("KUBE-SERVICES", 0, "another/one has no endpoints", 7)
+            ledger, plan, {}, *rules, *rules, RuleCounter("KUBE-SERVICES", 0, "another/one has no endpoints", 7)
         )
         assert {refusal for refusal, _ in found.refusals} == set(comments)
         assert set(found.refusals.values()) == {expected}

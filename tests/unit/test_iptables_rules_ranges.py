@@ -10,7 +10,7 @@ from tests.fakes.iptables_world import World
 from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, service, slice_of
 
 from vipwire.backends.iptables.counts.by_service import Ledger, count, endpoints_of
-from vipwire.backends.iptables.counts.rule_counters import Counted
+from vipwire.backends.iptables.counts.rule_counters import RuleCounter
 from vipwire.backends.iptables.explain.explainer import walk
 from vipwire.backends.iptables.explain.walk import Table
 from vipwire.backends.iptables.names import FILTER, NAT
@@ -180,7 +180,7 @@ def test_connections_by_the_port_and_by_the_range_are_one_count() -> None:
     ends = endpoints_of([plan])
     ((name, chains),) = ends.items()
     assert len(chains) == 2
-    rules = [Counted(chain, 1, "", 3 + place) for place, chain in enumerate(sorted(chains))]
+    rules = [RuleCounter(chain, 1, "", 3 + place) for place, chain in enumerate(sorted(chains))]
     counts = count(ends, {NAT: rules, FILTER: []}, Ledger(), endpoints=True)
     assert counts.ports[name].connections == 7
     assert [each.connections for each in counts.endpoints.values()] == [7]

@@ -4,14 +4,14 @@ from typing import Any
 
 from tests.fakes.values import endpoint, ip, ips, node_plan, port, service, slice_of
 
-from vipwire.backends.ipvs.counts import origins, refusals, tally
+from vipwire.backends.ipvs.counts import origins, refusals, service_counts
 from vipwire.backends.ipvs.marks import Marks
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.service import TrafficPolicy
 from vipwire.netlink.ipvs import Counters, Forwarding, Method, RealServerState, VirtualServer
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey, ServicePlan
-from vipwire.reconcile.counts import Count, EndpointName, Open, Refusal
+from vipwire.reconcile.counts import Count, EndpointName, OpenConnections, Refusal
 
 NODE = ips("192.168.0.2", "192.168.1.2")
 POD = ip("10.0.0.1")
@@ -42,7 +42,7 @@ def test_every_virtual_server_of_a_service_port_counts_for_it() -> None:
         **{VirtualServer(6, address, 30080): NAME for address in NODE},
     }
     each = Counters(1, 10, 20, 100, 200)
-    counted = tally(named, dict.fromkeys(named, each), {}, {})
+    counted = service_counts(named, dict.fromkeys(named, each), {}, {})
     assert counted.ports == {NAME: Count(4, 40, 400, 80, 800)}
     assert counted.endpoints == {}
 
@@ -60,7 +60,7 @@ def test_what_returns_directly_is_not_known() -> None:
     marked = VirtualServer(0, Address(b""), 0, marks.mark(EXTERNAL_KEY))
     assert named[marked] == (NAME, False)
     state = RealServerState(POD, 80, Forwarding(1, Method.ROUTE), 1, 0, Counters(2, 20, 0, 200, 0))
-    counted = tally(named, {marked: Counters(2, 20, 0, 200, 0)}, {marked: [state]}, {})
+    counted = service_counts(named, {marked: Counters(2, 20, 0, 200, 0)}, {marked: [state]}, {})
     assert counted.ports == {NAME: Count(2, 20, 200, None, None)}
     assert counted.endpoints == {EndpointName(NAME, POD, 80): Count(2, 20, 200, None, None)}
 
@@ -68,10 +68,10 @@ def test_what_returns_directly_is_not_known() -> None:
 def test_an_endpoint_is_the_sum_of_its_real_servers() -> None:
     named = origins([planned()], Marks(0x4000))
     state = RealServerState(POD, 8080, Forwarding(1), 2, 3, Counters(1, 2, 3, 4, 5))
-    counted = tally(named, {}, {server: [state] for server in named}, {})
+    counted = service_counts(named, {}, {server: [state] for server in named}, {})
     name = EndpointName(NAME, POD, 8080)
     assert counted.endpoints == {name: Count(4, 8, 16, 12, 20)}
-    assert counted.open == {name: Open(8, 12)}
+    assert counted.open == {name: OpenConnections(8, 12)}
 
 
 def test_refusals_are_read_from_the_rules_counters() -> None:

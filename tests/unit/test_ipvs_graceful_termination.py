@@ -2,7 +2,7 @@
 
 from tests.fakes.values import ip
 
-from vipwire.backends.ipvs.graceful_termination import LOOK_SECONDS, Draining
+from vipwire.backends.ipvs.graceful_termination import LOOK_SECONDS, GracefulTermination
 from vipwire.netlink.ipvs import RealServer, VirtualServer
 
 
@@ -15,7 +15,7 @@ REAL, OTHER = RealServer(WEB, ip("10.0.0.1"), 80), RealServer(DB, ip("10.0.0.2")
 
 
 def test_what_begins_to_drain_is_looked_at_at_once_and_then_more_rarely_the_longer_it_takes() -> None:
-    draining = Draining()
+    draining = GracefulTermination()
     assert draining.due(5.0) is None
     draining.begin(REAL, 5.0, 30)
     assert draining.due(20.0) == 0, "most have no connections"
@@ -27,7 +27,7 @@ def test_what_begins_to_drain_is_looked_at_at_once_and_then_more_rarely_the_long
 
 
 def test_who_drains_again_does_not_get_more_time() -> None:
-    draining = Draining()
+    draining = GracefulTermination()
     draining.begin(REAL, 5.0, 30)
     draining.begin(REAL, 20.0, None)
     assert not draining.expired(REAL, 34.9)
@@ -35,7 +35,7 @@ def test_who_drains_again_does_not_get_more_time() -> None:
 
 
 def test_nothing_is_due_for_who_is_wanted_again_or_gone() -> None:
-    draining = Draining()
+    draining = GracefulTermination()
     draining.begin(REAL, 5.0, None)
     draining.begin(OTHER, 5.0, None)
     draining.end(REAL)
@@ -48,7 +48,7 @@ def test_nothing_is_due_for_who_is_wanted_again_or_gone() -> None:
 
 def looked_at(draining_already: int) -> int:
     """Let one more begin to drain while others do; count the virtual servers of which it has the kernel asked."""
-    draining = Draining()
+    draining = GracefulTermination()
     for number in range(draining_already):
         draining.begin(RealServer(virtual(number), ip("10.0.0.1"), 80), 1.0, None)
     draining.looked(1.0, 2.0)

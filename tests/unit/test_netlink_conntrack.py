@@ -10,8 +10,8 @@ from vipwire.netlink.conntrack import (
     CT_GET,
     CT_NEW,
     STATUS_DESTINATION_NAT,
-    Change,
     Flow,
+    FlowChange,
     FlowDecoder,
     FlowEvent,
     decode,
@@ -126,9 +126,9 @@ def test_a_dump_asks_the_kernel_to_filter_by_protocol_and_port() -> None:
 @pytest.mark.parametrize(
     ("kind", "flags", "event"),
     [
-        (CT_NEW, NLM_F_CREATE, FlowEvent(Change.NEW, FLOW4)),
-        (CT_NEW, 0, FlowEvent(Change.UPDATED, FLOW4)),
-        (CT_DELETE, 0, FlowEvent(Change.DESTROYED, FLOW4)),
+        (CT_NEW, NLM_F_CREATE, FlowEvent(FlowChange.NEW, FLOW4)),
+        (CT_NEW, 0, FlowEvent(FlowChange.UPDATED, FLOW4)),
+        (CT_DELETE, 0, FlowEvent(FlowChange.DESTROYED, FLOW4)),
         (CT_GET, 0, None),
     ],
 )

@@ -9,7 +9,7 @@ from vipwire.netlink.message import NLM_F_ACK, messages
 from vipwire.netlink.nftables import decode, encode, userdata, wire
 from vipwire.netlink.nftables.elements import element
 from vipwire.netlink.nftables.encode import Hook
-from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.nftables.wire import MessageType
 
 FAMILY = Family.IPV4
 
@@ -18,7 +18,7 @@ def test_a_transaction_is_numbered_without_gaps_and_asks_once_for_an_answer() ->
     operations = [encode.new_chain(FAMILY, "t", name) for name in ("a", "b", "c")]
     sent = list(messages(encode.transaction(operations, 7)))
     assert [message.sequence for message in sent] == [7, 8, 9, 10, 11]
-    assert [message.type for message in sent] == [0x10, *[Kind.NEWCHAIN] * 3, 0x11]
+    assert [message.type for message in sent] == [0x10, *[MessageType.NEWCHAIN] * 3, 0x11]
     assert [bool(message.flags & NLM_F_ACK) for message in sent] == [False, False, False, True, False]
     assert [bytes(message.payload) for message in sent[1:-1]] == [operation.payload for operation in operations]
 

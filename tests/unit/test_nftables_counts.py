@@ -4,7 +4,7 @@ import pytest
 
 from vipwire.backends.nftables.counts import (
     COUNTING,
-    Counters,
+    CounterLevel,
     connection_chains,
     counting_sets,
     counts,
@@ -14,7 +14,7 @@ from vipwire.backends.nftables.counts import (
 from vipwire.backends.nftables.names import frontend_bytes
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Family, Protocol, parse_address
-from vipwire.netlink.nftables.counted import Counted
+from vipwire.netlink.nftables.counters import ElementCounter
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, Reason, Reject, ServicePlan
 from vipwire.reconcile.counts import Count, EndpointName, Refusal
 
@@ -35,7 +35,7 @@ def pair(frontend: Address, port: int, endpoint: Address = POD, protocol: Protoc
 
 
 def test_frontends_of_a_port_are_one_and_node_ports_are_known_at_any_address() -> None:
-    seen = [Counted(pair(VIP, 80), 3, 180), Counted(pair(NODE, 30080), 4, 240)]
+    seen = [ElementCounter(pair(VIP, 80), 3, 180), ElementCounter(pair(NODE, 30080), 4, 240)]
     found = counts(Family.IPV4, [PLAN], {"connections": seen}, endpoints=True)
     assert found.ports == {NAME: Count(connections=7)}
     assert found.endpoints == {EndpointName(NAME, POD, 8080): Count(connections=7)}
@@ -43,16 +43,19 @@ def test_frontends_of_a_port_are_one_and_node_ports_are_known_at_any_address() -
 
 
 def test_traffic_has_two_ways() -> None:
-    tables = {"traffic": [Counted(pair(VIP, 80), 5, 500)], "traffic-replies": [Counted(pair(VIP, 80), 6, 6000)]}
+    tables = {
+        "traffic": [ElementCounter(pair(VIP, 80), 5, 500)],
+        "traffic-replies": [ElementCounter(pair(VIP, 80), 6, 6000)],
+    }
     found = counts(Family.IPV4, [PLAN], tables, endpoints=False)
     assert found.ports == {NAME: Count(packets=5, bytes=500, reply_packets=6, reply_bytes=6000)}
 
 
 def test_what_others_translate_is_left_out() -> None:
     foreign = [
-        Counted(pair(NODE, 8443), 9, 0),
-        Counted(pair(VIP, 80, protocol=Protocol.UDP), 9, 0),
-        Counted(pair(VIP, 81), 9, 0),
+        ElementCounter(pair(NODE, 8443), 9, 0),
+        ElementCounter(pair(VIP, 80, protocol=Protocol.UDP), 9, 0),
+        ElementCounter(pair(VIP, 81), 9, 0),
     ]
     assert counts(Family.IPV4, [PLAN], {"connections": foreign}, endpoints=True).ports == {}
 
@@ -60,12 +63,15 @@ def test_what_others_translate_is_left_out() -> None:
 def test_refusals_are_of_a_port_or_of_nobody() -> None:
     tables = {
         "refused-no-endpoint": [
-            Counted(frontend_bytes(FrontendKey(VIP, Protocol.TCP, 80)), 2, 0),
-            Counted(frontend_bytes(FrontendKey(NODE, Protocol.TCP, 30080)), 3, 0),
-            Counted(frontend_bytes(FrontendKey(VIP, Protocol.TCP, 999)), 100, 0),  # of a Service that is gone
+            ElementCounter(frontend_bytes(FrontendKey(VIP, Protocol.TCP, 80)), 2, 0),
+            ElementCounter(frontend_bytes(FrontendKey(NODE, Protocol.TCP, 30080)), 3, 0),
+            ElementCounter(frontend_bytes(FrontendKey(VIP, Protocol.TCP, 999)), 100, 0),  # of a Service that is gone
         ],
-        "refused-undefined-port": [Counted(VIP, 4, 0), Counted(NODE, 5, 0)],
-        "refused-unallocated": [Counted(bytes((6, 0, 0, 0)), 6, 0), Counted(bytes((17, 0, 0, 0)), 7, 0)],
+        "refused-undefined-port": [ElementCounter(VIP, 4, 0), ElementCounter(NODE, 5, 0)],
+        "refused-unallocated": [
+            ElementCounter(bytes((6, 0, 0, 0)), 6, 0),
+            ElementCounter(bytes((17, 0, 0, 0)), 7, 0),
+        ],
     }
     assert counts(Family.IPV4, [PLAN], tables, endpoints=False).refusals == {
         (Refusal.NO_ENDPOINTS, NAME): 5,
@@ -79,11 +85,11 @@ def test_the_sets_are_declared_in_any_case_and_filled_only_if_asked_for(family: 
     declared = {spec.name: spec for spec in counting_sets(family)}
     assert declared.keys() == COUNTING
     assert all(spec.counter and {"dynamic", "timeout"} == spec.flags and spec.size for spec in declared.values())
-    assert list(connection_chains(family, Counters.NOTHING)) == []
-    assert list(traffic_chains(family, Counters.CONNECTIONS)) == []
+    assert list(connection_chains(family, CounterLevel.NOTHING)) == []
+    assert list(traffic_chains(family, CounterLevel.CONNECTIONS)) == []
     for reason in Refusal:
-        _, silent = refusal(family, reason, Counters.NOTHING)
-        name, counting = refusal(family, reason, Counters.CONNECTIONS)
+        _, silent = refusal(family, reason, CounterLevel.NOTHING)
+        name, counting = refusal(family, reason, CounterLevel.CONNECTIONS)
         assert counting.rules == (f"update @{name} {{ {' . '.join(declared[name].key)} }}", *silent.rules)
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from tests.unit.inspected import PODS, example, make_config
 
-from vipwire.backends.nftables.counts import Counters
+from vipwire.backends.nftables.counts import CounterLevel
 from vipwire.backends.nftables.explain.explainer import walk
 from vipwire.backends.nftables.explain.walk import Table
 from vipwire.backends.nftables.names import CHAIN, Chain, Object, ObjectKey
 from vipwire.backends.nftables.render import render
 from vipwire.backends.nftables.skeleton import node_objects
-from vipwire.inspect.situation import plan_side
+from vipwire.inspect.situation import plan_family
 from vipwire.inspect.source import list_once, make_source
 from vipwire.lab import manifests
 from vipwire.lab.manifests import Port
@@ -45,7 +45,7 @@ def objects(tmp_path: Path) -> Objects:
         for each in annotated(algorithm, f"10.96.1.{number}", algorithm)
     ]
     config = make_config(tmp_path, [*example(), *extra])
-    side = plan_side(config, list_once(make_source(config)), Family.IPV4, ())
+    side = plan_family(config, list_once(make_source(config)), Family.IPV4, ())
     made: Objects = node_objects(side.node)
     for plan in side.plans.values():
         rendered = render(Family.IPV4, plan)
@@ -178,10 +178,10 @@ def test_a_range_is_followed_by_its_port_and_counters_do_not_stand_in_the_way(
     made = manifests.service_manifest(DEFAULT, "rtp", ["10.96.0.7"], [Port(10000, target_port)], pods)
     made[0]["metadata"]["annotations"] = {"vipwire.io/port-range": "10000-20000"}
     config = make_config(tmp_path, made)
-    side = plan_side(config, list_once(make_source(config)), Family.IPV4, ())
+    side = plan_family(config, list_once(make_source(config)), Family.IPV4, ())
     (plan,) = side.plans.values()
     rendered = render(Family.IPV4, plan)
-    table = {**node_objects(side.node, Counters.TRAFFIC), **rendered.own, **rendered.shared}
+    table = {**node_objects(side.node, CounterLevel.TRAFFIC), **rendered.own, **rendered.shared}
     way = walk(Table(Family.IPV4, table, table), packet("10.96.0.7", 10123))
     assert way.end is End.ANSWERED
     assert way.shares == {(parse_address(pod.addresses[0]), arrives_at): Fraction(1, 2) for pod in pods}

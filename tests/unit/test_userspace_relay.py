@@ -294,17 +294,17 @@ def _told(at: Relaying, peer: Peer, version: int) -> int:
 
 
 def test_at_the_limit_new_clients_are_refused_and_the_others_go_on() -> None:
-    room = 8
-    with relaying(RESERVE + 2 * room + 2) as at, peers(1) as (peer,), peers(1) as (neighbour,):
+    budget = 8
+    with relaying(RESERVE + 2 * budget + 2) as at, peers(1) as (peer,), peers(1) as (neighbour,):
         port, other = at.listen("web", peer.place), at.listen("neighbour", neighbour.place)
-        most = at.relay.room.most_each
+        most = at.relay.budget.most_each
         socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(most + 3)]
         try:
             at.until(lambda: at.counted().refused.get("the limit of open files is reached") == 3)
             for sock in socks[most:]:
                 sock.settimeout(0)
                 at.until(partial(was_reset, sock))
-            assert at.counted().links == most < at.relay.room.most
+            assert at.counted().links == most < at.relay.budget.most
             with client(other) as sock:
                 settled(at, sock, neighbour).send(b"room")
                 assert at.until(lambda: heard(sock)) == b"room", "what one listener is flooded with leaves some room"

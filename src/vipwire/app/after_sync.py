@@ -54,9 +54,9 @@ class FlowKeeper:
         except OSError as error:
             log.warning("stale UDP flows could not be deleted", ip_family=line.family.value, error=error)
         else:
-            self._tell(line.family.value, swept, time.perf_counter() - began)
+            self._report(line.family.value, swept, time.perf_counter() - began)
 
-    def _tell(self, family: str, swept: Swept, seconds: float) -> None:
+    def _report(self, family: str, swept: Swept, seconds: float) -> None:
         self._metrics.conntrack_reconciler_sync_duration_seconds.labels(ip_family=family).observe(seconds)
         self._metrics.conntrack_reconciler_deleted_entries_total.labels(ip_family=family).inc(swept.deleted)
         if swept.deleted:

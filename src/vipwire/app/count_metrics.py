@@ -9,11 +9,11 @@ from vipwire.config.sections import Series
 from vipwire.errors import CommitError
 from vipwire.plan.plan import ServicePlan
 from vipwire.process import log
-from vipwire.reconcile.counts import Counting, Counts
+from vipwire.reconcile.counts import CountingBackend, Counts
 from vipwire.serve.metrics import Metrics
 
 
-def tell_counts(engine: Engine, config: Config, metrics: Metrics) -> None:
+def export_counts(engine: Engine, config: Config, metrics: Metrics) -> None:
     """Have the metrics tell what the modes count, as finely as the configuration says."""
     told = metrics.counted
     told.series, told.limit = Series(config.counters.series), config.counters.limit
@@ -36,7 +36,7 @@ class CountReader:
         found = [
             (line.backend, tuple(line.plans.values()))
             for line in self._engine.lines
-            if isinstance(line.backend, Counting)
+            if isinstance(line.backend, CountingBackend)
         ]
         try:
             self._last = await asyncio.to_thread(self._read, found)
@@ -47,5 +47,5 @@ class CountReader:
             self._error = str(error)
         return self._last
 
-    def _read(self, found: Iterable[tuple[Counting, Sequence[ServicePlan]]]) -> tuple[Counts, ...]:
+    def _read(self, found: Iterable[tuple[CountingBackend, Sequence[ServicePlan]]]) -> tuple[Counts, ...]:
         return tuple(mode.counts(plans, endpoints=self._endpoints) for mode, plans in found)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from vipwire.app.drain_orders import Order, in_force, next_end, parse_orders, read_orders
+from vipwire.app.drain_orders import DrainOrder, in_force, next_end, parse_orders, read_orders
 from vipwire.errors import ConfigError
 from vipwire.model.drain import Drain
 from vipwire.process import log
@@ -19,7 +19,7 @@ class DrainFollower:
 
     def __init__(self, path: Path, metrics: Metrics) -> None:
         self._path, self._metrics = path, metrics
-        self._orders: tuple[Order, ...] = ()
+        self._orders: tuple[DrainOrder, ...] = ()
         self._came = asyncio.Event()
         self.drained: frozenset[Drain] = frozenset()
         try:

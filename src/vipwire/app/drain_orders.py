@@ -22,7 +22,7 @@ from vipwire.model.net import format_address, parse_address
 _VERSION: Final = 1
 
 
-class Order(NamedTuple):
+class DrainOrder(NamedTuple):
     """One endpoint that is to be drained, from when and until when (seconds since the epoch; None: until undone)."""
 
     drain: Drain
@@ -35,7 +35,7 @@ def drains_path(state_dir: str, node_name: str) -> Path:
     return Path(state_dir) / f"drained-{quote(node_name, safe='')}.json"
 
 
-def read_orders(path: Path) -> tuple[Order, ...]:
+def read_orders(path: Path) -> tuple[DrainOrder, ...]:
     """Read a file; nothing where there is none. Raise ConfigError that names the file and what is wrong."""
     try:
         return parse_orders(path.read_bytes(), path)
@@ -45,7 +45,7 @@ def read_orders(path: Path) -> tuple[Order, ...]:
         raise ConfigError(f"{path}: cannot read which endpoints are drained: {error.strerror}") from error
 
 
-def parse_orders(content: bytes, path: Path) -> tuple[Order, ...]:
+def parse_orders(content: bytes, path: Path) -> tuple[DrainOrder, ...]:
     """Read what a file holds; `path` is only named in the ConfigError."""
     try:
         document = json.loads(content)
@@ -63,15 +63,17 @@ def _check_version(version: object) -> None:
         raise ValueError(f"version {version!r} is not {_VERSION}")
 
 
-def _order(entry: dict[str, Any]) -> Order:
+def _order(entry: dict[str, Any]) -> DrainOrder:
     namespace, slash, name = str(entry["service"] or "").partition("/")
     service = ObjectName(namespace, name) if slash else None
     port = None if entry["port"] is None else int(entry["port"])
     until = None if entry["until"] is None else float(entry["until"])
-    return Order(Drain(parse_address(entry["address"]), port, service), float(entry["since"]), until)
+    return DrainOrder(Drain(parse_address(entry["address"]), port, service), float(entry["since"]), until)
 
 
-def change_orders(path: Path, change: Callable[[tuple[Order, ...]], Iterable[Order]]) -> tuple[Order, ...]:
+def change_orders(
+    path: Path, change: Callable[[tuple[DrainOrder, ...]], Iterable[DrainOrder]]
+) -> tuple[DrainOrder, ...]:
     """Put what `change` makes of the orders into the file, all or nothing; return it. Raise OSError, ConfigError."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with _locked(path.with_suffix(".lock")):
@@ -94,7 +96,7 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(file)
 
 
-def _entry(order: Order) -> dict[str, Any]:
+def _entry(order: DrainOrder) -> dict[str, Any]:
     drain = order.drain
     return {
         "address": format_address(drain.address),
@@ -105,11 +107,11 @@ def _entry(order: Order) -> dict[str, Any]:
     }
 
 
-def in_force(orders: Iterable[Order], now: float) -> frozenset[Drain]:
+def in_force(orders: Iterable[DrainOrder], now: float) -> frozenset[Drain]:
     """Choose what is drained now."""
     return frozenset(order.drain for order in orders if order.until is None or now < order.until)
 
 
-def next_end(orders: Iterable[Order], now: float) -> float | None:
+def next_end(orders: Iterable[DrainOrder], now: float) -> float | None:
     """Tell in how many seconds the next drain ends; None if none will."""
     return min((order.until - now for order in orders if order.until is not None and now < order.until), default=None)

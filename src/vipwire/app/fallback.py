@@ -49,11 +49,11 @@ def settle_mode(config: Config, families: Iterable[Family], build: Build) -> tup
         except UnsupportedError as error:
             reasons.append(str(error))
             if at + 1 < len(ladder):
-                _tell(mode, ladder[at + 1], error)
+                _report(mode, ladder[at + 1], error)
     raise UnsupportedError("\n".join(dict.fromkeys(reasons)))
 
 
-def _tell(mode: ProxyMode, after: ProxyMode, error: UnsupportedError) -> None:
+def _report(mode: ProxyMode, after: ProxyMode, error: UnsupportedError) -> None:
     log.warning(
         "falling back",
         mode=mode.value,

@@ -73,7 +73,7 @@ class Loop:
         kind = event.kind if isinstance(event, (Listed, Deleted)) else Kind(type(event.object).__name__)
         self._seen[kind] += 1
         if log.enabled(5):
-            _tell(event, kind)
+            _report(event, kind)
         if isinstance(event, Listed):
             parts.health.listed(kind.value)
         if kind is Kind.NODE and (parts.in_cluster or parts.engine.node is not None):
@@ -191,7 +191,7 @@ class Loop:
             log.info("the source of objects answers again", resource=resource)
 
 
-def _tell(event: Event, kind: Kind) -> None:
+def _report(event: Event, kind: Kind) -> None:
     """Say at -v=5 what a source has said."""
     match event:
         case Listed(objects=objects):

@@ -18,7 +18,7 @@ from vipwire.backends.ipvs import start as ipvs
 from vipwire.backends.ipvs.explain.explainer import IpvsExplainer
 from vipwire.backends.ipvs.kernel import Settings as IpvsSettings
 from vipwire.backends.ipvs.names import DEVICE
-from vipwire.backends.nftables.counts import Counters
+from vipwire.backends.nftables.counts import CounterLevel
 from vipwire.backends.nftables.explain.explainer import NftablesExplainer
 from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.backends.nftables.probe import probe as try_nftables
@@ -60,10 +60,10 @@ def _nftables(config: Config, families: Iterable[Family], *, prepare: bool) -> d
     return {family: NftablesBackend(family, generations, counters) for family in families}
 
 
-def _counters(config: Config) -> Counters:
+def _counters(config: Config) -> CounterLevel:
     if config.counters.series == Series.NONE.value:
-        return Counters.NOTHING
-    return Counters.TRAFFIC if config.counters.traffic else Counters.CONNECTIONS
+        return CounterLevel.NOTHING
+    return CounterLevel.TRAFFIC if config.counters.traffic else CounterLevel.CONNECTIONS
 
 
 def _ipvs(config: Config, families: Iterable[Family], *, prepare: bool) -> dict[Family, Mode]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vipwire import __version__
 from vipwire.app.after_sync import FlowKeeper, HealthPorts
-from vipwire.app.count_metrics import tell_counts
+from vipwire.app.count_metrics import export_counts
 from vipwire.app.drain_follower import DrainFollower
 from vipwire.app.drain_orders import drains_path
 from vipwire.app.engine import Engine, Line, Mode
@@ -24,7 +24,7 @@ from vipwire.app.servers import Servers
 from vipwire.config.configuration import Config
 from vipwire.config.gates import KNOWN_GATES
 from vipwire.errors import UnsupportedError, VipwireError
-from vipwire.handover.handover import Handover, arriving
+from vipwire.handover.handover import Handover, with_first_commit
 from vipwire.host.addresses import AddressWatch, global_addresses
 from vipwire.kube.access.access import load_access
 from vipwire.kube.access.connection import Answered
@@ -57,7 +57,7 @@ class Proxy:
                 family,
                 mode,
                 Pacer(sync.min_sync_period, sync.sync_period),
-                arriving(config.proxy_mode, family, mode),
+                with_first_commit(config.proxy_mode, family, mode),
             )
             for family, mode in modes.items()
         ]
@@ -69,7 +69,7 @@ class Proxy:
         self.changes_mode = False
         self._handover = Handover(config.proxy_mode, modes, self.metrics)
         self._drains = DrainFollower(drains_path(config.state_dir, self._node_name), self.metrics)
-        tell_counts(self._engine, config, self.metrics)
+        export_counts(self._engine, config, self.metrics)
 
     @property
     def config(self) -> Config:
@@ -139,7 +139,7 @@ class Proxy:
                 line.pacer.become(after.sync.min_sync_period, after.sync.sync_period, time.monotonic())
         if before.node_port_addresses != after.node_port_addresses:
             parts.reporter.problems(await parts.ports.move(self._listeners()))
-        self._tell_gates()
+        self._log_gates()
         await servers.settle(after)
         loop.configured()
 
@@ -157,7 +157,7 @@ class Proxy:
         stop.end(f"the mode changes to {mode.value}")
         return True
 
-    def _tell_gates(self) -> None:
+    def _log_gates(self) -> None:
         for name, on in self._config.gates.items():
             self.metrics.feature_enabled.labels(name=name, stage=KNOWN_GATES[name].stage.value).set(int(on))
 

@@ -13,7 +13,7 @@ from vipwire.config.schema import Applied, ValueKind, file_fields, file_paths, s
 from vipwire.config.validation import validate
 
 
-class Change(NamedTuple):
+class ConfigChange(NamedTuple):
     """What becomes of a changed file: what runs from now on, which fields are new in it, which wait for a restart."""
 
     config: Config
@@ -21,7 +21,7 @@ class Change(NamedTuple):
     waiting: tuple[str, ...] = ()
 
 
-def weigh(started: Config, running: Config, wanted: Config) -> Change:
+def compare_configs(started: Config, running: Config, wanted: Config) -> ConfigChange:
     """Decide what a running proxy takes of a new configuration.
 
     `started` is what it was told at its start, `running` what it does: another mode, after a fallback, and what
@@ -31,8 +31,8 @@ def weigh(started: Config, running: Config, wanted: Config) -> Change:
     mixed = dataclasses.replace(_mix(running, wanted), explicit=wanted.explicit)
     live = tuple(path for path in _changed(running, mixed) if _APPLIED[path] is Applied.LIVE)
     if waiting and validate(mixed):
-        return Change(running, (), tuple(sorted((*live, *waiting))))
-    return Change(mixed, live, waiting)
+        return ConfigChange(running, (), tuple(sorted((*live, *waiting))))
+    return ConfigChange(mixed, live, waiting)
 
 
 _APPLIED = {path: setting_of(field).applied for path, field in file_paths(Config)}

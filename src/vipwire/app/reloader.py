@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from vipwire.app.reconfigure import weigh
+from vipwire.app.reconfigure import compare_configs
 from vipwire.config.configuration import Config
 from vipwire.config.file import Loaded
 from vipwire.errors import ConfigError
@@ -73,7 +73,7 @@ class Reloader:
         await self._take(wanted, adopt)
 
     async def _take(self, wanted: Config, adopt: Adopt) -> None:
-        before, change = self.running, weigh(self._started, self.running, wanted)
+        before, change = self.running, compare_configs(self._started, self.running, wanted)
         self.running = change.config
         if change.config != before:
             await adopt(before, change.config)

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from vipwire.app.engine import Engine, Line, Outcome
-from vipwire.app.sync_metrics import Measure
+from vipwire.app.sync_metrics import SyncMetrics
 from vipwire.kube.events import EventRecorder, EventType, Subject
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
@@ -31,7 +31,7 @@ class Reporter:
 
     def __init__(self, engine: Engine, metrics: Metrics, recorder: EventRecorder | None, node_name: str) -> None:
         self._engine, self._metrics, self._recorder = engine, metrics, recorder
-        self._node_name, self._measure = node_name, Measure(engine, metrics)
+        self._node_name, self._measure = node_name, SyncMetrics(engine, metrics)
         self._isolated: dict[Family, frozenset[ObjectName]] = {}
         self._errors: dict[Family, str] = {}
         self._told: set[Problem] = set()
@@ -76,10 +76,10 @@ class Reporter:
         self._conflicts(line, outcome)
         self._isolations(line)
         if log.enabled(2):
-            _tell_changes(line.family, outcome)
+            _log_changes(line.family, outcome)
         if outcome.report.repaired:
             self._repairs(line, outcome.report.repaired)
-        _tell_sync(line.family, outcome)
+        _log_sync(line.family, outcome)
 
     def _repairs(self, line: Line, repaired: Sequence[Any]) -> None:
         family = line.family.value
@@ -165,7 +165,7 @@ def _in_vain(line: Line, plan: ServicePlan | None) -> set[Problem]:
     return {*plan.problems, *line.shortcomings(plan)}
 
 
-def _tell_sync(family: Family, outcome: Outcome) -> None:
+def _log_sync(family: Family, outcome: Outcome) -> None:
     report = outcome.report
     log.info(
         "synced",
@@ -180,7 +180,7 @@ def _tell_sync(family: Family, outcome: Outcome) -> None:
     )
 
 
-def _tell_changes(family: Family, outcome: Outcome) -> None:
+def _log_changes(family: Family, outcome: Outcome) -> None:
     """Say at -v=2 which Services a sync was about, and at -v=4 what became of each of their frontends."""
     for name, change in outcome.changes.items():
         what = "Service added" if change.old is None else "Service changed"

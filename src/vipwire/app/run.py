@@ -12,7 +12,7 @@ from vipwire.app.proxy import Proxy
 from vipwire.app.reloader import Reloader, Reread
 from vipwire.config.configuration import Config
 from vipwire.config.file import Loaded
-from vipwire.handover.handover import become_anew
+from vipwire.handover.handover import reexec
 from vipwire.host.addresses import AddressWatch
 from vipwire.host.rights import capabilities, require_net_admin
 from vipwire.process import cyclic_garbage, log
@@ -30,7 +30,7 @@ def run_proxy(config: Config, reread: Reread) -> int:
     with _prepared(config) as proxy:
         status = asyncio.run(proxy.run(Reloader(config, proxy.config, reread, proxy.metrics)))
     if proxy.changes_mode:
-        become_anew()
+        reexec()
     return status
 
 

@@ -9,7 +9,7 @@ from vipwire.reconcile.offers import RuleWriter
 from vipwire.serve.metrics import Metrics
 
 
-class Measure:
+class SyncMetrics:
     """Keeps the metrics of syncs, and counts of what is planned by what has changed."""
 
     def __init__(self, engine: Engine, metrics: Metrics) -> None:

@@ -20,7 +20,7 @@ from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.object import decoded
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.controllers.allocation.holders import Holders
-from vipwire.cluster.controllers.balancers import held, is_ours
+from vipwire.cluster.controllers.balancers import is_ours, status_addresses
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.errors import ConfigError
 
@@ -178,7 +178,7 @@ async def announce(registry: Registry, interface: str) -> None:
         touched = set(holders.clear() if anew else ())
         for change in changes:
             value = decoded(change.record)
-            addresses = held(value) if is_ours(value) and not change.deleted else ()
+            addresses = status_addresses(value) if is_ours(value) and not change.deleted else ()
             touched.update(holders.put((change.record.key.namespace, change.record.key.name), addresses))
         new = announcer.speak_for(
             (each for each in touched if each in holders), (each for each in touched if each not in holders)

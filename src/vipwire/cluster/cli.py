@@ -23,7 +23,7 @@ _FOLDER: Final = click.option(
 
 
 @contextlib.contextmanager
-def _told_plainly() -> Iterator[None]:
+def _plain_errors() -> Iterator[None]:
     try:
         yield
     except* VipwireError as errors:
@@ -92,7 +92,7 @@ def up(**flags: Any) -> None:
     from vipwire.process import log  # noqa: PLC0415  # not for --help
 
     log.configure(Logging())
-    with _told_plainly():
+    with _plain_errors():
         setting = read_setting(flags)
 
         def ready(url: str, kubeconfig: Path) -> None:
@@ -134,14 +134,14 @@ def expose(
     """
     from vipwire.cluster import expose as exposing  # noqa: PLC0415  # not for --help
 
-    with _told_plainly():
+    with _plain_errors():
         found = exposing.read_targets(targets)
         rest = (given["kind"], given["protocol"], given["check"])
         wanted = exposing.Wanted(name, given["namespace"], port, found, *rest)
         if context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT:
             kubeconfig = kubeconfig or data_dir / "admin.kubeconfig"
         made = asyncio.run(exposing.expose(exposing.reached(kubeconfig, partial(click.echo, err=True)), wanted))
-        for line in exposing.told(made):
+        for line in exposing.reached_at(made):
             click.echo(line)
 
 
@@ -157,7 +157,7 @@ def backup(data_dir: Path, target: Path) -> None:
     """Copy all objects into the new file TARGET. The cluster may be running."""
     from vipwire.cluster.store.backup import backup as copy  # noqa: PLC0415
 
-    with _told_plainly():
+    with _plain_errors():
         click.echo(f"{target}: revision {copy(data_dir, target)}")
 
 
@@ -171,5 +171,5 @@ def restore(data_dir: Path, source: Path) -> None:
     """
     from vipwire.cluster.store.backup import restore as put_back  # noqa: PLC0415
 
-    with _told_plainly():
+    with _plain_errors():
         click.echo(f"{data_dir}: revision {put_back(data_dir, source)}")

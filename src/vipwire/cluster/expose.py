@@ -193,7 +193,7 @@ def _given(service: Object) -> list[str]:
     return [entry.get("ip") or entry.get("hostname") or "" for entry in balancer.get("ingress") or ()]
 
 
-def told(service: Object) -> Iterator[str]:
+def reached_at(service: Object) -> Iterator[str]:
     """Say in lines where a Service is reached."""
     spec, meta = service["spec"], service["metadata"]
     name = f"{meta['namespace']}/{meta['name']}"

@@ -30,7 +30,7 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.namespace_conditions import with_conditions
-from vipwire.cluster.store.record import Change, Key, Record
+from vipwire.cluster.store.record import Key, Record, RecordChange
 
 EVENTS_LIVE: Final = timedelta(hours=1)  # as with kube-apiserver's --event-ttl
 _OPTIONS: Final = Options(manager="vipwire-garbage-collector", validation="Ignore")
@@ -73,7 +73,7 @@ class GarbageCollector:
         await self._expire(self._registry.clock())
         return bool(self._going or self._gone or self._ageing)
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: RecordChange) -> None:
         key, value = change.record.key, decoded(change.record)
         meta = value["metadata"]
         for uid in self._owners.pop(key, ()):

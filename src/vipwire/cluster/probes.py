@@ -107,10 +107,10 @@ class Probes:
             verdict.hear(good=not problem)
             watched.problems[container] = problem
             if verdict.good is not before:
-                await self._tell(name, watched)
+                await self._report(name, watched)
             await asyncio.sleep(period)
 
-    async def _tell(self, name: Name, watched: _Watched) -> None:
+    async def _report(self, name: Name, watched: _Watched) -> None:
         bad = [container for container, verdict in watched.verdicts.items() if not verdict.good]
         problem = "; ".join(f"{each}: {watched.problems.get(each) or 'not asked yet'}" for each in bad)
         now = format_time(self._registry.clock())

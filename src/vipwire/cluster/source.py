@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from vipwire.cluster.store.record import Change, CompactedError
+from vipwire.cluster.store.record import CompactedError, RecordChange
 from vipwire.cluster.store.store import Store
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import ENDPOINT_SLICES, SERVICE_CIDRS, SERVICES, Reader, Resource, own_node
@@ -61,7 +61,7 @@ class StoreSource:
         return resource.plural != "nodes" or name == self._node
 
 
-def _event(reader: Reader, change: Change) -> Event:
+def _event(reader: Reader, change: RecordChange) -> Event:
     key, kind = change.record.key, reader.resource.kind
     name = ObjectName(key.namespace, key.name)
     if change.deleted:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from vipwire.backends.ipvs.first_commit import Arrival
+from vipwire.backends.ipvs.first_commit import FirstCommit
 from vipwire.config.configuration import ProxyMode
 from vipwire.errors import CommitError, VipwireError
 from vipwire.handover.leftovers import Leftovers, Removed, Swept, engines, translating
@@ -59,10 +59,10 @@ class Handover:
         except (VipwireError, OSError) as error:
             log.warning("what another mode has left could not be removed; trying again", reason=error)
             return _RETRY_SECONDS
-        self._tell(swept)
+        self._report(swept)
         return _WAIT_SECONDS if swept.waiting else None
 
-    def _tell(self, swept: Swept) -> None:
+    def _report(self, swept: Swept) -> None:
         for each in swept.removed:
             self._metrics.leftovers_removed_total.labels(mode=each.mode.value, ip_family=each.family.value).inc()
             log.info("removed what another mode had left", left_by=each.mode.value, **_fields(each))
@@ -71,8 +71,8 @@ class Handover:
         self._told.update(swept.waiting)
 
 
-def arriving(mode: ProxyMode, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
-    """Give what is to be committed to: the backend, or where others translate what leaves no gap; see `arrival`."""
+def with_first_commit(mode: ProxyMode, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
+    """Give what is to be committed to: the backend, or where others translate what leaves no gap; see `FirstCommit`."""
     if mode is not ProxyMode.IPVS:
         return backend
     others = frozenset({ProxyMode.NFTABLES})  # any but userspace mode, if nobody can tell
@@ -80,7 +80,7 @@ def arriving(mode: ProxyMode, family: Family, backend: Backend[Any, Any]) -> Bac
         others = translating(family)
     if not others:
         return backend
-    return Arrival(backend, partial(_disarm, family), listens=others == {ProxyMode.USERSPACE})
+    return FirstCommit(backend, partial(_disarm, family), listens=others == {ProxyMode.USERSPACE})
 
 
 def _disarm(family: Family) -> None:
@@ -98,7 +98,7 @@ def _new(found: Iterable[Removed], told: set[Removed]) -> list[Removed]:
     return [each for each in found if (each.mode, each.family) not in known]
 
 
-def become_anew() -> None:
+def reexec() -> None:
     """Replace this process by one that was started with the same words, and reads the configuration as it is now.
 
     The process id stays: whoever supervises us sees no end. Python's sockets close by themselves (PEP 446); a SIGHUP

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
-from vipwire.backends.ipvs.leftovers import IpvsLeft, find_ipvs, lead_to_sockets, remove_ipvs
+from vipwire.backends.ipvs.leftovers import IpvsLeftovers, find_ipvs, lead_to_sockets, remove_ipvs
 from vipwire.backends.userspace.leftovers import forget_relayed
 from vipwire.backends.userspace.messages import Settings
 from vipwire.backends.userspace.remote_relay import Remote
@@ -26,7 +26,7 @@ from vipwire.errors import CommitError
 from vipwire.handover.rules import others, remove_rules
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.wire import ABSENT, NFPROTO, Kind
+from vipwire.netlink.nftables.wire import ABSENT, NFPROTO, MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 from vipwire.xtables.tool import Tool, with_tables
 
@@ -90,7 +90,7 @@ class Leftovers:
                 _remove_ipvs(ipvs, removed, waiting)
         return Swept(tuple(removed), tuple(waiting))
 
-    def _ipvs(self, family: Family) -> IpvsLeft | None:
+    def _ipvs(self, family: Family) -> IpvsLeftovers | None:
         """Look for what ipvs mode has left. Before its rules go, which masquerade, node ports are the relay's."""
         if self._running is ProxyMode.IPVS:
             return None
@@ -120,7 +120,7 @@ class Leftovers:
             remote.close()
 
 
-def _remove_ipvs(left: IpvsLeft, removed: list[Removed], waiting: list[Removed]) -> None:
+def _remove_ipvs(left: IpvsLeftovers, removed: list[Removed], waiting: list[Removed]) -> None:
     gone, stays = remove_ipvs(left)
     if gone:
         removed.append(Removed(ProxyMode.IPVS, left.family, gone))
@@ -165,7 +165,7 @@ def remove_tables(family: Family, *, ours: bool) -> list[str]:
 
 def _tables(sock: NetlinkSocket, family: Family, *, ours: bool) -> list[str]:
     try:
-        tables = [decode.table(payload) for payload in sock.dump(Kind.GETTABLE, encode.list_tables())]
+        tables = [decode.table(payload) for payload in sock.dump(MessageType.GETTABLE, encode.list_tables())]
     except NetlinkError as error:
         if error.errno in ABSENT | {errno.ENOENT}:  # this kernel has none
             return []
@@ -176,6 +176,6 @@ def _tables(sock: NetlinkSocket, family: Family, *, ours: bool) -> list[str]:
 
 
 def _has_chain(sock: NetlinkSocket, family: Family, table: str, name: str) -> bool:
-    payloads = sock.dump(Kind.GETCHAIN, encode.list_objects(family, table))
+    payloads = sock.dump(MessageType.GETCHAIN, encode.list_objects(family, table))
     chains = [decode.chain(payload) for payload in payloads]
     return any(chain.table == table and chain.name == name for chain in chains)

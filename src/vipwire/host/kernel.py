@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from vipwire.errors import UnsupportedError
 from vipwire.netlink.nftables.encode import ask_generation
-from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 _RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
@@ -53,7 +53,7 @@ def require_nftables() -> None:
     """Raise UnsupportedError, saying what is missing, unless this process can program nf_tables."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
-            netfilter.request(Kind.GETGEN, ask_generation())  # which changes nothing
+            netfilter.request(MessageType.GETGEN, ask_generation())  # which changes nothing
     except OSError as error:
         raise UnsupportedError(f"nftables cannot be used here: {_missing(error)}") from error
 

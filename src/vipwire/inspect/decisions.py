@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from vipwire.inspect.one_family import Side
+from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.show import coloured
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.status.document import Document, service_document, share_text
@@ -36,7 +36,7 @@ def plan_document(situation: Situation, services: list[Service]) -> Document:
     }
 
 
-def _node_document(side: Side) -> Document:
+def _node_document(side: FamilyView) -> Document:
     node = side.node
     return {
         "family": side.family.value,
@@ -51,7 +51,7 @@ def _node_document(side: Side) -> Document:
     }
 
 
-def _pods(side: Side) -> str:
+def _pods(side: FamilyView) -> str:
     match side.node.pod_traffic:
         case PodPrefixes(prefixes):
             return f"from {', '.join(map(str, prefixes))}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from vipwire.inspect.one_family import Side
+from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.status.document import Document, family_document
 from vipwire.model.service import Service
@@ -20,23 +20,23 @@ def diff_document(situation: Situation, services: list[Service] | None) -> Docum
     }
 
 
-def _family(side: Side, services: list[Service] | None) -> Document:
+def _family(side: FamilyView, services: list[Service] | None) -> Document:
     document = family_document(side)
     delta = side.delta
     if delta is None or side.mode is None:
         return document | {"script": []}
     if services is not None:
-        delta = Side.within(delta, _keys(side, services))
+        delta = FamilyView.within(delta, _keys(side, services))
         document |= {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
     return document | {"script": _script(side, delta)}
 
 
-def _keys(side: Side, services: Iterable[Service]) -> set[Any]:
+def _keys(side: FamilyView, services: Iterable[Service]) -> set[Any]:
     rendered = [side.rendered[service.name] for service in services if service.name in side.rendered]
     return {key for each in rendered for part in (each.own, each.shared) for key in part}
 
 
-def _script(side: Side, delta: Delta[Any, Any]) -> list[str]:
+def _script(side: FamilyView, delta: Delta[Any, Any]) -> list[str]:
     if not delta:
         return []
     if side.explainer is not None:

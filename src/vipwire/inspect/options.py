@@ -61,12 +61,12 @@ class LookCommand(click.Command):
         except click.NoSuchOption as error:
             near = difflib.get_close_matches(error.option_name, [f"--{name}" for name in FLAGS] + sorted(own), n=1)
             raise click.NoSuchOption(error.option_name, possibilities=near, ctx=ctx) from error
-        ctx.params["config"] = _told(lambda: _config(given))
+        ctx.params["config"] = _with_plain_errors(lambda: _config(given))
         return left
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; say in one line what an operator can do about an error, and exit with status 2."""
-        return _told(lambda: super(LookCommand, self).invoke(ctx))
+        return _with_plain_errors(lambda: super(LookCommand, self).invoke(ctx))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the command's own options, then the proxy's flags that matter here."""
@@ -82,7 +82,7 @@ class LookCommand(click.Command):
             )
 
 
-def _told(action: Callable[[], Any]) -> Any:
+def _with_plain_errors(action: Callable[[], Any]) -> Any:
     try:
         return action()
     except VipwireError as error:

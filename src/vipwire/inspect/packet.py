@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from vipwire.errors import ConfigError
 from vipwire.inspect.explain.health_checks import answers_checks, health_checks
 from vipwire.inspect.situation import Situation
-from vipwire.inspect.suggestions import find_services, meant, near_addresses
+from vipwire.inspect.suggestions import find_services, meant, similar_addresses
 from vipwire.model.net import Address, Family, Protocol, family_of, format_address, is_loopback, parse_address
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.plan import FrontendKey
@@ -121,7 +121,7 @@ def hints(situation: Situation, packet: Packet) -> Iterator[str]:
         yield f"served at this address: {_listed(here)}"
         return
     owners = {key.address: str(frontend.port_name) for key, frontend in keys.items() if key.address is not None}
-    if near := near_addresses(packet.destination, owners):
+    if near := similar_addresses(packet.destination, owners):
         yield f"near it: {', '.join(near)}"
     if packet.to_node:
         return

@@ -20,13 +20,13 @@ from vipwire.app.node_plan import node_plan
 from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError
 from vipwire.host.addresses import LocalAddress, global_addresses, read_addresses
-from vipwire.inspect.one_family import Side
+from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.source import node_name
 from vipwire.inspect.status.slow_start import grown
 from vipwire.model.drain import Drain
 from vipwire.model.net import Address, Family
 from vipwire.plan.planner import Planner
-from vipwire.reconcile.counts import Adaptable
+from vipwire.reconcile.counts import AdoptsCounters
 from vipwire.reconcile.explainer import Explainer
 from vipwire.state.store import Store
 
@@ -44,10 +44,10 @@ class Situation:
     node_name: str
     store: Store
     addresses: tuple[LocalAddress, ...]
-    sides: tuple[Side, ...]
+    sides: tuple[FamilyView, ...]
     vips: frozenset[Address] = frozenset()
 
-    def side(self, family: Family) -> Side | None:
+    def side(self, family: Family) -> FamilyView | None:
         """Find a family; None where this machine does not have it."""
         return next((side for side in self.sides if side.family is family), None)
 
@@ -83,8 +83,8 @@ class Kernel:
 
 
 def _adapt(mode: Mode) -> None:
-    if isinstance(mode, Adaptable):
-        mode.count_as_found()
+    if isinstance(mode, AdoptsCounters):
+        mode.adopt_counters()
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def planned(config: Config, store: Store, drained: frozenset[Drain] | None = Non
     """Look at what is planned only; with other drained endpoints than this node's, if they are given."""
     addresses, vips = machine_addresses()
     drained = now_drained(config) if drained is None else drained
-    sides = tuple(plan_side(config, store, family, addresses, drained) for family in families())
+    sides = tuple(plan_family(config, store, family, addresses, drained) for family in families())
     return Situation(config, node_name(config), store, addresses, sides, vips)
 
 
@@ -132,23 +132,25 @@ def now_drained(config: Config) -> frozenset[Drain]:
     return in_force(read_orders(drains_path(config.state_dir, node_name(config))), time.time())
 
 
-def plan_side(
+def plan_family(
     config: Config,
     store: Store,
     family: Family,
     addresses: Sequence[LocalAddress],
     drained: frozenset[Drain] = frozenset(),
-) -> Side:
+) -> FamilyView:
     """Plan one family, as the proxy would."""
     name = node_name(config)
     machine = global_addresses(addresses)
     node = node_plan(config, family, name, store.nodes.get(name), store.service_cidrs, machine, drained)
     planner = Planner(node)
     planner.update(store.services, store.view)
-    return Side(family, node, planner.plans)
+    return FamilyView(family, node, planner.plans)
 
 
-def observed(side: Side, mode: Mode | None, explainer: Explainer[Any, Any] | None, obstacle: str = "") -> Side:
+def observed(
+    side: FamilyView, mode: Mode | None, explainer: Explainer[Any, Any] | None, obstacle: str = ""
+) -> FamilyView:
     """Add what a mode renders and what it sees in the kernel; `obstacle` says why there is no mode."""
     if mode is None:
         return replace(side, obstacle=obstacle)

@@ -43,7 +43,7 @@ def meant(text: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
     return f"; there is {', '.join(options)}" if len(options) <= 2 * _MANY else f"; there are {len(options)} others"
 
 
-def near_addresses(address: Address, owners: Mapping[Address, str]) -> list[str]:
+def similar_addresses(address: Address, owners: Mapping[Address, str]) -> list[str]:
     """Name the VIPs that look most like an address, with their Services."""
     text = format_address(address)
     known = {format_address(each): owner for each, owner in owners.items() if len(each) == len(address)}

@@ -73,7 +73,7 @@ class ApiSource:
                 elif request.watch:
                     await self._stream(watch, response, emit)
                 else:
-                    _tell(watch.page(await response.read(), self._clock()), emit)
+                    _emit_all(watch.page(await response.read(), self._clock()), emit)
         except TRANSPORT_ERRORS as error:
             watch.failed(describe(error), self._clock())
 
@@ -82,14 +82,14 @@ class ApiSource:
     ) -> None:
         body = await response.content.read(1 << 16)
         wait = retry_after(response.headers.get("Retry-After", ""), time.time())
-        _tell(watch.refused(response.status, body, self._clock(), wait), emit)
+        _emit_all(watch.refused(response.status, body, self._clock(), wait), emit)
 
     async def _stream(
         self, watch: ResourceWatch, response: aiohttp.ClientResponse, emit: Callable[[Event], None]
     ) -> None:
         watch.opened(self._clock())
         async for data in response.content.iter_any():
-            _tell(watch.received(data, self._clock()), emit)
+            _emit_all(watch.received(data, self._clock()), emit)
             if watch.broken:
                 return
         watch.ended(self._clock())
@@ -105,6 +105,6 @@ def retry_after(text: str, now: float) -> float:
         return 0.0
 
 
-def _tell(events: list[Event], emit: Callable[[Event], None]) -> None:
+def _emit_all(events: list[Event], emit: Callable[[Event], None]) -> None:
     for event in events:
         emit(event)

@@ -1,4 +1,4 @@
-"""From a Service on the wire to a `model.Service`: every rule about what of it is valid, and nothing else.
+"""From a Service on the wire to a `model.WireService`: every rule about what of it is valid, and nothing else.
 
 A Service is taken exactly as far as it is valid. It is no Service to a proxy at all (the result is None) when it is
 headless, an ExternalName, another proxy's (label `service.kubernetes.io/service-proxy-name`), or has not one valid
@@ -41,7 +41,7 @@ class _IPMode(enum.Enum):
     PROXY = "Proxy"
 
 
-def convert_service(source: wire.Service) -> tuple[Service | None, tuple[Problem, ...]]:
+def convert_service(source: wire.WireService) -> tuple[Service | None, tuple[Problem, ...]]:
     """Convert one Service; None when there is nothing to proxy."""
     meta, spec = source.metadata or NO_META, source.spec or NO_SPEC
     if _is_not_ours(meta, spec):

@@ -106,7 +106,7 @@ def _ports(ports: tuple[wire.EndpointPort, ...], field: str, found: Findings) ->
         yield EndpointPort(intern(name), protocol, number)
 
 
-def _endpoints(sources: tuple[wire.Endpoint, ...], family: Family, found: Findings) -> Iterator[Endpoint]:
+def _endpoints(sources: tuple[wire.WireEndpoint, ...], family: Family, found: Findings) -> Iterator[Endpoint]:
     size = family.bits // 8
     for index, source in enumerate(sources):
         address = ordinary_address(source.addresses[0]) if size == 4 and source.addresses else None
@@ -127,7 +127,7 @@ def _endpoints(sources: tuple[wire.Endpoint, ...], family: Family, found: Findin
         )
 
 
-def _address(source: wire.Endpoint, index: int, size: int, found: Findings) -> Address | None:
+def _address(source: wire.WireEndpoint, index: int, size: int, found: Findings) -> Address | None:
     """Read the first address: what the others mean was never defined, and no proxy uses them."""
     if not source.addresses:
         found.note(f"endpoints[{index}].addresses", "is missing")

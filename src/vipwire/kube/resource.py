@@ -37,7 +37,7 @@ class Resource:
     kind: Kind
     path: str
     plural: str
-    type: type[wire.Service | wire.EndpointSlice | wire.Node | wire.ServiceCIDR]
+    type: type[wire.WireService | wire.EndpointSlice | wire.Node | wire.ServiceCIDR]
     convert: Convert
     label_selector: str = ""
     field_selector: str = ""
@@ -54,7 +54,7 @@ SERVICES = Resource(
     kind=Kind.SERVICE,
     path="/api/v1",
     plural="services",
-    type=wire.Service,
+    type=wire.WireService,
     convert=convert_service,
     label_selector=f"!{SERVICE_PROXY_NAME}",
     optional_field_selector="spec.clusterIP!=None",

@@ -107,7 +107,7 @@ class ServiceStatus(Struct, gc=False, rename="camel"):
     load_balancer: LoadBalancerStatus | None = None
 
 
-class Service(Struct, gc=False):
+class WireService(Struct, gc=False):
     """core/v1 Service."""
 
     metadata: ServiceMeta | None = None
@@ -157,7 +157,7 @@ class Hints(Struct, gc=False, rename="camel"):
     for_nodes: tuple[HintedName, ...] | None = None
 
 
-class Endpoint(Struct, gc=False, rename="camel"):
+class WireEndpoint(Struct, gc=False, rename="camel"):
     """One of an EndpointSlice's `endpoints`."""
 
     addresses: tuple[str, ...] | None = None
@@ -179,7 +179,7 @@ class EndpointSlice(Struct, gc=False, rename="camel"):
 
     metadata: SliceMeta | None = None
     address_type: str | None = None
-    endpoints: tuple[Endpoint, ...] | None = None
+    endpoints: tuple[WireEndpoint, ...] | None = None
     ports: tuple[EndpointPort, ...] | None = None
 
 

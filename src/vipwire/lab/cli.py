@@ -31,7 +31,7 @@ _OUTPUT = click.option(
 
 
 @contextlib.contextmanager
-def _told_plainly() -> Iterator[None]:
+def _plain_errors() -> Iterator[None]:
     try:
         yield
     except VipwireError as error:
@@ -56,7 +56,7 @@ def lab() -> None:
 @click.option("--ports", default="80,8080", show_default=True, help="On which ports each Pod answers.")
 def up(name: str, pods: str, ports: str) -> None:
     """Build a lab and leave it up."""
-    with _told_plainly():
+    with _plain_errors():
         many, open_ports = _numbers("--pods", pods, 0, 26), _numbers("--ports", ports, 1, 65535)
         built = Lab(make_topology(many, open_ports), name)
         built.up()
@@ -67,7 +67,7 @@ def up(name: str, pods: str, ports: str) -> None:
 @_NAME
 def down(name: str) -> None:
     """Remove a lab: its servers, its namespaces, its files. Says so if there was none."""
-    with _told_plainly():
+    with _plain_errors():
         found = Lab.attach_any(name)
         if found is None:
             click.echo(f"No lab named {name} is up.")
@@ -83,7 +83,7 @@ def down(name: str) -> None:
 def exec(name: str, host: str, command: tuple[str, ...]) -> NoReturn:  # noqa: A001 - the command's name
     """Run a command in a host's network: `vipwire lab exec node-1 -- nft list ruleset`."""
     command = command[command[0] == "--" :]
-    with _told_plainly(), Lab.attach(name).inside(host):
+    with _plain_errors(), Lab.attach(name).inside(host):
         try:
             os.execvp(command[0], command)  # noqa: S606 - what it is for
         except FileNotFoundError as error:
@@ -106,7 +106,7 @@ def probe_command(context: click.Context, /, name: str, output: str, host: str, 
 
     Brackets around IPv6: [fd00:10:96::10]:80. The exit status is 1 if not every connection was answered.
     """
-    with _told_plainly():
+    with _plain_errors():
         found = Lab.attach(name)
         target = Target.parse(destination)
         results = probe(found.netns(host), target, Manner(**how))
@@ -122,7 +122,7 @@ def probe_command(context: click.Context, /, name: str, output: str, host: str, 
 @_OUTPUT
 def show(name: str, output: str) -> None:
     """Show a lab's hosts, their addresses and namespaces."""
-    with _told_plainly():
+    with _plain_errors():
         found = Lab.attach(name)
         if output == "json":
             click.echo(json.dumps({"name": name} | asdict(found.topology), indent=2))
@@ -134,7 +134,7 @@ def show(name: str, output: str) -> None:
 @_NAME
 def manifests(name: str) -> None:
     """Print the lab as Kubernetes objects: its Nodes, and a Service `web` with its EndpointSlices."""
-    with _told_plainly():
+    with _plain_errors():
         click.echo(kubernetes.as_yaml(kubernetes.example(Lab.attach(name).topology)), nl=False)
 
 
@@ -147,7 +147,7 @@ def demo(context: click.Context) -> None:
     """
     from vipwire.lab.demo.scenes import run_demo  # noqa: PLC0415 - only this command needs it
 
-    with _told_plainly():
+    with _plain_errors():
         context.exit(run_demo())
 
 

@@ -60,7 +60,7 @@ class Flow(NamedTuple):
     zone: int = 0
 
 
-class Change(enum.Enum):
+class FlowChange(enum.Enum):
     """What an event says about its flow."""
 
     NEW = "new"
@@ -71,7 +71,7 @@ class Change(enum.Enum):
 class FlowEvent(NamedTuple):
     """One event of the conntrack multicast groups."""
 
-    change: Change
+    change: FlowChange
     flow: Flow
 
 
@@ -214,9 +214,9 @@ def decode(payload: memoryview) -> Flow:
 def decode_event(message: Message) -> FlowEvent | None:
     """Decode a message of the groups `GROUP_*`; None for any other. Raise DecodeError if it is broken."""
     if message.type == CT_DELETE:
-        return FlowEvent(Change.DESTROYED, decode(message.payload))
+        return FlowEvent(FlowChange.DESTROYED, decode(message.payload))
     if message.type == CT_NEW:
-        change = Change.NEW if message.flags & NLM_F_CREATE else Change.UPDATED
+        change = FlowChange.NEW if message.flags & NLM_F_CREATE else FlowChange.UPDATED
         return FlowEvent(change, decode(message.payload))
     return None
 

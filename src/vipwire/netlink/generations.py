@@ -5,7 +5,7 @@ nothing but our own commits may have counted; so whoever writes rules of both fa
 """
 
 from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 
@@ -27,7 +27,7 @@ class Generations:
         return now if now == before else None
 
     def _noticed(self, expected: int) -> int:
-        (answer,) = self._socket.request(Kind.GETGEN, encode.ask_generation())
+        (answer,) = self._socket.request(MessageType.GETGEN, encode.ask_generation())
         self._generation = decode.generation(answer.payload).id
         self._foreign += self._generation != expected
         return self._foreign

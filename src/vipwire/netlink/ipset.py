@@ -24,7 +24,7 @@ _NFPROTO = {Family.IPV4: 2, Family.IPV6: 10}
 _PER_MESSAGE: Final = 512
 
 
-class Kind(enum.IntEnum):
+class IpsetMessage(enum.IntEnum):
     """Message types (IPSET_CMD_* within the subsystem)."""
 
     CREATE = _SUBSYSTEM | 2

@@ -1,8 +1,8 @@
 """What a mode may offer beyond `Backend`: how much traffic its objects have seen.
 
-Optional, as a method of the mode's backend: a backend that has `counts` is a `Counting` (`isinstance` says so), and a
-mode needs nothing else to be counted in `vipwire status`, `vipwire top` and /metrics. What a mode cannot know is
-None, which is not 0: it is left out where it would be shown.
+Optional, as a method of the backend: a backend that has `counts` is a `CountingBackend` (`isinstance` says so), and a
+mode needs nothing else to appear in `vipwire status`, `vipwire top` and /metrics. What a mode cannot know is None,
+which is not 0: it is left out where it would be shown.
 
 Counts only grow, as long as what counts stands in the kernel; they may start again from 0 (a table made anew, an
 element replaced, a reboot), which whoever computes rates from counters must expect anyway.
@@ -67,7 +67,7 @@ class EndpointName(NamedTuple):
     port: int
 
 
-class Open(NamedTuple):
+class OpenConnections(NamedTuple):
     """How many connections to an endpoint exist now: established ones, and others that are not forgotten yet."""
 
     active: int
@@ -88,11 +88,11 @@ class Counts:
     refusals: Mapping[tuple[Refusal, ServicePortName | None], int] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    open: Mapping[EndpointName, Open] = field(default_factory=lambda: MappingProxyType({}))
+    open: Mapping[EndpointName, OpenConnections] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @runtime_checkable
-class Counting(Protocol):
+class CountingBackend(Protocol):
     """A backend that can say how much its objects have seen."""
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
@@ -108,10 +108,10 @@ class Counting(Protocol):
 
 
 @runtime_checkable
-class Adaptable(Protocol):
+class AdoptsCounters(Protocol):
     """A backend whose objects differ by what is counted, so that who only looks has to know what the proxy counts."""
 
-    def count_as_found(self) -> None:
+    def adopt_counters(self) -> None:
         """Count what the kernel's objects count; where nothing of ours is there, as before.
 
         Raises OSError where the kernel cannot be read.

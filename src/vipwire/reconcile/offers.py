@@ -1,6 +1,6 @@
 """What a mode may offer beyond `Backend`: optional, as methods of its backend (`isinstance` says which it has).
 
-More of that kind: `backend.Selective`, `counting.Counting`, and `explainer` for people.
+More of that kind: `backend.Selective`, `counts.CountingBackend`, and `explainer` for people.
 """
 
 from collections.abc import Iterable, Mapping

@@ -21,7 +21,7 @@ from vipwire.errors import CommitError
 from vipwire.model.names import ObjectName
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Backend, Rendered
-from vipwire.reconcile.step import Belief, Step
+from vipwire.reconcile.transaction import Belief, Transaction
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -185,7 +185,7 @@ class Reconciler(Generic[K, V]):
 
     def _commit(self, names: Iterable[ObjectName], report: Report[K], *, last: bool = False) -> list[K]:
         """Commit what some Services lack, and with `last` what nobody wants; return the keys of what was done."""
-        step = Step(self._belief)
+        step = Transaction(self._belief)
         for name in names:
             step.add(name, self._wanted(name))
         delta = step.delta(last=last)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import encode
-from vipwire.netlink.nftables.wire import ABSENT, Kind
+from vipwire.netlink.nftables.wire import ABSENT, MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.xtables.refusal import refusal
 from vipwire.xtables.variant import Variant, by_use
@@ -113,7 +113,7 @@ def nft_engine() -> bool:
     """Tell whether this kernel has nf_tables, or lets nobody like us know."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as sock:
-            sock.request(Kind.GETGEN, encode.ask_generation())
+            sock.request(MessageType.GETGEN, encode.ask_generation())
     except OSError as error:
         return error.errno not in ABSENT
     return True

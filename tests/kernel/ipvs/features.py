@@ -21,14 +21,14 @@ from tests.kernel.ipvs.proxy import (
     web,
 )
 
-from vipwire.backends.ipvs.objects.servers import Change, Servers
+from vipwire.backends.ipvs.objects.servers import ServerCommand, Servers
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import Outcome, pods_of
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, TrafficPolicy
 from vipwire.netlink.ipvs import Command, Forwarding, RealServer, Scheduling, VirtualServer
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.counts import Count, Counting, Counts, EndpointName, Refusal
+from vipwire.reconcile.counts import Count, CountingBackend, Counts, EndpointName, Refusal
 
 pytestmark = pytest.mark.kernel
 
@@ -152,7 +152,7 @@ def wait_for_quiet(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
 def counted(lab: Lab, proxy: IpvsProxy, family: Family, is_there: Callable[[Counts], bool]) -> Counts:
     """Read the counters until they are as told: the kernel adds them up every two seconds."""
     line = proxy.lines[family]
-    assert isinstance(line.backend, Counting)
+    assert isinstance(line.backend, CountingBackend)
     counts = Counts()
     for _ in range(600):
         with lab.inside(NODE):
@@ -291,11 +291,11 @@ def crowded(lab: Lab, host: str, family: Family) -> Iterator[list[RealServer]]:
     reals = [RealServer(VirtualServer(17, place, port), place, 80) for port in range(7000, 7100)]
     with lab.inside(host), closing(Servers(family)) as servers:
         try:
-            servers.apply(Change(Command.NEW_SERVICE, real.server, Scheduling("rr")) for real in reals)
-            servers.apply(Change(Command.NEW_DEST, real, Forwarding(1)) for real in reals)
+            servers.apply(ServerCommand(Command.NEW_SERVICE, real.server, Scheduling("rr")) for real in reals)
+            servers.apply(ServerCommand(Command.NEW_DEST, real, Forwarding(1)) for real in reals)
             yield reals
         finally:
-            servers.apply(Change(Command.DEL_SERVICE, real.server, Scheduling("rr")) for real in reals)
+            servers.apply(ServerCommand(Command.DEL_SERVICE, real.server, Scheduling("rr")) for real in reals)
 
 
 @FAMILIES

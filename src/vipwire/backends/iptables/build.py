@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from vipwire.backends.iptables.change_detector import change_detectors
 from vipwire.backends.iptables.counts.nfacct import read_counter
 from vipwire.backends.iptables.kernel import IptablesBackend
-from vipwire.backends.iptables.lock_wait import Patience
+from vipwire.backends.iptables.lock_wait import LockWait
 from vipwire.backends.iptables.names import INVALID_COUNTER
 from vipwire.backends.iptables.probe import (
     PURPOSE,
@@ -18,7 +19,6 @@ from vipwire.backends.iptables.probe import (
     workable,
 )
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.witness import witnesses
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 from vipwire.xtables.tool import Tool, with_tables
@@ -51,13 +51,13 @@ def build(
             )
         )
     built: dict[Family, IptablesBackend] = {}
-    sights, patience = witnesses(families, choice.variant), Patience()
+    detectors, lock_wait = change_detectors(families, choice.variant), LockWait()
     for family in families:
         tool = Tool(family, choice.variant, PURPOSE)
         locked = any(note.what == UNTRIED for note in notes)  # then it is for all families
         able, missing = probe(tool, settings) if prepare and not locked else (_as_found(settings), [])
         notes += (note for note in missing if note not in notes)
-        built[family] = IptablesBackend(tool, able, sights[family], patience)
+        built[family] = IptablesBackend(tool, able, detectors[family], lock_wait)
     if note := affinity_note():
         notes.append(note)
     return built, notes

@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import Final
 
 from vipwire.backends.iptables import names
+from vipwire.backends.iptables.change_detector import ChangeDetector, Observation, change_detectors, grown_by
 from vipwire.backends.iptables.counts.by_service import FEW, Ledger, count, endpoints_of
-from vipwire.backends.iptables.counts.rule_counters import Counted, read_counters
+from vipwire.backends.iptables.counts.rule_counters import RuleCounter, read_counters
 from vipwire.backends.iptables.growth import growth, tree_entries
 from vipwire.backends.iptables.limits import shortcomings
-from vipwire.backends.iptables.lock_wait import Patience
+from vipwire.backends.iptables.lock_wait import LockWait
 from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, RANGES, ROOT, ROOTS, TABLES, Key, Rules
 from vipwire.backends.iptables.read import is_ours, read
 from vipwire.backends.iptables.render import render
@@ -23,7 +24,6 @@ from vipwire.backends.iptables.rules.skeleton import guards, jump_keys, node_obj
 from vipwire.backends.iptables.rules.tree import DEEPEST, Dispatch, Shape
 from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.witness import Sight, Witness, grown_by, witnesses
 from vipwire.model.net import Address, Family, format_address
 from vipwire.model.problem import Problem
 from vipwire.plan.node import NodePlan
@@ -44,15 +44,19 @@ class IptablesBackend:
     """The rules of one family, in the network namespace of the calling thread."""
 
     def __init__(
-        self, tool: RuleTool, settings: Settings, sight: Witness | None = None, patience: Patience | None = None
+        self,
+        tool: RuleTool,
+        settings: Settings,
+        detector: ChangeDetector | None = None,
+        lock_wait: LockWait | None = None,
     ) -> None:
         self.family = tool.family
         self.settings = settings
         self.written: dict[str, int] = {}
         self._rules: Counter[str] = Counter()
         self._tool = tool
-        self._witness = sight or witnesses([tool.family], tool.variant)[tool.family]
-        self._sight: Sight | None = None
+        self._detector = detector or change_detectors([tool.family], tool.variant)[tool.family]
+        self._observed: Observation | None = None
         self._node = NodePlan(tool.family)
         self._dispatches = dispatches(tool.family, tree=settings.tree)
         self._tails: dict[tuple[str, str], Rules] = {}
@@ -60,7 +64,7 @@ class IptablesBackend:
         self._firewall_missing = True
         self._kubelet = False
         self._ledger = Ledger()
-        self._patience = patience or Patience()
+        self._lock_wait = lock_wait or LockWait()
         self._locked: LockedError | None = None
 
     @property
@@ -78,7 +82,7 @@ class IptablesBackend:
 
     def close(self) -> None:
         """Close the socket; the rules stay."""
-        self._witness.close()
+        self._detector.close()
 
     def render_node(self, node: NodePlan) -> Mapping[Key, Rules]:
         """Render what belongs to no Service. Services rendered from now on are for this node."""
@@ -99,12 +103,12 @@ class IptablesBackend:
 
     def changed(self) -> bool:
         """Tell whether anybody else may have changed the rules since our last commit or observation."""
-        return self._sight is None or self._witness.look() != self._sight
+        return self._observed is None or self._detector.look() != self._observed
 
     def observe(self) -> dict[Key, Rules]:
         """Read all of ours."""
         self._locked = None
-        sight = self._witness.look()
+        before = self._detector.look()
         tables = {table: read_table(self._tool.save(table)) for table in TABLES}
         for where in ROOTS:
             self._dispatches[where].load({})
@@ -117,7 +121,7 @@ class IptablesBackend:
         if self._kubelet and not self.settings.on(self._node).localhost_node_ports:
             seen.objects = {key: rules for key, rules in seen.objects.items() if not guards(key)}
         self._rules = _counted(Delta(added=seen.objects))
-        self._sight = sight
+        self._observed = before
         return seen.objects
 
     def commit(self, delta: Delta[Key, Rules]) -> int:
@@ -131,9 +135,9 @@ class IptablesBackend:
         drafted = drafts(delta, self._dispatches)
         tails = {**self._tails, **_tails(delta)}
         writer = self._writer(tails)
-        before, size, commits = self._witness.look(), 0, 0
-        known, trees = before == self._sight, tree_entries(self._dispatches)
-        self._sight = None
+        before, size, commits = self._detector.look(), 0, 0
+        known, trees = before == self._observed, tree_entries(self._dispatches)
+        self._observed = None
         self.written = {}
         for run in writer.runs(delta, drafted):
             self._restore(run.text)
@@ -145,13 +149,13 @@ class IptablesBackend:
             self._dispatches[where].adopt(draft)
         self._tails = tails
         self._rules.update(_counted(delta))
-        after = self._witness.after(before, commits)
+        after = self._detector.after(before, commits)
         if known and after is not None and self._alone(before, after, delta, trees):
-            self._sight = after
+            self._observed = after
         self._firewall_missing = False
         return size
 
-    def _alone(self, before: Sight, after: Sight, delta: Delta[Key, Rules], trees: Counter[str]) -> bool:
+    def _alone(self, before: Observation, after: Observation, delta: Delta[Key, Rules], trees: Counter[str]) -> bool:
         """Tell whether the tables have become what a commit of ours makes of them, and nobody else's beside it.
 
         Where chains must stay that others use, or rules that are kubelet's, not all of a difference is written.
@@ -163,7 +167,7 @@ class IptablesBackend:
 
     def _restore(self, text: str) -> None:
         try:
-            self._patience.restore(self._tool, text)
+            self._lock_wait.restore(self._tool, text)
         except LockedError as error:
             self._locked = error
             raise
@@ -187,7 +191,7 @@ class IptablesBackend:
         }
         return count(ends, tables, self._ledger, endpoints=endpoints)
 
-    def _counters(self, table: str, chains: Iterable[str] | None = None) -> list[Counted]:
+    def _counters(self, table: str, chains: Iterable[str] | None = None) -> list[RuleCounter]:
         return read_counters(self.family, self._tool.variant, table, chains)
 
     def delete(self) -> bool:

@@ -7,7 +7,7 @@ from vipwire.xtables.tool import WAIT_SECONDS, RuleTool
 
 
 @dataclass(slots=True)
-class Patience:
+class LockWait:
     """How long the lock is waited for. Nothing else is done meanwhile: after a wait in vain one waits little."""
 
     seconds: int = WAIT_SECONDS

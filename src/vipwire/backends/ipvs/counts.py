@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from vipwire.backends.ipvs.hints import parse_hints
-from vipwire.backends.ipvs.marks import Marks, Side
+from vipwire.backends.ipvs.marks import Marks, MarkScope
 from vipwire.backends.ipvs.names import Set, set_name
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family
 from vipwire.netlink.ipvs import Counters, Method, RealServerState, VirtualServer
 from vipwire.plan.plan import FrontendKind, ServicePlan
-from vipwire.reconcile.counts import Count, Counts, EndpointName, Open, Refusal
+from vipwire.reconcile.counts import Count, Counts, EndpointName, OpenConnections, Refusal
 from vipwire.xtables.save import counted_rules
 
 K = TypeVar("K")
@@ -50,12 +50,12 @@ def _of_plan(plan: ServicePlan, marks: Marks) -> Iterator[tuple[VirtualServer, O
         for address in plan.node_port_addresses if key.address is None else (key.address,):
             yield VirtualServer(key.protocol, address, key.port), Origin(frontend.port_name, both_ways=True)
         outside = frontend.kind in (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
-        for mark in filter(None, (marks.given.get((key, side)) for side in Side)):
+        for mark in filter(None, (marks.given.get((key, side)) for side in MarkScope)):
             for number in (mark, mark | marks.avoid):
                 yield VirtualServer(0, Address(b""), 0, number), Origin(frontend.port_name, not (direct and outside))
 
 
-def tally(
+def service_counts(
     named: Mapping[VirtualServer, Origin],
     servers: Mapping[VirtualServer, Counters],
     reals: Mapping[VirtualServer, Iterable[RealServerState]],
@@ -67,14 +67,14 @@ def tally(
         origin = named[server]
         _add(ports, origin.port_name, _count(counters, both_ways=origin.both_ways))
     endpoints: dict[EndpointName, Count] = {}
-    opened: dict[EndpointName, Open] = {}
+    opened: dict[EndpointName, OpenConnections] = {}
     for server, states in reals.items():
         for state in states:
             name = EndpointName(named[server].port_name, state.address, state.port)
             both_ways = state.forwarding.method is Method.MASQUERADE
             _add(endpoints, name, _count(state.counters, both_ways=both_ways))
-            before = opened.get(name, Open(0, 0))
-            opened[name] = Open(before.active + state.active, before.inactive + state.inactive)
+            before = opened.get(name, OpenConnections(0, 0))
+            opened[name] = OpenConnections(before.active + state.active, before.inactive + state.inactive)
     seen: dict[tuple[Refusal, ServicePortName | None], int] = {
         (reason, None): packets for reason, packets in refused.items() if packets
     }

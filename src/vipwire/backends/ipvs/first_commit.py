@@ -23,7 +23,7 @@ from vipwire.reconcile.backend import Backend, Rendered
 from vipwire.reconcile.delta import Delta
 
 
-class Arrival:
+class FirstCommit:
     """An ipvs backend whose first commit of chains is done in two steps, with `disarm` between them.
 
     `listens`: until now node ports were sockets.

@@ -15,7 +15,7 @@ LOOK_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class Draining:
+class GracefulTermination:
     """Which real servers drain, and until when at the latest (None: until their last connection has ended)."""
 
     _until: dict[VirtualServer, dict[RealServer, float | None]] = field(default_factory=dict)

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from vipwire.backends.ipvs import render as rendering
+from vipwire.backends.ipvs.counters import IpvsCounters
 from vipwire.backends.ipvs.explain.describe import describe_object
-from vipwire.backends.ipvs.graceful_termination import Draining
+from vipwire.backends.ipvs.graceful_termination import GracefulTermination
 from vipwire.backends.ipvs.hints import parse_hints
-from vipwire.backends.ipvs.leaving import Leaving
 from vipwire.backends.ipvs.marks import Marks, is_among
 from vipwire.backends.ipvs.names import (
     MARKING,
@@ -41,11 +41,11 @@ from vipwire.backends.ipvs.objects.direct_return import Pods
 from vipwire.backends.ipvs.objects.iptables_tool import Tool
 from vipwire.backends.ipvs.objects.policy_routing import Steering
 from vipwire.backends.ipvs.objects.proc_table import with_resting
-from vipwire.backends.ipvs.objects.servers import Change, Servers
+from vipwire.backends.ipvs.objects.servers import ServerCommand, Servers
 from vipwire.backends.ipvs.objects.sets import Sets
 from vipwire.backends.ipvs.parts import Parts, inverse, partition
-from vipwire.backends.ipvs.read_counts import Tallies
 from vipwire.backends.ipvs.skeleton import KUBE_PROXYS, node_objects
+from vipwire.backends.ipvs.termination_policy import TerminationPolicy
 from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, Prefix
 from vipwire.netlink.ipset import SetSpec
@@ -80,9 +80,9 @@ class IpvsBackend:
         self._servers = Servers(family)
         self._device, self._sets, self._tool = Device(family), Sets(family), Tool(family)
         self._steering, self._pods = Steering(family), Pods(family)
-        self._tallies = Tallies(family, self._tool)
-        self._draining = Draining()
-        self._leaving = Leaving()
+        self._tallies = IpvsCounters(family, self._tool)
+        self._terminating = GracefulTermination()
+        self._terminations = TerminationPolicy()
         self._direct = set_name(family, Set.DIRECT_RETURN)
         self._chains = KUBE_PROXYS.union(_chains(node_objects(NodePlan(family))))
         self._left: Objects | None = None
@@ -114,7 +114,7 @@ class IpvsBackend:
         rendered = rendering.render(self._manner, self._marks, plan)
         if self._settings.exclude:
             rendered = replace(rendered, own={k: v for k, v in rendered.own.items() if not self._is_excluded(k)})
-        self._leaving.note(plan, rendered.own, parse_hints(plan.hints, self._settings.scheduler).drain_seconds)
+        self._terminations.note(plan, rendered.own, parse_hints(plan.hints, self._settings.scheduler).drain_seconds)
         return rendered
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
@@ -145,7 +145,7 @@ class IpvsBackend:
             self._undo(delta)
             self._left = None
             raise
-        self._leaving.committed(delta.added, delta.removed)
+        self._terminations.committed(delta.added, delta.removed)
         if self._left is not None:
             for key in delta.removed:
                 self._left.pop(key, None)
@@ -155,26 +155,26 @@ class IpvsBackend:
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until `housekeep` has something to do; None if it has nothing."""
-        return self._draining.due(self._clock())
+        return self._terminating.due(self._clock())
 
     def housekeep(self) -> None:
         """Remove real servers that have no connections any more, or whose time is up."""
         now = self._clock()
-        gone: list[Change] = []
-        for server, reals in self._draining.servers(now).items():
+        gone: list[ServerCommand] = []
+        for server, reals in self._terminating.servers(now).items():
             busy = {(s.address, s.port) for s in self._servers.reals(server) if s.active or s.inactive}
             gone += (
-                Change(Command.DEL_DEST, real, Forwarding(0))
+                ServerCommand(Command.DEL_DEST, real, Forwarding(0))
                 for real in reals
                 if (real.address, real.port) not in busy
-                or self._draining.expired(real, now)
-                or not self._leaving.may_finish(real)
+                or self._terminating.expired(real, now)
+                or not self._terminations.may_finish(real)
             )
         self._servers.apply(gone)
         for change in gone:
             if isinstance(change.key, RealServer):
-                self._draining.end(change.key)
-        self._draining.looked(now, self._clock())
+                self._terminating.end(change.key)
+        self._terminating.looked(now, self._clock())
 
     def delete(self) -> bool:
         """Remove everything of ours of this family; tell whether there was anything."""
@@ -208,38 +208,40 @@ class IpvsBackend:
         size += self._sets.delete(parts.entries.removed)
         return size + self._sets.destroy([name.set for name in parts.sets.removed])
 
-    def _incoming(self, parts: Parts) -> Iterator[Change]:
+    def _incoming(self, parts: Parts) -> Iterator[ServerCommand]:
         """Yield what comes: behind each new virtual server its real servers, for without any it refuses."""
-        reals: dict[VirtualServer, list[Change]] = defaultdict(list)
+        reals: dict[VirtualServer, list[ServerCommand]] = defaultdict(list)
         for real, forwarding in parts.reals.added.items():
-            known = real in self._draining
-            self._draining.end(real)
-            reals[real.server].append(Change(Command.SET_DEST if known else Command.NEW_DEST, real, forwarding))
+            known = real in self._terminating
+            self._terminating.end(real)
+            reals[real.server].append(
+                ServerCommand(Command.SET_DEST if known else Command.NEW_DEST, real, forwarding)
+            )
         for key, scheduling in parts.servers.added.items():
-            yield Change(Command.NEW_SERVICE, key, scheduling)
+            yield ServerCommand(Command.NEW_SERVICE, key, scheduling)
             yield from reals.pop(key, ())
         for key, (_, scheduling) in parts.servers.changed.items():
-            yield Change(Command.SET_SERVICE, key, scheduling)
+            yield ServerCommand(Command.SET_SERVICE, key, scheduling)
         for changes in reals.values():
             yield from changes
         for real, (_, forwarding) in parts.reals.changed.items():
-            yield Change(Command.SET_DEST, real, forwarding)
+            yield ServerCommand(Command.SET_DEST, real, forwarding)
 
-    def _outgoing(self, parts: Parts, *, drain: bool) -> Iterator[Change]:
+    def _outgoing(self, parts: Parts, *, drain: bool) -> Iterator[ServerCommand]:
         servers = parts.servers.removed
         now = self._clock()
         for real, forwarding in parts.reals.removed.items():
             if real.server in servers:
                 continue  # it goes with its virtual server
-            if drain and self._leaving.may_finish(real):
-                self._draining.begin(real, now, self._leaving.seconds(real))
+            if drain and self._terminations.may_finish(real):
+                self._terminating.begin(real, now, self._terminations.seconds(real))
                 if forwarding.weight:
-                    yield Change(Command.SET_DEST, real, forwarding._replace(weight=0))
+                    yield ServerCommand(Command.SET_DEST, real, forwarding._replace(weight=0))
             else:
-                yield Change(Command.DEL_DEST, real, forwarding)
-        self._draining.forget_servers(servers)
+                yield ServerCommand(Command.DEL_DEST, real, forwarding)
+        self._terminating.forget_servers(servers)
         for server, scheduling in servers.items():
-            yield Change(Command.DEL_SERVICE, server, scheduling)
+            yield ServerCommand(Command.DEL_SERVICE, server, scheduling)
 
     def _undo(self, delta: Delta[ObjectKey, Object]) -> None:
         with contextlib.suppress(CommitError, OSError):
@@ -249,15 +251,15 @@ class IpvsBackend:
         objects: Objects = self._sets.read()
         owned = self._owned(objects)
         services = self._servers.services()
-        ours = {key for key in services if (key in self._leaving or owned(key)) and not self._is_excluded(key)}
+        ours = {key for key in services if (key in self._terminations or owned(key)) and not self._is_excluded(key)}
         objects.update((key, services[key][0]) for key in ours)
         rows = list(self._servers.rows(ours))
         self.resting = with_resting(rows)
         for row in rows:
-            if row.forwarding.weight or not (adopt or row.real in self._draining):
+            if row.forwarding.weight or not (adopt or row.real in self._terminating):
                 objects[row.real] = row.forwarding
-            elif row.real not in self._draining:
-                self._draining.begin(row.real, self._clock(), self._leaving.seconds(row.real))
+            elif row.real not in self._terminating:
+                self._terminating.begin(row.real, self._clock(), self._terminations.seconds(row.real))
         objects.update((Vip(address), None) for address in self._device.addresses())
         if steered := self._steering.marks():
             objects.update((Steer(mark), None) for mark in steered)

@@ -43,7 +43,7 @@ class Flow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class IpvsLeft:
+class IpvsLeftovers:
     """What is there, without chains of iptables, and the part of it that has connections in use."""
 
     family: Family
@@ -57,7 +57,7 @@ class IpvsLeft:
         return bool(self.busy or self.addresses)
 
 
-def find_ipvs(family: Family) -> IpvsLeft | None:
+def find_ipvs(family: Family) -> IpvsLeftovers | None:
     """Look for what ipvs mode has left; None if there is nothing. Raise OSError or UnsupportedError if that fails."""
     if not (_NET / "ip_vs").exists() or not _has_traces(family):
         return None
@@ -68,7 +68,7 @@ def find_ipvs(family: Family) -> IpvsLeft | None:
     return judge(family, objects, flows, _sources())
 
 
-def remove_ipvs(left: IpvsLeft) -> tuple[str, bool]:
+def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
     """Remove what has no connections in use; say what that was, "" if nothing, and whether something has to stay.
 
     Raise CommitError if refused.
@@ -97,7 +97,7 @@ def judge(
     objects: dict[ObjectKey, Object],
     flows: frozenset[Flow],
     sources: frozenset[Address] = frozenset(),
-) -> IpvsLeft:
+) -> IpvsLeftovers:
     """Find the virtual servers whose connections are in use, and the addresses that these or sockets need. Pure."""
     frontends, endpoints = {flow.frontend for flow in flows}, {flow.endpoint for flow in flows}
     marked = {
@@ -112,10 +112,10 @@ def judge(
     )
     needed = {address for address, _ in frontends} if busy else set[Address]()
     vips = {key.address for key in objects if isinstance(key, Vip)}
-    return IpvsLeft(family, objects, busy, frozenset((needed | sources) & vips))
+    return IpvsLeftovers(family, objects, busy, frozenset((needed | sources) & vips))
 
 
-def lead_to_sockets(left: IpvsLeft) -> bool:
+def lead_to_sockets(left: IpvsLeftovers) -> bool:
     """Leave new connections to node ports to the sockets there; tell whether anything was changed.
 
     For userspace mode, which listens at node ports itself. Raise CommitError if refused.
@@ -127,7 +127,7 @@ def lead_to_sockets(left: IpvsLeft) -> bool:
     return bool(delta)
 
 
-def to_sockets(left: IpvsLeft) -> Delta[ObjectKey, Object]:
+def to_sockets(left: IpvsLeftovers) -> Delta[ObjectKey, Object]:
     """Make the virtual servers of node ports, at addresses that the node has elsewhere, their own endpoints. Pure.
 
     IPVS takes packets before any socket does. To the node's own address it routes them as they are: to the socket
@@ -155,7 +155,7 @@ def node_ports(objects: Collection[ObjectKey]) -> frozenset[VirtualServer]:
     )
 
 
-def removable(left: IpvsLeft) -> dict[ObjectKey, Object]:
+def removable(left: IpvsLeftovers) -> dict[ObjectKey, Object]:
     """Choose what can go. The sets say which virtual servers are ours: they go last, all together. Pure."""
     if not left.in_use:
         return left.objects

@@ -24,14 +24,14 @@ from vipwire.plan.plan import FrontendKey
 _BITS = 0x7FFFFFFF  # ipvsadm lists greater numbers as negative ones
 
 
-class Side(enum.Enum):
+class MarkScope(enum.Enum):
     """Whom a mark is for. The value goes into the checksum."""
 
     OUTSIDE = b""
     INSIDE = b"inside"
 
 
-Use = tuple[FrontendKey, Side]
+Use = tuple[FrontendKey, MarkScope]
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Marks:
         """The marks that were asked for so far."""
         return MappingProxyType(self._of)
 
-    def mark(self, key: FrontendKey, side: Side = Side.OUTSIDE) -> int:
+    def mark(self, key: FrontendKey, side: MarkScope = MarkScope.OUTSIDE) -> int:
         """Tell a frontend's mark; never 0."""
         use = key, side
         known = self._of.get(use)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from vipwire.backends.ipvs.hints import Hints, parse_hints
-from vipwire.backends.ipvs.marks import Marks, Side
+from vipwire.backends.ipvs.marks import Marks, MarkScope
 from vipwire.backends.ipvs.names import Entry, Object, ObjectKey, Receiver, Set, Steer, Vip, set_name
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.netlink.ipset import Element
@@ -134,7 +134,7 @@ class _Writer:
 
     def _two_pools_at_the_node(self, frontend: Frontend, inside: Forward, place: Element) -> None:
         """Write both pools. Clients on this node have the mark of the greater one, its own processes masqueraded."""
-        mark = self._marks.mark(frontend.key, Side.INSIDE)
+        mark = self._marks.mark(frontend.key, MarkScope.INSIDE)
         for each in (mark, mark | self._marks.avoid):
             self._marked(frontend, inside, each)
         self._entry(Set.DIRECT_RETURN, place, mark)

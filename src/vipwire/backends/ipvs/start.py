@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 
 from vipwire.backends.ipvs.kernel import IpvsBackend, Settings
-from vipwire.backends.ipvs.objects.servers import Change, Servers
+from vipwire.backends.ipvs.objects.servers import ServerCommand, Servers
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.model.sysctl import Sysctl
@@ -59,12 +59,12 @@ def try_scheduler(servers: Servers, family: Family, scheduler: str) -> None:
     """Add a virtual server and remove it again; raise UnsupportedError if the kernel lacks its scheduler."""
     trial = VirtualServer(Protocol.TCP, parse_address(_TRIAL[family]), 20000)
     try:
-        servers.apply([Change(Command.NEW_SERVICE, trial, Scheduling(scheduler))])
+        servers.apply([ServerCommand(Command.NEW_SERVICE, trial, Scheduling(scheduler))])
     except CommitError as error:
         raise UnsupportedError(f"ipvs mode: {error}") from error
     finally:
         with contextlib.suppress(CommitError):
-            servers.apply([Change(Command.DEL_SERVICE, trial, Scheduling(scheduler))])
+            servers.apply([ServerCommand(Command.DEL_SERVICE, trial, Scheduling(scheduler))])
 
 
 def _backend(family: Family, settings: Settings, *, load: bool) -> IpvsBackend:

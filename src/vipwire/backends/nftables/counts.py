@@ -22,12 +22,12 @@ from vipwire.backends.nftables.language import SetSpec
 from vipwire.backends.nftables.names import Chain, Hook, frontend_bytes
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol
-from vipwire.netlink.nftables.counted import Counted
+from vipwire.netlink.nftables.counters import ElementCounter
 from vipwire.plan.plan import FrontendKey, RangeFrontend, ServicePlan
 from vipwire.reconcile.counts import Count, Counts, EndpointName, Refusal
 
 
-class Counters(enum.IntEnum):
+class CounterLevel(enum.IntEnum):
     """What is counted: nothing; connections and refusals; or every packet besides."""
 
     NOTHING = 0
@@ -75,7 +75,7 @@ def _refused_key(ip: str, reason: Refusal) -> tuple[str, ...]:
     return (f"{ip} daddr", "meta l4proto", "th dport")
 
 
-def refusal(family: Family, reason: Refusal, counters: Counters) -> tuple[str, Chain]:
+def refusal(family: Family, reason: Refusal, counters: CounterLevel) -> tuple[str, Chain]:
     """Write the chain that counts and refuses, with its name.
 
     Counting is a rule of its own: one that fails to count must not fail to refuse.
@@ -94,7 +94,7 @@ def refused(reason: Refusal) -> str:
 _COUNT = "ct status dnat jump count-"
 
 
-def connection_chains(family: Family, counters: Counters) -> Iterator[tuple[str, Chain]]:
+def connection_chains(family: Family, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
     """Write the chains that count a connection where its first packet leaves, or stays; see `COUNT_CONNECTION`."""
     if not counters:
         return
@@ -107,9 +107,9 @@ COUNT_CONNECTION = f"{_COUNT}connection"
 """The rule that belongs in front of masquerading."""
 
 
-def traffic_chains(family: Family, counters: Counters) -> Iterator[tuple[str, Chain]]:
+def traffic_chains(family: Family, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
     """Write the chains that count every packet, once: behind DNAT, where it enters the node or starts on it."""
-    if counters is not Counters.TRAFFIC:
+    if counters is not CounterLevel.TRAFFIC:
         return
     ways = (("original", "traffic", TRAFFIC), ("reply", "replies", REPLIES))
     for _, name, table in ways:
@@ -121,11 +121,11 @@ def traffic_chains(family: Family, counters: Counters) -> Iterator[tuple[str, Ch
     yield "filter-output-traffic", Chain(rules, Hook("filter", "output", -90))
 
 
-def counted_by(chains: Container[str]) -> Counters:
+def counted_by(chains: Container[str]) -> CounterLevel:
     """Tell what a table counts, by the names of its chains."""
     if "filter-prerouting-traffic" in chains:
-        return Counters.TRAFFIC
-    return Counters.CONNECTIONS if "count-connection" in chains else Counters.NOTHING
+        return CounterLevel.TRAFFIC
+    return CounterLevel.CONNECTIONS if "count-connection" in chains else CounterLevel.NOTHING
 
 
 def _count(family: Family, table: str) -> Iterator[str]:
@@ -139,17 +139,17 @@ def _count(family: Family, table: str) -> Iterator[str]:
         yield f"meta l4proto {protocol.label} update @{table} {{ {key} }}"
 
 
-class Seen(NamedTuple):
+class PairCounter(NamedTuple):
     """A counted pair, its key taken apart."""
 
     name: ServicePortName
     address: Address
     port: int
-    counted: Counted
+    counted: ElementCounter
 
 
 def counts(
-    family: Family, plans: Iterable[ServicePlan], tables: Mapping[str, Iterable[Counted]], *, endpoints: bool
+    family: Family, plans: Iterable[ServicePlan], tables: Mapping[str, Iterable[ElementCounter]], *, endpoints: bool
 ) -> Counts:
     """Make counts of what the sets hold; `tables` are their elements by the set's name."""
     names = _Names(family, plans)
@@ -170,7 +170,7 @@ def counts(
 _Key = TypeVar("_Key")
 
 
-def _add(sums: dict[_Key, list[int]], key: _Key, counted: Counted) -> None:
+def _add(sums: dict[_Key, list[int]], key: _Key, counted: ElementCounter) -> None:
     """Add packets and bytes: 100,000 pairs pass here at a scrape."""
     found = sums.get(key)
     if found is None:
@@ -228,7 +228,7 @@ class _Names:
         wide = self._range(key) if self._ranges and key not in self._names else None
         return wide.frontend.key.port if wide is not None and key[self._width + 4 :][:2] == port.to_bytes(2) else port
 
-    def seen(self, counted: Iterable[Counted]) -> Iterator[Seen]:
+    def seen(self, counted: Iterable[ElementCounter]) -> Iterator[PairCounter]:
         """Take keys of pairs apart; leave out what belongs to none of these Services."""
         width, names, name = self._width, self._names, self.name
         middle, last = width + 8, 2 * width + 8
@@ -238,9 +238,11 @@ class _Names:
             if found is not None:
                 port = int.from_bytes(key[last : last + 2])
                 port = self._port(key[:middle], port) if self._ranges else port
-                yield Seen(found, Address(key[middle:last]), port, each)
+                yield PairCounter(found, Address(key[middle:last]), port, each)
 
-    def refusals(self, tables: Mapping[str, Iterable[Counted]]) -> dict[tuple[Refusal, ServicePortName | None], int]:
+    def refusals(
+        self, tables: Mapping[str, Iterable[ElementCounter]]
+    ) -> dict[tuple[Refusal, ServicePortName | None], int]:
         """Sum refusals by reason and Service port; a reason that has happened to nobody is absent."""
         found: dict[tuple[Refusal, ServicePortName | None], int] = {}
         for reason, table in _REFUSED.items():

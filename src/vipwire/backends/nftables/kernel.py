@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from vipwire.backends.nftables import text
-from vipwire.backends.nftables.counts import COUNTING, Counters, counted_by, counts
+from vipwire.backends.nftables.counts import COUNTING, CounterLevel, counted_by, counts
 from vipwire.backends.nftables.expected_chains import written
 from vipwire.backends.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
 from vipwire.backends.nftables.names import (
@@ -26,14 +26,14 @@ from vipwire.backends.nftables.names import (
 from vipwire.backends.nftables.ranges import HOOKED
 from vipwire.backends.nftables.read import LARGE, has_table, read_counted, read_elements
 from vipwire.backends.nftables.render import render
-from vipwire.backends.nftables.script import Step, steps
+from vipwire.backends.nftables.script import DescribedOperation, steps
 from vipwire.backends.nftables.skeleton import compiled, node_objects
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
 from vipwire.netlink.generations import Generations
 from vipwire.netlink.message import Acknowledgement
 from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -60,7 +60,7 @@ class NftablesBackend:
         self,
         family: Family,
         generations: Generations | None = None,
-        counters: Counters = Counters.CONNECTIONS,
+        counters: CounterLevel = CounterLevel.CONNECTIONS,
         large: int = LARGE,
     ) -> None:
         self.family, self._large = family, large
@@ -131,14 +131,14 @@ class NftablesBackend:
         return len(batch)
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read what was counted, over a socket of its own; see `Counting`."""
+        """Read what was counted, over a socket of its own; see `CountingBackend`."""
         if not self._counters:
             raise CommitError("nothing is counted (--counters=none)")
         return counts(self.family, plans, read_counted(self.family, COUNTING), endpoints=endpoints)
 
-    def count_as_found(self) -> None:
-        """Take it that what the kernel's table counts is what should be counted; see `Adaptable`."""
-        chains = {chain.name for chain in self._dump(Kind.GETCHAIN, decode.chain)}
+    def adopt_counters(self) -> None:
+        """Take it that what the kernel's table counts is what should be counted; see `AdoptsCounters`."""
+        chains = {chain.name for chain in self._dump(MessageType.GETCHAIN, decode.chain)}
         if "services" in chains:
             self._counters = counted_by(chains)
 
@@ -154,7 +154,7 @@ class NftablesBackend:
         return True
 
     def _refusal(
-        self, planned: list[Step], first: int, answer: Acknowledgement, delta: Delta[ObjectKey, Object]
+        self, planned: list[DescribedOperation], first: int, answer: Acknowledgement, delta: Delta[ObjectKey, Object]
     ) -> CommitError:
         refused = encode.refused(planned, first, answer.sequence)
         what = refused.words if refused else "the transaction as a whole"
@@ -169,7 +169,7 @@ class NftablesBackend:
         if not has_table(self._socket, self.family):
             return {}
         objects: dict[ObjectKey, Object] = dict(self._read_chains())
-        declared = self._dump(Kind.GETSET, decode.declaration)
+        declared = self._dump(MessageType.GETSET, decode.declaration)
         for item in declared:
             key = (SET, item.name.encode())
             ours = self._known.get(key)
@@ -183,7 +183,7 @@ class NftablesBackend:
         objects.update(read_elements(self._socket, self.family, wanted, self._large))
         return objects
 
-    def _dump(self, kind: Kind, read: Callable[[memoryview], T]) -> list[T]:
+    def _dump(self, kind: MessageType, read: Callable[[memoryview], T]) -> list[T]:
         """Read all chains, rules or sets of our table. The kernel does not filter all of them by table."""
         request = encode.list_objects(self.family, TABLE)
         found = [read(payload) for payload in self._socket.dump(kind, request)]
@@ -199,9 +199,9 @@ class NftablesBackend:
 
     def _read_chains(self) -> Iterator[tuple[ObjectKey, Chain]]:
         rules: dict[str, list[bytes]] = {}
-        for rule in self._dump(Kind.GETRULE, decode.rule):
+        for rule in self._dump(MessageType.GETRULE, decode.rule):
             rules.setdefault(rule.chain, []).append(rule.expressions)
-        for chain in self._dump(Kind.GETCHAIN, decode.chain):
+        for chain in self._dump(MessageType.GETCHAIN, decode.chain):
             key = (CHAIN, chain.name.encode())
             yield key, Chain(self._recognised(key, rules.get(chain.name, [])), _hook(chain))
 

@@ -9,7 +9,7 @@ import errno
 from collections.abc import Iterable
 from typing import Final
 
-from vipwire.backends.nftables.script import Step, steps
+from vipwire.backends.nftables.script import DescribedOperation, steps
 from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
@@ -33,7 +33,7 @@ def probe(families: Iterable[Family]) -> None:
 
 def _try(sock: NetlinkSocket, family: Family) -> None:
     tried = steps(family, Delta(added=dict(node_objects(NodePlan(family)))), recreate=True)
-    tried.append(Step(encode.delete_table(family, _NOWHERE), "delete no table"))
+    tried.append(DescribedOperation(encode.delete_table(family, _NOWHERE), "delete no table"))
     first = sock.sequence(len(tried) + 2)
     sock.send(encode.transaction([step.operation for step in tried], first))
     for answer in sock.acknowledgements():

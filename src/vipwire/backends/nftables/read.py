@@ -15,10 +15,10 @@ from vipwire.backends.nftables.names import TABLE, Noted, Object, ObjectKey, Unt
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.counted import Counted, decode_counted
+from vipwire.netlink.nftables.counters import ElementCounter, decode_counters
 from vipwire.netlink.nftables.decode import SetDeclaration
 from vipwire.netlink.nftables.elements import Element, decode_answers, decode_elements, decode_plain
-from vipwire.netlink.nftables.wire import NFPROTO, Code, Kind
+from vipwire.netlink.nftables.wire import NFPROTO, Code, MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 
 LARGE = 150_000
@@ -31,7 +31,7 @@ Elements = dict[ObjectKey, Object]
 
 def has_table(netlink: NetlinkSocket, family: Family) -> bool:
     """Tell whether there is a table of our name in a family, whoever made it."""
-    tables = [decode.table(payload) for payload in netlink.dump(Kind.GETTABLE, encode.list_tables())]
+    tables = [decode.table(payload) for payload in netlink.dump(MessageType.GETTABLE, encode.list_tables())]
     return any(table.name == TABLE and table.family == NFPROTO[family] for table in tables)
 
 
@@ -72,14 +72,14 @@ def _answered(
     netlink: NetlinkSocket, family: Family, item: SetDeclaration, keys: Sequence[bytes]
 ) -> Iterator[tuple[ObjectKey, Object]]:
     request = encode.ask_elements(family, TABLE, item.name, keys)
-    answers = netlink.answers(Kind.GETSETELEM, request, len(keys))
+    answers = netlink.answers(MessageType.GETSETELEM, request, len(keys))
     columns = decode_answers(answers, item.key_length, item.value_length)
     return zip(zip(repeat(item.name), columns.keys), columns.data, strict=False)
 
 
 def _listed(netlink: NetlinkSocket, family: Family, item: SetDeclaration) -> Iterator[tuple[ObjectKey, Object]]:
     name, sizes = item.name, (item.key_length, item.value_length)
-    for payload in netlink.dump(Kind.GETSETELEM, encode.list_elements(family, TABLE, name)):
+    for payload in netlink.dump(MessageType.GETSETELEM, encode.list_elements(family, TABLE, name)):
         plain = decode_plain(payload, *sizes)
         if plain is not None:
             yield from zip(zip(repeat(name), plain.keys), plain.data, strict=False)
@@ -100,7 +100,7 @@ def _value(element: Element) -> Object:
     return Noted(element.data or b"", element.comment)
 
 
-def read_counted(family: Family, names: Iterable[str]) -> dict[str, list[Counted]]:
+def read_counted(family: Family, names: Iterable[str]) -> dict[str, list[ElementCounter]]:
     """Read these sets of our table of one family: elements by set, none where there is no such set.
 
     Elements that come or go meanwhile may be missing or stand there twice; of each the last is taken. Over a socket
@@ -110,12 +110,12 @@ def read_counted(family: Family, names: Iterable[str]) -> dict[str, list[Counted
         return {name: _read(netlink, family, name) for name in names}
 
 
-def _read(netlink: NetlinkSocket, family: Family, name: str) -> list[Counted]:
-    found: dict[bytes, Counted] = {}
+def _read(netlink: NetlinkSocket, family: Family, name: str) -> list[ElementCounter]:
+    found: dict[bytes, ElementCounter] = {}
     try:
         with suppress(DumpInterruptedError):
-            for payload in netlink.dump(Kind.GETSETELEM, encode.list_elements(family, TABLE, name)):
-                found.update((each.key, each) for each in decode_counted(payload))
+            for payload in netlink.dump(MessageType.GETSETELEM, encode.list_elements(family, TABLE, name)):
+                found.update((each.key, each) for each in decode_counters(payload))
     except NetlinkError as error:
         if error.errno != errno.ENOENT:
             raise

@@ -28,36 +28,36 @@ _Groups: TypeAlias = dict[str, _Group]
 """Keys without their first halves, and values, by these halves."""
 
 
-class Step(NamedTuple):
+class DescribedOperation(NamedTuple):
     """One operation, and what it does in words, for the error that names it."""
 
     operation: Operation
     words: str
 
 
-def steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool = False) -> list[Step]:
+def steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool = False) -> list[DescribedOperation]:
     """Write a difference. With `recreate` the table is made anew: `delta` must add everything then."""
     return list(_steps(family, delta, recreate=recreate))
 
 
-def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -> Iterator[Step]:
+def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -> Iterator[DescribedOperation]:
     if recreate:  # the table may be absent, and deleting an absent one is refused
-        yield Step(encode.new_table(family, TABLE), "add table")
-        yield Step(encode.delete_table(family, TABLE), "delete table")
+        yield DescribedOperation(encode.new_table(family, TABLE), "add table")
+        yield DescribedOperation(encode.delete_table(family, TABLE), "delete table")
     added, removed = _grouped(delta.added.items()), _grouped(delta.removed.items())
     if recreate or SET in added:
-        yield Step(encode.new_table(family, TABLE, COMMENT), "add table")
+        yield DescribedOperation(encode.new_table(family, TABLE, COMMENT), "add table")
     coming = _joined(added, _grouped((key, new) for key, (_, new) in delta.changed.items()))
     going = _joined(removed, _grouped((key, old) for key, (old, _) in delta.changed.items()))
     yield from _declarations(family, added)
     yield from _elements(family, going, adding=False)
     for name, _ in _chains(going):
-        yield Step(encode.flush_chain(family, TABLE, name), f"flush chain {name}")
+        yield DescribedOperation(encode.flush_chain(family, TABLE, name), f"flush chain {name}")
     for name, chain in _chains(coming):
         for rule in chain.rules:
             made = compiled(rule, family)
             operation = encode.new_rule(family, TABLE, name, made.expressions, made.comment)
-            yield Step(operation, f"add rule {name} {rule}")
+            yield DescribedOperation(operation, f"add rule {name} {rule}")
     yield from _elements(family, coming, adding=True)
     yield from _removals(family, removed)
 
@@ -76,13 +76,13 @@ def _joined(groups: _Groups, more: _Groups) -> _Groups:
     return {name: [*groups.get(name, ()), *more.get(name, ())] for name in {**groups, **more}} if more else groups
 
 
-def _declarations(family: Family, added: _Groups) -> Iterator[Step]:
+def _declarations(family: Family, added: _Groups) -> Iterator[DescribedOperation]:
     for _, value in added.get(SET, ()):
         if isinstance(value, SetSpec):
             operation = encode.new_set(family, TABLE, value.name, compile_set(value, family))
-            yield Step(operation, f"add set {value.name}")
+            yield DescribedOperation(operation, f"add set {value.name}")
     for name, chain in _chains(added):
-        yield Step(encode.new_chain(family, TABLE, name, _hook(chain)), f"add chain {name}")
+        yield DescribedOperation(encode.new_chain(family, TABLE, name, _hook(chain)), f"add chain {name}")
 
 
 def _hook(chain: Chain) -> encode.Hook | None:
@@ -90,26 +90,26 @@ def _hook(chain: Chain) -> encode.Hook | None:
     return None if hook is None else encode.Hook(hook.type, encode.HOOKS[hook.hook], hook.priority)
 
 
-def _removals(family: Family, removed: _Groups) -> Iterator[Step]:
+def _removals(family: Family, removed: _Groups) -> Iterator[DescribedOperation]:
     for name, _ in _chains(removed):
-        yield Step(encode.delete_chain(family, TABLE, name), f"delete chain {name}")
+        yield DescribedOperation(encode.delete_chain(family, TABLE, name), f"delete chain {name}")
     for key, _ in removed.get(SET, ()):
         name = key.decode()
-        yield Step(encode.delete_set(family, TABLE, name), f"delete set {name}")
+        yield DescribedOperation(encode.delete_set(family, TABLE, name), f"delete set {name}")
 
 
 def _chains(groups: _Groups) -> Iterator[tuple[str, Chain]]:
     return ((key.decode(), value) for key, value in groups.get(CHAIN, ()) if isinstance(value, Chain))
 
 
-def _elements(family: Family, groups: _Groups, *, adding: bool) -> Iterator[Step]:
+def _elements(family: Family, groups: _Groups, *, adding: bool) -> Iterator[DescribedOperation]:
     make, verb = (encode.new_elements, "add") if adding else (encode.delete_elements, "delete")
     for name, group in groups.items():
         if name in (CHAIN, SET):
             continue
         blobs = _encoded(group) if adding else [_without_data(key, value) for key, value in group]
         for operation in make(family, TABLE, name, blobs):
-            yield Step(operation, f"{verb} elements of {name}")
+            yield DescribedOperation(operation, f"{verb} elements of {name}")
 
 
 def _encoded(group: _Group) -> list[bytes]:

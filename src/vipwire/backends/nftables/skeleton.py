@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from vipwire.backends.nftables.counts import (
     COUNT_CONNECTION,
-    Counters,
+    CounterLevel,
     connection_chains,
     counting_sets,
     refusal,
@@ -105,14 +105,14 @@ def sets(family: Family) -> Iterator[SetSpec]:
     yield from counting_sets(family)
 
 
-def node_objects(node: NodePlan, counters: Counters = Counters.CONNECTIONS) -> dict[ObjectKey, Object]:
+def node_objects(node: NodePlan, counters: CounterLevel = CounterLevel.CONNECTIONS) -> dict[ObjectKey, Object]:
     """Render everything that belongs to no Service."""
     objects: dict[ObjectKey, Object] = {(SET, spec.name.encode()): spec for spec in sets(node.family)}
     objects.update(((CHAIN, name.encode()), chain) for name, chain in _chains(node, counters))
     return objects
 
 
-def _chains(node: NodePlan, counters: Counters) -> Iterator[tuple[str, Chain]]:
+def _chains(node: NodePlan, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
     words = Words(node.family)
     yield from _filters(node, words)
     for reason in Refusal:

@@ -4,14 +4,14 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
-from vipwire.backends.userspace.messages import Counted
+from vipwire.backends.userspace.messages import RelayCounters
 from vipwire.backends.userspace.names import CHAINS, FILTER, NODEPORT_NON_LOCAL
 from vipwire.backends.userspace.render import front_name
 from vipwire.backends.userspace.rule_words import NO_SUCH_PORT, NO_SUCH_SERVICE, OTHER_SOURCES
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address
 from vipwire.plan.plan import FrontendKind, Reason, ServicePlan
-from vipwire.reconcile.counts import Count, Counts, EndpointName, Open, Refusal
+from vipwire.reconcile.counts import Count, Counts, EndpointName, OpenConnections, Refusal
 from vipwire.xtables.save import counted_rules
 
 Refused: TypeAlias = tuple[Refusal, ServicePortName | None]
@@ -25,11 +25,11 @@ _REASONS: Final = {
 _NOTHING: Final = Count(connections=0, bytes=0, reply_bytes=0)
 
 
-def tally(plans: Iterable[ServicePlan], counted: Counted | None, *, endpoints: bool = True) -> Counts:
+def service_counts(plans: Iterable[ServicePlan], counted: RelayCounters | None, *, endpoints: bool = True) -> Counts:
     """Sum up. Bytes are those of streams and datagrams, without headers; packets a relay does not see."""
     ports: dict[ServicePortName, Count] = {}
     each: dict[EndpointName, Count] = {}
-    opened: dict[EndpointName, Open] = {}
+    opened: dict[EndpointName, OpenConnections] = {}
     listeners = counted.listeners if counted is not None else {}
     for plan in plans:
         for frontend in plan.frontends:
@@ -39,7 +39,7 @@ def tally(plans: Iterable[ServicePlan], counted: Counted | None, *, endpoints: b
                     name = EndpointName(frontend.port_name, Address(found.place.address), found.place.port)
                     ports[name.port_name] = ports.get(name.port_name, _NOTHING).plus(count)
                     each[name] = each.get(name, _NOTHING).plus(count)
-                    opened[name] = Open(opened.get(name, Open(0, 0)).active + found.open, 0)
+                    opened[name] = OpenConnections(opened.get(name, OpenConnections(0, 0)).active + found.open, 0)
     return Counts(ports, each if endpoints else {}, open=opened if endpoints else {})
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from vipwire.backends.userspace.counts import refusals, tally
+from vipwire.backends.userspace.counts import refusals, service_counts
 from vipwire.backends.userspace.explain.describe import describe
 from vipwire.backends.userspace.messages import Listener, Settings
 from vipwire.backends.userspace.names import FILTER, TABLES, Front, Key, Value
@@ -93,7 +93,7 @@ class UserspaceBackend:
         """Read the relay's counters of these plans' Services, over a connection of their own, and those of rules."""
         plans = tuple(plans)
         saved = self._tool.save(FILTER, counted=True) if self._tool is not None else ""
-        counted = tally(plans, ask_counts(self.family), endpoints=endpoints)
+        counted = service_counts(plans, ask_counts(self.family), endpoints=endpoints)
         return replace(counted, refusals=refusals(plans, saved))
 
     def changed(self) -> bool:
@@ -111,7 +111,7 @@ class UserspaceBackend:
         found = self._read()
         self._left = dict(found)
         self._told = {front: at for front, at in self._told.items() if Front(front) in found}
-        self._tell_places(_listeners(found))
+        self._log_places(_listeners(found))
         return found
 
     def commit(self, delta: Delta[Key, Value]) -> int:
@@ -138,7 +138,7 @@ class UserspaceBackend:
         self._left = left
         for front in going:
             self._told.pop(front, None)
-        self._tell_places(coming)
+        self._log_places(coming)
         return len(text)
 
     def relayed(self, plans: Iterable[ServicePlan]) -> frozenset[tuple[Address, int]]:
@@ -202,7 +202,7 @@ class UserspaceBackend:
         for place, port in zip(binds, self._remote.ports.get(front, ()), strict=False):
             yield Address(place.address), port
 
-    def _tell_places(self, listeners: Mapping[str, Listener]) -> None:
+    def _log_places(self, listeners: Mapping[str, Listener]) -> None:
         """Log where listeners are that chose their ports themselves, whenever that is new to this process."""
         if self._choices.bind is Bind.RULES or not self._runs:
             return

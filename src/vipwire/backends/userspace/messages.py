@@ -86,7 +86,7 @@ class Remove(msgspec.Struct, tag=True):
     keys: list[str]
 
 
-class AskCounts(msgspec.Struct, tag=True):
+class AskCounters(msgspec.Struct, tag="AskCounts"):
     """Ask for the counters."""
 
 
@@ -131,7 +131,7 @@ class Done(msgspec.Struct, tag=True):
     """The answer where there is nothing to tell."""
 
 
-class Count(msgspec.Struct, array_like=True):
+class EndpointCounters(msgspec.Struct, array_like=True):
     """What went to one endpoint of a listener. Bytes are those of the streams and datagrams themselves."""
 
     place: Place
@@ -143,10 +143,10 @@ class Count(msgspec.Struct, array_like=True):
     resting: bool = False
 
 
-class Counted(msgspec.Struct, tag=True):
-    """The answer to `AskCounts`: by listener; and the connections that were refused, by reason."""
+class RelayCounters(msgspec.Struct, tag="Counted"):
+    """The answer to `AskCounters`: by listener; and the connections that were refused, by reason."""
 
-    listeners: dict[str, list[Count]]
+    listeners: dict[str, list[EndpointCounters]]
     refused: dict[str, int]
     links: int
 
@@ -157,8 +157,8 @@ class Notes(msgspec.Struct, tag=True):
     notes: list[tuple[str, int]]
 
 
-Request: TypeAlias = Hello | Settings | Observe | Put | Remove | AskCounts | AskNotes | Retire
-Answer: TypeAlias = Welcome | Observed | Opened | Refused | Done | Counted | Notes
+Request: TypeAlias = Hello | Settings | Observe | Put | Remove | AskCounters | AskNotes | Retire
+Answer: TypeAlias = Welcome | Observed | Opened | Refused | Done | RelayCounters | Notes
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: "msgspec.msgpack.Decoder[Request]" = msgspec.msgpack.Decoder(Request)

@@ -7,9 +7,8 @@ from typing import Final, TypeVar
 from vipwire.backends.userspace.control_client import Call
 from vipwire.backends.userspace.messages import (
     Answer,
-    AskCounts,
+    AskCounters,
     AskNotes,
-    Counted,
     Done,
     Hello,
     Listener,
@@ -19,6 +18,7 @@ from vipwire.backends.userspace.messages import (
     Opened,
     Put,
     Refused,
+    RelayCounters,
     Remove,
     Request,
     Retire,
@@ -93,7 +93,7 @@ class Remote:
         most = max(_BATCH, sum(map(_is_fixed, wanted.values())) if ending else 0)
         batch = dict(islice(rest, most))
         while batch or ending:
-            answer = self._tell(Put(batch, ending))
+            answer = self._report(Put(batch, ending))
             if isinstance(answer, Opened):
                 self.ports.update(answer.ports)
                 done += [*batch, *ending]
@@ -111,7 +111,7 @@ class Remote:
         keys = tuple(keys)
         self.remove(key for key in keys if key not in before)
         if changed := {key: before[key] for key in keys if key in before}:
-            answer = self._tell(Put(changed))
+            answer = self._report(Put(changed))
             if isinstance(answer, Opened):
                 self.ports.update(answer.ports)
 
@@ -153,12 +153,12 @@ class Remote:
         return self._call is not None
 
     def _ask(self, request: Request, expected: type[T]) -> T:
-        answer = self._tell(request)
+        answer = self._report(request)
         if not isinstance(answer, expected):
             raise OSError(f"the relay answered {answer} where {expected.__name__} was expected")
         return answer
 
-    def _tell(self, request: Request) -> Answer:
+    def _report(self, request: Request) -> Answer:
         if self._call is None and not self._find():
             raise ConnectionRefusedError("there is no relay")
         call = self._call
@@ -175,12 +175,12 @@ def _is_fixed(listener: Listener) -> bool:
     return any(place.port for place in listener.binds)
 
 
-def ask_counts(family: Family) -> Counted | None:
+def ask_counts(family: Family) -> RelayCounters | None:
     """Ask the relay of a family for its counters, over a connection of its own; None if there is none."""
     call = Call.find(family)
     if call is None:
         return None
     try:
-        return call.ask(AskCounts(), Counted)
+        return call.ask(AskCounters(), RelayCounters)
     finally:
         call.close()

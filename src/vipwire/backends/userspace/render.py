@@ -62,7 +62,7 @@ def front_name(frontend: Frontend, *, here: bool = False) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _NamedForward:
     """A front that rules lead to: its name and what it does."""
 
     name: str
@@ -128,7 +128,7 @@ class _Writer:
         if (kept := serving(frontend)) is not None:
             self._add([kept])
 
-    def _open_node_port(self, side: _Side, frontend: Frontend) -> None:
+    def _open_node_port(self, side: _NamedForward, frontend: Frontend) -> None:
         """Listen at a node port itself, and let whoever comes there, or is led past it, through the filter."""
         key, note = frontend.key, str(frontend.port_name)
         places = tuple(Place(address, key.port) for address in self._node_port_addresses())
@@ -140,7 +140,7 @@ class _Writer:
         self._front(side, frontend, places)
         self.rule(FILTER, names.NODEPORT_NON_LOCAL, f"{words} -j ACCEPT")
 
-    def _lead(self, chain: str, frontend: Frontend, side: _Side) -> None:
+    def _lead(self, chain: str, frontend: Frontend, side: _NamedForward) -> None:
         """Lead packets for a frontend to a front, from those sources that may come."""
         key = frontend.key
         for source in sources(frontend.allowed_sources):
@@ -150,7 +150,7 @@ class _Writer:
     def _without_rules(self, frontend: Frontend) -> None:
         forward = frontend.short_circuit or frontend.action
         if isinstance(forward, Forward):
-            self._front(_Side(front_name(frontend), forward), frontend, self._direct_places(frontend))
+            self._front(_NamedForward(front_name(frontend), forward), frontend, self._direct_places(frontend))
 
     def _direct_places(self, frontend: Frontend) -> tuple[Place, ...]:
         """Choose where clients reach a frontend themselves."""
@@ -167,14 +167,14 @@ class _Writer:
             return (Place(b"\x7f" + key.address[1:], key.port),)
         return (Place(_LOOPBACK[family], 0),)
 
-    def _sides(self, frontend: Frontend) -> tuple[_Side | None, _Side | None]:
+    def _sides(self, frontend: Frontend) -> tuple[_NamedForward | None, _NamedForward | None]:
         """Name the fronts: of clients in general, and of those on this node where they have one of their own."""
         action, circuit = frontend.action, frontend.short_circuit
-        outside = _Side(front_name(frontend), action) if isinstance(action, Forward) else None
-        here = _Side(front_name(frontend, here=True), circuit) if circuit is not None else None
+        outside = _NamedForward(front_name(frontend), action) if isinstance(action, Forward) else None
+        here = _NamedForward(front_name(frontend, here=True), circuit) if circuit is not None else None
         return outside, here
 
-    def _front(self, side: _Side, frontend: Frontend, binds: tuple[Place, ...]) -> None:
+    def _front(self, side: _NamedForward, frontend: Frontend, binds: tuple[Place, ...]) -> None:
         forward, allowed = side.forward, frontend.allowed_sources
         if not binds:
             return

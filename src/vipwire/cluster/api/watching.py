@@ -18,7 +18,7 @@ from vipwire.cluster.api.listing import parse_number, reach
 from vipwire.cluster.api.object import decoded, encode
 from vipwire.cluster.api.resource import Resource
 from vipwire.cluster.api.selectors import Selector
-from vipwire.cluster.store.record import Change, CompactedError, Record
+from vipwire.cluster.store.record import CompactedError, Record, RecordChange
 from vipwire.cluster.store.store import Store
 
 BOOKMARK_SECONDS: Final = 60.0
@@ -108,7 +108,7 @@ async def _onwards(
             yield _line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=False))
 
 
-def event(change: Change, selector: Selector, write: Callable[[Record], bytes]) -> bytes:
+def event(change: RecordChange, selector: Selector, write: Callable[[Record], bytes]) -> bytes:
     """Tell what a change is to a watcher: a line, or nothing."""
     was = change.previous is not None and selector.matches(change.previous)
     now = not change.deleted and selector.matches(change.record)

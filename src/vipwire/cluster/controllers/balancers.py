@@ -72,9 +72,9 @@ class Balancers:
         value = decoded(record)
         wanted, problem = self._wanted(value) if is_ours(value) else ([], "")
         self._put(name, wanted)
-        if wanted != held(value) and not _is_foreign(value):
+        if wanted != status_addresses(value) and not _is_foreign(value):
             await self._write(value, wanted)
-        await self._tell(value, problem)
+        await self._report(value, problem)
 
     def _kept(self, service: Object) -> list[str]:
         """List the addresses that a Service has and may keep."""
@@ -82,7 +82,7 @@ class Balancers:
         families = at(service, "spec", "ipFamilies") or ["IPv4"]
         return [
             address
-            for address in held(service)
+            for address in status_addresses(service)
             if self._pool.has(address) and family_of(address) in families and asked in (None, "", address)
         ]
 
@@ -118,7 +118,7 @@ class Balancers:
             if error.code not in (404, 409):  # gone or changed: there will be another look
                 self._unwritten[_name(service)] = None
 
-    async def _tell(self, service: Object, problem: str) -> None:
+    async def _report(self, service: Object, problem: str) -> None:
         name = _name(service)
         before = self._told.pop(name, "")
         if problem:
@@ -127,7 +127,7 @@ class Balancers:
             await warn(self._registry, SERVICES, service, "AllocationFailed", problem)
 
 
-def held(service: Object) -> list[str]:
+def status_addresses(service: Object) -> list[str]:
     """List the addresses in a Service's status."""
     entries = at(service, "status", "loadBalancer", "ingress") or ()
     return [entry["ip"] for entry in entries if family_of(entry.get("ip") or "")]

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from vipwire.cluster.api.resource import Resource
-from vipwire.cluster.store.record import Change, CompactedError
+from vipwire.cluster.store.record import CompactedError, RecordChange
 from vipwire.cluster.store.store import Store
 
 RETRY_SECONDS: Final = 1.0
@@ -24,7 +24,7 @@ class Feed:
         self._resources = tuple(resource.id for resource in resources)
         self._seen = 0
 
-    def look(self) -> tuple[Sequence[Change], bool]:
+    def look(self) -> tuple[Sequence[RecordChange], bool]:
         """Tell the changes since the last look, in the order of resources; and whether it is everything anew."""
         until = self._store.revision
         try:
@@ -34,9 +34,9 @@ class Feed:
         self._seen = until
         if changes is not None:
             return changes, False
-        return [Change(record, None) for name in self._resources for record in self._store.scan(name)], True
+        return [RecordChange(record, None) for name in self._resources for record in self._store.scan(name)], True
 
-    def follow(self, forget: Callable[[], None], note: Callable[[Change], None]) -> None:
+    def follow(self, forget: Callable[[], None], note: Callable[[RecordChange], None]) -> None:
         """Look, and have each change noted; what is known is forgotten before where it is everything anew."""
         changes, anew = self.look()
         if anew:
@@ -66,5 +66,5 @@ class Feed:
                 self._seen = self._store.revision
                 await self._store.until(self._seen + 1)
 
-    def _since(self, revision: int) -> list[Change]:
+    def _since(self, revision: int) -> list[RecordChange]:
         return [change for name in self._resources for change in self._store.changes(name, revision)]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from vipwire.cluster.store.record import Change, FullError, Key, Record, StoreError
+from vipwire.cluster.store.record import FullError, Key, Record, RecordChange, StoreError
 
 FILE_NAME: Final = "store.db"
 FORMAT: Final = 1
@@ -49,7 +49,7 @@ class Contents:
     """All that a file holds: the current records, and the changes after `floor`, oldest first."""
 
     records: tuple[Record, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[RecordChange, ...]
     floor: int
     revision: int
 
@@ -80,7 +80,7 @@ class Database:
         if missing := current - records.keys():
             raise StoreError(f"{self.path}: damaged: revision {min(missing)} has no value; restore a backup")
         changes = tuple(
-            Change(records[row[0]], records.get(row[5]), deleted=bool(row[4])) for row in rows if row[0] > floor
+            RecordChange(records[row[0]], records.get(row[5]), deleted=bool(row[4])) for row in rows if row[0] > floor
         )
         newest = max((floor, *records)) if records else floor
         return Contents(tuple(records[revision] for revision in sorted(current)), changes, floor, newest)
@@ -88,13 +88,13 @@ class Database:
     def _allow(self, pages: int) -> None:
         self._connection.execute(f"PRAGMA max_page_count = {pages}")
 
-    def append(self, changes: Sequence[Change], *, beyond: bool = False) -> None:
+    def append(self, changes: Sequence[RecordChange], *, beyond: bool = False) -> None:
         """Make changes durable: all of them, or none when it raises. `beyond` allows them to go beyond the limit."""
         with explained(self.path):
             self._allow(_MOST_PAGES if beyond else self._pages)
             self._append(changes)
 
-    def _append(self, changes: Sequence[Change]) -> None:
+    def _append(self, changes: Sequence[RecordChange]) -> None:
         with _transaction(self._connection):
             self._connection.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, changes))
             for change in changes:
@@ -192,7 +192,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA synchronous = FULL")
 
 
-def _row(change: Change) -> tuple[int, str, str, str, bool, int, bytes]:
+def _row(change: RecordChange) -> tuple[int, str, str, str, bool, int, bytes]:
     previous = change.previous.revision if change.previous else 0
     return (change.revision, *change.record.key, change.deleted, previous, change.record.value)
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from operator import attrgetter
 
-from vipwire.cluster.store.record import Change, CompactedError, Key, Record
+from vipwire.cluster.store.record import CompactedError, Key, Record, RecordChange
 
 _REVISION = attrgetter("revision")
 
@@ -17,21 +17,21 @@ _REVISION = attrgetter("revision")
 class History:
     """Changes after `floor`, by resource. `keep` and `keep_bytes` say how many of them are worth keeping."""
 
-    def __init__(self, floor: int, changes: Iterable[Change], *, keep: int, keep_bytes: int) -> None:
+    def __init__(self, floor: int, changes: Iterable[RecordChange], *, keep: int, keep_bytes: int) -> None:
         self.floor = floor
         self._keep, self._keep_bytes = keep, keep_bytes
         self._count = self._bytes = 0
-        self._log: defaultdict[str, list[Change]] = defaultdict(list)
+        self._log: defaultdict[str, list[RecordChange]] = defaultdict(list)
         for change in changes:
             self.add(change)
 
-    def add(self, change: Change) -> None:
+    def add(self, change: RecordChange) -> None:
         """Note a change; they come in the order of their revisions."""
         self._log[change.record.key.resource].append(change)
         self._count += 1
         self._bytes += len(change.record.value)
 
-    def since(self, resource: str, revision: int) -> list[Change]:
+    def since(self, resource: str, revision: int) -> list[RecordChange]:
         """List a resource's changes after a revision. Raise CompactedError if they are not all known."""
         if revision < self.floor:
             raise CompactedError(revision, self.floor)

@@ -30,7 +30,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RecordChange:
     """A step from one state of an object to the next. `record` of a deletion is the object's last state.
 
     `previous` is None for an object that is new.

@@ -21,12 +21,12 @@ from typing import Final
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.history import History
 from vipwire.cluster.store.record import (
-    Change,
     ConflictError,
     FullError,
     FutureRevisionError,
     Key,
     Record,
+    RecordChange,
     StoreError,
     Write,
 )
@@ -37,7 +37,7 @@ KEEP_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    changes: tuple[Change, ...]
+    changes: tuple[RecordChange, ...]
     done: "asyncio.Future[tuple[Record, ...]]"
 
 
@@ -53,7 +53,7 @@ class Store:
             self._records[record.key.resource][record.key] = record
         self._history = History(contents.floor, contents.changes, keep=keep, keep_bytes=keep_bytes)
         self._sorted: dict[str, list[Key]] = {}
-        self._head: dict[Key, Change] = {}
+        self._head: dict[Key, RecordChange] = {}
         self._head_revision = self.revision
         self._forgotten = 0
         self._waiting: list[_Submission] = []
@@ -101,13 +101,13 @@ class Store:
         while self.revision < revision:
             await self._moved[""].wait()
 
-    def changes(self, resource: str, since: int) -> Sequence[Change]:
+    def changes(self, resource: str, since: int) -> Sequence[RecordChange]:
         """List the changes of a resource after a revision, oldest first. Raise as `scan`."""
         if since > self.revision:
             raise FutureRevisionError(since, self.revision)
         return self._history.since(resource, since)
 
-    async def watch(self, resource: str, since: int) -> AsyncIterator[Sequence[Change]]:
+    async def watch(self, resource: str, since: int) -> AsyncIterator[Sequence[RecordChange]]:
         """Follow a resource from a revision, in batches, without end. Raise CompactedError when it falls behind."""
         while True:
             moved = self._moved[resource]
@@ -129,7 +129,7 @@ class Store:
         Raise ConflictError at once if one finds its key in another state than it expects. The future raises
         StoreError if the disk does not take them.
         """
-        revision, changes, seen = self._head_revision, [], dict[Key, Change]()
+        revision, changes, seen = self._head_revision, [], dict[Key, RecordChange]()
         for write in writes:
             earlier = seen.get(write.key)
             previous = self.head(write.key) if earlier is None else None if earlier.deleted else earlier.record
@@ -138,7 +138,7 @@ class Store:
                 raise ConflictError(write.key, write.expected, actual)
             revision += 1
             record = Record(write.key, revision, write.encode(revision))
-            seen[write.key] = Change(record, previous, deleted=write.deletes)
+            seen[write.key] = RecordChange(record, previous, deleted=write.deletes)
             changes.append(seen[write.key])
         self._head_revision = revision
         self._head.update(seen)
@@ -186,7 +186,7 @@ class Store:
         else:
             self._settle(batch, changes, None)
 
-    def _append(self, changes: list[Change], visible: int) -> None:
+    def _append(self, changes: list[RecordChange], visible: int) -> None:
         """Make changes durable, in the thread. Where there is no space, the file forgets what was before `visible`.
 
         What fills a store can be deleted in any case, even though a deletion is first written down itself. Watches go
@@ -200,7 +200,7 @@ class Store:
             self._forgotten = visible
         self._database.append(changes, beyond=all(change.deleted for change in changes))
 
-    def _settle(self, batch: list[_Submission], changes: list[Change], error: BaseException | None) -> None:
+    def _settle(self, batch: list[_Submission], changes: list[RecordChange], error: BaseException | None) -> None:
         if error is None:
             self._publish(changes)
             for submission in batch:
@@ -217,7 +217,7 @@ class Store:
                 submission.done.set_exception(error)
                 submission.done.exception()  # nobody need be waiting any more
 
-    def _publish(self, changes: list[Change]) -> None:
+    def _publish(self, changes: list[RecordChange]) -> None:
         for change in changes:
             key = change.record.key
             records = self._records[key.resource]

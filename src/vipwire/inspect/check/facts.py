@@ -21,7 +21,7 @@ from vipwire.host.rights import capabilities
 from vipwire.host.sysctl import read_sysctl
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.xtables.save import read_tables
 from vipwire.xtables.tool import with_tables
@@ -146,10 +146,10 @@ def _tables() -> tuple[ForeignTable, ...] | None:
     chains: dict[str, list[str]] = {}
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
-            for payload in netlink.dump(Kind.GETTABLE, encode.list_tables()):
+            for payload in netlink.dump(MessageType.GETTABLE, encode.list_tables()):
                 table = decode.table(payload)
                 chains[_table_name(table.family, table.name)] = []
-            for payload in netlink.dump(Kind.GETCHAIN, encode.list_tables()):
+            for payload in netlink.dump(MessageType.GETCHAIN, encode.list_tables()):
                 with contextlib.suppress(DecodeError):  # hooks of families that are not ours have another form
                     chain = decode.chain(payload)
                     chains.setdefault(_table_name(chain.family, chain.table), []).append(chain.name)

@@ -10,7 +10,7 @@ from typing import Final
 import click
 from rich.console import RenderableType
 
-from vipwire.app.drain_orders import Order, change_orders, drains_path, in_force, read_orders
+from vipwire.app.drain_orders import DrainOrder, change_orders, drains_path, in_force, read_orders
 from vipwire.config.configuration import Config
 from vipwire.config.duration import parse_duration
 from vipwire.errors import ConfigError, UnsupportedError
@@ -19,11 +19,11 @@ from vipwire.inspect.drain.consequences import (
     concerned,
     connections,
     in_kernel,
-    left_without,
+    newly_unserved,
     read_drain,
     require_concerned,
 )
-from vipwire.inspect.drain.view import drain_view, left_view, list_view, shown_time
+from vipwire.inspect.drain.view import connections_view, drain_view, list_view, shown_time
 from vipwire.inspect.options import OUTPUT, LookCommand
 from vipwire.inspect.situation import Situation, now_drained, opened, planned, take
 from vipwire.inspect.source import node_name, read_objects
@@ -54,7 +54,7 @@ only root writes. The exit status is 1 if the kernel does not follow, or if conn
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _DrainRequest:
     """What the command line asks for."""
 
     endpoint: str
@@ -83,7 +83,7 @@ def drain(config: Config, endpoint: str, service: str, timeout: str, output: str
     if listing == bool(endpoint) or (undo and timeout):
         raise click.UsageError("give an ENDPOINT, or --list without one; --undo takes no --timeout")
     seconds = _seconds(timeout) if timeout else None
-    wish = _Wish(endpoint, service, seconds, undo, flags["force"], flags["wait"], output)
+    wish = _DrainRequest(endpoint, service, seconds, undo, flags["force"], flags["wait"], output)
     store = read_objects(config)
     if listing:
         _list(config, store, output)
@@ -101,19 +101,19 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _drain(config: Config, store: Store, wish: _Wish) -> int:
+def _drain(config: Config, store: Store, wish: _DrainRequest) -> int:
     before = planned(config, store)
     wanted = read_drain(before, wish.endpoint, wish.service)
     names = require_concerned(before, wanted)
-    lost = left_without(before, planned(config, store, now_drained(config) | {wanted}))
+    lost = newly_unserved(before, planned(config, store, now_drained(config) | {wanted}))
     if lost and not wish.force:
         raise ConfigError("\n".join([*lost, "nothing is drained; --force drains it all the same"]))
     now = time.time()
     until = None if wish.timeout is None else now + wish.timeout
 
-    def add(orders: tuple[Order, ...]) -> list[Order]:
+    def add(orders: tuple[DrainOrder, ...]) -> list[DrainOrder]:
         kept = [order for order in orders if order.drain != wanted and (order.until is None or now < order.until)]
-        return [*kept, Order(wanted, now, until)]
+        return [*kept, DrainOrder(wanted, now, until)]
 
     _change(config, add)
     document = _followed(config, store, wanted)
@@ -124,7 +124,7 @@ def _drain(config: Config, store: Store, wish: _Wish) -> int:
     return int(document["kernel"] is False)
 
 
-def _undo(config: Config, store: Store, wish: _Wish) -> int:
+def _undo(config: Config, store: Store, wish: _DrainRequest) -> int:
     wanted = read_drain(planned(config, store), wish.endpoint, wish.service)
     there = _orders(config)
     fitting = {each.drain for each in there if _fits(each.drain, wanted)}
@@ -145,13 +145,13 @@ def _fits(drained: Drain, wanted: Drain) -> bool:
     return drained.address == wanted.address and same_port and same_service
 
 
-def _orders(config: Config) -> tuple[Order, ...]:
+def _orders(config: Config) -> tuple[DrainOrder, ...]:
     now = time.time()
     orders = read_orders(drains_path(config.state_dir, node_name(config)))
     return tuple(order for order in orders if order.drain in in_force([order], now))
 
 
-def _change(config: Config, change: Callable[[tuple[Order, ...]], list[Order]]) -> None:
+def _change(config: Config, change: Callable[[tuple[DrainOrder, ...]], list[DrainOrder]]) -> None:
     path = drains_path(config.state_dir, node_name(config))
     try:
         change_orders(path, change)
@@ -201,7 +201,9 @@ def _emptied(config: Config, store: Store, wanted: Drain, until: float | None, o
                 return False
             if left != last:
                 last = left
-                _print({"kind": "DrainProgress", "endpoint": str(wanted), "connections": left}, output, left_view)
+                _print(
+                    {"kind": "DrainProgress", "endpoint": str(wanted), "connections": left}, output, connections_view
+                )
             if left["open"] == 0 and quiet:
                 return True
             quiet = left["open"] == 0  # a handshake may be under way: look once more

@@ -74,17 +74,17 @@ def require_concerned(situation: Situation, drain: Drain) -> tuple[ServicePortNa
         return found
     there = {place for name, place in endpoints(situation) if drain.service in (None, name.service)}
     of = f" of {drain.service}" if drain.service else ""
-    raise ConfigError(f"there is no endpoint {drain._replace(service=None)}{of}{_near(drain, there)}")
+    raise ConfigError(f"there is no endpoint {drain._replace(service=None)}{of}{_similar(drain, there)}")
 
 
-def _near(drain: Drain, there: Iterable[Place]) -> str:
+def _similar(drain: Drain, there: Iterable[Place]) -> str:
     texts = sorted(format_address(a) if drain.port is None else format_endpoint(a, port) for a, port in there)
     wanted = str(drain._replace(service=None))
     nearest = sorted(set(texts), key=lambda text: -difflib.SequenceMatcher(None, wanted, text).ratio())
     return meant(wanted, nearest) if len(nearest) <= 6 else f"; near it: {', '.join(nearest[:3])}"
 
 
-def left_without(before: Situation, after: Situation) -> tuple[str, ...]:
+def newly_unserved(before: Situation, after: Situation) -> tuple[str, ...]:
     """Say at which frontends nobody would answer after a change of what is drained, where somebody does before."""
     found: dict[str, None] = {}
     for old, new in zip(before.sides, after.sides, strict=True):
@@ -100,19 +100,19 @@ def _lost(frontend: Frontend, key: str) -> str:
     return f"{frontend.port_name} {reason.replace('has no', 'would have no')} left for {key}"
 
 
-class Left(NamedTuple):
+class DrainedConnections(NamedTuple):
     """The connections of an endpoint: those that may go on for long, and those that are opening or have ended."""
 
     open: int = 0
     closing: int = 0
 
 
-def connections(situation: Situation, drain: Drain) -> Left:
+def connections(situation: Situation, drain: Drain) -> DrainedConnections:
     """Count the connections through this node to a drained endpoint. Raise UnsupportedError without the right to."""
     frontends = Frontends.of(situation)
     flows = [flow for flow in tracked() if _goes_there(situation, frontends, flow, drain)]
     closing = sum(flow.protocol == Protocol.TCP.value and flow.timeout <= _CLOSING_SECONDS for flow in flows)
-    return Left(len(flows) - closing, closing)
+    return DrainedConnections(len(flows) - closing, closing)
 
 
 def _goes_there(situation: Situation, frontends: Frontends, flow: Flow, drain: Drain) -> bool:

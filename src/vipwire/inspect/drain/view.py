@@ -24,11 +24,11 @@ def drain_view(document: Document) -> RenderableType:
     text = Text(f"{document['endpoint']} is {what} on {document['node']}{until}: {names}\nkernel: ")
     text.append_text(show.coloured(kernel))
     if document["drained"] and document["connections"] is not None:
-        text.append("\n").append_text(left_view(document))
+        text.append("\n").append_text(connections_view(document))
     return text
 
 
-def left_view(document: Document) -> Text:
+def connections_view(document: Document) -> Text:
     """Say how many connections are left."""
     left: dict[str, Any] = document["connections"]
     closing = f" ({left['closing']} more have just begun or ended)" if left["closing"] else ""
@@ -41,7 +41,7 @@ def list_view(document: Document) -> RenderableType:
         return Text(f"nothing is drained on {document['node']}")
     rows = []
     for each in document["drained"]:
-        left = "unknown" if each["connections"] is None else left_view(each).plain
+        left = "unknown" if each["connections"] is None else connections_view(each).plain
         served = "\n".join(each["services"]) or "nobody has it any more"
         until = each["until"] or "undone"
         rows.append([each["endpoint"], each["service"] or "all", served, each["since"], until, left])

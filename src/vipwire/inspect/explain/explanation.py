@@ -12,10 +12,10 @@ from fractions import Fraction
 from functools import cached_property
 
 from vipwire.inspect.explain.health_checks import checks_at
-from vipwire.inspect.one_family import Side
+from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.status.document import share_text, shares
-from vipwire.inspect.status.usage import Left, drained
+from vipwire.inspect.status.usage import DrainedTarget, drained
 from vipwire.model.net import Address, family_of, format_endpoint
 from vipwire.model.service import Service, ServicePort
 from vipwire.netlink.conntrack import Flow
@@ -40,7 +40,7 @@ class Explanation:
     """Everything that is known about a packet. `walk` is None where the kernel or the mode cannot tell."""
 
     situation: Situation
-    side: Side
+    side: FamilyView
     packet: Packet
     outcome: Outcome
     walk: Walk | None
@@ -78,7 +78,7 @@ class Explanation:
         return next(((service, port) for port in ports if service and service.port_name(port) == name), None)
 
     @cached_property
-    def drained(self) -> tuple[Left, ...]:
+    def drained(self) -> tuple[DrainedTarget, ...]:
         """The endpoints that are there and get no new connections."""
         return () if self.service is None else tuple(drained(self.situation.store, self.side, *self.service))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from vipwire.inspect.explain.explanation import Explanation, bypassed
 from vipwire.inspect.packet import hints
-from vipwire.inspect.status.usage import Left
+from vipwire.inspect.status.usage import DrainedTarget
 from vipwire.model.net import Protocol, format_endpoint
 from vipwire.plan.annotations import wishes
 from vipwire.plan.plan import Forward, Masquerade
@@ -56,7 +56,7 @@ def _place(packet: Packet) -> str:
     return f"{format_endpoint(packet.destination, packet.port)}/{packet.protocol.label}"
 
 
-def _drained_words(found: Sequence[Left]) -> Iterable[str]:
+def _drained_words(found: Sequence[DrainedTarget]) -> Iterable[str]:
     for left in found[:_MANY]:
         yield f"{left.target} is there, but gets no new connection ({left.why})"
     if len(found) > _MANY:

@@ -17,7 +17,7 @@ from vipwire.inspect.live.trace import endpoint_of
 from vipwire.inspect.show import size_text, table
 from vipwire.inspect.status.document import Document
 from vipwire.model.net import format_endpoint
-from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Change, Flow
+from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.reconcile.counts import Count, Counts
 
 _Row = tuple[str, str]
@@ -64,9 +64,9 @@ class Rates:
         row = self._row(heard.event.flow)
         if row is None:
             return
-        if heard.event.change is Change.NEW:
+        if heard.event.change is FlowChange.NEW:
             self._heard.append((heard.when, row, "new"))
-        elif heard.event.change is Change.DESTROYED:
+        elif heard.event.change is FlowChange.DESTROYED:
             silent = not heard.event.flow.status & STATUS_SEEN_REPLY
             self._heard.append((heard.when, row, "unanswered" if silent else "ended"))
 

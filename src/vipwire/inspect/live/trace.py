@@ -11,7 +11,7 @@ from vipwire.inspect.live.flows import Frontends, Heard
 from vipwire.inspect.show import table
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.model.net import Address, format_address, format_endpoint
-from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Change, Flow
+from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 
 
 class Tracer:
@@ -43,7 +43,7 @@ class Tracer:
             "endpoint": endpoint,
             "sees": format_address(flow.reply_destination),
         }
-        if heard.event.change is Change.NEW:
+        if heard.event.change is FlowChange.NEW:
             self._began[flow.identifier] = heard.when
             self.endpoints[str(name), endpoint or "not translated"] += 1
         else:
@@ -76,7 +76,7 @@ def endpoint_of(flow: Flow) -> str | None:
 
 def event_view(document: Document) -> Text:
     """Write one event as a line."""
-    ended = document["event"] == Change.DESTROYED.value
+    ended = document["event"] == FlowChange.DESTROYED.value
     said = f" after {document['seconds']} s" if ended and document.get("seconds") is not None else ""
     silent = " never answered" if ended and not document["answered"] else ""
     return Text.assemble(

@@ -15,7 +15,7 @@ from vipwire.inspect.situation import Kernel, Situation
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.counts import Count, Counting, Counts, EndpointName, Open, Refusal
+from vipwire.reconcile.counts import Count, CountingBackend, Counts, EndpointName, OpenConnections, Refusal
 
 _NAMES = {
     "connections": "connections",
@@ -28,7 +28,7 @@ _UNSEEN = Count(connections=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AllCounts:
     """The counts of all families that could be read: what a document takes its numbers from."""
 
     parts: tuple[Counts, ...] = ()
@@ -42,7 +42,7 @@ class Seen:
         """Tell what went to an endpoint of a Service port; None if nobody counts."""
         return self._sum(counts.endpoints.get(name) for counts in self.parts)
 
-    def open(self, name: EndpointName) -> Open | None:
+    def open(self, name: EndpointName) -> OpenConnections | None:
         """Tell how many connections an endpoint has now, where the mode keeps count of them."""
         return next((counts.open[name] for counts in self.parts if name in counts.open), None)
 
@@ -63,7 +63,7 @@ class Seen:
         return found
 
 
-def see(situation: Situation, names: Iterable[ObjectName] | None = None) -> Seen:
+def see(situation: Situation, names: Iterable[ObjectName] | None = None) -> AllCounts:
     """Read the counts of some Services, or of all, from the modes of a situation whose kernel was looked at."""
     chosen = None if names is None else frozenset(names)
     found: dict[Family, Counts] = {}
@@ -74,7 +74,7 @@ def see(situation: Situation, names: Iterable[ObjectName] | None = None) -> Seen
         counts = read(side.mode, plans, situation.config.counters.series)
         if counts is not None:
             found[side.family] = counts
-    return Seen(tuple(found.values()), frozenset(found))
+    return AllCounts(tuple(found.values()), frozenset(found))
 
 
 def counted_now(situation: Situation, kernel: Kernel) -> tuple[Counts, ...]:
@@ -90,7 +90,7 @@ def counted_now(situation: Situation, kernel: Kernel) -> tuple[Counts, ...]:
 
 def read(mode: Mode, plans: Iterable[ServicePlan], series: str) -> Counts | None:
     """Read what one mode has counted; None where it does not, was told not to, or cannot be read."""
-    if series == Series.NONE.value or not isinstance(mode, Counting):
+    if series == Series.NONE.value or not isinstance(mode, CountingBackend):
         return None
     try:
         return mode.counts(plans)
@@ -105,7 +105,7 @@ def count_document(count: Count | None) -> dict[str, int | None] | None:
     return {name: getattr(count, attribute) for attribute, name in _NAMES.items()}
 
 
-def open_document(now: Open | None) -> dict[str, int] | None:
+def open_document(now: OpenConnections | None) -> dict[str, int] | None:
     """Describe the connections that exist."""
     return None if now is None else {"active": now.active, "inactive": now.inactive}
 

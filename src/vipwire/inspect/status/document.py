@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from vipwire.inspect.one_family import Side
+from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.situation import Situation
-from vipwire.inspect.status.counts import Seen, count_document, open_document, refusal_documents
+from vipwire.inspect.status.counts import AllCounts, count_document, open_document, refusal_documents
 from vipwire.inspect.status.usage import endpoint_usages
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import format_address, parse_address
@@ -43,7 +43,7 @@ def share_text(share: float | Fraction) -> str:
     return f"{float(share) * 100:.3g} %"
 
 
-def family_document(side: Side) -> Document:
+def family_document(side: FamilyView) -> Document:
     """Describe how one family stands: what is wanted, and what the kernel holds."""
     delta = side.delta
     document: Document = {
@@ -58,7 +58,7 @@ def family_document(side: Side) -> Document:
     return document
 
 
-def state_of(delta: Delta[Any, Any] | None, side: Side) -> str:
+def state_of(delta: Delta[Any, Any] | None, side: FamilyView) -> str:
     """Sum up a difference in a word or three."""
     if delta is None:
         return "unknown"
@@ -73,7 +73,7 @@ def _counts(delta: Delta[Any, Any] | None) -> Document:
     return {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
 
 
-def service_document(situation: Situation, service: Service, seen: Seen | None = None) -> Document:
+def service_document(situation: Situation, service: Service, seen: AllCounts | None = None) -> Document:
     """Describe one Service: its fields, its ports with their frontends and endpoints, the state of its objects.
 
     `seen` is what was counted; without it nothing is said of that.
@@ -101,7 +101,7 @@ def service_document(situation: Situation, service: Service, seen: Seen | None =
     return document
 
 
-def _kernel_document(side: Side, service: Service) -> Document:
+def _kernel_document(side: FamilyView, service: Service) -> Document:
     drift = side.drift(service.name)
     state = state_of(drift, side)
     counts = _counts(drift)
@@ -109,7 +109,7 @@ def _kernel_document(side: Side, service: Service) -> Document:
     return {"family": side.family.value, "state": state, **counts}
 
 
-def _port_document(situation: Situation, service: Service, port: ServicePort, seen: Seen | None) -> Document:
+def _port_document(situation: Situation, service: Service, port: ServicePort, seen: AllCounts | None) -> Document:
     name = service.port_name(port)
     return {
         "name": port.name,
@@ -131,13 +131,13 @@ def _port_document(situation: Situation, service: Service, port: ServicePort, se
     }
 
 
-def _endpoint_counts(seen: Seen | None, name: EndpointName) -> Document:
+def _endpoint_counts(seen: AllCounts | None, name: EndpointName) -> Document:
     if seen is None:
         return {}
     return {"counts": count_document(seen.endpoint(name)), "open": open_document(seen.open(name))}
 
 
-def _frontends(side: Side, service: Service, port: ServicePort) -> Iterator[Frontend]:
+def _frontends(side: FamilyView, service: Service, port: ServicePort) -> Iterator[Frontend]:
     plan = side.plans.get(service.name)
     name = service.port_name(port)
     return (frontend for frontend in (plan.frontends if plan else ()) if frontend.port_name == name)
@@ -147,7 +147,7 @@ def _ranges_of(situation: Situation, service: Service, port: ServicePort) -> lis
     return [each for side in situation.sides for each in _range_documents(side, service, port)]
 
 
-def _range_documents(side: Side, service: Service, port: ServicePort) -> Iterator[Document]:
+def _range_documents(side: FamilyView, service: Service, port: ServicePort) -> Iterator[Document]:
     """Describe the ranges of ports at which a port is served as well."""
     plan = side.plans.get(service.name)
     for wide in plan.ranges if plan else ():
@@ -156,7 +156,7 @@ def _range_documents(side: Side, service: Service, port: ServicePort) -> Iterato
             yield {**made, "port": wide.key.first, "lastPort": wide.key.last}
 
 
-def _frontend_document(side: Side, frontend: Frontend) -> Document:
+def _frontend_document(side: FamilyView, frontend: Frontend) -> Document:
     key = frontend.key
     document: Document = {
         "family": side.family.value,
@@ -207,9 +207,9 @@ def _forward_document(forward: Forward) -> Document:
     return document
 
 
-def status_document(situation: Situation, services: list[Service], seen: Seen | None = None) -> Document:
+def status_document(situation: Situation, services: list[Service], seen: AllCounts | None = None) -> Document:
     """Describe everything, or the Services that were asked for; `seen` is what was counted."""
-    seen = seen or Seen()
+    seen = seen or AllCounts()
     wanted = {service.name for service in services}
     everything = len(wanted) == len(situation.store.services)
     return {
@@ -228,7 +228,7 @@ def status_document(situation: Situation, services: list[Service], seen: Seen | 
 
 
 def _refusals(
-    seen: Seen, wanted: set[ObjectName], *, everything: bool
+    seen: AllCounts, wanted: set[ObjectName], *, everything: bool
 ) -> dict[tuple[Refusal, ServicePortName | None], int]:
     """Choose the refusals of some Services; what belongs to none is shown with all."""
     return {

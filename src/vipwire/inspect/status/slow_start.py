@@ -9,7 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import lcm
 
-from vipwire.inspect.one_family import Side
+from vipwire.inspect.family_view import FamilyView
 from vipwire.model.net import Address, Family, parse_address
 from vipwire.plan.annotations import wishes
 from vipwire.plan.plan import Forward, Frontend, ServicePlan
@@ -25,7 +25,7 @@ _ELSEWHERE = {Family.IPV4: parse_address("203.0.113.254"), Family.IPV6: parse_ad
 Weights = Mapping[tuple[Address, int], int]
 
 
-def grown(side: Side, store: Store, own: frozenset[Address]) -> Side:
+def grown(side: FamilyView, store: Store, own: frozenset[Address]) -> FamilyView:
     """Take the weights of Services with slow start from the kernel, where these explain what differs; see above."""
     if side.mode is None or side.explainer is None or not side.observed:
         return side
@@ -36,19 +36,19 @@ def grown(side: Side, store: Store, own: frozenset[Address]) -> Side:
             continue
         for plan in _candidates(side, side.plans[name], own):
             made = side.mode.render(plan)
-            if _held(side, made):
+            if _is_programmed(side, made):
                 plans[name], rendered[name] = plan, made
                 break
     return replace(side, plans=plans, rendered=rendered)
 
 
-def _held(side: Side, rendered: Rendered[object, object]) -> bool:
+def _is_programmed(side: FamilyView, rendered: Rendered[object, object]) -> bool:
     observed = side.observed or {}
     both = (rendered.own.items(), rendered.shared.items())
     return all(observed.get(key) == value for objects in both for key, value in objects)
 
 
-def _candidates(side: Side, plan: ServicePlan, own: frozenset[Address]) -> Iterator[ServicePlan]:
+def _candidates(side: FamilyView, plan: ServicePlan, own: frozenset[Address]) -> Iterator[ServicePlan]:
     """Make the plans that deal the kernel's shares: weights are known but for a factor."""
     dealt = [[_weights(side, each, own, local=local) for local in (False, True)] for each in plan.frontends]
     for factor in range(1, STEPS + 1):
@@ -72,7 +72,7 @@ def _weighed(forward: Forward, weights: Weights, factor: int) -> Forward:
     return replace(forward, spread=Spread(forward.spread.algorithm, found if len(set(found)) > 1 else ()))
 
 
-def _weights(side: Side, frontend: Frontend, own: frozenset[Address], *, local: bool) -> Weights:
+def _weights(side: FamilyView, frontend: Frontend, own: frozenset[Address], *, local: bool) -> Weights:
     """Ask which weights the kernel deals by to clients elsewhere, or on this node (`local`); nothing if to nobody."""
     forward = frontend.short_circuit if local else frontend.action
     if not isinstance(forward, Forward) or side.explainer is None or side.observed is None:
@@ -97,7 +97,7 @@ def _rounded(forward: Forward, dealt: Mapping[tuple[Address, int], Fraction]) ->
     return {target: known[target] * round(ratio / most * STEPS) for target, ratio in ratios.items()}
 
 
-def _packet(side: Side, frontend: Frontend, *, local: bool) -> Packet | None:
+def _packet(side: FamilyView, frontend: Frontend, *, local: bool) -> Packet | None:
     """Make a packet that meets a frontend from this node, or from elsewhere; None if there is no such."""
     key, here = frontend.key, side.node.address
     destination = key.address or here

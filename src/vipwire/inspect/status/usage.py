@@ -6,7 +6,7 @@ The decision itself is read from the pools that the plan has made; here it is on
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from vipwire.inspect.one_family import Side
+from vipwire.inspect.family_view import FamilyView
 from vipwire.model.net import format_address
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.annotations import wishes
@@ -17,26 +17,26 @@ from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
 from vipwire.state.store import Store
 
 
-class Left(NamedTuple):
+class DrainedTarget(NamedTuple):
     """A drained endpoint: it is there and gets no new connection. `why` is a clause for a person."""
 
     target: Target
     why: str
 
 
-def drained(store: Store, side: Side, service: Service, port: ServicePort) -> list[Left]:
+def drained(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[DrainedTarget]:
     """Name a port's endpoints of one family that are drained, by `vipwire drain` or by weight 0."""
     found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
     taken = not_drained(found, wishes(service), side.node, service.name)
-    return [Left(each.target, _why_drained(side, service, each)) for each in found if each not in taken]
+    return [DrainedTarget(each.target, _why_drained(side, service, each)) for each in found if each not in taken]
 
 
-def _why_drained(side: Side, service: Service, candidate: Candidate) -> str:
+def _why_drained(side: FamilyView, service: Service, candidate: Candidate) -> str:
     told = side.node.drains(service.name, *candidate.target[:2])
     return "drained on this node by `vipwire drain`" if told else "drained: its weight is 0"
 
 
-def endpoint_usages(store: Store, side: Side, service: Service, port: ServicePort) -> list[dict[str, Any]]:
+def endpoint_usages(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[dict[str, Any]]:
     """Describe every endpoint of a port in one family: where it is, its conditions, what it is used for and why."""
     if service.name not in side.plans:
         return []
@@ -50,7 +50,9 @@ def endpoint_usages(store: Store, side: Side, service: Service, port: ServicePor
     return usages
 
 
-def _usage(side: Side, candidate: Candidate, found: Sequence[Candidate], endpoints: Endpoints) -> dict[str, Any]:
+def _usage(
+    side: FamilyView, candidate: Candidate, found: Sequence[Candidate], endpoints: Endpoints
+) -> dict[str, Any]:
     target, endpoint = candidate.target, candidate.endpoint
     used = [policy for policy, pool in (("Cluster", endpoints.cluster), ("Local", endpoints.local)) if target in pool]
     return {

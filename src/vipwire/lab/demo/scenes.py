@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from vipwire.lab.demo import changes, objects, standalone, traffic
+from vipwire.lab.demo.narrator import Narrator
 from vipwire.lab.demo.stage import NODE, Stage, as_lines
-from vipwire.lab.demo.teller import Teller
 
 _MAP = """\
 client 203.0.113.2 ─ network ─┬─ node-1 192.168.0.1 ─ pod-1a 10.244.1.11, pod-1b .12, pod-1c .13
@@ -35,61 +35,61 @@ How a packet goes through these rules: docs/packet-path.md"""
 
 def run_demo() -> int:
     """Play all scenes; return 0 if all was as it was said to be, 1 if not. Raise LabError if it cannot go on."""
-    teller = Teller()
-    teller.title("vipwire: Kubernetes Services on one machine, with real packets")
+    narrator = Narrator()
+    narrator.title("vipwire: Kubernetes Services on one machine, with real packets")
     stage = Stage()
     with _terminated_as_interrupted():
-        with teller.waiting("building two nodes, five Pods and a client out of network namespaces"):
+        with narrator.waiting("building two nodes, five Pods and a client out of network namespaces"):
             stage.build()
         with stage:
             for scene in SCENES:
-                scene(stage, teller)
-    teller.chapter("Nothing is left")
-    teller.check("the lab's namespaces, processes and files are gone", holds=stage.gone)
-    return verdict(teller)
+                scene(stage, narrator)
+    narrator.chapter("Nothing is left")
+    narrator.check("the lab's namespaces, processes and files are gone", holds=stage.gone)
+    return verdict(narrator)
 
 
-def verdict(teller: Teller) -> int:
+def verdict(narrator: Narrator) -> int:
     """Say how it went, and return the exit status."""
-    if teller.failures:
-        teller.say(f"{len(teller.failures)} of {teller.checks} things were NOT as said:")
-        for failure in teller.failures:
-            teller.say(f"  {failure}")
+    if narrator.failures:
+        narrator.say(f"{len(narrator.failures)} of {narrator.checks} things were NOT as said:")
+        for failure in narrator.failures:
+            narrator.say(f"  {failure}")
         return 1
-    teller.say(f"All {teller.checks} things were as said. Try next:")
+    narrator.say(f"All {narrator.checks} things were as said. Try next:")
     # In a checkout's .venv the command is not in PATH: show it as it was called.
     called = f"{'vipwire' if shutil.which('vipwire') else sys.argv[0]} "
-    teller.quote(re.sub(r"\bvipwire (?=lab|proxy|status)", called, _NEXT))
+    narrator.quote(re.sub(r"\bvipwire (?=lab|proxy|status)", called, _NEXT))
     return 0
 
 
-def opening(stage: Stage, teller: Teller) -> None:
+def opening(stage: Stage, narrator: Narrator) -> None:
     """Start the proxy."""
-    teller.chapter("A cluster, and vipwire on node-1")
-    teller.quote(_MAP)
-    teller.say(
+    narrator.chapter("A cluster, and vipwire on node-1")
+    narrator.quote(_MAP)
+    narrator.say(
         "Everything is a network namespace; your own network is not touched. The Pods answer with their name and the "
         "address they see. Services are YAML files in a folder that vipwire watches, in place of an API server."
     )
     stage.write("nodes", objects.nodes())
     for name in ("web", "shop", "empty", "sticky"):
         stage.write(name, getattr(objects, name)())
-    teller.quote(f"node-1$ vipwire {' '.join(stage.proxy_command)}")
-    with teller.waiting("starting vipwire"):
+    narrator.quote(f"node-1$ vipwire {' '.join(stage.proxy_command)}")
+    with narrator.waiting("starting vipwire"):
         syncs = stage.start_proxy()
-    teller.quote(as_lines(syncs))
-    teller.check(
+    narrator.quote(as_lines(syncs))
+    narrator.check(
         "one transaction for each family has put 4 Services into an empty kernel",
         holds=all(sync.observed == 0 and sync.added > 0 and not sync.changed + sync.removed for sync in syncs),
     )
 
 
-def in_the_kernel(stage: Stage, teller: Teller) -> None:
+def in_the_kernel(stage: Stage, narrator: Narrator) -> None:
     """Look at the table."""
-    teller.chapter("What the kernel holds: constant rules, and Services as data in maps")
+    narrator.chapter("What the kernel holds: constant rules, and Services as data in maps")
     nft = shutil.which("nft", path="/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin")
     if nft is None:
-        teller.say("There is no nft command on this machine to show it with. (Debian: apt install nftables)")
+        narrator.say("There is no nft command on this machine to show it with. (Debian: apt install nftables)")
         return
 
     def listed(*what: str) -> str:
@@ -102,19 +102,19 @@ def in_the_kernel(stage: Stage, teller: Teller) -> None:
         listed("chain", "ip", "vipwire", "service-dnat"),
         listed("map", "ip", "vipwire", "service-endpoints"),
     )
-    teller.quote("node-1$ nft list table ip vipwire        (an excerpt)")
+    narrator.quote("node-1$ nft list table ip vipwire        (an excerpt)")
     for text in parts:
-        teller.quote("\n".join(_excerpt(text)))
-    teller.check(
+        narrator.quote("\n".join(_excerpt(text)))
+    narrator.check(
         "the element of web's ClusterIP names the Service", holds='comment "default/web:http"' in service_ips
     )
-    teller.say(
+    narrator.say(
         "1:5 is the class of web: the map `spread` sends it to service-pick-5, which draws one of five slots, 0:1 to "
         "0:5; in that slot service-endpoints has the Pod. More Services are more elements; the rules stay these."
     )
 
 
-SCENES: Sequence[Callable[[Stage, Teller], None]] = (
+SCENES: Sequence[Callable[[Stage, Narrator], None]] = (
     opening,
     traffic.from_a_pod,
     traffic.from_outside,

@@ -2,8 +2,8 @@
 
 from vipwire.lab.demo import objects
 from vipwire.lab.demo.apiserver import Standalone, program
+from vipwire.lab.demo.narrator import Narrator
 from vipwire.lab.demo.stage import NODE, Stage
-from vipwire.lab.demo.teller import Teller
 from vipwire.lab.demo.traffic import CLIENT, MANY, NODE_ADDRESS, POD
 
 POOL = "198.51.100.64/28"
@@ -13,91 +13,91 @@ _FLAGS = ("--node-name", NODE, "--dns-address", NODE_ADDRESS, "--load-balancer-r
 _PATIENCE = 60.0
 
 
-def without_a_cluster(stage: Stage, teller: Teller) -> None:
+def without_a_cluster(stage: Stage, narrator: Narrator) -> None:
     """Start `vipwire up`, and play with it what follows; say so where there is no kubectl."""
-    teller.chapter("Without a cluster: vipwire up, and kubectl")
+    narrator.chapter("Without a cluster: vipwire up, and kubectl")
     kubectl = program("kubectl")
     if kubectl is None:
-        teller.say("There is no kubectl on this machine to show it with. (Debian: apt install kubernetes-client)")
+        narrator.say("There is no kubectl on this machine to show it with. (Debian: apt install kubernetes-client)")
         return
     here = Standalone(stage.lab, NODE, stage.folder / "up", kubectl)
-    teller.say("An API server, its store, controllers, health checks, DNS and the proxy, in one process on node-1:")
+    narrator.say("An API server, its store, controllers, health checks, DNS and the proxy, in one process on node-1:")
     flags = " ".join(_FLAGS).replace(" --load", " \\\n            --load")
-    teller.quote(f"{NODE}$ vipwire up --data-dir DIRECTORY {flags}")
-    with teller.waiting("starting vipwire up"):
-        teller.quote("\n".join(here.start(*_FLAGS)))
-    teller.quote(f"{NODE}$ kubectl apply -f hello.yaml        (a Service, and five Pods that run already)")
-    teller.quote(here.apply([objects.hello(), *map(objects.workload, objects.PODS)]))
-    with teller.waiting("waiting for the Pods' readiness probes"):
+    narrator.quote(f"{NODE}$ vipwire up --data-dir DIRECTORY {flags}")
+    with narrator.waiting("starting vipwire up"):
+        narrator.quote("\n".join(here.start(*_FLAGS)))
+    narrator.quote(f"{NODE}$ kubectl apply -f hello.yaml        (a Service, and five Pods that run already)")
+    narrator.quote(here.apply([objects.hello(), *map(objects.workload, objects.PODS)]))
+    with narrator.waiting("waiting for the Pods' readiness probes"):
         here.kubectl("wait", "--for=condition=Ready", "pod", "--all", f"--timeout={_PATIENCE:.0f}s")
-    _balanced(stage, teller, here)
-    _health_checked(stage, teller, here)
-    _named(stage, teller, here)
-    _deleted(stage, teller, here)
+    _balanced(stage, narrator, here)
+    _health_checked(stage, narrator, here)
+    _named(stage, narrator, here)
+    _deleted(stage, narrator, here)
 
 
-def _balanced(stage: Stage, teller: Teller, here: Standalone) -> None:
-    _show(teller, here, "get", "services")
-    _show(teller, here, "get", "endpointslices")
+def _balanced(stage: Stage, narrator: Narrator, here: Standalone) -> None:
+    _show(narrator, here, "get", "services")
+    _show(narrator, here, "get", "endpointslices")
     address, outside = _addresses(here)
     stage.until_answered(POD.name, address, 80)
     results = stage.lab.probe(POD.name, address, 80, count=MANY)
-    teller.results(results)
-    teller.check_answers(results, objects.PODS, f"{address}:80 from {POD.name}: all 5 Pods")
+    narrator.results(results)
+    narrator.check_answers(results, objects.PODS, f"{address}:80 from {POD.name}: all 5 Pods")
     results = stage.lab.probe(CLIENT, outside, 80, count=MANY)
-    teller.check_answers(results, objects.PODS, f"{outside}:80 from {CLIENT}: all 5 Pods")
+    narrator.check_answers(results, objects.PODS, f"{outside}:80 from {CLIENT}: all 5 Pods")
 
 
-def _health_checked(stage: Stage, teller: Teller, here: Standalone) -> None:
-    teller.chapter("A workload breaks; its readiness probe takes it out, and takes it back")
+def _health_checked(stage: Stage, narrator: Narrator, here: Standalone) -> None:
+    narrator.chapter("A workload breaks; its readiness probe takes it out, and takes it back")
     going = objects.PODS[3]
     rest = [pod for pod in objects.PODS if pod is not going]
     address, outside = _addresses(here)
     stage.lab.stop(going.name, [objects.HELLO_PORT])
     seconds, _ = here.until(lambda said: "False" in said, *_readiness_of(going.name))
-    teller.say(f"{going.name} has closed its port; {seconds:.1f} s later:")
-    _show(teller, here, "get", "pods")
-    with teller.waiting("the kernel is told"):
+    narrator.say(f"{going.name} has closed its port; {seconds:.1f} s later:")
+    _show(narrator, here, "get", "pods")
+    with narrator.waiting("the kernel is told"):
         stage.until_gone(POD.name, address, 80, going)
     results = stage.lab.probe(POD.name, address, 80, count=MANY)
-    teller.check_answers(results, rest, f"the other 4, never {going.name}")
+    narrator.check_answers(results, rest, f"the other 4, never {going.name}")
     stage.lab.serve(going.name, [objects.HELLO_PORT])
     seconds, _ = here.until(lambda said: "True" in said, *_readiness_of(going.name))
     stage.until_seen(CLIENT, outside, 80, objects.PODS)
     results = stage.lab.probe(CLIENT, outside, 80, count=MANY)
-    teller.check_answers(results, objects.PODS, f"all 5 again: its probe has been answered {seconds:.1f} s later")
+    narrator.check_answers(results, objects.PODS, f"all 5 again: its probe has been answered {seconds:.1f} s later")
 
 
-def _named(stage: Stage, teller: Teller, here: Standalone) -> None:
-    teller.chapter("DNS, at the address that people's resolv.conf has")
+def _named(stage: Stage, narrator: Narrator, here: Standalone) -> None:
+    narrator.chapter("DNS, at the address that people's resolv.conf has")
     dig = program("dig")
     if dig is None:
-        teller.say("There is no dig on this machine to ask with. (Debian: apt install bind9-dnsutils)")
+        narrator.say("There is no dig on this machine to ask with. (Debian: apt install bind9-dnsutils)")
         return
     address, _ = _addresses(here)
     for name, kind in ((_DOMAIN, "A"), (f"_http._tcp.{_DOMAIN}", "SRV")):
         said = stage.lab.run(POD.name, [dig, f"@{DNS}", "+short", name, kind]).stdout.strip()
-        teller.quote(f"{POD.name}$ dig @{DNS} +short {name} {kind}\n{said}")
+        narrator.quote(f"{POD.name}$ dig @{DNS} +short {name} {kind}\n{said}")
         wanted = address if kind == "A" else f"0 100 80 {_DOMAIN}."
-        teller.check(f"{'the ClusterIP' if kind == 'A' else 'the named port'} of hello", holds=said == wanted)
+        narrator.check(f"{'the ClusterIP' if kind == 'A' else 'the named port'} of hello", holds=said == wanted)
 
 
-def _deleted(stage: Stage, teller: Teller, here: Standalone) -> None:
-    teller.chapter("Deleted, its addresses are nobody's; and vipwire up ends")
+def _deleted(stage: Stage, narrator: Narrator, here: Standalone) -> None:
+    narrator.chapter("Deleted, its addresses are nobody's; and vipwire up ends")
     address, outside = _addresses(here)
-    _show(teller, here, "delete", "service", "hello")
+    _show(narrator, here, "delete", "service", "hello")
     stage.until_unanswered(POD.name, address, 80)
     for host, gone in ((POD.name, address), (CLIENT, outside)):
         (result,) = stage.lab.probe(host, gone, 80, timeout=0.5)
-        teller.check(f"{host} to {gone}:80: nobody's, {result.outcome.value}", holds=not result.answer)
+        narrator.check(f"{host} to {gone}:80: nobody's, {result.outcome.value}", holds=not result.answer)
     status = here.process.end(_PATIENCE) if here.process else 1
-    teller.check("it ends on SIGTERM with status 0", holds=status == 0)
+    narrator.check("it ends on SIGTERM with status 0", holds=status == 0)
     stage.cleanup()
 
 
-def _show(teller: Teller, here: Standalone, *arguments: str) -> None:
+def _show(narrator: Narrator, here: Standalone, *arguments: str) -> None:
     said = here.kubectl(*arguments)
-    teller.quote(f"{NODE}$ kubectl {' '.join(arguments)}\n{said}")
+    narrator.quote(f"{NODE}$ kubectl {' '.join(arguments)}\n{said}")
 
 
 def _addresses(here: Standalone) -> tuple[str, str]:

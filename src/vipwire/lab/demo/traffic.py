@@ -1,8 +1,8 @@
 """The scenes in which nothing changes: who answers, and whom they see."""
 
 from vipwire.lab.demo import objects
+from vipwire.lab.demo.narrator import Narrator
 from vipwire.lab.demo.stage import Stage
-from vipwire.lab.demo.teller import Teller
 from vipwire.lab.outcome import Outcome
 from vipwire.model.net import Protocol
 
@@ -15,71 +15,71 @@ _AT_ONCE = 1.0
 """Seconds. A SYN that nobody refuses is repeated after one second: whoever is refused sooner was told at once."""
 
 
-def from_a_pod(stage: Stage, teller: Teller) -> None:
+def from_a_pod(stage: Stage, narrator: Narrator) -> None:
     """Connect from a Pod to a ClusterIP."""
-    teller.chapter(f"A Pod asks the ClusterIP {objects.WEB} of Service web, {MANY} times")
+    narrator.chapter(f"A Pod asks the ClusterIP {objects.WEB} of Service web, {MANY} times")
     results = stage.lab.probe(POD.name, objects.WEB, 80, count=MANY)
-    teller.results(results)
-    teller.check_answers(results, objects.PODS, "all 5 Pods, chosen at random")
+    narrator.results(results)
+    narrator.check_answers(results, objects.PODS, "all 5 Pods, chosen at random")
     others = [result for result in results if result.pod != POD.name]
-    teller.check(
+    narrator.check(
         f"the others saw {POD.name}'s own address: no source NAT between Pods",
         holds=all(result.saw == POD.addresses[0] for result in others),
     )
     itself = [result for result in results if result.pod == POD.name]
-    teller.check(
+    narrator.check(
         f"{POD.name} was also sent to itself, and saw its node: else its answer would not pass the NAT",
         holds=bool(itself) and all(result.saw != POD.addresses[0] for result in itself),
     )
     udp = stage.lab.probe(POD.name, objects.WEB, 53, Protocol.UDP, count=20)
-    teller.check("UDP works the same way", holds=all(result.answer for result in udp))
+    narrator.check("UDP works the same way", holds=all(result.answer for result in udp))
 
 
-def from_outside(stage: Stage, teller: Teller) -> None:
+def from_outside(stage: Stage, narrator: Narrator) -> None:
     """Connect from outside to a node port, and to a load balancer's address."""
-    teller.chapter("A client outside asks a node port, then a load balancer's address")
+    narrator.chapter("A client outside asks a node port, then a load balancer's address")
     port = objects.WEB_NODE_PORT
-    teller.say(f"{CLIENT} to {NODE_ADDRESS}:{port}, which is web's node port:")
+    narrator.say(f"{CLIENT} to {NODE_ADDRESS}:{port}, which is web's node port:")
     results = stage.lab.probe(CLIENT, NODE_ADDRESS, port, count=MANY)
-    teller.results(results)
-    teller.check_answers(results, objects.PODS, "all 5 Pods, on both nodes")
-    teller.check(
+    narrator.results(results)
+    narrator.check_answers(results, objects.PODS, "all 5 Pods, on both nodes")
+    narrator.check(
         "they saw node-1, so that their answers come back through it",
         holds={result.saw for result in results} == {NODE_ADDRESS},
     )
-    teller.say(f"{CLIENT} to {objects.SHOP_IP}:80, Service shop with externalTrafficPolicy: Local:")
+    narrator.say(f"{CLIENT} to {objects.SHOP_IP}:80, Service shop with externalTrafficPolicy: Local:")
     results = stage.lab.probe(CLIENT, objects.SHOP_IP, 80, count=MANY)
-    teller.results(results)
-    teller.check_answers(results, objects.LOCAL_PODS, "the Pods on this node only")
-    teller.check(
+    narrator.results(results)
+    narrator.check_answers(results, objects.LOCAL_PODS, "the Pods on this node only")
+    narrator.check(
         "which is why they can see who the client really is", holds={r.saw for r in results} == {CLIENT_ADDRESS}
     )
 
 
-def over_ipv6(stage: Stage, teller: Teller) -> None:
+def over_ipv6(stage: Stage, narrator: Narrator) -> None:
     """Connect over IPv6."""
-    teller.chapter("The same over IPv6")
+    narrator.chapter("The same over IPv6")
     results = stage.lab.probe(OTHER_POD.name, objects.WEB_IPV6, 80, count=MANY)
-    teller.check_answers(results, objects.PODS, f"[{objects.WEB_IPV6}]:80 from {OTHER_POD.name}: all 5 Pods")
+    narrator.check_answers(results, objects.PODS, f"[{objects.WEB_IPV6}]:80 from {OTHER_POD.name}: all 5 Pods")
     results = stage.lab.probe(CLIENT, objects.SHOP_IPV6, 80, count=MANY)
-    teller.check_answers(results, objects.LOCAL_PODS, f"[{objects.SHOP_IPV6}]:80 from {CLIENT}: the Pods on node-1")
-    teller.check(f"and they saw {CLIENT_IPV6}", holds={result.saw for result in results} == {CLIENT_IPV6})
+    narrator.check_answers(results, objects.LOCAL_PODS, f"[{objects.SHOP_IPV6}]:80 from {CLIENT}: the Pods on node-1")
+    narrator.check(f"and they saw {CLIENT_IPV6}", holds={result.saw for result in results} == {CLIENT_IPV6})
 
 
-def nobody_there(stage: Stage, teller: Teller) -> None:
+def nobody_there(stage: Stage, narrator: Narrator) -> None:
     """Ask a Service without endpoints."""
-    teller.chapter("A Service without endpoints refuses, at once")
+    narrator.chapter("A Service without endpoints refuses, at once")
     for host in (POD.name, CLIENT):
         (result,) = stage.lab.probe(host, objects.EMPTY, 80, timeout=3.0)
-        teller.check(
+        narrator.check(
             f"{host} to {objects.EMPTY}:80: {result.outcome.value} after {result.duration * 1000:.1f} ms",
             holds=result.outcome is Outcome.REFUSED and result.duration < _AT_ONCE,
         )
 
 
-def clients_stick(stage: Stage, teller: Teller) -> None:
+def clients_stick(stage: Stage, narrator: Narrator) -> None:
     """Ask a Service with session affinity."""
-    teller.chapter(f"Session affinity: each client of {objects.STICKY} stays where it went first")
+    narrator.chapter(f"Session affinity: each client of {objects.STICKY} stays where it went first")
     clients = (
         (CLIENT, CLIENT_ADDRESS),
         (CLIENT, "203.0.113.130"),
@@ -89,4 +89,4 @@ def clients_stick(stage: Stage, teller: Teller) -> None:
         results = stage.lab.probe(host, objects.STICKY, 80, source=source, count=20, parallel=1)
         who = {result.pod for result in results}
         names = ", ".join(sorted(who))
-        teller.check(f"20 connections from {source}: all to {names}", holds=len(who) == 1 and "" not in who)
+        narrator.check(f"20 connections from {source}: all to {names}", holds=len(who) == 1 and "" not in who)

@@ -18,7 +18,7 @@ _PKTINFO4 = struct.Struct("=i4s4s")  # interface, local address, address in the 
 _PKTINFO6 = struct.Struct("=16si")
 
 
-def tell_where_to(opened: socket.socket) -> None:
+def request_packet_info(opened: socket.socket) -> None:
     """Ask the kernel to tell, with each datagram, to which address it was sent."""
     if opened.family == socket.AF_INET:
         opened.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
@@ -26,7 +26,7 @@ def tell_where_to(opened: socket.socket) -> None:
         opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
 
 
-def where_to(family: int, info: bytes) -> bytes:
+def destination_address(family: int, info: bytes) -> bytes:
     """Read from what it tells the packed address."""
     return bytes(_PKTINFO4.unpack(info)[2] if family == socket.AF_INET else _PKTINFO6.unpack(info)[0])
 
@@ -44,7 +44,7 @@ class DatagramEcho:
     def __init__(self, loop: asyncio.AbstractEventLoop, opened: socket.socket, host: str, node: str) -> None:
         self._loop, self._socket, self._who = loop, opened, (host, node, "UDP")
         self._port = opened.getsockname()[1]
-        tell_where_to(opened)
+        request_packet_info(opened)
         loop.add_reader(opened, self._readable)
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class DatagramEcho:
                     self._reply(info, peer)
 
     def _reply(self, info: bytes, peer: tuple[str, int]) -> None:
-        local = where_to(self._socket.family, info)
+        local = destination_address(self._socket.family, info)
         here = Peer(socket.inet_ntop(self._socket.family, local), self._port)
         answer = Answer(*self._who, Peer(peer[0], peer[1]), here)
         self._socket.sendmsg([answer.encode()], [sent_from(local)], 0, peer)

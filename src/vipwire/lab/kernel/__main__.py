@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from vipwire.lab.errors import LabError
-from vipwire.lab.kernel.guest import MEMORY, TIMEOUT, Guest, Kind
+from vipwire.lab.kernel.guest import MEMORY, TIMEOUT, Guest, GuestKernel
 from vipwire.lab.kernel.running import run
 
 
@@ -19,7 +19,7 @@ from vipwire.lab.kernel.running import run
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def main(*, full: bool, memory: str, timeout: float, writable: tuple[Path, ...], command: tuple[str, ...]) -> None:
     """Run COMMAND as root under a Linux kernel of its own that has IPVS."""
-    kind = Kind.DISTRIBUTION if full else Kind.USER_MODE
+    kind = GuestKernel.DISTRIBUTION if full else GuestKernel.USER_MODE
     with contextlib.suppress(KeyboardInterrupt):
         try:
             sys.exit(run(command, Guest(memory, timeout, writable, kind=kind)))

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 MARK: Final = "VIPWIRE_LAB_KERNEL"
-"""The environment variable that names the `Kind` inside."""
+"""The environment variable that names the `GuestKernel` inside."""
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MEMORY, TIMEOUT = "768M", 600.0
 _LOADED = ("ipv6", "ip_vs", "nf_conntrack", "nf_conntrack_netlink", "dummy", "veth", "ipip", "sctp")
 
 
-class Kind(Enum):
+class GuestKernel(Enum):
     """Which kernel a guest runs.
 
     USER_MODE is Debian's User-Mode Linux, a process of this machine: programs run at full speed, system calls some
@@ -42,7 +42,7 @@ class Guest:
     modules: tuple[str, ...] = _LOADED
     silence: float = float("inf")
     given_up: threading.Event = field(default_factory=threading.Event)
-    kind: Kind = Kind.USER_MODE
+    kind: GuestKernel = GuestKernel.USER_MODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class Machine(Protocol):
         ...
 
 
-def inside() -> Kind | None:
+def inside() -> GuestKernel | None:
     """Tell in which kind of guest this process runs, if in any."""
-    return Kind(os.environ[MARK]) if MARK in os.environ else None
+    return GuestKernel(os.environ[MARK]) if MARK in os.environ else None
 
 
 def found(program: str) -> str:

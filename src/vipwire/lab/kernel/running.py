@@ -16,17 +16,17 @@ from typing import BinaryIO
 
 from vipwire.lab.errors import LabError
 from vipwire.lab.kernel.emulated import Emulated
-from vipwire.lab.kernel.guest import Guest, Kind, Machine, found
+from vipwire.lab.kernel.guest import Guest, GuestKernel, Machine, found
 from vipwire.lab.kernel.script import script
 from vipwire.lab.kernel.uml import UserMode
 
 _PLAIN = Guest()
 _LOG_SHOWN = 40000
 _LOOK, _CONFESSION = 0.5, 3.0
-_MACHINES: Mapping[Kind, Machine] = {Kind.USER_MODE: UserMode(), Kind.DISTRIBUTION: Emulated()}
+_MACHINES: Mapping[GuestKernel, Machine] = {GuestKernel.USER_MODE: UserMode(), GuestKernel.DISTRIBUTION: Emulated()}
 
 
-def obstacle(kind: Kind = Kind.USER_MODE) -> str:
+def obstacle(kind: GuestKernel = GuestKernel.USER_MODE) -> str:
     """Say why this machine cannot boot a guest of this kind, and what to install; "" if it can."""
     if why := _MACHINES[kind].obstacle():
         return why

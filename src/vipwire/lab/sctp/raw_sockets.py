@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 
 from vipwire.errors import DecodeError
 from vipwire.lab.echo.answer import Answer
-from vipwire.lab.echo.datagram import sent_from, tell_where_to, where_to
+from vipwire.lab.echo.datagram import destination_address, request_packet_info, sent_from
 from vipwire.lab.sctp.messages import Asker, Responder
 
 _PROTOCOL = socket.IPPROTO_SCTP
@@ -64,7 +64,7 @@ class RawEcho:
     def __init__(self, loop: asyncio.AbstractEventLoop, opened: socket.socket, host: str, node: str) -> None:
         self._socket = opened
         self._responder = Responder(lambda saw, local: Answer(host, node, "SCTP", saw, local).encode(), new_tag)
-        tell_where_to(opened)
+        request_packet_info(opened)
         loop.add_reader(opened, self._readable)
 
     def serve(self, port: int) -> Callable[[], None]:
@@ -80,7 +80,7 @@ class RawEcho:
                 data, control, _, peer = self._socket.recvmsg(65536, 128)
                 family = self._socket.family
                 for _, _, info in control:
-                    self._reply(payload_of(family, data), peer[0], where_to(family, info))
+                    self._reply(payload_of(family, data), peer[0], destination_address(family, info))
 
     def _reply(self, data: bytes, peer: str, local: bytes) -> None:
         with contextlib.suppress(DecodeError):

@@ -14,7 +14,7 @@ from vipwire.netlink.attributes import attribute, nested, string, u32be
 from vipwire.netlink.message import NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode
 from vipwire.netlink.nftables import userdata, wire
 from vipwire.netlink.nftables.elements import plain_elements
-from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.nftables.wire import MessageType
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Operation(NamedTuple):
     """One message of a transaction; `payload` begins with the nfnetlink header."""
 
-    kind: Kind
+    kind: MessageType
     flags: int
     payload: bytes
 
@@ -72,12 +72,12 @@ def _note(kind: int, comment: str) -> bytes:
 def new_table(family: Family, name: str, comment: str = "") -> Operation:
     """Create a table, or leave it as it is where it exists."""
     body = string(wire.TABLE_NAME, name) + u32be(wire.TABLE_FLAGS, 0) + _note(wire.TABLE_USERDATA, comment)
-    return _operation(Kind.NEWTABLE, NLM_F_CREATE, family, body)
+    return _operation(MessageType.NEWTABLE, NLM_F_CREATE, family, body)
 
 
 def delete_table(family: Family, name: str) -> Operation:
     """Delete a table and everything in it."""
-    return _operation(Kind.DELTABLE, 0, family, string(wire.TABLE_NAME, name))
+    return _operation(MessageType.DELTABLE, 0, family, string(wire.TABLE_NAME, name))
 
 
 def new_chain(family: Family, table: str, name: str, hook: Hook | None = None, comment: str = "") -> Operation:
@@ -88,44 +88,46 @@ def new_chain(family: Family, table: str, name: str, hook: Hook | None = None, c
         body += u32be(wire.CHAIN_POLICY, POLICIES[hook.policy])
         number, priority = u32be(wire.HOOK_NUMBER, hook.hook), u32be(wire.HOOK_PRIORITY, hook.priority & 0xFFFFFFFF)
         body += nested(wire.CHAIN_HOOK, number, priority)
-    return _operation(Kind.NEWCHAIN, NLM_F_CREATE, family, body + _note(wire.CHAIN_USERDATA, comment))
+    return _operation(MessageType.NEWCHAIN, NLM_F_CREATE, family, body + _note(wire.CHAIN_USERDATA, comment))
 
 
 def delete_chain(family: Family, table: str, name: str) -> Operation:
     """Delete a chain, which nothing may refer to any more, with its rules."""
-    return _operation(Kind.DELCHAIN, 0, family, string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, name))
+    return _operation(
+        MessageType.DELCHAIN, 0, family, string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, name)
+    )
 
 
 def new_rule(family: Family, table: str, chain: str, expressions: bytes, comment: str = "") -> Operation:
     """Append a rule; `expressions` is what `compile_rule` made."""
     body = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
     body += nested(wire.RULE_EXPRESSIONS, expressions) + _note(wire.RULE_USERDATA, comment)
-    return _operation(Kind.NEWRULE, NLM_F_CREATE | NLM_F_APPEND, family, body)
+    return _operation(MessageType.NEWRULE, NLM_F_CREATE | NLM_F_APPEND, family, body)
 
 
 def flush_chain(family: Family, table: str, chain: str) -> Operation:
     """Delete all rules of a chain."""
-    return _operation(Kind.DELRULE, 0, family, string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain))
+    return _operation(MessageType.DELRULE, 0, family, string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain))
 
 
 def delete_rule(family: Family, table: str, chain: str, handle: int) -> Operation:
     """Delete one rule."""
     body = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
-    return _operation(Kind.DELRULE, 0, family, body + attribute(wire.RULE_HANDLE, handle.to_bytes(8, "big")))
+    return _operation(MessageType.DELRULE, 0, family, body + attribute(wire.RULE_HANDLE, handle.to_bytes(8, "big")))
 
 
 def new_set(family: Family, table: str, name: str, declaration: bytes) -> Operation:
     """Create a set or map that does not exist; `declaration` is what `compile_set` made."""
     body = string(wire.SET_TABLE, table) + string(wire.SET_NAME, name) + declaration
-    return _operation(Kind.NEWSET, NLM_F_CREATE | NLM_F_EXCL, family, body)
+    return _operation(MessageType.NEWSET, NLM_F_CREATE | NLM_F_EXCL, family, body)
 
 
 def delete_set(family: Family, table: str, name: str) -> Operation:
     """Delete a set or map, which no rule may refer to any more, with its elements."""
-    return _operation(Kind.DELSET, 0, family, string(wire.SET_TABLE, table) + string(wire.SET_NAME, name))
+    return _operation(MessageType.DELSET, 0, family, string(wire.SET_TABLE, table) + string(wire.SET_NAME, name))
 
 
-def _operation(kind: Kind, flags: int, family: Family, body: bytes) -> Operation:
+def _operation(kind: MessageType, flags: int, family: Family, body: bytes) -> Operation:
     return Operation(kind, flags, wire.header(wire.NFPROTO[family]) + body)
 
 
@@ -134,7 +136,7 @@ ELEMENTS_PER_MESSAGE = 60_000
 
 
 def _element_operations(
-    kind: Kind, flags: int, family: Family, table: str, name: str, blobs: Iterable[bytes]
+    kind: MessageType, flags: int, family: Family, table: str, name: str, blobs: Iterable[bytes]
 ) -> list[Operation]:
     head = wire.header(wire.NFPROTO[family]) + string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
     operations: list[Operation] = []
@@ -156,18 +158,18 @@ def new_elements(family: Family, table: str, name: str, blobs: Iterable[bytes]) 
 
     An element that is there already is left alone, but a map element with other data is refused (EEXIST).
     """
-    return _element_operations(Kind.NEWSETELEM, NLM_F_CREATE, family, table, name, blobs)
+    return _element_operations(MessageType.NEWSETELEM, NLM_F_CREATE, family, table, name, blobs)
 
 
 def delete_elements(family: Family, table: str, name: str, blobs: Iterable[bytes]) -> list[Operation]:
     """Remove elements; only their keys count. One that is not there is refused (ENOENT)."""
-    return _element_operations(Kind.DELSETELEM, 0, family, table, name, blobs)
+    return _element_operations(MessageType.DELSETELEM, 0, family, table, name, blobs)
 
 
 def flush_set(family: Family, table: str, name: str) -> Operation:
     """Remove all elements of a set."""
     body = string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
-    return _operation(Kind.DELSETELEM, 0, family, body)
+    return _operation(MessageType.DELSETELEM, 0, family, body)
 
 
 def list_tables() -> bytes:

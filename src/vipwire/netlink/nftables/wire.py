@@ -25,7 +25,7 @@ def header(family: int, resource: int = 0) -> bytes:
     return _HEADER.pack(family, 0, resource)
 
 
-class Kind(enum.IntEnum):
+class MessageType(enum.IntEnum):
     """Message types, with the subsystem in their upper byte."""
 
     NEWTABLE = 0xA00

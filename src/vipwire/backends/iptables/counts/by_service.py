@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from vipwire.backends.iptables.counts.rule_counters import Counted
+from vipwire.backends.iptables.counts.rule_counters import RuleCounter
 from vipwire.backends.iptables.names import FILTER, NAT, UNALLOCATED, endpoint_chain
 from vipwire.model.names import ServicePortName
 from vipwire.plan.plan import Forward, Reason, ServicePlan, Target
@@ -98,7 +98,7 @@ def endpoints_of(plans: Iterable[ServicePlan]) -> dict[ServicePortName, dict[str
 
 def count(
     ends: Mapping[ServicePortName, Mapping[str, EndpointName]],
-    tables: Mapping[str, Iterable[Counted]],
+    tables: Mapping[str, Iterable[RuleCounter]],
     ledger: Ledger,
     *,
     endpoints: bool,
@@ -122,7 +122,7 @@ def count(
     return Counts(ports, each, refused)
 
 
-def _refused(rules: Iterable[Counted], names: Mapping[str, ServicePortName]) -> dict[_Refused, int]:
+def _refused(rules: Iterable[RuleCounter], names: Mapping[str, ServicePortName]) -> dict[_Refused, int]:
     found: dict[_Refused, int] = {}
     for rule in rules:
         for key in _reason(rule.comment, names):

@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
 from vipwire.netlink.attributes import TYPE_MASK, string
-from vipwire.netlink.nftables.wire import NFPROTO, RULE_CHAIN, RULE_TABLE, Kind
+from vipwire.netlink.nftables.wire import NFPROTO, RULE_CHAIN, RULE_TABLE, MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.xtables.variant import Variant
 
 
-class Counted(NamedTuple):
+class RuleCounter(NamedTuple):
     """A rule: the `place`th of a chain, from 0."""
 
     chain: str
@@ -31,12 +31,14 @@ class Counted(NamedTuple):
     packets: int
 
 
-def read_counters(family: Family, variant: Variant, table: str, chains: Iterable[str] | None = None) -> list[Counted]:
+def read_counters(
+    family: Family, variant: Variant, table: str, chains: Iterable[str] | None = None
+) -> list[RuleCounter]:
     """Read the rules of a table's chains; of all without `chains`. Raise OSError if the kernel does not show them."""
     if variant is Variant.LEGACY:
         wanted = None if chains is None else frozenset(chains)
         return [rule for rule in _entries(family, _block(family, table)) if wanted is None or rule.chain in wanted]
-    found: list[Counted] = []
+    found: list[RuleCounter] = []
     with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
         for chain in ("",) if chains is None else chains:
             found += _rules(_dump(netlink, family, table, chain))
@@ -56,10 +58,10 @@ _HEADER: Final = 4
 
 def _dump(netlink: NetlinkSocket, family: Family, table: str, chain: str) -> Iterator[memoryview]:
     request = struct.pack("=BBH", NFPROTO[family], 0, 0) + string(RULE_TABLE, table)
-    return netlink.dump(Kind.GETRULE, request + (string(RULE_CHAIN, chain) if chain else b""))
+    return netlink.dump(MessageType.GETRULE, request + (string(RULE_CHAIN, chain) if chain else b""))
 
 
-def _rules(payloads: Iterable[memoryview]) -> Iterator[Counted]:
+def _rules(payloads: Iterable[memoryview]) -> Iterator[RuleCounter]:
     current, name, place = b"", "", 0
     for payload in payloads:
         message = bytes(payload)
@@ -71,7 +73,7 @@ def _rules(payloads: Iterable[memoryview]) -> Iterator[Counted]:
         chain = message[at + _HEADER : at + length]
         if chain != current:
             current, name, place = chain, _text(chain), 0
-        yield Counted(name, place, _note(message), _count(message))
+        yield RuleCounter(name, place, _note(message), _count(message))
         place += 1
 
 
@@ -140,7 +142,7 @@ def _ask(opened: socket.socket, level: int, what: int, question: bytes) -> bytes
     return buffer.raw
 
 
-def _entries(family: Family, block: bytes) -> Iterator[Counted]:
+def _entries(family: Family, block: bytes) -> Iterator[RuleCounter]:
     """Go through a table. Every chain of a user ends with a rule that returns, which is the kernel's own."""
     shape = _SHAPES[family]
     at, chain, place = 0, "", 0
@@ -153,7 +155,7 @@ def _entries(family: Family, block: bytes) -> Iterator[Counted]:
             chain, place = _text(block[at + target + _XT_HEADER : at + following]), 0
         else:
             comment = _comment(block, at + shape.matches, at + target)
-            yield Counted(chain, place, comment, *_PACKETS.unpack_from(block, at + shape.packets))
+            yield RuleCounter(chain, place, comment, *_PACKETS.unpack_from(block, at + shape.packets))
             place += 1
         at += following
 

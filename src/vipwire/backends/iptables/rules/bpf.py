@@ -22,7 +22,7 @@ _LAST: Final = ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 0))
 _MASK: Final = 0xFFFFFFFF
 
 
-class Step(NamedTuple):
+class BpfInstruction(NamedTuple):
     """One instruction: what to do, how many to skip if a comparison holds and if not, with which number."""
 
     code: int
@@ -34,32 +34,32 @@ class Step(NamedTuple):
 @lru_cache(maxsize=4096)
 def hash_match(family: Family, total: int, bound: int) -> str:
     """Match clients whose address has one of the first `bound` of `total` slots."""
-    program = [*_hash(family), Step(_MODULO, 0, 0, total), Step(_AT_LEAST, 1, 0, bound)]
-    program += [Step(_RETURN, 0, 0, 1), Step(_RETURN, 0, 0, 0)]
+    program = [*_hash(family), BpfInstruction(_MODULO, 0, 0, total), BpfInstruction(_AT_LEAST, 1, 0, bound)]
+    program += [BpfInstruction(_RETURN, 0, 0, 1), BpfInstruction(_RETURN, 0, 0, 0)]
     text = ",".join([str(len(program)), *("{} {} {} {}".format(*step) for step in program)])
     return f'-m bpf --bytecode "{text}"'
 
 
-def _hash(family: Family) -> Iterator[Step]:
+def _hash(family: Family) -> Iterator[BpfInstruction]:
     first = _SOURCE[family]
     for at in range(first, first + family.bits // 8, 4):
-        yield Step(_LOAD, 0, 0, at)
+        yield BpfInstruction(_LOAD, 0, 0, at)
         if at > first:
-            yield Step(_XOR_X, 0, 0, 0)
-        yield Step(_MULTIPLY, 0, 0, _WORD)
-        yield Step(_TO_X, 0, 0, 0)
+            yield BpfInstruction(_XOR_X, 0, 0, 0)
+        yield BpfInstruction(_MULTIPLY, 0, 0, _WORD)
+        yield BpfInstruction(_TO_X, 0, 0, 0)
     for shift, factor in _LAST:
-        yield Step(_SHIFT, 0, 0, shift)
-        yield Step(_XOR_X, 0, 0, 0)
+        yield BpfInstruction(_SHIFT, 0, 0, shift)
+        yield BpfInstruction(_XOR_X, 0, 0, 0)
         if factor:
-            yield Step(_MULTIPLY, 0, 0, factor)
-            yield Step(_TO_X, 0, 0, 0)
+            yield BpfInstruction(_MULTIPLY, 0, 0, factor)
+            yield BpfInstruction(_TO_X, 0, 0, 0)
 
 
 def matches(bytecode: str, source: Address) -> bool:
     """Run a program of ours on a packet of a client. Raise ValueError for instructions that ours do not have."""
     _, *steps = bytecode.split(",")
-    program = [Step(*map(int, step.split(" "))) for step in steps]
+    program = [BpfInstruction(*map(int, step.split(" "))) for step in steps]
     header = bytes(_SOURCE[Family.IPV4 if len(source) == 4 else Family.IPV6]) + source
     a = x = at = 0
     while True:

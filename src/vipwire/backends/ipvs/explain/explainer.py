@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
 
-from vipwire.backends.ipvs.explain.objects import Held
+from vipwire.backends.ipvs.explain.objects import KernelObjects
 from vipwire.backends.ipvs.explain.passage import Node
 from vipwire.backends.ipvs.explain.templates import find_template
 from vipwire.backends.ipvs.explain.walk import Way, follow
@@ -55,10 +55,10 @@ class IpvsExplainer:
             missing = Step(DEVICE, "", "nothing of ipvs mode is in the kernel", ObjectState.MISSING)
             return Walk(End.UNTOUCHED, (missing,))
         if self._seen is None or self._seen[0] is not observed or self._seen[1] is not wanted:
-            held = Held.of(observed)
+            held = KernelObjects.of(observed)
             held.reals.update((server, dict(reals)) for server, reals in self._resting().items())
             self._seen = observed, wanted
-            self._node = Node(self.family, held, Held.of(wanted))
+            self._node = Node(self.family, held, KernelObjects.of(wanted))
         assert self._node is not None  # noqa: S101 - it was made together with what was seen
         node = Node(self.family, self._node.held, self._node.wanted, own)
         return _told(follow(node, packet), node, packet)

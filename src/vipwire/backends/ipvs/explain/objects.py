@@ -13,7 +13,7 @@ _Place = tuple[Address, int, int]
 
 
 @dataclass(slots=True)
-class Held:
+class KernelObjects:
     """What the kernel holds, or should hold. Real servers are in the kernel's order, where it was read."""
 
     chains: dict[ChainName, Rules] = field(default_factory=dict)

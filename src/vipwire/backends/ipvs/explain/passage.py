@@ -7,7 +7,7 @@ noted and passed over, and the way is uncertain from there on.
 from dataclasses import dataclass, field
 
 from vipwire.backends.ipvs.explain.describe import describe_element
-from vipwire.backends.ipvs.explain.objects import Held
+from vipwire.backends.ipvs.explain.objects import KernelObjects
 from vipwire.backends.ipvs.explain.rule_text import Condition, Rule, parse_rule
 from vipwire.backends.ipvs.names import ChainName
 from vipwire.model.net import Address, Family, Prefix, Protocol
@@ -28,8 +28,8 @@ class Node:
     """One family of this node: what it holds and should hold, and its own addresses."""
 
     family: Family
-    held: Held
-    wanted: Held
+    held: KernelObjects
+    wanted: KernelObjects
     own: frozenset[Address] = frozenset()
 
 

@@ -31,7 +31,7 @@ _NAMED = 52
 _TABLE = Path("/proc/thread-self/net/ip_vs")
 
 
-class Change(NamedTuple):
+class ServerCommand(NamedTuple):
     """One command about a virtual server (with its scheduling) or about a real server (with its forwarding)."""
 
     command: Command
@@ -98,7 +98,7 @@ class Servers:
         (answer,) = self._generic.request(self._number, ipvs.ask_timeouts())
         return ipvs.decode_timeouts(answer.payload)
 
-    def apply(self, changes: Iterable[Change]) -> int:
+    def apply(self, changes: Iterable[ServerCommand]) -> int:
         """Carry out changes in order; return the bytes sent. Raise CommitError with the first that is refused.
 
         What is there already is set instead of added, what is absent is added instead of set, and what is gone need
@@ -112,7 +112,7 @@ class Servers:
             self._generic.drain()
             sent = send_batch(self._generic, (Request(self._number, self._payload(each)) for each in todo))
             size += sent.size
-            again: list[Change] = []
+            again: list[ServerCommand] = []
             for at, answer in sorted(sent.refused.items()):
                 other = _other_way(todo[at], answer.errno)
                 if other is None:
@@ -123,7 +123,7 @@ class Servers:
             raise CommitError(f"others change {describe_server(todo[0].key)} at the same time", errno=errno.EBUSY)
         return size
 
-    def _payload(self, change: Change) -> bytes:
+    def _payload(self, change: ServerCommand) -> bytes:
         key, value = change.key, change.value
         if isinstance(key, RealServer) and isinstance(value, Forwarding):
             return ipvs.dest_command(change.command, self._family, key, value)
@@ -131,7 +131,7 @@ class Servers:
         server = key.server if isinstance(key, RealServer) else key
         return ipvs.service_command(change.command, self._family, server, scheduling)
 
-    def _refusal(self, change: Change, code: int) -> str:
+    def _refusal(self, change: ServerCommand, code: int) -> str:
         what = f"{change.command.name} {describe_server(change.key)}"
         if code == errno.ENOENT and isinstance(change.value, Scheduling):
             name = change.value.scheduler
@@ -157,7 +157,7 @@ _ADDED = {Command.NEW_SERVICE: Command.SET_SERVICE, Command.NEW_DEST: Command.SE
 _SET = {Command.SET_SERVICE: (Command.NEW_SERVICE, errno.ESRCH), Command.SET_DEST: (Command.NEW_DEST, errno.ENOENT)}
 
 
-def _other_way(change: Change, code: int) -> list[Change] | None:
+def _other_way(change: ServerCommand, code: int) -> list[ServerCommand] | None:
     """Find what to do instead of a refused change; an empty list if nothing remains to be done."""
     if change.command in (Command.DEL_SERVICE, Command.DEL_DEST) and code in (errno.ENOENT, errno.ESRCH):
         return []

@@ -10,7 +10,7 @@ from vipwire.model.net import Family
 from vipwire.netlink.batch import Request, send_batch
 from vipwire.netlink.ipset import (
     Element,
-    Kind,
+    IpsetMessage,
     SetSpec,
     SetType,
     ask_type,
@@ -61,7 +61,9 @@ class Sets:
         for which in Set:
             name = set_name(self._family, which)
             try:
-                found = [decode_list(each) for each in self._netfilter.dump(Kind.LIST, named(self._family, name))]
+                found = [
+                    decode_list(each) for each in self._netfilter.dump(IpsetMessage.LIST, named(self._family, name))
+                ]
             except NetlinkError as error:
                 if error.errno != errno.ENOENT:
                     raise
@@ -75,28 +77,28 @@ class Sets:
     def create(self, specs: Mapping[str, SetSpec]) -> int:
         """Create sets; return the bytes sent."""
         requests = [
-            Request(Kind.CREATE, create(self._family, name, spec, self._revision(spec.type)))
+            Request(IpsetMessage.CREATE, create(self._family, name, spec, self._revision(spec.type)))
             for name, spec in specs.items()
         ]
         return self._send(requests, list(specs), "create")
 
     def destroy(self, names: list[str]) -> int:
         """Destroy sets; return the bytes sent."""
-        requests = [Request(Kind.DESTROY, named(self._family, name)) for name in names]
+        requests = [Request(IpsetMessage.DESTROY, named(self._family, name)) for name in names]
         return self._send(requests, names, "destroy")
 
     def add(self, entries: Mapping[Entry, int]) -> int:
         """Add elements; return the bytes sent."""
-        return self._change(Kind.ADD, entries, "add to")
+        return self._change(IpsetMessage.ADD, entries, "add to")
 
     def delete(self, entries: Mapping[Entry, int]) -> int:
         """Delete elements; return the bytes sent."""
-        return self._change(Kind.DELETE, entries, "delete from")
+        return self._change(IpsetMessage.DELETE, entries, "delete from")
 
-    def _change(self, kind: Kind, entries: Mapping[Entry, int], verb: str) -> int:
+    def _change(self, kind: IpsetMessage, entries: Mapping[Entry, int], verb: str) -> int:
         by_set: dict[str, list[tuple[Element, int]]] = {}
         for entry, mark in entries.items():
-            by_set.setdefault(entry.set, []).append((entry.element, mark if kind is Kind.ADD else 0))
+            by_set.setdefault(entry.set, []).append((entry.element, mark if kind is IpsetMessage.ADD else 0))
         requests: list[Request] = []
         names: list[str] = []
         for name, elements in by_set.items():
@@ -109,7 +111,7 @@ class Sets:
         self._netfilter.drain()
         sent = send_batch(self._netfilter, requests)
         for at, answer in sent.refused.items():
-            gone = answer.errno == errno.ENOENT and requests[at].kind in (Kind.DELETE, Kind.DESTROY)
+            gone = answer.errno == errno.ENOENT and requests[at].kind in (IpsetMessage.DELETE, IpsetMessage.DESTROY)
             if not gone:
                 raise CommitError(f"cannot {verb} ipset {names[at]}: {_reason(answer)}", errno=answer.errno)
         return sent.size
@@ -117,7 +119,7 @@ class Sets:
     def _revision(self, kind: SetType) -> int:
         known = self._revisions.get(kind)
         if known is None:
-            answer = self._netfilter.request(Kind.TYPE, ask_type(self._family, kind))[0]
+            answer = self._netfilter.request(IpsetMessage.TYPE, ask_type(self._family, kind))[0]
             known = self._revisions[kind] = decode_revision(answer.payload)
         return known
 

@@ -17,7 +17,7 @@ from vipwire.backends.nftables.read import has_table
 from vipwire.model.net import Address, Family
 from vipwire.netlink.nftables import encode
 from vipwire.netlink.nftables.elements import Element, decode_elements
-from vipwire.netlink.nftables.wire import Kind
+from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
@@ -68,7 +68,7 @@ class NftablesExplainer:
             with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
                 for name in _MEMORIES:
                     request = encode.list_elements(self.family, TABLE, name)
-                    for payload in netlink.dump(Kind.GETSETELEM, request):
+                    for payload in netlink.dump(MessageType.GETSETELEM, request):
                         # Elements with a timeout are read by the general walk, which needs no sizes.
                         found.update(((name, each.key), each) for each in decode_elements(payload, 0, 0))
         except OSError:  # it goes while it is read: then nothing is remembered

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 
-from vipwire.backends.userspace.relay.control_socket import Ear
+from vipwire.backends.userspace.relay.control_socket import ControlSocket
 from vipwire.backends.userspace.relay.file_limits import raise_limit
 from vipwire.backends.userspace.relay.loop import Loop
 from vipwire.backends.userspace.relay.relay import Relay
@@ -34,7 +34,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     loop = Loop()
     relay = Relay(loop, limit, os.getpid())
-    Ear(loop, relay, listening, os.geteuid())
+    ControlSocket(loop, relay, listening, os.geteuid())
     os.close(tell)
     # Connections are freed when they end; a collection that walks over all of them would stop the relaying.
     gc.collect()

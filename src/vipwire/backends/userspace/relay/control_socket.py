@@ -12,12 +12,12 @@ from vipwire.errors import DecodeError
 
 CREDENTIALS: Final = struct.Struct("3i")
 """struct ucred: process, user and group."""
-_PATIENCE: Final = 5.0
+_TIMEOUT: Final = 5.0
 """Seconds until a control process that does not read its answers is hung up on. All relaying waits meanwhile: it is
 of our own user."""
 
 
-class Ear:
+class ControlSocket:
     """Hears the control process: accepts its connections, reads requests, writes answers."""
 
     def __init__(self, loop: Loop, relay: Relay, listening: socket.socket, user: int) -> None:
@@ -36,20 +36,20 @@ class Ear:
         if uid not in (0, self._user):
             sock.close()
             return
-        Talk(self._loop, self._relay, sock)
+        ControlConnection(self._loop, self._relay, sock)
 
     def close(self) -> None:
         """Give up the name: another relay may have it."""
         self._loop.forget(self._listening.fileno(), self._listening)
 
 
-class Talk:
+class ControlConnection:
     """One connection of a control process."""
 
     def __init__(self, loop: Loop, relay: Relay, sock: socket.socket) -> None:
         self._loop, self._relay, self._sock = loop, relay, sock
         self._heard = bytearray()
-        sock.settimeout(_PATIENCE)
+        sock.settimeout(_TIMEOUT)
         loop.add(sock.fileno(), self, select.EPOLLIN)
 
     def ready(self, fd: int, mask: int) -> None:

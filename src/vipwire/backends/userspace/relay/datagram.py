@@ -16,7 +16,7 @@ from typing import Final
 from vipwire.backends.userspace.messages import Listener, Place
 from vipwire.backends.userspace.relay.balance import Target
 from vipwire.backends.userspace.relay.header import header
-from vipwire.backends.userspace.relay.listener import AT_LIMIT, FULL, Door, Shared
+from vipwire.backends.userspace.relay.listener import AT_LIMIT, FULL, BaseListener, Shared
 
 _BATCH: Final = 32
 _BUFFER: Final = bytearray(1 << 16)
@@ -35,31 +35,31 @@ Client = tuple[int, tuple[str, int]]
 class Session:
     """One client's socket to an endpoint."""
 
-    __slots__ = ("client", "closed", "door", "sock", "target", "used")
+    __slots__ = ("client", "closed", "owner", "sock", "target", "used")
 
-    def __init__(self, door: "DatagramDoor", client: Client, target: Target, sock: _socket.socket) -> None:
-        self.door, self.client, self.target, self.sock = door, client, target, sock
-        self.used = door.loop.now
+    def __init__(self, owner: "DatagramListener", client: Client, target: Target, sock: _socket.socket) -> None:
+        self.owner, self.client, self.target, self.sock = owner, client, target, sock
+        self.used = owner.loop.now
         self.closed = False
 
     def end(self) -> None:
         """Close the socket."""
-        self.door.end(self)
+        self.owner.end(self)
 
     def ready(self, fd: int, mask: int) -> None:
         """Take answers to the client."""
         del fd, mask
-        door, (number, peer) = self.door, self.client
-        listening = door.sockets.get(number)
+        owner, (number, peer) = self.owner, self.client
+        listening = owner.sockets.get(number)
         for _ in range(_BATCH):
             try:
                 size = self.sock.recv_into(_BUFFER, 0, _NOW)
             except BlockingIOError:
                 return
             except OSError as error:
-                door.lost(self, error.errno or 0)
+                owner.lost(self, error.errno or 0)
                 return
-            self.used = door.loop.now
+            self.used = owner.loop.now
             self.target.failures = 0
             self.target.received += size
             if listening is not None:
@@ -67,7 +67,7 @@ class Session:
                     listening.sendto(_VIEW[:size], _NOW, peer)
 
 
-class DatagramDoor(Door):
+class DatagramListener(BaseListener):
     """A UDP listener."""
 
     def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
@@ -121,7 +121,7 @@ class DatagramDoor(Door):
         self._sessions.pop(session.client, None)
         self.loop.forget(session.sock.fileno(), session.sock)
         session.target.open -= 1
-        self.shared.room.others -= 1
+        self.shared.budget.others -= 1
         self.shared.ended()
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class DatagramDoor(Door):
         target = self._had.get(client) or self.pool.choose(host, port, self.loop.now)
         if target is None:
             return None
-        if len(self._sessions) >= MOST_CLIENTS or self.shared.room.most <= self.shared.room.links:
+        if len(self._sessions) >= MOST_CLIENTS or self.shared.budget.most <= self.shared.budget.links:
             self._make_room()
         try:
             sock = _socket.socket(self.family, _DATAGRAM, 0)
@@ -162,7 +162,7 @@ class DatagramDoor(Door):
         self._sessions[client] = session
         target.open += 1
         target.connections += 1
-        self.shared.room.others += 1
+        self.shared.budget.others += 1
         self._had.pop(client, None)
         self._had[client] = target
         if len(self._had) > REMEMBERED:

@@ -44,7 +44,7 @@ class Carrier(Protocol):
     def loop(self) -> Loop:
         """What calls back."""
 
-    def half_ended(self) -> bool:
+    def direction_ended(self) -> bool:
         """Tell whether both directions have ended: then the connection is closed."""
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Pipe:
             os.close(self.writer)
 
 
-class Half:
+class Direction:
     """One direction. `left` was read and is not yet written; `ended`: the source has said that it ends."""
 
     __slots__ = ("ended", "full", "left", "link", "pipe", "sink", "source", "up", "waiting")
@@ -206,7 +206,7 @@ class Half:
         """Pass the end on; with the other direction's the connection is over."""
         self.ended = True
         link = self.link
-        if link.half_ended():
+        if link.direction_ended():
             return
         try:
             self.sink.shutdown(socket.SHUT_WR)

@@ -32,7 +32,7 @@ def raise_limit(wanted: int = WANTED) -> int:
     return soft
 
 
-class Room:
+class DescriptorBudget:
     """Counts connections. `others` are the descriptors of everything else: listeners, UDP clients."""
 
     __slots__ = ("limit", "links", "others")

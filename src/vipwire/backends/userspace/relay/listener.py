@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from vipwire.backends.userspace.messages import Listener, Place
 from vipwire.backends.userspace.relay.balance import Pool
 from vipwire.backends.userspace.relay.direction import make_reset
-from vipwire.backends.userspace.relay.file_limits import Room
+from vipwire.backends.userspace.relay.file_limits import DescriptorBudget
 from vipwire.backends.userspace.relay.loop import Lane, Loop
 from vipwire.backends.userspace.relay.tcp import LADDER
 from vipwire.model.net import Address, Prefix, parse_address
@@ -30,17 +30,19 @@ class Idle(Protocol):
         """Close its socket."""
 
 
-def accept(door: _socket.socket) -> tuple[int, tuple[str, int]]:
+def accept(listening: _socket.socket) -> tuple[int, tuple[str, int]]:
     """Accept a client as socket.accept does, but without making an object that takes longer than the rest of it."""
-    found: tuple[int, tuple[str, int]] = door._accept()  # type: ignore[attr-defined]  # noqa: SLF001
+    found: tuple[int, tuple[str, int]] = listening._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     return found
 
 
 class Shared:
     """What all listeners of a relay have in common. The timeout is of idle UDP clients, in seconds."""
 
-    def __init__(self, loop: Loop, room: Room, chance: Callable[[], float], udp_timeout: float = 0.25) -> None:
-        self.loop, self.room, self.chance = loop, room, chance
+    def __init__(
+        self, loop: Loop, budget: DescriptorBudget, chance: Callable[[], float], udp_timeout: float = 0.25
+    ) -> None:
+        self.loop, self.budget, self.chance = loop, budget, chance
         self.refused: Counter[str] = Counter()
         self.ladder: list[Lane] = [
             loop.lane(seconds, lambda link, step=step: link.late(step))  # type: ignore[misc]
@@ -71,11 +73,11 @@ class Shared:
         else:
             self.loop.later(self._idle, session)
 
-    def turn_away(self, door: _socket.socket) -> None:
+    def turn_away(self, listening: _socket.socket) -> None:
         """Refuse a client although there is no descriptor for it: with the one that is kept for this."""
         self._spare.close()
         with suppress(OSError):
-            fd, _ = accept(door)
+            fd, _ = accept(listening)
             client = _socket.socket(fileno=fd)
             make_reset(client)
             client.close()
@@ -83,7 +85,7 @@ class Shared:
             self._spare = socket.socket()
 
 
-class Door:
+class BaseListener:
     """What TCP and UDP listeners have in common: sockets, a pool, who may come."""
 
     def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:

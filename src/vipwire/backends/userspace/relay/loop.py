@@ -98,7 +98,7 @@ class Loop:
 
     def round(self, most: float | None) -> None:
         """Wait for events, at most so many seconds, and handle them."""
-        events = self._epoll.poll(self._patience(most), MOST_EVENTS)
+        events = self._epoll.poll(self._timeout(most), MOST_EVENTS)
         self.now = time.monotonic()
         handlers = self._handlers
         for fd, mask in events:
@@ -118,7 +118,7 @@ class Loop:
         """Close the epoll; the sockets are their handlers' to close."""
         self._epoll.close()
 
-    def _patience(self, most: float | None) -> float | None:
+    def _timeout(self, most: float | None) -> float | None:
         if self._again:
             return 0
         deadlines = [lane.items[0][0] for lane in self._lanes if lane.items]

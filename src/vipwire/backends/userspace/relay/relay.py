@@ -12,11 +12,10 @@ from typing import Final
 from vipwire.backends.userspace.messages import (
     VERSION,
     Answer,
-    AskCounts,
+    AskCounters,
     AskNotes,
-    Count,
-    Counted,
     Done,
+    EndpointCounters,
     Hello,
     Listener,
     Notes,
@@ -26,6 +25,7 @@ from vipwire.backends.userspace.messages import (
     Place,
     Put,
     Refused,
+    RelayCounters,
     Remove,
     Request,
     Retire,
@@ -33,12 +33,12 @@ from vipwire.backends.userspace.messages import (
     Welcome,
 )
 from vipwire.backends.userspace.relay.balance import Memory
-from vipwire.backends.userspace.relay.datagram import DatagramDoor
-from vipwire.backends.userspace.relay.file_limits import Room
-from vipwire.backends.userspace.relay.listener import Door, Shared
+from vipwire.backends.userspace.relay.datagram import DatagramListener
+from vipwire.backends.userspace.relay.file_limits import DescriptorBudget
+from vipwire.backends.userspace.relay.listener import BaseListener, Shared
 from vipwire.backends.userspace.relay.loop import Loop
-from vipwire.backends.userspace.relay.sockets import DoorError, open_door
-from vipwire.backends.userspace.relay.stream import StreamDoor
+from vipwire.backends.userspace.relay.sockets import ListenError, open_listener
+from vipwire.backends.userspace.relay.stream import StreamListener
 from vipwire.model.net import Protocol
 
 _SWEEP_SECONDS: Final = 5.0
@@ -50,10 +50,10 @@ class Relay:
     def __init__(self, loop: Loop, limit: int, pid: int, chance: Callable[[], float] = random.random) -> None:
         self._loop, self._pid = loop, pid
         self._settings = Settings()
-        self.room = Room(limit)
-        self.shared = Shared(loop, self.room, chance, self._settings.udp_timeout)
+        self.budget = DescriptorBudget(limit)
+        self.shared = Shared(loop, self.budget, chance, self._settings.udp_timeout)
         self.shared.ended = self._end_if_idle
-        self._doors: dict[str, Door] = {}
+        self._listeners: dict[str, BaseListener] = {}
         self._memories: dict[str, Memory] = {}
         self._retired = False
         self.retire: Callable[[], None] = lambda: None
@@ -70,15 +70,15 @@ class Relay:
                 self.shared.set_udp_timeout(request.udp_timeout)
             case Observe():
                 return Observed(
-                    {key: door.listener for key, door in self._doors.items()},
-                    {key: door.ports for key, door in self._doors.items()},
+                    {key: opened.listener for key, opened in self._listeners.items()},
+                    {key: opened.ports for key, opened in self._listeners.items()},
                 )
             case Put(listeners, instead):
                 return self._put(listeners, instead)
             case Remove(keys):
                 for key in keys:
                     self._close(key)
-            case AskCounts():
+            case AskCounters():
                 return self._counted()
             case AskNotes():
                 notes = list(self._loop.notes.items())
@@ -89,16 +89,16 @@ class Relay:
         return Done()
 
     def _put(self, listeners: Mapping[str, Listener], instead: Iterable[str]) -> Answer:
-        ending = [key for key in instead if key in self._doors and key not in listeners]
-        moving = [key for key, each in listeners.items() if key in self._doors and not self._stays(key, each)]
-        inherited = {place: sock for key in (*ending, *moving) for place, sock in self._doors[key].places()}
+        ending = [key for key in instead if key in self._listeners and key not in listeners]
+        moving = [key for key, each in listeners.items() if key in self._listeners and not self._stays(key, each)]
+        inherited = {place: sock for key in (*ending, *moving) for place, sock in self._listeners[key].places()}
         opened: dict[str, list[_socket.socket]] = {}
         for key, listener in listeners.items():
-            if key in self._doors and self._stays(key, listener):
+            if key in self._listeners and self._stays(key, listener):
                 continue
             try:
                 opened[key] = self._sockets(listener, inherited)
-            except DoorError as error:
+            except ListenError as error:
                 for sock in (sock for each in opened.values() for sock in each):
                     sock.close()
                 return Refused(key, error.errno or 0, f"{listener.name}: {error.strerror}")
@@ -108,12 +108,12 @@ class Relay:
             if key in opened:
                 self._open(key, listener, opened[key])
             else:
-                self._settle(self._doors[key], listener)
-        return Opened({key: self._doors[key].ports for key in listeners})
+                self._settle(self._listeners[key], listener)
+        return Opened({key: self._listeners[key].ports for key in listeners})
 
     def _stays(self, key: str, listener: Listener) -> bool:
         """Tell whether a listener keeps its sockets."""
-        known = self._doors[key].listener
+        known = self._listeners[key].listener
         return known.protocol == listener.protocol and known.binds == listener.binds
 
     def _sockets(
@@ -129,38 +129,38 @@ class Relay:
                 if old is not None:
                     sockets.append(_socket.socket(old.family, old.type, old.proto, _socket.dup(old.fileno())))
                 else:
-                    sockets.append(open_door(listener.protocol, place, ports, self.shared.chance))
+                    sockets.append(open_listener(listener.protocol, place, ports, self.shared.chance))
         except OSError as error:
             for sock in sockets:
                 sock.close()
-            raise error if isinstance(error, DoorError) else DoorError(error.errno, str(error)) from error
+            raise error if isinstance(error, ListenError) else ListenError(error.errno, str(error)) from error
         return sockets
 
     def _open(self, key: str, listener: Listener, sockets: list[_socket.socket]) -> None:
-        make = StreamDoor if listener.protocol == Protocol.TCP else DatagramDoor
-        door = self._doors[key] = make(self.shared, key, listener, sockets)
-        self.room.others += len(sockets)
-        self._settle(door, listener)
+        make = StreamListener if listener.protocol == Protocol.TCP else DatagramListener
+        opened = self._listeners[key] = make(self.shared, key, listener, sockets)
+        self.budget.others += len(sockets)
+        self._settle(opened, listener)
 
-    def _settle(self, door: Door, listener: Listener) -> None:
+    def _settle(self, opened: BaseListener, listener: Listener) -> None:
         if listener.group:
             memory = self._memories.setdefault(listener.group, Memory(whole=True))
         else:
-            memory = door.pool.memory if not door.listener.group else Memory()
-        door.pool.take(listener, memory)
-        door.settle(listener)
+            memory = opened.pool.memory if not opened.listener.group else Memory()
+        opened.pool.take(listener, memory)
+        opened.settle(listener)
 
     def _close(self, key: str) -> None:
-        door = self._doors.pop(key, None)
-        if door is not None:
-            self.room.others -= len(door.sockets)
-            door.close()
+        opened = self._listeners.pop(key, None)
+        if opened is not None:
+            self.budget.others -= len(opened.sockets)
+            opened.close()
 
-    def _counted(self) -> Counted:
+    def _counted(self) -> RelayCounters:
         now = self._loop.now
         listeners = {
             key: [
-                Count(
+                EndpointCounters(
                     each.place,
                     each.connections,
                     each.open,
@@ -169,26 +169,26 @@ class Relay:
                     each.failed,
                     each.rests_until > now,
                 )
-                for each in door.pool.targets.values()
+                for each in opened.pool.targets.values()
             ]
-            for key, door in self._doors.items()
+            for key, opened in self._listeners.items()
         }
-        return Counted(listeners, dict(self.shared.refused), self.room.links)
+        return RelayCounters(listeners, dict(self.shared.refused), self.budget.links)
 
     def _sweep(self, _: object) -> None:
-        for door in self._doors.values():
-            door.pool.sweep(self._loop.now)
-        used = {door.listener.group for door in self._doors.values()}
+        for opened in self._listeners.values():
+            opened.pool.sweep(self._loop.now)
+        used = {opened.listener.group for opened in self._listeners.values()}
         self._memories = {group: memory for group, memory in self._memories.items() if group in used}
         self._loop.later(self._sweeping, None)
 
     def _retire(self) -> None:
-        for key in list(self._doors):
+        for key in list(self._listeners):
             self._close(key)
         self._retired = True
         self.retire()
         self._end_if_idle()
 
     def _end_if_idle(self) -> None:
-        if self._retired and not self.room.links:
+        if self._retired and not self.budget.links:
             self._loop.stopped = True

@@ -19,11 +19,11 @@ _IP_FREEBIND: Final = 15
 _BUFFERS: Final = 1 << 20
 
 
-class DoorError(OSError):
+class ListenError(OSError):
     """A socket cannot be opened: says where and why."""
 
 
-def open_door(protocol: int, place: Place, ports: range, chance: Callable[[], float]) -> _socket.socket:
+def open_listener(protocol: int, place: Place, ports: range, chance: Callable[[], float]) -> _socket.socket:
     """Open a listening socket, at a free port (of `ports`, if there are any) where the place names none.
 
     Raise DoorError.
@@ -37,8 +37,8 @@ def open_door(protocol: int, place: Place, ports: range, chance: Callable[[], fl
         except OSError as error:
             if error.errno == errno.EADDRINUSE and ports and not place.port:
                 continue
-            raise DoorError(error.errno, _why(error.errno or 0, protocol, place)) from error
-    raise DoorError(
+            raise ListenError(error.errno, _why(error.errno or 0, protocol, place)) from error
+    raise ListenError(
         errno.EADDRINUSE,
         f"every port of {ports[0]}-{ports[-1]} is taken: widen --proxy-port-range, it needs one for each frontend",
     )
@@ -55,36 +55,36 @@ def _candidates(port: int, ports: range, chance: Callable[[], float]) -> Iterato
 
 
 def _open(family: int, kind: int, where: tuple[str, int]) -> _socket.socket:
-    door = _socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
+    listening = _socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
     try:
         if family == socket.AF_INET6:
-            door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         # A VIP, or an address that this machine will have in a moment, need not be there yet.
         level, option = (socket.IPPROTO_IP, _IP_FREEBIND)
         if family == socket.AF_INET6:
             level, option = (socket.IPPROTO_IPV6, _IPV6_FREEBIND)
-        door.setsockopt(level, option, 1)
+        listening.setsockopt(level, option, 1)
         if kind == socket.SOCK_STREAM:
-            _prepare_stream(door)
-            door.bind(where)
-            door.listen(_BACKLOG)
+            _prepare_stream(listening)
+            listening.bind(where)
+            listening.listen(_BACKLOG)
         else:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFERS)
-            door.bind(where)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFERS)
+            listening.bind(where)
     except OSError:
-        door.close()
+        listening.close()
         raise
-    return door
+    return listening
 
 
-def _prepare_stream(door: _socket.socket) -> None:
+def _prepare_stream(listening: _socket.socket) -> None:
     idle, between, times = _KEEPALIVE
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    door.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
-    door.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, between)
-    door.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, times)
-    door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, between)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, times)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _why(code: int, protocol: int, place: Place) -> str:

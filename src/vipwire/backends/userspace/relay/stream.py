@@ -9,7 +9,7 @@ from typing import Final
 from vipwire.backends.userspace.messages import Listener
 from vipwire.backends.userspace.relay.direction import make_reset
 from vipwire.backends.userspace.relay.header import header
-from vipwire.backends.userspace.relay.listener import AT_LIMIT, FULL, Door, Shared, accept
+from vipwire.backends.userspace.relay.listener import AT_LIMIT, FULL, BaseListener, Shared, accept
 from vipwire.backends.userspace.relay.tcp import Link
 
 _BATCH: Final = 32
@@ -17,7 +17,7 @@ _ORIGINAL_DST: Final = 80
 """SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST (linux/netfilter_ipv4.h, linux/netfilter_ipv6/ip6_tables.h)."""
 
 
-class StreamDoor(Door):
+class StreamListener(BaseListener):
     """A TCP listener."""
 
     def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
@@ -29,26 +29,26 @@ class StreamDoor(Door):
     def ready(self, fd: int, mask: int) -> None:
         """Accept who waits, some at a time."""
         del mask
-        door = self.sockets[fd]
-        room, family, kind = self.shared.room, self.family, socket.SOCK_STREAM
+        listening = self.sockets[fd]
+        budget, family, kind = self.shared.budget, self.family, socket.SOCK_STREAM
         for _ in range(_BATCH):
             try:
-                number, peer = accept(door)
+                number, peer = accept(listening)
             except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno in FULL:
                     self.refused(AT_LIMIT)
-                    self.shared.turn_away(door)
+                    self.shared.turn_away(listening)
                     return
                 continue  # the client has given up already
             client = _socket.socket(family, kind, socket.IPPROTO_TCP, number)
-            if room.links >= room.most or self._links >= room.most_each:
+            if budget.links >= budget.most or self._links >= budget.most_each:
                 self._send_away(client, AT_LIMIT)
             elif self._sources is not None and not self.admits(peer[0]):
                 self._send_away(client, "the source is not allowed")
             else:
-                room.links += 1
+                budget.links += 1
                 self._links += 1
                 Link(self, client, peer).dial()
 
@@ -71,7 +71,7 @@ class StreamDoor(Door):
         """Make room."""
         del link
         self._links -= 1
-        self.shared.room.links -= 1
+        self.shared.budget.links -= 1
         self.shared.ended()
 
 

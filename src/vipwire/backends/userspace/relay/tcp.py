@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from vipwire.backends.userspace.relay.balance import Pool, Target
-from vipwire.backends.userspace.relay.direction import BUFFER, NOW, VIEW, WRITE_NOW, Half, make_reset
+from vipwire.backends.userspace.relay.direction import BUFFER, NOW, VIEW, WRITE_NOW, Direction, make_reset
 from vipwire.backends.userspace.relay.loop import Loop
 
 LADDER: Final = (0.25, 0.5, 1.0, 2.0)
@@ -54,8 +54,8 @@ class Link:
     __slots__ = ("client", "closed", "down", "early", "owner", "peer", "server", "step", "target", "tried", "up")
     target: Target
     server: _socket.socket
-    up: Half
-    down: Half
+    up: Direction
+    down: Direction
 
     def __init__(self, owner: Owner, client: _socket.socket, peer: tuple[str, int]) -> None:
         self.owner, self.client, self.peer = owner, client, peer
@@ -69,7 +69,7 @@ class Link:
         """What calls back."""
         return self.owner.loop
 
-    def half_ended(self) -> bool:
+    def direction_ended(self) -> bool:
         """Close the connection if both directions have ended, and tell whether that is so."""
         if self.up.ended and self.down.ended:
             self.close()
@@ -133,8 +133,8 @@ class Link:
         self.closed = True
         loop = self.owner.loop
         if self.step < 0:
-            for half in (self.up, self.down):
-                half.end()
+            for direction in (self.up, self.down):
+                direction.end()
             del self.up, self.down
         else:
             make_reset(self.client)
@@ -172,8 +172,8 @@ class Link:
     def _connected(self) -> None:
         self.step = -1
         self.owner.pool.connected(self.target)
-        self.up = Half(self, self.client, self.server, up=True)
-        self.down = Half(self, self.server, self.client, up=False)
+        self.up = Direction(self, self.client, self.server, up=True)
+        self.down = Direction(self, self.server, self.client, up=False)
         with suppress(OSError):
             self.server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

@@ -63,9 +63,9 @@ class ServiceCidrs:
         if not _is_going(value):
             if FINALIZER not in (value["metadata"].get("finalizers") or ()):
                 await self._write(value, finalized=True)
-            await self._tell(value, _READY)
+            await self._report(value, _READY)
         elif self._is_used(list(networks_of(value)), stay):
-            await self._tell(value, _HELD)
+            await self._report(value, _HELD)
         elif FINALIZER in (value["metadata"].get("finalizers") or ()):
             await self._write(value, finalized=False)
 
@@ -81,7 +81,7 @@ class ServiceCidrs:
 
         await self._registry.change(SERVICE_CIDRS, "", value["metadata"]["name"], edit, _OPTIONS)
 
-    async def _tell(self, value: Object, state: tuple[str, str, str]) -> None:
+    async def _report(self, value: Object, state: tuple[str, str, str]) -> None:
         """Write the condition Ready, unless it says this already."""
         before = [each for each in at(value, "status", "conditions") or () if each.get("type") == "Ready"]
         if any((each["status"], each.get("reason", ""), each.get("message", "")) == state for each in before):

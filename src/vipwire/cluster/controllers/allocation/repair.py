@@ -34,7 +34,7 @@ from vipwire.cluster.controllers.allocation.holders import Holders
 from vipwire.cluster.controllers.endpoints.selection import Name
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
-from vipwire.cluster.store.record import Change
+from vipwire.cluster.store.record import RecordChange
 
 _OPTIONS: Final = Options(manager=MANAGED_BY, validation="Ignore")
 _AT_ONCE: Final = 100
@@ -65,7 +65,7 @@ class AddressRepair:
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    def _note(self, change: Change) -> Iterator[str]:
+    def _note(self, change: RecordChange) -> Iterator[str]:
         """Take note of a change; give the addresses to look at."""
         key = change.record.key
         if key.resource == IP_ADDRESSES.id:

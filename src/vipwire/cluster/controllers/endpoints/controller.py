@@ -29,7 +29,7 @@ from vipwire.cluster.controllers.endpoints.selection import Name, Selection
 from vipwire.cluster.controllers.endpoints.topology import NodeFacts, Shares, divide, is_auto, node_facts, shares
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
-from vipwire.cluster.store.record import Change
+from vipwire.cluster.store.record import RecordChange
 
 _OPTIONS: Final = Options(manager="vipwire-endpoints", validation="Ignore")
 _NOT_MIRRORED: Final = "endpointslice.kubernetes.io/skip-mirror"
@@ -75,10 +75,10 @@ class EndpointController:
             elif result.code not in (403, 404):  # its namespace is going; or it has gone already
                 self._dirty[name] = None
         for name in dirty:
-            await self._tell(name)
+            await self._report(name)
         return bool(self._dirty)
 
-    async def _tell(self, name: Name) -> None:
+    async def _report(self, name: Name) -> None:
         """Report why a Service that asks for zones of its endpoints has none."""
         problem, before = self._undivided.pop(name, ""), self._told.pop(name, "")
         if problem:
@@ -86,7 +86,7 @@ class EndpointController:
         if problem and problem != before and (service := self._read(SERVICES, name)) is not None:
             await warn(self._registry, SERVICES, service, "TopologyAwareHintsDisabled", f"no zone hints: {problem}")
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: RecordChange) -> None:
         name = change.record.key.namespace, change.record.key.name
         resource, value = change.record.key.resource, decoded(change.record)
         if resource == PODS.id:
@@ -120,7 +120,7 @@ class EndpointController:
         self._shares = shares(self._nodes.values())
         self._dirty.update(dict.fromkeys(self._selection.services()))
 
-    def _note_slice(self, name: Name, value: Object, change: Change) -> None:
+    def _note_slice(self, name: Name, value: Object, change: RecordChange) -> None:
         labels = at(value, "metadata", "labels") or {}
         before = self._service_of.pop(name, None)
         if before:

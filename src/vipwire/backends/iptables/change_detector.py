@@ -17,7 +17,7 @@ from vipwire.model.net import Family
 from vipwire.netlink.generations import Generations
 from vipwire.xtables.variant import Variant
 
-Sight: TypeAlias = int | tuple[bytes, ...]
+Observation: TypeAlias = int | tuple[bytes, ...]
 """What was seen of the rules: two that differ mean that the rules were changed in between."""
 
 _GET_INFO: Final = 64
@@ -28,13 +28,13 @@ _INFO_SIZE: Final = _NAME_SIZE + 13 * 4
 _ENTRIES_AT: Final = _INFO_SIZE - 2 * 4
 
 
-class Witness(Protocol):
+class ChangeDetector(Protocol):
     """Looks at the rules of one family."""
 
-    def look(self) -> Sight:
+    def look(self) -> Observation:
         """Take a sight of the rules."""
 
-    def after(self, before: Sight, commits: int) -> Sight | None:
+    def after(self, before: Observation, commits: int) -> Observation | None:
         """Take a sight after commits of ours; None if others have committed meanwhile."""
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class TableSizes:
         """Read the sizes of every table."""
         return tuple(self._info(table) for table in TABLES)
 
-    def after(self, before: Sight, commits: int) -> Sight | None:
+    def after(self, before: Observation, commits: int) -> Observation | None:
         """Read the sizes after a commit of ours."""
         del before, commits
         return self.look()
@@ -72,7 +72,7 @@ class TableSizes:
         return buffer.raw
 
 
-def grown_by(before: Sight, after: Sight, more: Mapping[str, int]) -> bool:
+def grown_by(before: Observation, after: Observation, more: Mapping[str, int]) -> bool:
     """Tell whether each table has grown by so many entries between two sights; True where sights do not say that."""
     if isinstance(before, int) or isinstance(after, int):
         return True
@@ -83,7 +83,7 @@ def _entries(info: bytes) -> int:
     return int.from_bytes(info[_ENTRIES_AT : _ENTRIES_AT + 4], sys.byteorder)
 
 
-def witnesses(families: Iterable[Family], variant: Variant) -> dict[Family, Witness]:
+def change_detectors(families: Iterable[Family], variant: Variant) -> dict[Family, ChangeDetector]:
     """Make what looks at the rules of each family."""
     if variant is Variant.LEGACY:
         return {family: TableSizes(family) for family in families}

@@ -17,7 +17,7 @@ _DATAGRAMS = frozenset({Protocol.UDP, Protocol.SCTP})
 
 
 @dataclass(slots=True)
-class Leaving:
+class TerminationPolicy:
     """What the Services say about it that have been rendered, until their virtual servers go."""
 
     _servers: set[VirtualServer] = field(default_factory=set)

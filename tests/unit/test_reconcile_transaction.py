@@ -13,7 +13,7 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import Reconciler
-from vipwire.reconcile.step import Belief, Step
+from vipwire.reconcile.transaction import Belief, Transaction
 
 
 class Key(str):
@@ -75,7 +75,7 @@ class Kernel:
 
 def test_a_kernel_that_has_it_all_is_compared_without_a_look_up() -> None:
     objects = {Key(f"object-{number}"): "there" for number in range(100)}
-    step = Step(Belief(unowned=dict(objects)))
+    step = Transaction(Belief(unowned=dict(objects)))
     step.add(named("web"), Rendered(objects))
     with counting() as hashes:
         delta = step.delta(last=True)
@@ -84,7 +84,7 @@ def test_a_kernel_that_has_it_all_is_compared_without_a_look_up() -> None:
 
 @pytest.mark.parametrize("value", ["there", "elsewhere"])
 def test_what_is_not_claimed_is_not_removed_before_the_last_step(value: str) -> None:
-    step: Step[str, str] = Step(Belief(unowned={"web": "there", "mine": value}))
+    step: Transaction[str, str] = Transaction(Belief(unowned={"web": "there", "mine": value}))
     step.add(named("web"), Rendered({"web": "there"}))
     assert step.delta(last=False) == Delta()
     assert step.delta(last=True) == Delta(removed={"mine": value})

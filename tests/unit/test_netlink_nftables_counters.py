@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vipwire.errors import DecodeError
 from vipwire.netlink.attributes import attribute, string
 from vipwire.netlink.nftables import wire
-from vipwire.netlink.nftables.counted import Counted, decode_counted
+from vipwire.netlink.nftables.counters import ElementCounter, decode_counters
 
 KEYS = st.integers(1, 11).flatmap(lambda words: st.lists(st.binary(min_size=4 * words, max_size=4 * words)))
 NUMBERS = st.integers(0, (1 << 64) - 1)
@@ -20,7 +20,7 @@ def group(kind: int, *parts: bytes) -> bytes:
     return attribute(kind, b"".join(parts))
 
 
-def listed(counted: Counted, *more: bytes) -> bytes:
+def listed(counted: ElementCounter, *more: bytes) -> bytes:
     numbers = group(
         2, attribute(1, struct.pack(">Q", counted.bytes)), attribute(2, struct.pack(">Q", counted.packets))
     )
@@ -39,15 +39,19 @@ def expiring(milliseconds: int) -> bytes:
 
 @given(KEYS, st.data())
 def test_what_the_kernel_lists_is_read(keys: list[bytes], data: st.DataObject) -> None:
-    wanted = [Counted(key, data.draw(NUMBERS), data.draw(NUMBERS)) for key in keys]
-    assert list(decode_counted(message(*map(listed, wanted)))) == wanted
+    wanted = [ElementCounter(key, data.draw(NUMBERS), data.draw(NUMBERS)) for key in keys]
+    assert list(decode_counters(message(*map(listed, wanted)))) == wanted
     timed = [listed(each, expiring(data.draw(NUMBERS))) for each in wanted]
-    assert list(decode_counted(message(*timed))) == wanted
+    assert list(decode_counters(message(*timed))) == wanted
 
 
 def test_elements_that_do_not_look_alike_are_read_all_the_same() -> None:
-    plain, timed, long = Counted(b"abcd", 1, 60), Counted(b"efgh", 2, 120), Counted(b"abcdefgh", 3, 180)
-    found = decode_counted(message(listed(plain), listed(timed, expiring(5)), listed(long)))
+    plain, timed, long = (
+        ElementCounter(b"abcd", 1, 60),
+        ElementCounter(b"efgh", 2, 120),
+        ElementCounter(b"abcdefgh", 3, 180),
+    )
+    found = decode_counters(message(listed(plain), listed(timed, expiring(5)), listed(long)))
     assert list(found) == [plain, timed, long]
 
 
@@ -55,11 +59,11 @@ def test_what_has_no_counter_has_counted_nothing() -> None:
     key = group(wire.ELEMENT_KEY, attribute(wire.DATA_VALUE, b"abcd"))
     quota = group(wire.ELEMENT_EXPRESSION, string(1, "quota"), group(2, attribute(1, bytes(8))))
     elements = group(wire.LIST_ELEMENT, key), group(wire.LIST_ELEMENT, key, quota)
-    assert list(decode_counted(message(*elements))) == [Counted(b"abcd", 0, 0)] * 2
+    assert list(decode_counters(message(*elements))) == [ElementCounter(b"abcd", 0, 0)] * 2
 
 
 def test_an_empty_message_holds_nothing_and_one_without_keys_is_refused() -> None:
-    assert list(decode_counted(memoryview(wire.header(2)))) == []
-    assert list(decode_counted(message())) == []
+    assert list(decode_counters(memoryview(wire.header(2)))) == []
+    assert list(decode_counters(message())) == []
     with pytest.raises(DecodeError, match="no key"):
-        list(decode_counted(message(group(wire.LIST_ELEMENT, attribute(3, bytes(4))))))
+        list(decode_counters(message(group(wire.LIST_ELEMENT, attribute(3, bytes(4))))))

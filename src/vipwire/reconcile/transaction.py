@@ -32,7 +32,7 @@ def _other(objects: Mapping[K, V], than: Mapping[K, V]) -> dict[K, V]:
     return {key: value for key, value in objects.items() if than.get(key, _MISSING) != value}
 
 
-class Step(Generic[K, V]):
+class Transaction(Generic[K, V]):
     """Collects Services, computes their common difference, and after its commit makes it the belief."""
 
     def __init__(self, belief: Belief[K, V]) -> None:

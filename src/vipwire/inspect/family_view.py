@@ -17,7 +17,7 @@ from vipwire.reconcile.explainer import Explainer
 
 
 @dataclass(frozen=True)
-class Side:
+class FamilyView:
     """One family. `observed` is None where the kernel could not be read, for the reason in `obstacle`.
 
     `remains` says what stands in our place without being ours to read, such as a table of another version.

@@ -3,9 +3,9 @@
 import pytest
 from tests.fakes.values import endpoint, ip, ips, node_plan, port, service, slice_of
 
-from vipwire.backends.ipvs.leaving import Leaving
 from vipwire.backends.ipvs.marks import Marks
 from vipwire.backends.ipvs.render import Manner, render
+from vipwire.backends.ipvs.termination_policy import TerminationPolicy
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.service import TrafficPolicy
@@ -16,7 +16,7 @@ NODE = ips("192.168.0.2")
 GOING, GONE = ip("10.0.0.1"), ip("10.0.0.9")
 
 
-def noted(protocol: Protocol, *seconds: int | None) -> tuple[Leaving, list[VirtualServer]]:
+def noted(protocol: Protocol, *seconds: int | None) -> tuple[TerminationPolicy, list[VirtualServer]]:
     """A Service of that protocol, with an endpoint that serves while it terminates, and a pool of each kind.
 
     `seconds` is what its annotation says, one after the other; none if it has none.
@@ -32,7 +32,7 @@ def noted(protocol: Protocol, *seconds: int | None) -> tuple[Leaving, list[Virtu
     )
     plan = plan_service(node_plan(addresses=NODE), of, [slices])
     own = render(Manner(Family.IPV4, "rr"), Marks(0x4000), plan).own
-    leaving = Leaving()
+    leaving = TerminationPolicy()
     for each in seconds or (None,):
         leaving.note(plan, own, each)
     return leaving, [key for key in own if isinstance(key, VirtualServer)]

@@ -19,7 +19,7 @@ _PLAIN = str.maketrans("─│┬├└", "-|+++")
 """What a terminal that has only ASCII shows of a drawing."""
 
 
-class Teller:
+class Narrator:
     """Tells a person what happens, and keeps what was not as it was said to be."""
 
     def __init__(self) -> None:

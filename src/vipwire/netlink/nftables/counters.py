@@ -20,7 +20,7 @@ _BYTES, _PACKETS = 1, 2
 _NOTHING = memoryview(b"")
 
 
-class Counted(NamedTuple):
+class ElementCounter(NamedTuple):
     """One element: its key as it lies in registers, and what its counter says."""
 
     key: bytes
@@ -28,7 +28,7 @@ class Counted(NamedTuple):
     bytes: int
 
 
-def decode_counted(payload: memoryview) -> Iterable[Counted]:
+def decode_counters(payload: memoryview) -> Iterable[ElementCounter]:
     """Decode one message of a dump of elements; those without a counter have counted nothing.
 
     Raise DecodeError on bytes that are no elements.
@@ -42,7 +42,7 @@ def decode_counted(payload: memoryview) -> Iterable[Counted]:
     return [_decode(value) for kind, value in walk(members) if kind == wire.LIST_ELEMENT]
 
 
-def _uniform(members: memoryview) -> Iterator[Counted] | None:
+def _uniform(members: memoryview) -> Iterator[ElementCounter] | None:
     """Decode elements that all look like the first one; None if one does not, or if that is no plain counter."""
     if len(members) < _HEAD:
         return None
@@ -58,7 +58,7 @@ def _uniform(members: memoryview) -> Iterator[Counted] | None:
     same = (heads.count(head), middles.count(middle), between.count(_BETWEEN))
     if same != (len(keys),) * 3:
         return None
-    return map(Counted, keys, packets, counted)
+    return map(ElementCounter, keys, packets, counted)
 
 
 _HEAD = 12  # LIST_ELEM, KEY, VALUE
@@ -75,13 +75,15 @@ def _layout(key: int) -> tuple[struct.Struct, bytes]:
     return struct.Struct(f">{_HEAD}s{key}s{len(middle)}sQ4sQ"), middle
 
 
-def _decode(member: memoryview) -> Counted:
+def _decode(member: memoryview) -> ElementCounter:
     found = attributes(member)
     key = attributes(found.get(wire.ELEMENT_KEY, _NOTHING)).get(wire.DATA_VALUE)
     if key is None:
         raise DecodeError("an element of a set has no key")
     expression = attributes(found.get(wire.ELEMENT_EXPRESSION, _NOTHING))
     if text_of(expression.get(_NAME, _NOTHING)) != "counter":
-        return Counted(bytes(key), 0, 0)
+        return ElementCounter(bytes(key), 0, 0)
     numbers = attributes(expression.get(_DATA, _NOTHING))
-    return Counted(bytes(key), number_of(numbers.get(_PACKETS, _NOTHING)), number_of(numbers.get(_BYTES, _NOTHING)))
+    return ElementCounter(
+        bytes(key), number_of(numbers.get(_PACKETS, _NOTHING)), number_of(numbers.get(_BYTES, _NOTHING))
+    )

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterable
 
-from vipwire.backends.ipvs.counts import origins, refusals, tally
+from vipwire.backends.ipvs.counts import origins, refusals, service_counts
 from vipwire.backends.ipvs.marks import Marks
 from vipwire.backends.ipvs.objects.iptables_tool import Tool
 from vipwire.backends.ipvs.objects.servers import Servers
@@ -13,7 +13,7 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counts import Counts, Refusal
 
 
-class Tallies:
+class IpvsCounters:
     """The counters of one family, in the network namespace of the calling thread; for any thread, and many."""
 
     def __init__(self, family: Family, tool: Tool) -> None:
@@ -29,7 +29,7 @@ class Tallies:
             servers = {server: counters for server, (_, counters) in kernel.services().items() if server in named}
             busy = [server for server, counters in servers.items() if counters.connections] if endpoints else []
             reals = {server: kernel.reals(server) for server in busy}
-        return tally(named, servers, reals, self._refusals() if servers else {})
+        return service_counts(named, servers, reals, self._refusals() if servers else {})
 
     def _refusals(self) -> dict[Refusal, int]:
         try:
