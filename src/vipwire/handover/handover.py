@@ -72,7 +72,7 @@ class Handover:
 
 
 def with_first_commit(mode: ProxyMode, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
-    """Give what is to be committed to: the backend, or where others translate what leaves no gap; see `FirstCommit`."""
+    """Give what is to be committed to: the backend, or one whose first commit leaves no gap beside another mode."""
     if mode is not ProxyMode.IPVS:
         return backend
     others = frozenset({ProxyMode.NFTABLES})  # any but userspace mode, if nobody can tell

@@ -3,9 +3,9 @@
 Only what has a name of ours or of kube-proxy's is looked at:
 
     nftables    the tables `vipwire`, whatever its layout is, and `kube-proxy` if kube-proxy's chains are in it
-    iptables    chains by their names, in both engines (nft and legacy); see `left_rules`
+    iptables    chains by their names, in both engines (nft and legacy); see `handover.rules`
     userspace   its chains; the relay is told to retire: it ends with the last connection that it relays
-    ipvs        kube-ipvs0, the ipsets KUBE-…, the virtual servers that these name; see `left_ipvs`
+    ipvs        kube-ipvs0, the ipsets KUBE-…, the virtual servers that these name; see `backends.ipvs.leftovers`
 
 A second look may be needed: a relay still takes connections that came before its rules went, and IPVS forgets the
 connections of a virtual server that goes, so that those which are in use stay until they are not.
