@@ -4,6 +4,9 @@ Invalid Kubernetes objects are not errors: they are `Problem` values (see `model
 object must never stop the others.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 
 class VipwireError(Exception):
     """The base of every error that vipwire raises on purpose. Its text is meant for an operator."""
@@ -31,3 +34,24 @@ class CommitError(VipwireError):
         super().__init__(message)
         self.transaction = transaction
         self.errno = errno
+
+
+@contextlib.contextmanager
+def ungrouped() -> Iterator[None]:
+    """Raise a VipwireError as itself where tasks that ran together raised it in a group."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        raise (told_plainly(group) or group) from None
+
+
+def told_plainly(error: BaseException) -> VipwireError | None:
+    """Find the error that an operator is told: itself, or the first of a group of none but such; else None.
+
+    What is found has to be raised in an `except` clause, never in `except*`: Python before 3.11.4 makes a group again
+    of what is raised there.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        _, others = error.split(VipwireError)
+        return told_plainly(error.exceptions[0]) if others is None else None
+    return error if isinstance(error, VipwireError) else None

@@ -59,6 +59,12 @@ def test_a_module(path: Path) -> None:
     assert getters - GETTERS_OF_OTHERS.keys() == set(), "a function is named for what it does or gives"
 
 
+def test_no_star_catches_a_group() -> None:
+    """`raise` within `except*` makes a group again before Python 3.11.4, Debian's: `errors.ungrouped` does not."""
+    found = [path.name for path in MODULES if any(isinstance(node, ast.TryStar) for node in ast.walk(tree(path)))]
+    assert found == []
+
+
 def test_exceptions_are_few_and_each_is_needed() -> None:
     found = {function.name for path in MODULES for function in functions(path)}
     found |= {name for path in MODULES for name in long_functions(path)}

@@ -23,7 +23,7 @@ from vipwire.app.report import Reporter
 from vipwire.app.servers import Servers
 from vipwire.config.configuration import Config
 from vipwire.config.gates import KNOWN_GATES
-from vipwire.errors import UnsupportedError, VipwireError
+from vipwire.errors import UnsupportedError, ungrouped
 from vipwire.handover.handover import Handover, with_first_commit
 from vipwire.host.addresses import AddressWatch, global_addresses
 from vipwire.kube.access.access import load_access
@@ -94,10 +94,8 @@ class Proxy:
                     ports=ports,
                     in_cluster=not self._config.manifests,
                 )
-                try:
+                with ungrouped():
                     reason = await self._serve(parts, recorder, reloader)
-                except* VipwireError as errors:
-                    raise errors.exceptions[0] from None
         log.info("stopped; the rules stay", reason=reason)
         return 0
 

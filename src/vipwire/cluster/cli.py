@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from vipwire.errors import VipwireError
+from vipwire.errors import VipwireError, ungrouped
 
 _FOLDER: Final = click.option(
     "--data-dir",
@@ -25,12 +25,10 @@ _FOLDER: Final = click.option(
 @contextlib.contextmanager
 def _plain_errors() -> Iterator[None]:
     try:
-        yield
-    except* VipwireError as errors:
-        first: BaseException = errors
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise click.ClickException(str(first)) from None
+        with ungrouped():
+            yield
+    except VipwireError as error:
+        raise click.ClickException(str(error)) from None
 
 
 @click.command()

@@ -21,7 +21,7 @@ from vipwire.dns.statistics import Tally
 from vipwire.dns.upstream.cache import Cache
 from vipwire.dns.upstream.exchange import Forwarder
 from vipwire.dns.zone import Zone
-from vipwire.errors import VipwireError
+from vipwire.errors import ungrouped
 from vipwire.model.net import parse_address
 from vipwire.process import cyclic_garbage, log
 from vipwire.process.signals import Stop
@@ -152,10 +152,5 @@ def run_dns(settings: Settings, feed: Feed) -> None:
             reason.cancel()
 
     cyclic_garbage.look_rarely()
-    try:
+    with ungrouped():
         asyncio.run(until_stopped())
-    except* VipwireError as errors:
-        first: BaseException = errors
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vipwire.config.configuration import Config
-from vipwire.errors import ConfigError, VipwireError
+from vipwire.errors import ConfigError, ungrouped
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.state.event import Event
 from vipwire.state.store import Store
@@ -104,7 +104,7 @@ async def _run(
         if not store.waiting:
             listed.set()
 
-    try:
+    with ungrouped():
         async with asyncio.TaskGroup() as group:
             task = group.create_task(source.run(emit), name="source")
             await _wait(source, store, listed, patience)
@@ -113,13 +113,6 @@ async def _run(
                 await asyncio.sleep(interval)
                 look()
             task.cancel()
-    except* VipwireError as errors:
-        raise _first(errors) from None
-
-
-def _first(group: BaseExceptionGroup[VipwireError]) -> VipwireError:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _wait(source: "Source", store: Store, listed: asyncio.Event, patience: float) -> None:

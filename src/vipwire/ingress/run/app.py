@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from vipwire import __version__
-from vipwire.errors import ConfigError, VipwireError
+from vipwire.errors import ConfigError, ungrouped
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.certificates import read_pair
 from vipwire.ingress.plan.planner import Setting
@@ -71,13 +71,8 @@ def run_ingress(options: Options) -> int:
         options.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
-    try:
+    with ungrouped():
         return asyncio.run(_Ingress(options).run())
-    except* VipwireError as errors:
-        first: BaseException = errors
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from None
 
 
 def default_pem(options: Options) -> str:

@@ -1,0 +1,183 @@
+"""Parts that run side by side in one process: none of them ends another, and no object ends a part.
+
+    Supervisor   runs each part by itself. One that fails is told and run again, after a second at first, after a
+                 minute at most. `troubles` tells which do not run, for a readiness page
+    Guard        what a part does about one object. What the object makes it raise is told, and the object is put
+                 aside: it is looked at again when it changes, and after a while that doubles up to five minutes
+
+A part that opens what an operator has chosen (a port, an interface) calls `begun` when it is open. A VipwireError
+before that is a refusal to start, in words for the operator; after that it is a failure like all others.
+"""
+
+import asyncio
+import contextlib
+import time
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from vipwire.errors import told_plainly
+from vipwire.process import log
+
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+LONGEST_ASIDE: Final = 300.0
+SOUND_SECONDS: Final = 10.0
+"""A part that has run for so long has recovered."""
+
+Begun: TypeAlias = Callable[[], None]
+Work: TypeAlias = Callable[[Begun], Awaitable[None]]
+Witness: TypeAlias = Callable[[str, Hashable, Exception], None]
+"""Is told a part, the object ("" for the part itself), and what was raised, each time."""
+
+
+def _nobody(_part: str, _thing: Hashable, _error: Exception) -> None:
+    """Tell nobody."""
+
+
+@dataclass(slots=True)
+class _Aside:
+    times: int
+    due: float
+    said: str
+
+
+class Guard:
+    """Keeps what one object makes a part raise to that object."""
+
+    def __init__(self, part: str, witness: Witness = _nobody, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.part = part
+        self._witness, self._clock = witness, clock
+        self._aside: dict[Hashable, _Aside] = {}
+
+    @contextlib.contextmanager
+    def of(self, thing: Hashable) -> Iterator[None]:
+        """Do in here what concerns one object alone; what it raises ends here."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # whatever an object causes: all others go on
+            self.failed(thing, error)
+        else:
+            self._aside.pop(thing, None)
+
+    def failed(self, thing: Hashable, error: Exception) -> None:
+        """Put an object aside for what it has made us raise."""
+        before, said = self._aside.get(thing), in_short(error)
+        times = before.times + 1 if before else 1
+        pause = min(FIRST_PAUSE * 2 ** min(times, 16), LONGEST_ASIDE)
+        self._aside[thing] = _Aside(times, self._clock() + pause, said)
+        self._witness(self.part, thing, error)
+        if before is None or before.said != said:
+            log.error(
+                "an object makes a part fail; it is put aside, all others go on",
+                part=self.part,
+                object=_name(thing),
+                error=said,
+            )
+
+    def ready(self, thing: Hashable) -> bool:
+        """Tell whether an object may be looked at: it is not aside, or its time has come."""
+        aside = self._aside.get(thing)
+        return aside is None or aside.due <= self._clock()
+
+    def due(self) -> tuple[Hashable, ...]:
+        """List the objects that were put aside and are to be looked at again."""
+        return tuple(thing for thing in self._aside if self.ready(thing))
+
+    def forget(self, thing: Hashable) -> None:
+        """Let go of an object that is no more."""
+        self._aside.pop(thing, None)
+
+    def __len__(self) -> int:
+        """Count the objects that are aside."""
+        return len(self._aside)
+
+
+@dataclass(slots=True)
+class _Part:
+    begun: bool
+    first_pause: float
+    pause: float
+    trouble: str = ""
+
+    def begin(self) -> None:
+        """Note that it has opened what it opens."""
+        self.begun = True
+
+    def recover(self) -> None:
+        """Note that it has run for long enough."""
+        self.trouble, self.pause = "", self.first_pause
+
+
+class Supervisor:
+    """Runs parts, and counts what fails: `failures` by part, with what objects make them raise."""
+
+    def __init__(
+        self, witness: Witness = _nobody, *, sound_after: float = SOUND_SECONDS, first_pause: float = FIRST_PAUSE
+    ) -> None:
+        self._witness, self._sound_after, self._first_pause = witness, sound_after, first_pause
+        self._parts: dict[str, _Part] = {}
+        self.failures: Counter[str] = Counter()
+
+    def guard(self, part: str) -> Guard:
+        """Make the guard of a part."""
+        self.failures[part] += 0
+        return Guard(part, self._count)
+
+    def troubles(self) -> Mapping[str, str]:
+        """Tell of each part that runs, or should, what is wrong; "" for nothing."""
+        return {name: part.trouble for name, part in self._parts.items()}
+
+    async def keep(self, name: str, work: Work, *, opens: bool = False) -> None:
+        """Run a part until it ends by itself, whatever it raises. Raise its VipwireError if it `opens` and cannot."""
+        part = self._parts[name] = _Part(not opens, self._first_pause, self._first_pause)
+        self.failures[name] += 0
+        while True:
+            sound = asyncio.get_running_loop().call_later(self._sound_after, part.recover)
+            try:
+                await work(part.begin)
+            except Exception as error:  # noqa: BLE001  # whatever it is: all others go on
+                if not part.begun and (refusal := told_plainly(error)) is not None:
+                    raise refusal from None
+                self._failed(name, part, error)
+            else:
+                part.recover()
+                return
+            finally:
+                sound.cancel()
+            await asyncio.sleep(part.pause)
+            part.pause = min(part.pause * 2, LONGEST_PAUSE)
+
+    def _failed(self, name: str, part: _Part, error: Exception) -> None:
+        part.trouble = in_short(error)
+        log.error(
+            "a part has failed; all others go on, and it is run again",
+            part=name,
+            error=part.trouble,
+            again_in_seconds=part.pause,
+        )
+        self._count(name, "", error)
+
+    def _count(self, part: str, thing: Hashable, error: Exception) -> None:
+        self.failures[part] += 1
+        self._witness(part, thing, error)
+
+
+def in_short(error: BaseException) -> str:
+    """Say an error in a line: ours in their words, all others with their kind and where they came from."""
+    plain = told_plainly(error)
+    if plain is not None:
+        return str(plain)
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"[:400]
+
+
+def _name(thing: Hashable) -> str:
+    """Write an object's name; a key of a store is its parts."""
+    return "/".join(filter(None, map(str, thing))) if isinstance(thing, tuple) else str(thing)

@@ -1,0 +1,152 @@
+"""Parts side by side: none ends another, an object ends none, and what cannot start says so plainly."""
+
+import asyncio
+import itertools
+from collections.abc import Hashable
+
+import pytest
+
+from vipwire.errors import ConfigError, UnsupportedError, VipwireError, told_plainly, ungrouped
+from vipwire.process.supervision import Begun, Guard, Supervisor, in_short
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_an_object_raises_ends_at_the_object() -> None:
+    seen: list[tuple[str, Hashable, str]] = []
+    guard = Guard("probes", lambda part, thing, error: seen.append((part, thing, str(error))))
+    done = []
+    for number in (1, 0, 2):
+        with guard.of(("pods", "default", str(number))):
+            done.append(1 // number)
+    assert done == [1, 0]
+    assert seen == [("probes", ("pods", "default", "0"), "integer division or modulo by zero")]
+
+
+def test_an_object_is_put_aside_for_longer_each_time_and_forgotten_when_it_is_well() -> None:
+    clock = Clock()
+    guard, pauses = Guard("any", clock=clock), []
+    for _ in range(12):
+        guard.failed("x", ValueError("no"))
+        assert not guard.ready("x")
+        before = clock.now
+        while not guard.ready("x"):
+            clock.now += 1
+        pauses.append(clock.now - before)
+        assert guard.due() == ("x",)
+    assert pauses == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300, 300]
+    with guard.of("x"):
+        pass
+    assert (guard.ready("x"), guard.due(), len(guard)) == (True, (), 0)
+
+
+def test_cancelling_passes_a_guard() -> None:
+    with pytest.raises(asyncio.CancelledError), Guard("any").of("x"):
+        raise asyncio.CancelledError
+
+
+def test_a_part_that_fails_is_run_again_and_others_do_not_notice() -> None:
+    turns = itertools.count()
+
+    async def frail(_begun: Begun) -> None:
+        if next(turns) < 5:
+            raise ZeroDivisionError
+
+    async def lasting(_begun: Begun) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        supervisor = Supervisor(first_pause=0.0)
+        async with asyncio.TaskGroup() as tasks:
+            other = tasks.create_task(supervisor.keep("other", lasting))
+            await supervisor.keep("frail", frail)
+            assert not other.done()
+            assert dict(supervisor.failures) == {"frail": 5, "other": 0}
+            assert supervisor.troubles() == {"other": "", "frail": ""}
+            other.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_part_that_keeps_failing_is_in_trouble_until_it_has_run_for_a_while() -> None:
+    async def scenario() -> None:
+        seen: list[str] = []
+        go_on = asyncio.Event()
+
+        async def part(_begun: Begun) -> None:
+            if len(seen) < 2:
+                seen.append(supervisor.troubles()["part"])
+                raise OverflowError("too much")
+            seen.append(supervisor.troubles()["part"])
+            await go_on.wait()
+
+        supervisor = Supervisor(first_pause=0.0, sound_after=0.001)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(supervisor.keep("part", part))
+            async with asyncio.timeout(10):
+                while len(seen) < 3 or supervisor.troubles()["part"]:  # noqa: ASYNC110  # it tells nobody
+                    await asyncio.sleep(0)
+            go_on.set()
+        assert seen[0] == ""
+        assert seen[1] == seen[2]
+        assert seen[1].startswith("OverflowError: too much (test_process_supervision.py:")
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_opened_at_the_start_is_the_operators_to_mend() -> None:
+    async def taken(_begun: Begun) -> None:
+        async with asyncio.TaskGroup():
+            raise UnsupportedError("port 53 is taken")
+
+    with pytest.raises(UnsupportedError, match="port 53 is taken"):
+        asyncio.run(Supervisor().keep("dns", taken, opens=True))
+
+
+def test_what_was_open_once_is_opened_again() -> None:
+    turns = itertools.count()
+
+    async def dns(begun: Begun) -> None:
+        if (turn := next(turns)) == 0:
+            begun()
+        if turn < 3:
+            raise UnsupportedError("the interface has gone")
+
+    supervisor = Supervisor(first_pause=0.0)
+    asyncio.run(supervisor.keep("dns", dns, opens=True))
+    assert supervisor.failures["dns"] == 3
+
+
+def test_a_bug_at_the_start_is_no_refusal() -> None:
+    turns = itertools.count()
+
+    async def dns(_begun: Begun) -> None:
+        if not next(turns):
+            raise IndexError
+
+    asyncio.run(Supervisor(first_pause=0.0).keep("dns", dns, opens=True))
+
+
+def test_what_an_operator_is_told_is_found_in_groups_of_nothing_else() -> None:
+    first = ConfigError("first")
+    nested = ExceptionGroup("", [ExceptionGroup("", [first]), UnsupportedError("second")])
+    assert told_plainly(nested) is first
+    assert told_plainly(VipwireError("x")) is not None
+    assert told_plainly(ExceptionGroup("", [first, ValueError()])) is None
+    assert told_plainly(ValueError()) is None
+    assert in_short(nested) == "first"
+
+
+def test_ungrouped_raises_the_operators_error_itself() -> None:
+    with pytest.raises(ConfigError, match="first"), ungrouped():
+        raise ExceptionGroup("", [ConfigError("first")])
+    with pytest.raises(ExceptionGroup), ungrouped():
+        raise ExceptionGroup("", [ConfigError("first"), ValueError()])
+    with pytest.raises(UnsupportedError), ungrouped():
+        raise UnsupportedError("plain")
