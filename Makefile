@@ -5,10 +5,11 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test lint types imports pytest bench build man docs clean
+.PHONY: help demo check test quick lint types imports pytest bench build man docs clean
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
+	@echo "make check   linters, types, layers, unit tests and laws: two minutes, while you work"
 	@echo "make test    linters, types, layers, and all tests"
 	@echo "make bench   the benchmarks behind docs/performance.md"
 	@echo "make build   the wheel, in dist/"
@@ -19,6 +20,8 @@ help:
 demo:
 	@scripts/setup demo
 	@$(SUDO) $(BIN)/vipwire lab demo
+
+check: lint types imports quick
 
 test: lint types imports pytest
 
@@ -35,8 +38,14 @@ imports: .venv/ready-for-test
 # Order and examples of the tests are random by what is in tests/: what fails for one fails for everybody.
 SEED := $(shell tests=$$(git rev-parse --short=7 HEAD:tests 2>/dev/null) && printf %d 0x$$tests)
 
+PYTEST = $(SUDO) $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED) --hypothesis-seed=$(SEED))
+
+# Two files of tests run at a time on two cores. What fails alike in one process: add `-n 0`.
+quick: .venv/ready-for-test
+	@$(PYTEST) -q -n auto --dist loadfile tests/unit tests/laws tests/cases tests/house
+
 pytest: .venv/ready-for-test
-	@$(SUDO) $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED) --hypothesis-seed=$(SEED))
+	@$(PYTEST)
 
 bench: .venv/ready-for-test
 	@$(SUDO) $(BIN)/python -m bench

@@ -66,7 +66,7 @@ def test_the_verbosity_can_be_changed_while_running() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "shown"),
-    [("test_process_log", True), ("test_app*", True), ("*/test_process_log", True), ("other", False)],
+    [("test_process_log", True), ("test_proc*", True), ("*/test_process_log", True), ("other", False)],
 )
 def test_source_files_have_verbosities_of_their_own(pattern: str, *, shown: bool) -> None:
     out = _configured(Logging(vmodule=(ModuleVerbosity(pattern, 4),)))
