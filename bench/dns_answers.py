@@ -40,13 +40,14 @@ def serve_dns(count: int, told: Connection) -> None:
 
     from vipwire.dns.run import Emit, serve  # noqa: PLC0415
     from vipwire.dns.settings import Settings  # noqa: PLC0415
-    from vipwire.dns.watch import SERVICES, SLICES, BytesReader  # noqa: PLC0415
+    from vipwire.dns.watch import SERVICES, SLICES  # noqa: PLC0415
+    from vipwire.kube.resource import Reader  # noqa: PLC0415
     from vipwire.process import cyclic_garbage  # noqa: PLC0415
 
     async def feed(emit: Emit) -> None:
         began = time.process_time()
-        emit(BytesReader(SERVICES).listed(json.dumps(item).encode() for item in objects(count)))
-        emit(BytesReader(SLICES).listed(()))
+        emit(Reader(SERVICES).listed(("", json.dumps(item).encode()) for item in objects(count)))
+        emit(Reader(SLICES).listed(()))
         told.send({"load": time.process_time() - began, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
         await asyncio.get_running_loop().create_future()
 

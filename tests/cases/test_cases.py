@@ -19,12 +19,13 @@ from vipwire.backends.nftables.render import render
 from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.backends.nftables.text import describe, element_text, table_name
 from vipwire.config.file import read_config
-from vipwire.kube.manifests.documents import read_manifest
 from vipwire.kube.manifests.inventory import listed, take_inventory
+from vipwire.kube.proxied import MANIFESTS
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import Planner
+from vipwire.state.event import Kind
 from vipwire.state.store import Store
 
 FOLDER = Path(__file__).parent
@@ -61,7 +62,7 @@ def outcome(given: dict[str, str]) -> dict[str, str]:
     config = read_config(HEADER + given.get("config", CONFIG)).config
     objects = given["objects"] if "kind: Node\n" in given["objects"] else f"{given['objects']}\n---\n{NODE}"
     store, problems = Store(), list[Problem]()
-    for event in listed(take_inventory([read_manifest(objects, "case.yaml")])):
+    for event in listed(take_inventory([MANIFESTS.read(objects, "case.yaml")], Kind.SERVICE), Kind):
         problems += store.apply(event)
     found = {"problems": "".join(f"{problem}\n" for problem in problems)} if problems else {}
     plans, tables = "", {}

@@ -33,6 +33,7 @@ from vipwire.inspect.source import node_name
 from vipwire.inspect.status.slow_start import grown
 from vipwire.kube.manifests.inventory import Inventory, differences, listed
 from vipwire.kube.manifests.source import ManifestSource
+from vipwire.kube.proxied import MANIFESTS
 from vipwire.lab.outcome import ProbeResult, Target
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, format_endpoint, parse_address
@@ -40,6 +41,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.planner import Planner
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.backend import Rendered
+from vipwire.state.event import Kind, Object
 from vipwire.state.store import Store
 
 Inside = Callable[[], contextlib.AbstractContextManager[None]]
@@ -195,8 +197,8 @@ class _Objects:
 
     def __init__(self, config: Config) -> None:
         self._config, self._name = config, node_name(config)
-        self._source = ManifestSource(Path(path) for path in config.manifests)
-        self._inventory: Inventory | None = None
+        self._source = ManifestSource(map(Path, config.manifests), MANIFESTS)
+        self._inventory: Inventory[Kind, Object] | None = None
         self._store = Store()
         self._planned: dict[Family, _Planned] = {}
         self._dirty: dict[Family, set[ObjectName]] = {family: set() for family in Family}
@@ -204,7 +206,7 @@ class _Objects:
     def read(self) -> None:
         """Read what was written since the last time."""
         before, self._inventory = self._inventory, self._source._scan()
-        events = listed(self._inventory) if before is None else differences(before, self._inventory)
+        events = listed(self._inventory, Kind) if before is None else differences(before, self._inventory)
         for event in events:
             self._store.apply(event)
         names = self._store.take_dirty()

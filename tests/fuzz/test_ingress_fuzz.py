@@ -22,7 +22,7 @@ from vipwire.ingress.plan.endpoints import servers_of
 from vipwire.ingress.plan.planner import Setting, World, plan_sites
 from vipwire.ingress.run.default_certificate import make_certificate
 from vipwire.ingress.watch.kinds import RESOURCES
-from vipwire.ingress.watch.objects import Kind
+from vipwire.ingress.watch.objects import IngressKind
 from vipwire.model.names import ObjectName
 
 NASTY = (
@@ -79,7 +79,7 @@ WORDS = {
 }
 
 
-def convert(kind: Kind, source: dict[str, Any]) -> Any:
+def convert(kind: IngressKind, source: dict[str, Any]) -> Any:
     made, _ = RESOURCES[kind].convert(msgspec.convert(source, RESOURCES[kind].type))
     return made
 
@@ -105,22 +105,22 @@ def worlds(draw: st.DrawFn) -> World:
         tls = [{"hosts": [draw(hosts)], "secretName": draw(st.sampled_from(("pair", "users", "x y")))}]
         meta = {"name": f"i{number}", "namespace": "default", "annotations": draw(annotations)}
         spec = {"ingressClassName": "vipwire", "rules": [each], "tls": tls}
-        made = convert(Kind.INGRESS, {"metadata": meta, "spec": spec})
+        made = convert(IngressKind.INGRESS, {"metadata": meta, "spec": spec})
         ingresses[made.name] = made
     return World(ingresses, {}, *_fixed(draw(mixed)), now=1.8e9)
 
 
 def _fixed(users: str) -> tuple[Any, Any]:
     meta = {"namespace": "default"}
-    web = convert(Kind.SERVICE, {"metadata": meta | {"name": "web"}, "spec": {"ports": [{"port": 80}]}})
+    web = convert(IngressKind.SERVICE, {"metadata": meta | {"name": "web"}, "spec": {"ports": [{"port": 80}]}})
     far_spec = {"ports": [{"port": 80}], "type": "ExternalName", "externalName": "far.example.com"}
-    far = convert(Kind.SERVICE, {"metadata": meta | {"name": "far"}, "spec": far_spec})
+    far = convert(IngressKind.SERVICE, {"metadata": meta | {"name": "far"}, "spec": far_spec})
     digest = "$5$saltsalt$" + "a" * 43
     auth = {"auth": f"anna:{digest}\n{users}:{digest}\nbob:{users}"}
-    secret = convert(Kind.SECRET, {"metadata": meta | {"name": "users"}, "stringData": auth})
+    secret = convert(IngressKind.SECRET, {"metadata": meta | {"name": "users"}, "stringData": auth})
     crt, _, key = PEM.partition("-----BEGIN PRIVATE")
     data = {"tls.crt": crt, "tls.key": f"-----BEGIN PRIVATE{key}"}
-    pair = convert(Kind.SECRET, {"metadata": meta | {"name": "pair"}, "stringData": data})
+    pair = convert(IngressKind.SECRET, {"metadata": meta | {"name": "pair"}, "stringData": data})
     return {each.name: each for each in (web, far)}, {each.name: each for each in (secret, pair)}
 
 
@@ -136,7 +136,7 @@ PEM = _pem()
 def rendered(world: World, folder: str) -> Configuration:
     plan = plan_sites(world, Setting())
     slice_ = convert(
-        Kind.SLICE,
+        IngressKind.SLICE,
         {
             "metadata": {"name": "s", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}},
             "addressType": "IPv4",

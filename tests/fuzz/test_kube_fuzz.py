@@ -11,8 +11,7 @@ from tests.fakes.objects import node, service, service_cidr, slice_of
 
 from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.access.kubeconfig import parse_kubeconfig
-from vipwire.kube.manifests.documents import read_manifest
-from vipwire.kube.resource import ENDPOINT_SLICES, NODES, SERVICE_CIDRS, SERVICES, read_document
+from vipwire.kube.proxied import ENDPOINT_SLICES, MANIFESTS, NODES, SERVICE_CIDRS, SERVICES, read_document
 from vipwire.kube.watch import Request, ResourceWatch, Sleep
 from vipwire.state.event import Kind
 
@@ -79,7 +78,7 @@ def test_one_wrong_place_in_an_object_never_raises(value: Any, path: list[int], 
 @given(st.text(max_size=200), st.sampled_from(["a.yaml", "a.json"]))
 def test_a_manifest_is_read_or_a_decode_error(text: str, file: str) -> None:
     with contextlib.suppress(DecodeError):
-        assert read_manifest(text, file).file == file
+        assert MANIFESTS.read(text, file).file == file
 
 
 @given(st.text(max_size=200) | json_values.map(json.dumps))

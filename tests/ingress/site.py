@@ -31,7 +31,7 @@ from vipwire.ingress.run.default_certificate import default_certificate, make_ce
 from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.run.process import Haproxy
 from vipwire.ingress.watch.kinds import RESOURCES
-from vipwire.ingress.watch.objects import Kind
+from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Deleted, Listed, Upserted
@@ -144,7 +144,7 @@ class Site:
     def put(self, *objects: Json) -> None:
         """Create or change objects."""
         for each in objects:
-            resource = RESOURCES[Kind(each["kind"])]
+            resource = RESOURCES[IngressKind(each["kind"])]
             made, problems = resource.convert(msgspec.convert(each, resource.type))
             if made is None:
                 name = ObjectName(each["metadata"].get("namespace", ""), each["metadata"]["name"])
@@ -154,7 +154,7 @@ class Site:
 
     def remove(self, kind: str, name: str) -> None:
         """Delete an object."""
-        self.controller.emit(Deleted(cast("Any", Kind(kind)), ObjectName("default", name)))
+        self.controller.emit(Deleted(cast("Any", IngressKind(kind)), ObjectName("default", name)))
 
     async def settled(self) -> None:
         """Wait until HAProxy has it all."""
@@ -263,7 +263,7 @@ async def site(
     desired = Desired(snapshot, setting or Setting(), made, pem)
     controller = Controller(snapshot, desired, haproxy, done.append, pause)
     here = Site(controller, haproxy, http, https, done, free_port())
-    for kind in Kind:
+    for kind in IngressKind:
         controller.emit(Listed(cast("Any", kind), ()))
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(controller.run()), tasks.create_task(controller.watch_child())]

@@ -1,13 +1,11 @@
 """Laws of the zone: whatever happened before, it answers as one that was made of what is true now."""
 
-from typing import cast
-
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.names import endpoint, external, headless, piece, service
 
 from vipwire.dns.names import dashed, is_below, parents, parse_name, reverse_name, text_of, undashed
-from vipwire.dns.objects import Kind, Service, Slice
+from vipwire.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
 from vipwire.dns.records import AAAA, CNAME, PTR, SRV, A
 from vipwire.dns.zone import Zone
 from vipwire.model.names import ObjectName
@@ -28,11 +26,11 @@ SLICES = st.builds(
     st.lists(ENDPOINTS, max_size=3),
     st.sampled_from(("x", "y")),
 )
-GONE = st.tuples(st.sampled_from(Kind), st.sampled_from((*NAMES, "x", "y")))
+GONE = st.tuples(st.sampled_from(DnsKind), st.sampled_from((*NAMES, "x", "y")))
 
 
-def told(item: Service | Slice) -> event.Event:
-    return event.Upserted(cast("event.Object", item))
+def told(item: DnsService | DnsSlice) -> DnsEvent:
+    return event.Upserted(item)
 
 
 def contents(zone: Zone) -> dict[tuple[bytes, int], object]:
@@ -49,15 +47,17 @@ def contents(zone: Zone) -> dict[tuple[bytes, int], object]:
 
 
 @given(st.lists(FORMS | SLICES | GONE, max_size=20))
-def test_a_zone_is_what_its_objects_are_whatever_came_before(steps: list[Service | Slice | tuple[Kind, str]]) -> None:
-    zone, objects = Zone("cluster.local"), dict[tuple[Kind, ObjectName], Service | Slice]()
+def test_a_zone_is_what_its_objects_are_whatever_came_before(
+    steps: list[DnsService | DnsSlice | tuple[DnsKind, str]],
+) -> None:
+    zone, objects = Zone("cluster.local"), dict[tuple[DnsKind, ObjectName], DnsService | DnsSlice]()
     for step in steps:
         if isinstance(step, tuple):
             kind, name = step[0], ObjectName("shop", step[1])
             objects.pop((kind, name), None)
-            zone.apply(event.Deleted(cast("event.Kind", kind), name))
+            zone.apply(event.Deleted(kind, name))
         else:
-            objects[Kind.SERVICE if isinstance(step, Service) else Kind.SLICE, step.name] = step
+            objects[DnsKind.SERVICE if isinstance(step, DnsService) else DnsKind.SLICE, step.name] = step
             zone.apply(told(step))
     fresh = Zone("cluster.local")
     for item in objects.values():

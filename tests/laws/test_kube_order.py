@@ -9,7 +9,7 @@ from tests.fakes.apistore import ApiError, ApiStore, selector
 from tests.fakes.heard import apply
 from tests.fakes.objects import service, slice_of
 
-from vipwire.kube.resource import ENDPOINT_SLICES, SERVICES, Resource
+from vipwire.kube.proxied import ENDPOINT_SLICES, SERVICES, ProxyResource
 from vipwire.kube.watch import Request, ResourceWatch
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Event, Kind, Object
@@ -40,7 +40,7 @@ def value_of(plural: str, step: str, index: int) -> dict[str, Any]:
 class Line:
     """A machine, and a server's side of its connection that is fed by hand."""
 
-    def __init__(self, store: ApiStore, resource: Resource) -> None:
+    def __init__(self, store: ApiStore, resource: ProxyResource) -> None:
         self.store, self.resource = store, resource
         self.machine = ResourceWatch(resource)
         self.objects: Objects = {}

@@ -14,6 +14,7 @@ from tests.unit.deployed import OVERLAYS, one, recorded
 from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
+from vipwire.kube.proxied import proxy_resources
 from vipwire.state.event import Kind
 
 NODE = "node-0"
@@ -41,7 +42,7 @@ def requests() -> frozenset[Right]:
     async def run() -> list[Seen]:
         async with FakeApiServer(_filled()) as server:
             access, heard = load_access(None, server.url, environ={}), Heard()
-            source = ApiSource(access, NODE, chance=heard.chance)
+            source = ApiSource(access, proxy_resources(NODE), chance=heard.chance)
             recorder = EventRecorder(access, NODE, qps=0)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(source.run(heard)), group.create_task(recorder.run())]

@@ -14,11 +14,12 @@ from tests.unit.test_deploy_rbac import right_of
 
 from vipwire import __version__
 from vipwire.dns.cli import dns
+from vipwire.dns.objects import DnsEvent
 from vipwire.dns.start import settings_of
-from vipwire.dns.watch import DnsSource
+from vipwire.dns.watch import RESOURCES
 from vipwire.dns.zone import Zone
 from vipwire.kube.access.access import load_access
-from vipwire.state.event import Event
+from vipwire.kube.client import ApiSource
 
 FOLDER = DEPLOY / "dns"
 PLURALS = ("services", "endpointslices")
@@ -73,12 +74,12 @@ def test_the_role_allows_what_is_asked_for_and_nothing_else() -> None:
     store.put("endpointslices", slice_of(2))
     zone = Zone("cluster.local")
 
-    def take(told: Event) -> None:
+    def take(told: DnsEvent) -> None:
         assert not zone.apply(told)
 
     async def run() -> set[tuple[str, str, str]]:
         async with FakeApiServer(store) as server, asyncio.timeout(60):
-            source = DnsSource(load_access(None, server.url, environ={}))
+            source = ApiSource(load_access(None, server.url, environ={}), RESOURCES)
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(source.run(take))
                 await server.until(lambda: all(server.watching(plural) for plural in PLURALS))

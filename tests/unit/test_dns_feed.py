@@ -7,10 +7,10 @@ from pathlib import Path
 import dns.message
 from tests.unit.cluster_here import cluster
 
-from vipwire.cluster.store.record import CompactedError
-from vipwire.dns.feed import StoreFeed
+from vipwire.cluster.source import StoreSource
 from vipwire.dns.run import serve
 from vipwire.dns.settings import Settings
+from vipwire.dns.watch import RESOURCES
 
 SERVICES = "/api/v1/namespaces/default/services"
 WEB = "web.default.svc.cluster.local"
@@ -38,7 +38,7 @@ def test_what_the_api_acknowledges_is_answered(tmp_path: Path) -> None:
             await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "default"}})
             await here.send("POST", SERVICES, named("first", "10.96.0.1"))
             bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            feed = StoreFeed(here.store, CompactedError)
+            feed = StoreSource(here.store, RESOURCES)
             settings = Settings(addresses=("127.0.0.1",), port=0)
             serving = tasks.create_task(serve(settings, feed.run, lambda port, _: bound.set_result(port)))
             port = await bound

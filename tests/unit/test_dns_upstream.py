@@ -11,7 +11,7 @@ from tests.fakes.names import external, service
 from tests.fakes.upstream import Upstream, records, upstream
 
 from vipwire.dns.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, read_query, render
-from vipwire.dns.objects import Service
+from vipwire.dns.objects import DnsService
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.upstream.cache import Cache
 from vipwire.dns.upstream.exchange import Asked, Forwarder, Server
@@ -60,10 +60,10 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def zone(*services: Service) -> Zone:
+def zone(*services: DnsService) -> Zone:
     made = Zone("cluster.local")
     for each in services:
-        made.apply(event.Upserted(each))  # type: ignore[arg-type]  # the types name the proxy's kinds
+        made.apply(event.Upserted(each))
     return made
 
 

@@ -2,13 +2,12 @@
 
 import gc
 import sys
-from typing import cast
 
 import pytest
 from tests.fakes.names import endpoint, external, headless, piece, service
 
 from vipwire.dns.names import name_of, parents, parse_name, reverse_name, text_of, undashed
-from vipwire.dns.objects import Kind, Service, Slice
+from vipwire.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
 from vipwire.dns.records import SOA, SRV, A
 from vipwire.dns.zone import Zone
 from vipwire.model.names import ObjectName
@@ -17,19 +16,19 @@ from vipwire.model.problem import Problem
 from vipwire.state import event
 
 
-def changed(item: Service | Slice, *problems: Problem) -> event.Upserted:
-    return event.Upserted(cast("event.Object", item), problems)
+def changed(item: DnsService | DnsSlice, *problems: Problem) -> DnsEvent:
+    return event.Upserted(item, problems)
 
 
-def gone(kind: Kind, name: ObjectName) -> event.Deleted:
-    return event.Deleted(cast("event.Kind", kind), name)
+def gone(kind: DnsKind, name: ObjectName) -> DnsEvent:
+    return event.Deleted(kind, name)
 
 
-def listed(kind: Kind, *items: Service | Slice, problems: tuple[Problem, ...] = ()) -> event.Listed:
-    return event.Listed(cast("event.Kind", kind), cast("tuple[event.Object, ...]", items), problems)
+def listed(kind: DnsKind, *items: DnsService | DnsSlice, problems: tuple[Problem, ...] = ()) -> DnsEvent:
+    return event.Listed(kind, items, problems)
 
 
-def zone(*items: Service | Slice) -> Zone:
+def zone(*items: DnsService | DnsSlice) -> Zone:
     made = Zone("cluster.local")
     for item in items:
         made.apply(changed(item))
@@ -47,11 +46,11 @@ def ask(where: Zone, name: str, kind: int = A) -> tuple[bytes, ...] | None:
 
 def test_a_service_that_goes_takes_its_names_and_only_those() -> None:
     ours = zone(service("web", "10.96.0.1"), service("api", "10.96.0.2"))
-    ours.apply(gone(Kind.SERVICE, ObjectName("shop", "web")))
+    ours.apply(gone(DnsKind.SERVICE, ObjectName("shop", "web")))
     assert ask(ours, "web.shop.svc.cluster.local") is None
     assert ask(ours, "api.shop.svc.cluster.local") == (parse_address("10.96.0.2"),)
     assert ours.reverse(reverse_name(parse_address("10.96.0.1"))) is None
-    ours.apply(gone(Kind.SERVICE, ObjectName("shop", "api")))
+    ours.apply(gone(DnsKind.SERVICE, ObjectName("shop", "api")))
     assert ask(ours, "shop.svc.cluster.local") is None
     assert ours.sizes == {"services": 0, "names": zone().sizes["names"]}
 
@@ -65,7 +64,7 @@ def test_a_change_keeps_the_answers_of_others() -> None:
     assert ask(ours, "web.shop.svc.cluster.local") == (parse_address("10.96.0.9"),)
 
 
-def calls(ours: Zone, *events: event.Event) -> int:
+def calls(ours: Zone, *events: DnsEvent) -> int:
     """Count the functions that are called for events."""
     count = 0
 
@@ -92,8 +91,8 @@ def test_an_event_costs_the_same_among_few_and_among_many() -> None:
         changed(headless("db")),
         changed(piece("db", endpoint("10.1.0.1"))),
         changed(piece("db", endpoint("10.1.0.1", ready=False))),
-        gone(Kind.SLICE, ObjectName("shop", "db-slice")),
-        gone(Kind.SERVICE, ObjectName("shop", "web")),
+        gone(DnsKind.SLICE, ObjectName("shop", "db-slice")),
+        gone(DnsKind.SERVICE, ObjectName("shop", "web")),
     )
     few, many = (
         zone(*(service(f"s{number}", f"10.97.{number // 250}.{number % 250}") for number in range(count)))
@@ -110,7 +109,7 @@ def test_readiness_moves_an_endpoint_in_and_out_whichever_object_comes_first() -
     ours.apply(changed(piece("db", endpoint("10.1.0.1", "db-0", ready=False), endpoint("10.1.0.2", "db-1"))))
     assert ask(ours, "db.shop.svc.cluster.local") == (parse_address("10.1.0.2"),)
     assert ask(ours, "db-0.db.shop.svc.cluster.local") is None
-    ours.apply(gone(Kind.SLICE, ObjectName("shop", "db-slice")))
+    ours.apply(gone(DnsKind.SLICE, ObjectName("shop", "db-slice")))
     assert ask(ours, "db.shop.svc.cluster.local") is None
 
 
@@ -131,7 +130,7 @@ def test_an_address_of_two_services_has_two_names() -> None:
         "n.db-peers.shop.svc.cluster.local.",
         "n.db.shop.svc.cluster.local.",
     ]
-    ours.apply(gone(Kind.SLICE, ObjectName("shop", "b")))
+    ours.apply(gone(DnsKind.SLICE, ObjectName("shop", "b")))
     left = ours.reverse(reverse_name(parse_address("10.1.0.1")))
     assert left is not None
     assert len(left.answers) == 1
@@ -140,7 +139,7 @@ def test_an_address_of_two_services_has_two_names() -> None:
 def test_a_list_replaces_all_and_ends_the_wait() -> None:
     ours = zone(service("old", "10.96.0.1"))
     synced = [ours.synced]
-    for told in (listed(Kind.SERVICE, service("web", "10.96.0.2")), listed(Kind.SLICE)):
+    for told in (listed(DnsKind.SERVICE, service("web", "10.96.0.2")), listed(DnsKind.SLICE)):
         ours.apply(told)
         synced.append(ours.synced)
     assert synced == [False, False, True]
@@ -167,7 +166,7 @@ def test_problems_are_told_once_until_they_change() -> None:
     problem = Problem("Service", name, "spec.clusterIPs[1]", "is no address")
     assert ours.apply(changed(service("web", "10.96.0.1"), problem)) == (problem,)
     assert ours.apply(changed(service("web", "10.96.0.2"), problem)) == ()
-    assert ours.apply(listed(Kind.SERVICE, service("web", "10.96.0.2"), problems=(problem,))) == ()
+    assert ours.apply(listed(DnsKind.SERVICE, service("web", "10.96.0.2"), problems=(problem,))) == ()
     assert ours.apply(changed(service("web", "10.96.0.2"))) == ()
     assert ours.apply(changed(service("web", "10.96.0.2"), problem)) == (problem,)
 

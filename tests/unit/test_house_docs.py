@@ -18,7 +18,7 @@ from vipwire.backends.nftables.skeleton import AFFINITY_SIZE, node_objects, sets
 from vipwire.cli.main import main
 from vipwire.config.configuration import ProxyMode
 from vipwire.config.flags.table import FLAGS
-from vipwire.kube.manifests.documents import read_manifest
+from vipwire.kube.proxied import MANIFESTS
 from vipwire.model.net import Address, Family, Prefix
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.serve.health import ProxyHealth
@@ -86,7 +86,7 @@ def test_the_folders_of_the_map_are_there_and_all_of_them() -> None:
 
 def test_the_manifest_of_the_readme_is_taken_without_complaint() -> None:
     (example,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    manifest = read_manifest(example, "web.yaml")
+    manifest = MANIFESTS.read(example, "web.yaml")
     assert [entry.kind for entry in manifest.entries] == [Kind.SERVICE, Kind.ENDPOINT_SLICE]
     assert not manifest.problems
     assert not [problem for entry in manifest.entries for problem in entry.problems]

@@ -14,10 +14,11 @@ from vipwire import __version__
 from vipwire.ingress.cli import ingress, options_of
 from vipwire.ingress.run.election import LeaseKeeper
 from vipwire.ingress.run.status import StatusWriter
-from vipwire.ingress.watch.kinds import IngressSource
+from vipwire.ingress.watch.kinds import RESOURCES
 from vipwire.ingress.watch.objects import Ingress
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.access.access import load_access
+from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
 from vipwire.model.names import ObjectName
 
@@ -114,7 +115,7 @@ async def asked() -> set[Right]:
     keeper, events, snapshot = LeaseKeeper(access, WEB, "me"), EventRecorder(access, "me", qps=0), Snapshot()
     writer = StatusWriter(access, lambda: ("192.0.2.1",), keeper.leading)
     work = (
-        IngressSource(access).run(snapshot.apply),
+        ApiSource(access, RESOURCES.values()).run(snapshot.apply),
         keeper.run(),
         events.run(),
         writer.run(lambda: [WEB], lambda: {WEB: Ingress(WEB)}),

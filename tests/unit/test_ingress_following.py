@@ -17,17 +17,17 @@ from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.planner import Setting
 from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.watch.objects import (
-    Endpoint,
+    BackendEndpoint,
+    BackendPort,
+    BackendService,
+    BackendSlice,
     Ingress,
-    Kind,
+    IngressKind,
+    IngressObject,
     PathRule,
     PathType,
     Secret,
-    Service,
-    ServicePort,
     ServiceRef,
-    Slice,
-    Thing,
     Usability,
 )
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
@@ -47,14 +47,14 @@ def name(text: str) -> ObjectName:
     return ObjectName("default", text)
 
 
-def slice_of(service: str, *numbers: int) -> Slice:
-    endpoints = tuple(Endpoint(Address(bytes((10, 0, 0, number))), Usability.READY) for number in numbers)
-    return Slice(name(service), name(service), Family.IPV4, {"http": 8080}, endpoints)
+def slice_of(service: str, *numbers: int) -> BackendSlice:
+    endpoints = tuple(BackendEndpoint(Address(bytes((10, 0, 0, number))), Usability.READY) for number in numbers)
+    return BackendSlice(name(service), name(service), Family.IPV4, {"http": 8080}, endpoints)
 
 
-def service_of(text: str, port: int = 80, weights: str = "", external: str = "") -> Service:
+def service_of(text: str, port: int = 80, weights: str = "", external: str = "") -> BackendService:
     given_ = MappingProxyType({"vipwire.io/weights": weights} if weights else {})
-    return Service(name(text), (ServicePort("http", port),), external, annotations=given_)
+    return BackendService(name(text), (BackendPort("http", port),), external, annotations=given_)
 
 
 def ingress_of(
@@ -66,9 +66,9 @@ def ingress_of(
     return replace(made, addresses=(address,) if address else ())
 
 
-def snapshot_of(*things: Thing) -> Snapshot:
+def snapshot_of(*things: IngressObject) -> Snapshot:
     made = Snapshot()
-    for kind in Kind:
+    for kind in IngressKind:
         made.apply(Listed(cast("Any", kind), ()))
     for thing in things:
         made.apply(Upserted(cast("Any", thing)))
@@ -97,12 +97,17 @@ things = st.one_of(
     ),
     st.builds(lambda text, line: Secret(name(text), "", {"auth": line.encode()}), names, users),
 )
-START: tuple[Thing, ...] = (
+START: tuple[IngressObject, ...] = (
     *(ingress_of(each, each) for each in NAMES),
     *(slice_of(each, 1, 2) for each in NAMES),
     *(service_of("a"), service_of("b"), service_of("c", external="one.example.net")),
 )
-KINDS = {Slice: Kind.SLICE, Service: Kind.SERVICE, Ingress: Kind.INGRESS, Secret: Kind.SECRET}
+KINDS = {
+    BackendSlice: IngressKind.SLICE,
+    BackendService: IngressKind.SERVICE,
+    Ingress: IngressKind.INGRESS,
+    Secret: IngressKind.SECRET,
+}
 steps = st.lists(st.lists(st.tuples(things, st.sampled_from((False, False, True))), max_size=3), max_size=8)
 
 
@@ -113,7 +118,7 @@ def fixed_part(made: Configuration) -> dict[str, list[str]]:
 
 
 @given(steps)
-def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Thing, bool]]]) -> None:
+def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[IngressObject, bool]]]) -> None:
     snapshot = snapshot_of(*START)
     followed = Desired(snapshot, Setting(), LAYOUT, "PEM")
     live, running = None, dict[str, list[str]]()

@@ -13,17 +13,17 @@ from vipwire.ingress.haproxy.slots import Slots, fill, size_for
 from vipwire.ingress.haproxy.words import command_word, line, literal, plain, quoted
 from vipwire.ingress.plan.policy import Policy
 from vipwire.ingress.plan.sites import Certificate, Match, Pool, Route, Server, SitePlan
-from vipwire.ingress.watch.objects import Endpoint, ServicePort, Usability
+from vipwire.ingress.watch.objects import BackendEndpoint, BackendPort, Usability
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 
 WEB = ObjectName("default", "web")
 LAYOUT = Layout("/run/x", "/run/x/sock")
-PORT = ServicePort("http", 80)
+PORT = BackendPort("http", 80)
 
 
 def server(number: int, use: Usability = Usability.READY) -> Server:
-    return Server(Endpoint(Address(bytes((10, 0, number >> 8, number & 255))), use), 8080)
+    return Server(BackendEndpoint(Address(bytes((10, 0, number >> 8, number & 255))), use), 8080)
 
 
 servers = st.lists(st.integers(1, 40), unique=True, max_size=24).map(lambda numbers: tuple(map(server, numbers)))

@@ -13,22 +13,22 @@ from vipwire.ingress.plan.policy import Affinity, Algorithm, Policy
 from vipwire.ingress.plan.pool_policy import general_policy
 from vipwire.ingress.plan.sites import EVERY_HOST, UNAVAILABLE, Match, Pool, pool_name
 from vipwire.ingress.watch.objects import (
-    Endpoint,
+    BackendEndpoint,
+    BackendPort,
+    BackendService,
+    BackendSlice,
     Ingress,
     IngressClass,
     PathRule,
     PathType,
-    Service,
-    ServicePort,
     ServiceRef,
-    Slice,
     Usability,
 )
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, parse_address
 
 WEB = ObjectName("default", "web")
-PORT = ServicePort("http", 80)
+PORT = BackendPort("http", 80)
 READY, DRAINING, NOT_READY = Usability.READY, Usability.DRAINING, Usability.NOT_READY
 
 
@@ -43,14 +43,14 @@ def ruled(name: str, *paths: tuple[str, PathType], host: str = "a.org", created:
     return Ingress(ObjectName("default", name), "vipwire", rules, created=created)
 
 
-def world(*ingresses: Ingress, services: tuple[Service, ...] = (Service(WEB, (PORT,)),)) -> World:
+def world(*ingresses: Ingress, services: tuple[BackendService, ...] = (BackendService(WEB, (PORT,)),)) -> World:
     return World({each.name: each for each in ingresses}, {}, {each.name: each for each in services}, {}, 0.0)
 
 
-def slice_of(*uses: Usability, family: Family = Family.IPV4, port: int = 8080) -> Slice:
+def slice_of(*uses: Usability, family: Family = Family.IPV4, port: int = 8080) -> BackendSlice:
     prefix = "10.0.0." if family is Family.IPV4 else "fd00::"
-    endpoints = tuple(Endpoint(parse_address(f"{prefix}{n}"), use) for n, use in enumerate(uses, 1))
-    return Slice(ObjectName("default", f"s-{family.value}"), WEB, family, {"http": port}, endpoints)
+    endpoints = tuple(BackendEndpoint(parse_address(f"{prefix}{n}"), use) for n, use in enumerate(uses, 1))
+    return BackendSlice(ObjectName("default", f"s-{family.value}"), WEB, family, {"http": port}, endpoints)
 
 
 def pool(policy: Policy | None = None) -> Pool:
@@ -190,7 +190,7 @@ def test_pools_of_different_wishes_have_different_names() -> None:
     assert pool_name(WEB, 80, Policy(https=True)) == pool_name(WEB, 80, Policy(https=True))
 
 
-def addresses(*slices: Slice, service: Service | None = None) -> list[Address]:
+def addresses(*slices: BackendSlice, service: BackendService | None = None) -> list[Address]:
     return [server.endpoint.address for server in servers_of(pool(), service, slices)]
 
 
@@ -205,7 +205,7 @@ def test_ready_endpoints_serve_and_going_ones_drain() -> None:
 def test_one_family_serves_so_that_no_pod_counts_twice() -> None:
     both = slice_of(READY), slice_of(READY, family=Family.IPV6)
     assert [len(each) for each in addresses(*both)] == [4]
-    assert [len(each) for each in addresses(*both, service=Service(WEB, family=Family.IPV6))] == [16]
+    assert [len(each) for each in addresses(*both, service=BackendService(WEB, family=Family.IPV6))] == [16]
     assert [len(each) for each in addresses(both[1])] == [16]
 
 
@@ -224,8 +224,10 @@ def test_an_endpoint_in_two_slices_is_one_server() -> None:
     ],
 )
 def test_endpoints_for_other_zones_get_no_new_clients(zones: tuple[str, ...], ours: str, weights: list[int]) -> None:
-    endpoints = tuple(Endpoint(parse_address(f"10.0.0.{n}"), READY, "", tuple(z)) for n, z in enumerate(zones, 1))
-    hinted = Slice(ObjectName("default", "s"), WEB, Family.IPV4, {"http": 8080}, endpoints)
+    endpoints = tuple(
+        BackendEndpoint(parse_address(f"10.0.0.{n}"), READY, "", tuple(z)) for n, z in enumerate(zones, 1)
+    )
+    hinted = BackendSlice(ObjectName("default", "s"), WEB, Family.IPV4, {"http": 8080}, endpoints)
     assert [server.weight for server in servers_of(pool(), None, [hinted], ours)] == weights
 
 
@@ -242,5 +244,5 @@ def test_endpoints_for_other_zones_get_no_new_clients(zones: tuple[str, ...], ou
     ],
 )
 def test_weights_of_the_service_apply(text: str, weights: list[int]) -> None:
-    web = Service(WEB, annotations=MappingProxyType({"vipwire.io/weights": text}))
+    web = BackendService(WEB, annotations=MappingProxyType({"vipwire.io/weights": text}))
     assert [server.weight for server in servers_of(pool(), web, [slice_of(READY, READY)])] == weights

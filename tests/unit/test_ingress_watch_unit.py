@@ -7,15 +7,23 @@ import pytest
 
 from vipwire.errors import DecodeError
 from vipwire.ingress.watch.convert import is_host
-from vipwire.ingress.watch.kinds import RESOURCES, read_manifest
-from vipwire.ingress.watch.objects import Endpoint, Ingress, IngressClass, Kind, PathType, Slice, Usability
+from vipwire.ingress.watch.kinds import MANIFESTS, RESOURCES
+from vipwire.ingress.watch.objects import (
+    BackendEndpoint,
+    BackendSlice,
+    Ingress,
+    IngressClass,
+    IngressKind,
+    PathType,
+    Usability,
+)
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.state.event import Deleted, Listed, Upserted
 
 
-def converted(kind: Kind, source: dict[str, Any]) -> tuple[Any, tuple[Problem, ...]]:
+def converted(kind: IngressKind, source: dict[str, Any]) -> tuple[Any, tuple[Problem, ...]]:
     return RESOURCES[kind].convert(msgspec.convert(source, RESOURCES[kind].type))
 
 
@@ -25,7 +33,7 @@ META = {"name": "web", "namespace": "default"}
 def paths(*entries: dict[str, Any]) -> tuple[Any, str]:
     backend = {"service": {"name": "web", "port": {"number": 80}}}
     rule = {"host": "a.org", "http": {"paths": [{"backend": backend} | entry for entry in entries]}}
-    made, problems = converted(Kind.INGRESS, {"metadata": META, "spec": {"rules": [rule]}})
+    made, problems = converted(IngressKind.INGRESS, {"metadata": META, "spec": {"rules": [rule]}})
     return made, "\n".join(map(str, problems))
 
 
@@ -54,8 +62,10 @@ def test_bad_paths_cost_only_themselves() -> None:
 
 def test_the_class_of_the_spec_comes_before_the_annotation() -> None:
     meta = META | {"annotations": {"kubernetes.io/ingress.class": "old"}}
-    assert converted(Kind.INGRESS, {"metadata": meta, "spec": {"ingressClassName": "new"}})[0].class_name == "new"
-    assert converted(Kind.INGRESS, {"metadata": meta})[0].class_name == "old"
+    assert (
+        converted(IngressKind.INGRESS, {"metadata": meta, "spec": {"ingressClassName": "new"}})[0].class_name == "new"
+    )
+    assert converted(IngressKind.INGRESS, {"metadata": meta})[0].class_name == "old"
 
 
 @pytest.mark.parametrize(
@@ -69,38 +79,38 @@ def test_the_class_of_the_spec_comes_before_the_annotation() -> None:
     ],
 )
 def test_conditions(conditions: dict[str, bool], use: Usability) -> None:
-    assert slice_of("10.0.0.1", **conditions).endpoints == (Endpoint(b"\x0a\x00\x00\x01", use),)  # type: ignore[arg-type]
+    assert slice_of("10.0.0.1", **conditions).endpoints == (BackendEndpoint(b"\x0a\x00\x00\x01", use),)  # type: ignore[arg-type]
 
 
-def slice_of(*addresses: str, **conditions: bool) -> Slice:
+def slice_of(*addresses: str, **conditions: bool) -> BackendSlice:
     meta = {"name": "s", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}}
     endpoints = [{"addresses": [address], "conditions": conditions} for address in addresses]
     source = {"metadata": meta, "addressType": "IPv4", "endpoints": endpoints, "ports": [{"port": 80}]}
-    return cast("Slice", converted(Kind.SLICE, source)[0])
+    return cast("BackendSlice", converted(IngressKind.SLICE, source)[0])
 
 
 def test_hints_tell_zones() -> None:
     hints = {"forZones": [{"name": "a"}, {}, {"name": "b"}]}
     meta = {"name": "s", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}}
     source = {"metadata": meta, "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"], "hints": hints}]}
-    (made,) = converted(Kind.SLICE, source)[0].endpoints
+    (made,) = converted(IngressKind.SLICE, source)[0].endpoints
     assert made.zones == ("a", "b")
 
 
 def test_a_service_tells_where_it_is_reached() -> None:
     status = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}, {"hostname": "edge.example.com"}]}}
     source = {"metadata": META, "spec": {"externalIPs": ["192.0.2.1", "192.0.2.2"]}, "status": status}
-    assert converted(Kind.SERVICE, source)[0].published == ("192.0.2.1", "edge.example.com", "192.0.2.2")
+    assert converted(IngressKind.SERVICE, source)[0].published == ("192.0.2.1", "edge.example.com", "192.0.2.2")
 
 
 def test_addresses_that_nobody_may_ask_are_left_out() -> None:
     assert slice_of("169.254.169.254", "224.0.0.1", "0.0.0.0", "x").endpoints == ()
     spec = {"type": "ExternalName", "externalName": "localhost", "ports": []}
-    assert converted(Kind.SERVICE, {"metadata": META, "spec": spec})[0] is None
+    assert converted(IngressKind.SERVICE, {"metadata": META, "spec": spec})[0] is None
 
 
 def listed(snapshot: Snapshot) -> Snapshot:
-    for kind in Kind:
+    for kind in IngressKind:
         assert not snapshot.complete
         snapshot.apply(Listed(cast("Any", kind), ()))
     assert snapshot.complete
@@ -115,11 +125,11 @@ def test_endpoints_touch_their_service_and_classes_the_structure() -> None:
     assert snapshot.take() == Touched(frozenset({web}))
     snapshot.apply(Upserted(cast("Any", slice_of("10.0.0.1"))))
     assert not snapshot.take()
-    snapshot.apply(Deleted(cast("Any", Kind.SLICE), ObjectName("default", "s")))
+    snapshot.apply(Deleted(cast("Any", IngressKind.SLICE), ObjectName("default", "s")))
     assert snapshot.take() == Touched(frozenset({web}))
     assert snapshot.slices(web) == ()
     snapshot.apply(Upserted(cast("Any", Ingress(web))))
-    assert snapshot.take() == Touched(named=frozenset({(Kind.INGRESS, web)}))
+    assert snapshot.take() == Touched(named=frozenset({(IngressKind.INGRESS, web)}))
     snapshot.apply(Upserted(cast("Any", Ingress(web, addresses=("192.0.2.1",)))))
     assert not snapshot.take()
     snapshot.apply(Upserted(cast("Any", IngressClass(ObjectName("", "vipwire")))))
@@ -128,7 +138,7 @@ def test_endpoints_touch_their_service_and_classes_the_structure() -> None:
 
 def test_a_list_replaces_what_was_there() -> None:
     snapshot = listed(Snapshot())
-    kind = cast("Any", Kind.INGRESS)
+    kind = cast("Any", IngressKind.INGRESS)
     first, second = Ingress(ObjectName("a", "one")), Ingress(ObjectName("a", "two"))
     problem = Problem("Ingress", first.name, "spec", "is odd")
     snapshot.apply(Listed(kind, cast("Any", (first,)), (problem,)))
@@ -155,10 +165,10 @@ spec: {rules: 7}
 ---
 - just a list
 """
-    manifest = read_manifest(text, "f.yaml")
+    manifest = MANIFESTS.read(text, "f.yaml")
     assert [str(entry.name) for entry in manifest.entries] == ["default/web", "default/broken"]
     assert manifest.ignored == {"Deployment (apps/v1)"}
     assert "Expected `array | null`, got `int`" in str(manifest.entries[1].problems[0])
     assert len(manifest.problems) == 1
     with pytest.raises(DecodeError):
-        read_manifest("a: [", "f.yaml")
+        MANIFESTS.read("a: [", "f.yaml")

@@ -3,7 +3,7 @@
 import pytest
 from tests.fakes.objects import service
 
-from vipwire.kube.resource import read_document
+from vipwire.kube.proxied import read_document
 from vipwire.model.service import Service, TrafficPolicy
 
 

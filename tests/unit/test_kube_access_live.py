@@ -21,6 +21,7 @@ from vipwire.errors import VipwireError
 from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, describe
 from vipwire.kube.client import ApiSource
+from vipwire.kube.proxied import proxy_resources
 
 Json = dict[str, Any]
 PLUGIN = """
@@ -402,7 +403,7 @@ def test_a_refused_certificate_is_tried_again(tmp_path: Path) -> None:
         async with server:
             access = by_kubeconfig(tmp_path, None, {"certificate-authority": "ca.crt"})(server.url)
             heard = Heard()
-            source = ApiSource(access, "node", chance=heard.chance)
+            source = ApiSource(access, proxy_resources("node"), chance=heard.chance)
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(source.run(heard))
                 await heard.until(lambda: all("of no authority" in health.error for health in source.health()))

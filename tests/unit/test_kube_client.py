@@ -19,8 +19,9 @@ from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.client import ApiSource, retry_after
 from vipwire.kube.contact import Health
 from vipwire.kube.manifests.source import ManifestSource
+from vipwire.kube.proxied import MANIFESTS, proxy_resources
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Kind, Listed
+from vipwire.state.event import Kind, Listed, Object
 
 PLURALS = ("services", "endpointslices", "nodes", "servicecidrs")
 NODE = "node-0"
@@ -38,7 +39,7 @@ def filled() -> ApiStore:
     return store
 
 
-Story = Callable[[FakeApiServer, ApiSource, Heard], Awaitable[None]]
+Story = Callable[[FakeApiServer, ApiSource[Kind, Object], Heard], Awaitable[None]]
 
 
 def follow(server: FakeApiServer, story: Story, make: Callable[[str], Access] | None = None) -> Heard:
@@ -48,7 +49,7 @@ def follow(server: FakeApiServer, story: Story, make: Callable[[str], Access] | 
         async with server:
             access = make(server.url) if make else load_access(None, server.url, environ={})
             heard = Heard()
-            source = ApiSource(access, NODE, chance=heard.chance)
+            source = ApiSource(access, proxy_resources(NODE), chance=heard.chance)
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(source.run(heard))
                 await story(server, source, heard)
@@ -67,12 +68,12 @@ def service_names(heard: Heard) -> list[str]:
     return sorted(str(name) for kind, name in heard.objects if kind is Kind.SERVICE)
 
 
-def health_of(source: ApiSource, plural: str) -> Health:
+def health_of(source: ApiSource[Kind, Object], plural: str) -> Health:
     return next(health for health in source.health() if health.resource == plural)
 
 
 def test_the_first_lists_have_what_is_ours_and_nothing_else() -> None:
-    async def story(server: FakeApiServer, source: ApiSource, heard: Heard) -> None:
+    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], heard: Heard) -> None:
         await synced(server, heard)
         assert all(health.synced and not health.error for health in source.health())
 
@@ -92,7 +93,7 @@ def test_long_lists_come_in_chunks() -> None:
     for index in range(10, 1210):
         store.put("services", service(index))
 
-    async def story(server: FakeApiServer, _: ApiSource, heard: Heard) -> None:
+    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], heard: Heard) -> None:
         await synced(server, heard)
         assert len(server.requests("services", watch=False)) == 3
 
@@ -100,7 +101,7 @@ def test_long_lists_come_in_chunks() -> None:
 
 
 def test_changes_come_as_they_happen() -> None:
-    async def story(server: FakeApiServer, _: ApiSource, heard: Heard) -> None:
+    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], heard: Heard) -> None:
         await synced(server, heard)
         server.store.put("services", service(9))
         await heard.until(lambda: "ns-9/service-9" in service_names(heard))
@@ -113,7 +114,7 @@ def test_changes_come_as_they_happen() -> None:
 
 
 def test_a_broken_connection_goes_on_where_it_was() -> None:
-    async def story(server: FakeApiServer, source: ApiSource, heard: Heard) -> None:
+    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], heard: Heard) -> None:
         await synced(server, heard)
         server.send_bookmark("services")
         server.store.put("services", service(9))
@@ -129,7 +130,7 @@ def test_a_broken_connection_goes_on_where_it_was() -> None:
 
 
 def test_410_lists_again() -> None:
-    async def story(server: FakeApiServer, _: ApiSource, heard: Heard) -> None:
+    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], heard: Heard) -> None:
         await synced(server, heard)
         server.end_watches("services")
         await server.until(lambda: not server.watching("services"))
@@ -142,7 +143,7 @@ def test_410_lists_again() -> None:
 
 
 def test_410_within_the_stream_and_garbage_list_again() -> None:
-    async def story(server: FakeApiServer, _: ApiSource, heard: Heard) -> None:
+    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], heard: Heard) -> None:
         await synced(server, heard)
         server.send_error("services", 410, "Expired")
         server.garble_watches("endpointslices")
@@ -156,7 +157,7 @@ def test_a_refused_list_is_asked_again(code: int) -> None:
     server = FakeApiServer(filled())
     server.fail("services", Fault(code, headers={"Retry-After": "1"}))
 
-    async def story(server: FakeApiServer, _: ApiSource, heard: Heard) -> None:
+    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], heard: Heard) -> None:
         await synced(server, heard)
         assert len(server.requests("services", watch=False)) == 2
 
@@ -164,7 +165,7 @@ def test_a_refused_list_is_asked_again(code: int) -> None:
 
 
 def test_what_is_programmed_stays_while_the_server_is_away() -> None:
-    async def story(server: FakeApiServer, source: ApiSource, heard: Heard) -> None:
+    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], heard: Heard) -> None:
         await synced(server, heard)
         before, port = len(heard.events), server.port
         await server.stop()
@@ -182,7 +183,7 @@ def test_a_server_without_service_cidrs_and_without_the_field_selector_is_enough
         filled(), unserved=frozenset({"servicecidrs"}), unsupported_fields=frozenset({"spec.clusterIP"})
     )
 
-    async def story(_: FakeApiServer, source: ApiSource, heard: Heard) -> None:
+    async def story(_: FakeApiServer, source: ApiSource[Kind, Object], heard: Heard) -> None:
         await heard.until(lambda: heard.listed() == set(Kind))
         assert health_of(source, "servicecidrs").note
 
@@ -194,7 +195,7 @@ def test_a_server_that_is_not_there_is_told_in_health() -> None:
         async with FakeApiServer() as server:
             url = server.url
         heard = Heard()
-        source = ApiSource(load_access(None, url, environ={}), NODE, chance=heard.chance)
+        source = ApiSource(load_access(None, url, environ={}), proxy_resources(NODE), chance=heard.chance)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(source.run(heard))
             await heard.until(lambda: all(health.error for health in source.health()))
@@ -239,7 +240,7 @@ def test_tls_with_a_client_certificate_a_server_name_and_a_token(tmp_path: Path)
         (tmp_path / "kubeconfig").write_text(yaml.safe_dump(content))
         return load_access(tmp_path / "kubeconfig", environ={})
 
-    async def story(server: FakeApiServer, source: ApiSource, heard: Heard) -> None:
+    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], heard: Heard) -> None:
         await synced(server, heard)
         server.token = "rotated"  # noqa: S105 - the test's own
         (tmp_path / "token").write_text("rotated")
@@ -263,7 +264,7 @@ def test_a_server_that_cannot_prove_its_name_is_not_talked_to(tmp_path: Path) ->
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
 
-    async def story(server: FakeApiServer, source: ApiSource, heard: Heard) -> None:
+    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], heard: Heard) -> None:
         await heard.until(lambda: all(health.error for health in source.health()))
         assert all("certificate" in health.error for health in source.health())
         assert server.seen == []
@@ -281,7 +282,7 @@ def test_manifests_and_an_api_server_give_the_same_objects(tmp_path: Path) -> No
     store = ApiStore()
     load_manifests(store, tmp_path)
 
-    async def story(server: FakeApiServer, _: ApiSource, heard: Heard) -> None:
+    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], heard: Heard) -> None:
         await synced(server, heard)
 
     served = follow(FakeApiServer(store), story)
@@ -289,7 +290,7 @@ def test_manifests_and_an_api_server_give_the_same_objects(tmp_path: Path) -> No
     async def read() -> Heard:
         heard = Heard()
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(ManifestSource([tmp_path]).run(heard))
+            task = group.create_task(ManifestSource([tmp_path], MANIFESTS).run(heard))
             await heard.until(lambda: heard.listed() == set(Kind))
             task.cancel()
         return heard

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.fakes.objects import node, service, service_cidr, slice_of
 
-from vipwire.kube.resource import read_document
+from vipwire.kube.proxied import read_document
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol, format_address

@@ -8,16 +8,17 @@ import yaml
 from tests.fakes.objects import node, service, service_cidr, slice_of
 
 from vipwire.errors import DecodeError
-from vipwire.kube.manifests.documents import Manifest, read_manifest
+from vipwire.kube.manifests.documents import Manifest
 from vipwire.kube.manifests.inventory import differences, listed, take_inventory
-from vipwire.state.event import Deleted, Kind, Upserted
+from vipwire.kube.proxied import MANIFESTS
+from vipwire.state.event import Deleted, Kind, Object, Upserted
 
 
-def read(*documents: Any, file: str = "a.yaml") -> Manifest:
-    return read_manifest(yaml.safe_dump_all(documents), file)
+def read(*documents: Any, file: str = "a.yaml") -> Manifest[Kind, Object]:
+    return MANIFESTS.read(yaml.safe_dump_all(documents), file)
 
 
-def names(manifest: Manifest) -> list[str]:
+def names(manifest: Manifest[Kind, Object]) -> list[str]:
     return [str(name) for entry in manifest.entries for name in entry.names]
 
 
@@ -37,7 +38,7 @@ def test_lists_are_unfolded(kind: str) -> None:
 
 def test_json_documents_one_after_the_other() -> None:
     text = f" {json.dumps(service(1))}\n\n{json.dumps(service(2), indent=1)}\n"
-    assert names(read_manifest(text, "a.json")) == ["ns-1/service-1", "ns-2/service-2"]
+    assert names(MANIFESTS.read(text, "a.json")) == ["ns-1/service-1", "ns-2/service-2"]
 
 
 def test_other_kinds_and_other_groups_are_ignored() -> None:
@@ -82,25 +83,25 @@ def test_no_namespace_is_default() -> None:
 )
 def test_what_does_not_parse_tells_where(text: str, file: str, where: str) -> None:
     with pytest.raises(DecodeError, match=f"^{where}: "):
-        read_manifest(text, file)
+        MANIFESTS.read(text, file)
 
 
 def test_an_unquoted_time_stays_a_text() -> None:
     text = "apiVersion: v1\nkind: Service\nmetadata: {name: a, creationTimestamp: 2026-01-01T00:00:00Z}\n"
-    (entry,) = read_manifest(text + "spec: {clusterIP: 10.0.0.1, ports: [{port: 80}]}\n", "a.yaml").entries
+    (entry,) = MANIFESTS.read(text + "spec: {clusterIP: 10.0.0.1, ports: [{port: 80}]}\n", "a.yaml").entries
     assert entry.problems == ()
     assert len(entry.objects) == 1
 
 
 def test_an_alias_to_itself_ends() -> None:
-    manifest = read_manifest("&a\napiVersion: v1\nkind: List\nitems: [*a]\n", "a.yaml")
+    manifest = MANIFESTS.read("&a\napiVersion: v1\nkind: List\nitems: [*a]\n", "a.yaml")
     assert manifest.entries == ()
     assert len(manifest.problems) == 1
 
 
 def test_the_file_that_sorts_first_has_an_object() -> None:
     second = read(service(1, ports=[{"port": 2}]), file="b.yaml")
-    inventory = take_inventory([second, read(service(1), file="a.yaml")])
+    inventory = take_inventory([second, read(service(1), file="a.yaml")], Kind.SERVICE)
     ((_, value),) = inventory.objects.items()
     assert value == read(service(1)).entries[0].objects[0]
     ((_, (problem,)),) = inventory.problems.items()
@@ -108,7 +109,7 @@ def test_the_file_that_sorts_first_has_an_object() -> None:
 
 
 def test_every_kind_is_listed_even_when_empty() -> None:
-    events = list(listed(take_inventory([read(service(1))])))
+    events = list(listed(take_inventory([read(service(1))], Kind.SERVICE), Kind))
     assert {event.kind: len(event.objects) for event in events} == {
         Kind.SERVICE: 1,
         Kind.ENDPOINT_SLICE: 0,
@@ -118,15 +119,15 @@ def test_every_kind_is_listed_even_when_empty() -> None:
 
 
 def test_differences_are_what_changed() -> None:
-    before = take_inventory([read(service(1), service(2), service(3))])
-    after = take_inventory([read(service(1), service(2, ports=[{"port": 81}]), service(4, ports=7))])
+    before = take_inventory([read(service(1), service(2), service(3))], Kind.SERVICE)
+    after = take_inventory([read(service(1), service(2, ports=[{"port": 81}]), service(4, ports=7))], Kind.SERVICE)
     events = list(differences(before, after))
     assert [(type(event), len(event.problems)) for event in events] == [(Upserted, 0), (Deleted, 0), (Deleted, 1)]
     assert list(differences(after, after)) == []
 
 
 def test_a_problem_alone_is_told_and_taken_back() -> None:
-    good, bad = take_inventory([read(service(1))]), take_inventory([read(service(1), 5)])
+    good, bad = take_inventory([read(service(1))], Kind.SERVICE), take_inventory([read(service(1), 5)], Kind.SERVICE)
     (told,) = differences(good, bad)
     assert isinstance(told, Deleted)
     assert told.name.name == "a.yaml"

@@ -13,7 +13,8 @@ from tests.fakes.objects import service
 
 from vipwire.errors import ConfigError
 from vipwire.kube.manifests.source import ManifestSource
-from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire.kube.proxied import MANIFESTS
+from vipwire.state.event import Deleted, Kind, Listed, Object, Upserted
 
 
 def write(path: Path, *documents: Any) -> None:
@@ -22,9 +23,9 @@ def write(path: Path, *documents: Any) -> None:
     fresh.replace(path)
 
 
-def follow(paths: list[Path], story: Callable[[ManifestSource, Heard], Awaitable[None]]) -> Heard:
+def follow(paths: list[Path], story: Callable[[ManifestSource[Kind, Object], Heard], Awaitable[None]]) -> Heard:
     async def run() -> Heard:
-        source, heard = ManifestSource(paths), Heard()
+        source, heard = ManifestSource(paths, MANIFESTS), Heard()
         async with asyncio.TaskGroup() as group:
             task = group.create_task(source.run(heard))
             await heard.until(lambda: len(heard.listed()) == 4)
@@ -37,7 +38,7 @@ def follow(paths: list[Path], story: Callable[[ManifestSource, Heard], Awaitable
 
 def test_a_path_that_does_not_exist_is_an_error_at_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--manifests: .*nowhere does not exist"):
-        ManifestSource([tmp_path / "nowhere"])
+        ManifestSource([tmp_path / "nowhere"], MANIFESTS)
 
 
 def test_a_folder_is_read_and_watched(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_a_folder_is_read_and_watched(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a manifest: [")
     (tmp_path / ".hidden.yaml").write_text("not a manifest: [")
 
-    async def story(source: ManifestSource, heard: Heard) -> None:
+    async def story(source: ManifestSource[Kind, Object], heard: Heard) -> None:
         write(tmp_path / "a.yaml", service(1), service(2, ports=[{"port": 81}]))
         await heard.until(lambda: len(heard.changes()) == 1)
         write(tmp_path / "b.yml", service(3))
@@ -62,7 +63,7 @@ def test_a_folder_is_read_and_watched(tmp_path: Path) -> None:
 def test_a_file_that_breaks_keeps_its_last_good_objects(tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", service(1))
 
-    async def story(source: ManifestSource, heard: Heard) -> None:
+    async def story(source: ManifestSource[Kind, Object], heard: Heard) -> None:
         (tmp_path / ".broken").write_text("kind: [\n")
         (tmp_path / ".broken").replace(tmp_path / "a.yaml")
         await heard.until(lambda: len(heard.changes()) == 1)
@@ -87,7 +88,7 @@ def test_a_file_that_is_emptied_before_it_is_written_keeps_its_objects(
     )  # a loaded machine may take longer than a writer does
     write(tmp_path / "a.yaml", service(1))
 
-    async def story(_: ManifestSource, heard: Heard) -> None:
+    async def story(_: ManifestSource[Kind, Object], heard: Heard) -> None:
         (tmp_path / "a.yaml").write_text("")
         write(tmp_path / "b.yaml", service(2))
         await heard.until(lambda: len(heard.changes()) == 1)
@@ -102,7 +103,7 @@ def test_a_file_alone_is_watched_through_its_replacement_and_stays_when_it_vanis
     write(path, service(1))
     write(tmp_path / "other.yaml", service(2))
 
-    async def story(source: ManifestSource, heard: Heard) -> None:
+    async def story(source: ManifestSource[Kind, Object], heard: Heard) -> None:
         write(path, service(1), service(3))
         await heard.until(lambda: len(heard.changes()) == 1)
         path.unlink()
@@ -123,7 +124,7 @@ def test_a_configmap_mount_swaps_a_link(tmp_path: Path) -> None:
     (tmp_path / "..data").symlink_to("..v1")
     (tmp_path / "a.yaml").symlink_to("..data/a.yaml")
 
-    async def story(_: ManifestSource, heard: Heard) -> None:
+    async def story(_: ManifestSource[Kind, Object], heard: Heard) -> None:
         (tmp_path / "..data_tmp").symlink_to("..v2")
         (tmp_path / "..data_tmp").replace(tmp_path / "..data")
         await heard.until(lambda: len(heard.changes()) == 2)
@@ -137,7 +138,7 @@ def test_a_folder_that_vanishes_keeps_its_objects_and_comes_back(tmp_path: Path)
     folder.mkdir()
     write(folder / "a.yaml", service(1))
 
-    async def story(_: ManifestSource, heard: Heard) -> None:
+    async def story(_: ManifestSource[Kind, Object], heard: Heard) -> None:
         os.rename(folder, tmp_path / "away")  # noqa: PTH104 - a rename of the folder itself
         await heard.until(lambda: len(heard.changes()) == 1)
         assert len(heard.changes()[0].problems) == 1

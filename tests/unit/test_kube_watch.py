@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from tests.fakes.objects import node, service
 
-from vipwire.kube.resource import SERVICE_CIDRS, SERVICES, Resource, own_node
+from vipwire.kube.proxied import SERVICE_CIDRS, SERVICES, ProxyResource, own_node
 from vipwire.kube.watch import Request, ResourceWatch, Sleep
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Deleted, Kind, Listed, Upserted
+from vipwire.state.event import Deleted, Kind, Listed, Object, Upserted
 
 Json = dict[str, Any]
 LATER = 60.0
@@ -32,19 +32,19 @@ def status(code: int, reason: str = "") -> bytes:
     return json.dumps({"kind": "Status", "code": code, "reason": reason, "message": f"said {code}"}).encode()
 
 
-def request(watch: ResourceWatch) -> dict[str, str]:
+def request(watch: ResourceWatch[Kind, Object]) -> dict[str, str]:
     action = watch.next_action(0.0)
     assert isinstance(action, Request)
     return dict(action.query)
 
 
-def slept(watch: ResourceWatch, chance: float = 0.0) -> float:
+def slept(watch: ResourceWatch[Kind, Object], chance: float = 0.0) -> float:
     action = watch.next_action(chance)
     assert isinstance(action, Sleep)
     return action.seconds
 
 
-def watching(resource: Resource = SERVICES, *items: Any) -> ResourceWatch:
+def watching(resource: ProxyResource = SERVICES, *items: Any) -> ResourceWatch[Kind, Object]:
     """Bring a machine to the point where its watch from version 10 is open."""
     watch = ResourceWatch(resource)
     request(watch)

@@ -31,6 +31,7 @@ from vipwire.kube.access.connection import Answered
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifests.source import ManifestSource
+from vipwire.kube.proxied import MANIFESTS, proxy_resources
 from vipwire.model.net import Family, format_address
 from vipwire.plan.node import NodePlan
 from vipwire.process import log
@@ -164,13 +165,13 @@ class Proxy:
         if self._given is not None:
             return self._given, None
         if config.manifests:
-            return ManifestSource(Path(path) for path in config.manifests), None
+            return ManifestSource(map(Path, config.manifests), MANIFESTS), None
         kubeconfig = Path(connection.kubeconfig) if connection.kubeconfig else None
         access = load_access(kubeconfig, config.master or None)
         recorder = EventRecorder(
             access, self._node_name, qps=connection.qps, burst=connection.burst, witness=self._count_request
         )
-        return ApiSource(access, self._node_name, witness=self._count_request), recorder
+        return ApiSource(access, proxy_resources(self._node_name), witness=self._count_request), recorder
 
     def _count_request(self, answered: Answered) -> None:
         metrics = self.metrics

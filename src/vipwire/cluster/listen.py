@@ -18,10 +18,10 @@ from vipwire.cluster.ca import Authority
 from vipwire.cluster.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
 from vipwire.cluster.identity import Access, load_tokens, write_kubeconfigs
 from vipwire.cluster.own_addresses import Reach, inner_socket, reach
-from vipwire.cluster.store.record import CompactedError
-from vipwire.dns.feed import StoreFeed
+from vipwire.cluster.source import StoreSource
 from vipwire.dns.run import serve as serve_dns
 from vipwire.dns.settings import Settings as DnsSettings
+from vipwire.dns.watch import RESOURCES
 from vipwire.errors import ConfigError
 from vipwire.process import log
 
@@ -78,7 +78,7 @@ async def serve_names(settings: DnsSettings, registry: Registry, services: OwnSe
     inner = (found.address,) if found is not None and found.inner else ()
     settings = without_service(dataclasses.replace(settings, inner=inner), services.address(DNS_NUMBER))
     listening: asyncio.Future[tuple[int, tuple[str, ...]]] = asyncio.get_running_loop().create_future()
-    feed = StoreFeed(registry.store, CompactedError)
+    feed = StoreSource(registry.store, RESOURCES)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(serve_dns(settings, feed.run, lambda *opened: listening.set_result(opened)))
         port, addresses = await listening

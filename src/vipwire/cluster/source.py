@@ -1,70 +1,57 @@
-"""The objects of this cluster as a source for the proxy in the same process: read from the store, without HTTP.
+"""The objects of this cluster as a source in the same process: read from the store, without HTTP.
 
-It says what a watch of the API server would say, in the same order; the proxy cannot tell them apart.
+It says what a watch of the API server would say, in the same order; who listens (the proxy, DNS) cannot tell them
+apart. Selectors are not applied, but for that of a single name: what else they leave out, the conversion does, too.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeAlias
 
-from vipwire.cluster.store.record import CompactedError, RecordChange
+from vipwire.cluster.store.record import CompactedError, Record, RecordChange
 from vipwire.cluster.store.store import Store
 from vipwire.kube.contact import Health
-from vipwire.kube.resource import ENDPOINT_SLICES, SERVICE_CIDRS, SERVICES, Reader, Resource, own_node
+from vipwire.kube.resource import Reader, Resource
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Deleted, Event, Listed, Upserted
+from vipwire.state.event import Deleted, EventOf, K, T
 
-Emit = Callable[[Event], None]
-_GROUPS: Final = {
-    "endpointslices": "endpointslices.discovery.k8s.io",
-    "servicecidrs": "servicecidrs.networking.k8s.io",
-}
+Emit: TypeAlias = Callable[[EventOf[K, T]], None]
 
 
-class StoreSource:
-    """Follows what a proxy on the node `node` reads."""
+class StoreSource(Generic[K, T]):
+    """Follows the resources that it is given."""
 
-    def __init__(self, store: Store, node: str) -> None:
-        self._store, self._node = store, node
+    def __init__(self, store: Store, resources: Iterable[Resource[K, T]]) -> None:
+        self._store, self._resources = store, tuple(resources)
 
     def health(self) -> tuple[Health, ...]:
         """Tell how the contact is: always well, being none."""
         return ()
 
-    async def run(self, emit: Emit) -> None:
+    async def run(self, emit: Emit[K, T]) -> None:
         """Tell of everything, then of every change, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for resource in (SERVICES, ENDPOINT_SLICES, SERVICE_CIDRS, own_node(self._node)):
-                tasks.create_task(self._follow(resource, emit), name=f"proxy {resource.plural}")
+            for resource in self._resources:
+                tasks.create_task(self._follow(Reader(resource), emit), name=f"store {resource.plural}")
 
-    async def _follow(self, resource: Resource, emit: Emit) -> None:
-        reader, place = Reader(resource), _GROUPS.get(resource.plural, resource.plural)
+    async def _follow(self, reader: Reader[K, T], emit: Emit[K, T]) -> None:
+        place, only = reader.resource.id, reader.resource.only
         while True:
             since = self._store.revision
-            emit(self._listed(reader, place))
+            emit(reader.listed(_values(self._store.scan(place), only)))
             try:
                 async for changes in self._store.watch(place, since):
                     for change in changes:
-                        if self._is_read(resource, change.record.key.name):
+                        if only in ("", change.record.key.name):
                             emit(_event(reader, change))
             except CompactedError:
                 continue
 
-    def _listed(self, reader: Reader, place: str) -> Listed:
-        records = (r for r in self._store.scan(place) if self._is_read(reader.resource, r.key.name))
-        readings = [reader.read(record.value, record.key.name) for record in records]
-        found = tuple(reading.object for reading in readings if reading.object is not None)
-        problems = tuple(problem for reading in readings for problem in reading.problems)
-        return Listed(reader.resource.kind, found, problems)
 
-    def _is_read(self, resource: Resource, name: str) -> bool:
-        return resource.plural != "nodes" or name == self._node
+def _values(records: Iterable[Record], only: str) -> Iterator[tuple[str, bytes]]:
+    return ((record.key.name, record.value) for record in records if only in ("", record.key.name))
 
 
-def _event(reader: Reader, change: RecordChange) -> Event:
-    key, kind = change.record.key, reader.resource.kind
-    name = ObjectName(key.namespace, key.name)
-    if change.deleted:
-        return Deleted(kind, name)
-    reading = reader.read(change.record.value, key.name)
-    return Upserted(reading.object, reading.problems) if reading.object else Deleted(kind, name, reading.problems)
+def _event(reader: Reader[K, T], change: RecordChange) -> EventOf[K, T]:
+    name = ObjectName(change.record.key.namespace, change.record.key.name)
+    return Deleted(reader.resource.kind, name) if change.deleted else reader.changed(name, change.record.value)

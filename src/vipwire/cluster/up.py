@@ -40,6 +40,7 @@ from vipwire.cluster.this_node import declare_node, node_addresses
 from vipwire.config.configuration import Config
 from vipwire.dns.settings import Settings as DnsSettings
 from vipwire.host.addresses import read_addresses
+from vipwire.kube.proxied import proxy_resources
 
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
@@ -118,7 +119,7 @@ def _parts(setting: Setting, registry: Registry, services: OwnServices, place: P
     if setting.announce:
         yield announce(registry, setting.announce)
     if setting.proxy is not None:
-        yield run_beside(setting.proxy, StoreSource(registry.store, setting.node))
+        yield run_beside(setting.proxy, StoreSource(registry.store, proxy_resources(setting.node)))
     if setting.dns is not None:
         yield serve_names(setting.dns, registry, services, place)
 

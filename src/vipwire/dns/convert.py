@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from vipwire.dns import wire
 from vipwire.dns.names import parse_name
-from vipwire.dns.objects import Endpoint, Form, Port, Service, Slice
+from vipwire.dns.objects import DnsEndpoint, DnsPort, DnsService, DnsSlice, Form
 from vipwire.kube.finding import Findings, is_label
 from vipwire.kube.wire import EndpointPort, Meta, ServicePort
 from vipwire.model.names import ObjectName
@@ -17,7 +17,7 @@ _NO_META = Meta()
 _FAMILIES = {"IPv4": 4, "IPv6": 16}
 
 
-def convert_service(source: wire.Service) -> tuple[Service | None, tuple[Problem, ...]]:
+def convert_service(source: wire.Service) -> tuple[DnsService | None, tuple[Problem, ...]]:
     """Convert a Service; None when it has nothing that a name could lead to."""
     meta, spec = source.metadata or _NO_META, source.spec or wire.ServiceSpec()
     found = _findings("Service", meta)
@@ -29,14 +29,14 @@ def convert_service(source: wire.Service) -> tuple[Service | None, tuple[Problem
     texts = spec.cluster_ips or ((spec.cluster_ip,) if spec.cluster_ip else ())
     if "None" in texts:
         publish = spec.publish_not_ready_addresses is True
-        return Service(found.name, Form.HEADLESS, ports=ports, publish_not_ready=publish), found.problems()
+        return DnsService(found.name, Form.HEADLESS, ports=ports, publish_not_ready=publish), found.problems()
     addresses = found.addresses("spec.clusterIPs", texts)
     if not addresses:
         return None, found.problems()
-    return Service(found.name, Form.CLUSTER_IP, addresses, ports), found.problems()
+    return DnsService(found.name, Form.CLUSTER_IP, addresses, ports), found.problems()
 
 
-def _external(spec: wire.ServiceSpec, found: Findings) -> Service | None:
+def _external(spec: wire.ServiceSpec, found: Findings) -> DnsService | None:
     try:
         if not (spec.external_name or "").strip("."):
             raise ValueError("is missing")  # noqa: TRY301  # told like any other reason
@@ -44,10 +44,10 @@ def _external(spec: wire.ServiceSpec, found: Findings) -> Service | None:
     except ValueError as error:
         found.note("spec.externalName", str(error))
         return None
-    return Service(found.name, Form.EXTERNAL, target=target)
+    return DnsService(found.name, Form.EXTERNAL, target=target)
 
 
-def convert_slice(source: wire.EndpointSlice) -> tuple[Slice | None, tuple[Problem, ...]]:
+def convert_slice(source: wire.EndpointSlice) -> tuple[DnsSlice | None, tuple[Problem, ...]]:
     """Convert an EndpointSlice; None when it belongs to no Service or is of no IP family."""
     meta = source.metadata or wire.SliceMeta()
     service = (meta.labels and meta.labels.service) or ""
@@ -57,10 +57,10 @@ def convert_slice(source: wire.EndpointSlice) -> tuple[Slice | None, tuple[Probl
         return None, found.problems()
     name = ObjectName(found.name.namespace, service)
     ports = tuple(_ports(source.ports or (), "ports", found))
-    return Slice(found.name, name, ports, tuple(_endpoints(source.endpoints or (), size, found))), found.problems()
+    return DnsSlice(found.name, name, ports, tuple(_endpoints(source.endpoints or (), size, found))), found.problems()
 
 
-def _endpoints(sources: Iterable[wire.Endpoint], size: int, found: Findings) -> Iterator[Endpoint]:
+def _endpoints(sources: Iterable[wire.Endpoint], size: int, found: Findings) -> Iterator[DnsEndpoint]:
     for index, source in enumerate(sources):
         path = f"endpoints[{index}]"
         text = source.addresses[0] if source.addresses else None
@@ -75,16 +75,16 @@ def _endpoints(sources: Iterable[wire.Endpoint], size: int, found: Findings) -> 
 
 def _endpoint(
     address: tuple[str, str | None], hostname: tuple[str, str | None], found: Findings, *, ready: bool
-) -> Endpoint | None:
+) -> DnsEndpoint | None:
     """Read an endpoint from two fields, each with its path; one with a bad hostname goes by its address."""
     value, name = found.address(*address, local_use=False), hostname[1] or ""
     if name and not is_label(name):
         found.note(hostname[0], f"{name[:80]!r} is not a DNS label of at most 63 characters")
         name = ""
-    return None if value is None else Endpoint(value, name, ready)
+    return None if value is None else DnsEndpoint(value, name, ready)
 
 
-def convert_endpoints(source: wire.Endpoints) -> tuple[tuple[Slice, ...], tuple[Problem, ...]]:
+def convert_endpoints(source: wire.Endpoints) -> tuple[tuple[DnsSlice, ...], tuple[Problem, ...]]:
     """Convert v1 Endpoints: one slice for each subset, both families together.
 
     The slices' names hold colons, so that they cannot be the name of a slice that somebody wrote.
@@ -97,11 +97,11 @@ def convert_endpoints(source: wire.Endpoints) -> tuple[tuple[Slice, ...], tuple[
         path = f"subsets[{index}]"
         ports = tuple(_ports(subset.ports or (), f"{path}.ports", found))
         name = ObjectName(found.name.namespace, f"{found.name.name}:{index}")
-        slices.append(Slice(name, found.name, ports, tuple(_subset(subset, path, found))))
+        slices.append(DnsSlice(name, found.name, ports, tuple(_subset(subset, path, found))))
     return tuple(slices), found.problems()
 
 
-def _subset(subset: wire.Subset, path: str, found: Findings) -> Iterator[Endpoint]:
+def _subset(subset: wire.Subset, path: str, found: Findings) -> Iterator[DnsEndpoint]:
     for ready, field in ((True, "addresses"), (False, "notReadyAddresses")):
         for index, source in enumerate((subset.addresses if ready else subset.not_ready_addresses) or ()):
             where = f"{path}.{field}[{index}]"
@@ -112,7 +112,7 @@ def _subset(subset: wire.Subset, path: str, found: Findings) -> Iterator[Endpoin
                 yield endpoint
 
 
-def _ports(sources: Iterable[ServicePort | EndpointPort], field: str, found: Findings) -> Iterator[Port]:
+def _ports(sources: Iterable[ServicePort | EndpointPort], field: str, found: Findings) -> Iterator[DnsPort]:
     """Read the ports that have a name: without one there is nothing that DNS could say."""
     for index, source in enumerate(sources):
         path = f"{field}[{index}]"
@@ -121,7 +121,7 @@ def _ports(sources: Iterable[ServicePort | EndpointPort], field: str, found: Fin
         name, number = found.port_name(f"{path}.name", source.name), found.port(f"{path}.port", source.port)
         protocol = found.protocol(f"{path}.protocol", source.protocol)
         if name and number is not None and protocol is not None:
-            yield Port(name, protocol, number)
+            yield DnsPort(name, protocol, number)
 
 
 def _findings(kind: str, meta: Meta) -> Findings:

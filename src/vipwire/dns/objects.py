@@ -6,12 +6,14 @@ keep much that it does not; so these are separate, and the proxy pays nothing fo
 
 import enum
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Protocol
+from vipwire.state.event import EventOf
 
 
-class Kind(enum.Enum):
+class DnsKind(enum.Enum):
     """The kinds that DNS reads; the value is the kind in a manifest."""
 
     SERVICE = "Service"
@@ -27,7 +29,7 @@ class Form(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class DnsPort:
     """A port of a Service or of its endpoints; one without a name has no SRV record."""
 
     name: str
@@ -36,19 +38,19 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class DnsService:
     """A Service. `addresses` only for ClusterIP, `target` (a wire name) only for ExternalName."""
 
     name: ObjectName
     form: Form
     addresses: tuple[Address, ...] = ()
-    ports: tuple[Port, ...] = ()
+    ports: tuple[DnsPort, ...] = ()
     target: bytes = b""
     publish_not_ready: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class DnsEndpoint:
     """One address of a Service; `hostname` is the Pod's, or empty."""
 
     address: Address
@@ -57,10 +59,14 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class DnsSlice:
     """Some of a Service's endpoints, with the ports that all of them have."""
 
     name: ObjectName
     service: ObjectName
-    ports: tuple[Port, ...] = ()
-    endpoints: tuple[Endpoint, ...] = ()
+    ports: tuple[DnsPort, ...] = ()
+    endpoints: tuple[DnsEndpoint, ...] = ()
+
+
+DnsObject: TypeAlias = DnsService | DnsSlice
+DnsEvent: TypeAlias = EventOf[DnsKind, DnsObject]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from vipwire.dns.names import LONGEST, dashed, name_of, reverse_name
-from vipwire.dns.objects import Endpoint, Form, Port, Service, Slice
+from vipwire.dns.objects import DnsEndpoint, DnsPort, DnsService, DnsSlice, Form
 
 A, NS, CNAME, SOA, PTR, TXT, AAAA, SRV = 1, 2, 5, 6, 12, 16, 28, 33
 WEIGHT = 100
@@ -22,12 +22,12 @@ Records: TypeAlias = dict[bytes, dict[int, tuple[bytes, ...]]]
 """Names on the wire with their records."""
 
 
-def service_name(service: Service, zone: bytes) -> bytes:
+def service_name(service: DnsService, zone: bytes) -> bytes:
     """Give the name of a Service: `<service>.<namespace>.svc.<zone>`."""
     return name_of((service.name.name, service.name.namespace, "svc"), zone)
 
 
-def records_of(service: Service, slices: Iterable[Slice], zone: bytes) -> Records:
+def records_of(service: DnsService, slices: Iterable[DnsSlice], zone: bytes) -> Records:
     """Give all records of a Service, those below in-addr.arpa and ip6.arpa too; a headless one may have none."""
     name = service_name(service, zone)
     match service.form:
@@ -39,7 +39,7 @@ def records_of(service: Service, slices: Iterable[Slice], zone: bytes) -> Record
             return _headless(service, slices, name)
 
 
-def _cluster_ip(service: Service, name: bytes) -> Records:
+def _cluster_ip(service: DnsService, name: bytes) -> Records:
     records = _Collected()
     for address in service.addresses:
         records.add(name, *_address(address))
@@ -49,9 +49,9 @@ def _cluster_ip(service: Service, name: bytes) -> Records:
     return records.all()
 
 
-def _headless(service: Service, slices: Iterable[Slice], name: bytes) -> Records:
+def _headless(service: DnsService, slices: Iterable[DnsSlice], name: bytes) -> Records:
     records = _Collected()
-    answers: dict[bytes, dict[tuple[Port, bytes], None]] = {}
+    answers: dict[bytes, dict[tuple[DnsPort, bytes], None]] = {}
     for piece in slices:
         for endpoint in piece.endpoints:
             if not (endpoint.ready or service.publish_not_ready):
@@ -87,7 +87,7 @@ class _Collected:
         }
 
 
-def _host(endpoint: Endpoint) -> str:
+def _host(endpoint: DnsEndpoint) -> str:
     return endpoint.hostname or dashed(endpoint.address)
 
 
@@ -95,9 +95,9 @@ def _address(address: bytes) -> tuple[int, bytes]:
     return A if len(address) == 4 else AAAA, address
 
 
-def _port_name(port: Port, name: bytes) -> bytes:
+def _port_name(port: DnsPort, name: bytes) -> bytes:
     return name_of((f"_{port.name}", f"_{port.protocol.label}"), name)
 
 
-def _srv(weight: int, port: Port, target: bytes) -> bytes:
+def _srv(weight: int, port: DnsPort, target: bytes) -> bytes:
     return struct.pack("!HHH", 0, weight, port.number) + target

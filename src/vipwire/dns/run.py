@@ -13,6 +13,7 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from vipwire import __version__
+from vipwire.dns.objects import DnsEvent
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.server import DnsServer
 from vipwire.dns.settings import Settings
@@ -26,9 +27,8 @@ from vipwire.model.net import parse_address
 from vipwire.process import cyclic_garbage, log
 from vipwire.process.signals import Stop
 from vipwire.serve.server import BindPolicy, HttpServer
-from vipwire.state.event import Event
 
-Emit: TypeAlias = Callable[[Event], None]
+Emit: TypeAlias = Callable[[DnsEvent], None]
 Feed: TypeAlias = Callable[[Emit], Awaitable[None]]
 """Tells of all objects and then of every change, until it is cancelled."""
 Ready: TypeAlias = Callable[[int, tuple[str, ...]], None]
@@ -108,7 +108,7 @@ class _Served:
     def _sizes(self) -> Mapping[str, int]:
         return {**self.zone.sizes, "cached": len(self._cache)}
 
-    def take(self, event: Event) -> None:
+    def take(self, event: DnsEvent) -> None:
         """Take in what a source tells."""
         synced = self.zone.synced
         for problem in self.zone.apply(event):

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from vipwire.config.sections import Logging
+from vipwire.dns.objects import DnsKind, DnsObject
 from vipwire.dns.run import Emit, Feed, run_dns
 from vipwire.dns.settings import (
     Settings,
@@ -17,11 +18,14 @@ from vipwire.dns.settings import (
     without_ourselves,
 )
 from vipwire.dns.upstream.exchange import Server
-from vipwire.dns.watch import DnsSource, manifest_source
+from vipwire.dns.watch import MANIFESTS, RESOURCES
 from vipwire.errors import ConfigError
 from vipwire.kube.access.access import load_access
+from vipwire.kube.client import ApiSource
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.process import log
+
+_Source: TypeAlias = ApiSource[DnsKind, DnsObject] | ManifestSource[DnsKind, DnsObject]
 
 LOOK: Final = 1.0
 """How often it is looked how the contact to the source is, in seconds."""
@@ -71,7 +75,9 @@ def _feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ..
         raise ConfigError(
             "--manifests: takes the place of an API server; --kubeconfig and --master do not go with it"
         )
-    source = manifest_source(manifests) if manifests else DnsSource(load_access(kubeconfig, master))
+    source: _Source = (
+        ManifestSource(manifests, MANIFESTS) if manifests else ApiSource(load_access(kubeconfig, master), RESOURCES)
+    )
 
     async def feed(emit: Emit) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -81,7 +87,7 @@ def _feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ..
     return feed
 
 
-async def _tell_contact(source: DnsSource | ManifestSource) -> None:
+async def _tell_contact(source: _Source) -> None:
     """Say when the contact to the source is lost, for another reason than before, or there again."""
     told: dict[str, str] = {}
     while True:

@@ -7,16 +7,16 @@ A name that only has names below it exists without records (RFC 8020: NOERROR, n
 
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Final, cast
+from typing import Final
 
 from vipwire.dns import names
 from vipwire.dns.message import NOERROR, NXDOMAIN, OWNER, Reply, record
-from vipwire.dns.objects import Kind, Service, Slice
+from vipwire.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
 from vipwire.dns.records import AAAA, CNAME, NS, SOA, SRV, TXT, A, Records, RRsets, records_of
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 from vipwire.model.problem import Problem
-from vipwire.state.event import Deleted, Event, Listed, Upserted
+from vipwire.state.event import Deleted, Listed, Upserted
 
 VERSION: Final = b"\x051.1.0"
 """The text of `dns-version`: which edition of the specification this is."""
@@ -48,12 +48,12 @@ class Zone:
         self._names: dict[bytes, _Name] = {}
         self._reverse: dict[bytes, dict[ObjectName, tuple[bytes, ...]]] = {}
         self._below: dict[bytes, int] = {}
-        self._services: dict[ObjectName, Service] = {}
-        self._slices: dict[ObjectName, dict[ObjectName, Slice]] = {}
+        self._services: dict[ObjectName, DnsService] = {}
+        self._slices: dict[ObjectName, dict[ObjectName, DnsSlice]] = {}
         self._owners: dict[ObjectName, ObjectName] = {}
         self._held: dict[ObjectName, tuple[bytes, ...]] = {}
         self._problems: dict[tuple[str, ObjectName], tuple[Problem, ...]] = {}
-        self._waiting = set(Kind)
+        self._waiting = set(DnsKind)
         self._place(ObjectName("", ""), self._own_records(addresses))
         self._renew()
 
@@ -91,20 +91,17 @@ class Zone:
         authority = (record(self.name, SOA, self.ttl, soa),)
         self.nothing, self.unknown = Reply.of(NOERROR, (), authority), Reply.of(NXDOMAIN, (), authority)
 
-    def apply(self, event: Event) -> tuple[Problem, ...]:
+    def apply(self, event: DnsEvent) -> tuple[Problem, ...]:
         """Take an event; give the problems it brought that were not there before."""
         match event:
-            case Listed(_, objects, problems):
-                kind = Kind(event.kind.value)
+            case Listed(kind, objects, problems):
                 fresh = self._note_list(kind.value, problems)
-                self._list(kind, cast("tuple[Service | Slice, ...]", objects))
-            case Upserted(made, problems):
-                item = cast("Service | Slice", made)
-                kind = Kind.SERVICE if isinstance(item, Service) else Kind.SLICE
+                self._list(kind, objects)
+            case Upserted(item, problems):
+                kind = DnsKind.SERVICE if isinstance(item, DnsService) else DnsKind.SLICE
                 fresh = self._note(kind.value, item.name, problems)
                 self._put(item)
-            case Deleted(_, name, problems):
-                kind = Kind(event.kind.value)
+            case Deleted(kind, name, problems):
                 fresh = self._note(kind.value, name, problems)
                 self._drop(kind, name)
         return fresh
@@ -123,32 +120,32 @@ class Zone:
             self._problems[kind, name] = problems
         return tuple(problem for problem in problems if problem not in known)
 
-    def _list(self, kind: Kind, objects: tuple[Service | Slice, ...]) -> None:
+    def _list(self, kind: DnsKind, objects: tuple[DnsService | DnsSlice, ...]) -> None:
         present = {item.name for item in objects}
-        held = self._services if kind is Kind.SERVICE else self._owners
+        held = self._services if kind is DnsKind.SERVICE else self._owners
         for gone in [name for name in held if name not in present]:
             self._drop(kind, gone)
         for item in objects:
             self._put(item)
         self._waiting.discard(kind)
 
-    def _put(self, item: Service | Slice) -> None:
-        if isinstance(item, Service):
+    def _put(self, item: DnsService | DnsSlice) -> None:
+        if isinstance(item, DnsService):
             if self._services.get(item.name) != item:
                 self._services[item.name] = item
                 self._update(item.name)
             return
         owner = self._owners.get(item.name)
         if owner is not None and owner != item.service:
-            self._drop(Kind.SLICE, item.name)
+            self._drop(DnsKind.SLICE, item.name)
         slices = self._slices.setdefault(item.service, {})
         if slices.get(item.name) != item:
             slices[item.name] = item
             self._owners[item.name] = item.service
             self._update(item.service)
 
-    def _drop(self, kind: Kind, name: ObjectName) -> None:
-        if kind is Kind.SERVICE:
+    def _drop(self, kind: DnsKind, name: ObjectName) -> None:
+        if kind is DnsKind.SERVICE:
             if self._services.pop(name, None) is not None:
                 self._update(name)
             return

@@ -15,6 +15,7 @@ import click
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, ungrouped
 from vipwire.kube.manifests.source import ManifestSource
+from vipwire.kube.proxied import MANIFESTS, proxy_resources
 from vipwire.state.event import Event
 from vipwire.state.store import Store
 
@@ -35,10 +36,10 @@ def node_name(config: Config) -> str:
 def make_source(config: Config) -> "Source":
     """Choose the source that the flags name; kubectl's without any, and say so. Raise ConfigError without either."""
     if config.manifests:
-        return ManifestSource(Path(path) for path in config.manifests)
+        return ManifestSource(map(Path, config.manifests), MANIFESTS)
     from vipwire.kube.client import ApiSource  # noqa: PLC0415 - an HTTP client takes 0.3 s to load
 
-    return ApiSource(_access(config), node_name(config))
+    return ApiSource(_access(config), proxy_resources(node_name(config)))
 
 
 def _access(config: Config) -> "Access":

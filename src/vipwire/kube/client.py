@@ -6,8 +6,9 @@ All judgement is in `watch`; here bytes go in, events come out, and what it says
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from email.utils import parsedate_to_datetime
+from typing import Generic
 
 import aiohttp
 
@@ -15,15 +16,15 @@ from vipwire import __version__
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, Witness, describe, ignored
 from vipwire.kube.contact import Health
-from vipwire.kube.resource import ENDPOINT_SLICES, SERVICE_CIDRS, SERVICES, own_node
+from vipwire.kube.resource import Resource
 from vipwire.kube.watch import Request, ResourceWatch, Sleep
-from vipwire.state.event import Event
+from vipwire.state.event import EventOf, K, T
 
 USER_AGENT = f"vipwire/{__version__} (linux)"
 
 
-class ApiSource:
-    """Lists and watches Services, EndpointSlices, ServiceCIDRs and one Node at an API server.
+class ApiSource(Generic[K, T]):
+    """Lists and watches the resources that it is given, at an API server.
 
     `clock` gives seconds that never go back, `chance` numbers from 0 up to 1. An answer must have begun within
     `answer_timeout` seconds.
@@ -32,7 +33,7 @@ class ApiSource:
     def __init__(
         self,
         access: Access,
-        node_name: str,
+        resources: Iterable[Resource[K, T]],
         *,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
@@ -41,21 +42,22 @@ class ApiSource:
     ) -> None:
         self._access, self._answer_timeout, self._witness = access, answer_timeout, witness
         self._clock, self._chance = clock, chance
-        resources = (SERVICES, ENDPOINT_SLICES, SERVICE_CIDRS, own_node(node_name))
         self._watches = tuple(ResourceWatch(resource) for resource in resources)
 
     def health(self) -> tuple[Health, ...]:
         """Tell how the contact is, for each kind."""
         return tuple(watch.health(self._clock()) for watch in self._watches)
 
-    async def run(self, emit: Callable[[Event], None]) -> None:
+    async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:
         """Watch until cancelled. `emit` must be quick and must not raise."""
         connection = Connection(self._access, USER_AGENT, answer_timeout=self._answer_timeout, witness=self._witness)
         async with connection, asyncio.TaskGroup() as group:
             for watch in self._watches:
                 group.create_task(self._follow(connection, watch, emit), name=f"watch {watch.resource.plural}")
 
-    async def _follow(self, connection: Connection, watch: ResourceWatch, emit: Callable[[Event], None]) -> None:
+    async def _follow(
+        self, connection: Connection, watch: ResourceWatch[K, T], emit: Callable[[EventOf[K, T]], None]
+    ) -> None:
         while True:
             match watch.next_action(self._chance()):
                 case Sleep(seconds):
@@ -64,7 +66,11 @@ class ApiSource:
                     await self._ask(connection, watch, request, emit)
 
     async def _ask(
-        self, connection: Connection, watch: ResourceWatch, request: Request, emit: Callable[[Event], None]
+        self,
+        connection: Connection,
+        watch: ResourceWatch[K, T],
+        request: Request,
+        emit: Callable[[EventOf[K, T]], None],
     ) -> None:
         try:
             async with connection.request("GET", request.path, request.query, timeout=request.timeout) as response:
@@ -78,14 +84,14 @@ class ApiSource:
             watch.failed(describe(error), self._clock())
 
     async def _refused(
-        self, watch: ResourceWatch, response: aiohttp.ClientResponse, emit: Callable[[Event], None]
+        self, watch: ResourceWatch[K, T], response: aiohttp.ClientResponse, emit: Callable[[EventOf[K, T]], None]
     ) -> None:
         body = await response.content.read(1 << 16)
         wait = retry_after(response.headers.get("Retry-After", ""), time.time())
         _emit_all(watch.refused(response.status, body, self._clock(), wait), emit)
 
     async def _stream(
-        self, watch: ResourceWatch, response: aiohttp.ClientResponse, emit: Callable[[Event], None]
+        self, watch: ResourceWatch[K, T], response: aiohttp.ClientResponse, emit: Callable[[EventOf[K, T]], None]
     ) -> None:
         watch.opened(self._clock())
         async for data in response.content.iter_any():
@@ -105,6 +111,6 @@ def retry_after(text: str, now: float) -> float:
         return 0.0
 
 
-def _emit_all(events: list[Event], emit: Callable[[Event], None]) -> None:
+def _emit_all(events: list[EventOf[K, T]], emit: Callable[[EventOf[K, T]], None]) -> None:
     for event in events:
         emit(event)

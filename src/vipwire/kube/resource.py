@@ -1,139 +1,118 @@
-"""What is watched: for each kind its path, its selectors, and how its bytes become values.
+"""What is watched or read, of whatever kind: where it is, and how its bytes become values. Pure.
 
-The selectors are kube-proxy's, so that the API server does not send what nobody here would use. Servers before 1.31
-know no field selector `spec.clusterIP` and refuse it with 400; then it is left out and headless Services, which come
-along, are sorted out by the conversion.
+A `Resource[K, T]` is all that a source has to be given: `ApiSource`, the store of `vipwire up` and manifests read
+whichever they get. The proxy's are in `kube.proxied`, those of DNS and Ingress with them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Generic, Protocol
 
 import msgspec
 
 from vipwire.kube import wire
-from vipwire.kube.convert import convert_cidr, convert_endpoints, convert_node, convert_service, convert_slice
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire.state.event import Kind, Object
-
-SERVICE_PROXY_NAME = "service.kubernetes.io/service-proxy-name"
-HEADLESS = "service.kubernetes.io/headless"
+from vipwire.state.event import Deleted, K, K_co, Listed, Named, T, T_co, Upserted
 
 BROKEN = (msgspec.MsgspecError, RecursionError, ValueError)
 """What decoding foreign bytes raises: bad JSON, a wrong type, nesting without end, text that is not UTF-8."""
 
-Convert: TypeAlias = Callable[[Any], tuple[Object | None, tuple[Problem, ...]]]
+
+class Decoded(Protocol):
+    """An object as `msgspec` decodes it, as far as it is looked at here."""
+
+    @property
+    def metadata(self) -> wire.Meta | None:
+        """Its metadata, if it has any."""
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
-    """One kind of object at an API server.
+class Resource(Generic[K_co, T_co]):
+    """One kind of object at an API server; `kind.value` is its name in a manifest.
 
     `optional_field_selector` is dropped when a server refuses it. `optional` kinds may be unknown to the server or
-    forbidden by an older RBAC role: they then count as empty.
+    forbidden by an older RBAC role: they then count as empty. With `only`, one object of that name is read.
     """
 
-    kind: Kind
+    kind: K_co
     path: str
     plural: str
-    type: type[wire.WireService | wire.EndpointSlice | wire.Node | wire.ServiceCIDR]
-    convert: Convert
+    type: type[Decoded]
+    convert: Callable[[Any], tuple[T_co | None, tuple[Problem, ...]]]
     label_selector: str = ""
     field_selector: str = ""
     optional_field_selector: str = ""
     optional: bool = False
+    only: str = ""
 
     @property
     def url(self) -> str:
         """The path of the collection, over all namespaces."""
         return f"{self.path}/{self.plural}"
 
+    @property
+    def api_version(self) -> str:
+        """The group and version, as objects name it."""
+        return self.path.removeprefix("/apis/").removeprefix("/api/")
 
-SERVICES = Resource(
-    kind=Kind.SERVICE,
-    path="/api/v1",
-    plural="services",
-    type=wire.WireService,
-    convert=convert_service,
-    label_selector=f"!{SERVICE_PROXY_NAME}",
-    optional_field_selector="spec.clusterIP!=None",
-)
-ENDPOINT_SLICES = Resource(
-    kind=Kind.ENDPOINT_SLICE,
-    path="/apis/discovery.k8s.io/v1",
-    plural="endpointslices",
-    type=wire.EndpointSlice,
-    convert=convert_slice,
-    label_selector=f"!{HEADLESS},!{SERVICE_PROXY_NAME}",
-)
-SERVICE_CIDRS = Resource(
-    kind=Kind.SERVICE_CIDR,
-    path="/apis/networking.k8s.io/v1",
-    plural="servicecidrs",
-    type=wire.ServiceCIDR,
-    convert=convert_cidr,
-    optional=True,
-)
-NODES = Resource(
-    kind=Kind.NODE,
-    path="/api/v1",
-    plural="nodes",
-    type=wire.Node,
-    convert=convert_node,
-)
-
-
-def own_node(name: str) -> Resource:
-    """Make the resource that is one Node only."""
-    return Resource(
-        kind=Kind.NODE,
-        path=NODES.path,
-        plural=NODES.plural,
-        type=wire.Node,
-        convert=convert_node,
-        field_selector=f"metadata.name={name}",
-    )
-
-
-RESOURCES = {resource.kind: resource for resource in (SERVICES, ENDPOINT_SLICES, NODES, SERVICE_CIDRS)}
+    @property
+    def id(self) -> str:
+        """The plural with its group, as in `endpointslices.discovery.k8s.io`."""
+        group = self.api_version.rpartition("/")[0]
+        return f"{self.plural}.{group}" if group else self.plural
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Generic[T_co]):
     """What one object's bytes said.
 
-    `object` is None when it is not one to proxy, `name` when it could not be read.
+    `object` is None when it is not one to read, `name` when it could not be read.
     """
 
     name: ObjectName | None
-    object: Object | None
+    object: T_co | None
     version: str = ""
     problems: tuple[Problem, ...] = ()
 
 
-class Reader:
+class Reader(Generic[K, T]):
     """Decodes and converts the objects of one kind. Keeps the decoder, which is costly to make."""
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: Resource[K, T]) -> None:
         self.resource = resource
         self._decoder = msgspec.json.Decoder(resource.type)
         self._header = msgspec.json.Decoder(wire.Header)
 
-    def read(self, raw: bytes | msgspec.Raw, place: str) -> Reading:
+    def read(self, raw: bytes | msgspec.Raw, place: str) -> Reading[T]:
         """Read one object; `place` names it in a problem when its own name cannot be read (`items[7]`)."""
         try:
             source = self._decoder.decode(raw)
         except BROKEN as error:
-            return self._broken(raw, place, error)
+            return self._broken(raw, place, *explain(error))
         meta = source.metadata
-        converted, problems = self.resource.convert(source)
+        try:
+            converted, problems = self.resource.convert(source)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is about this object and no other
+            return self._broken(raw, place, "", unexpected(error))
         if meta is None:
             return Reading(None, None, problems=problems)
         return Reading(_name(converted, meta), converted, meta.resource_version or "", problems)
 
-    def _broken(self, raw: bytes | msgspec.Raw, place: str, error: Exception) -> Reading:
-        field, message = explain(error)
+    def listed(self, values: Iterable[tuple[str, bytes]]) -> Listed[K, T]:
+        """Make the event that tells all objects of the kind, of each one's place and its bytes."""
+        readings = [self.read(value, place) for place, value in values]
+        found = tuple(reading.object for reading in readings if reading.object is not None)
+        return Listed(self.resource.kind, found, tuple(problem for each in readings for problem in each.problems))
+
+    def changed(self, name: ObjectName, value: bytes) -> Upserted[T] | Deleted[K]:
+        """Make the event that tells of a new or changed object: that it is gone, if it is not one to read."""
+        reading = self.read(value, name.name)
+        if reading.object is not None:
+            return Upserted(reading.object, reading.problems)
+        return Deleted(self.resource.kind, name, reading.problems)
+
+    def _broken(self, raw: bytes | msgspec.Raw, place: str, field: str, message: str) -> Reading[T]:
         kind = self.resource.kind.value
         try:
             meta = self._header.decode(raw).metadata
@@ -143,19 +122,6 @@ class Reader:
             return Reading(None, None, problems=(Problem(kind, ObjectName("", place), field, message),))
         name = ObjectName(meta.namespace or "", meta.name)
         return Reading(name, None, meta.resource_version or "", (Problem(kind, name, field, message),))
-
-
-def read_document(kind: str, document: object) -> tuple[tuple[Object, ...], tuple[Problem, ...]]:
-    """Read one object of a manifest, already parsed: a kind of `Kind`, or `Endpoints`, which become slices."""
-    try:
-        if kind == "Endpoints":
-            return convert_endpoints(msgspec.convert(document, wire.Endpoints))
-        resource = RESOURCES[Kind(kind)]
-        converted, problems = resource.convert(msgspec.convert(document, resource.type))
-    except BROKEN as error:
-        field, message = explain(error)
-        return (), (Problem(kind, document_name(document), field, message),)
-    return () if converted is None else (converted,), problems
 
 
 def document_name(document: object) -> ObjectName:
@@ -177,12 +143,17 @@ def explain(error: Exception) -> tuple[str, str]:
     return path.rstrip("`").removeprefix("."), message
 
 
-def name_of(value: Object) -> ObjectName:
+def unexpected(error: Exception) -> str:
+    """Say of an object that reading it has failed in a way that nobody has thought of: it is left out."""
+    return f"cannot be read, which is a defect of vipwire: {type(error).__name__}: {str(error)[:200]}"
+
+
+def name_of(value: Named) -> ObjectName:
     """Tell the name by which an object is known in events."""
     return value.name if isinstance(value.name, ObjectName) else ObjectName("", value.name)
 
 
-def _name(converted: Object | None, meta: wire.Meta) -> ObjectName | None:
+def _name(converted: Named | None, meta: wire.Meta) -> ObjectName | None:
     if converted is not None:
         return name_of(converted)
     return ObjectName(meta.namespace or "", meta.name) if meta.name else None

@@ -20,7 +20,7 @@ See "Efficient detection of changes" and "Retrieving large results sets in chunk
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Generic, TypeAlias
 
 import msgspec
 
@@ -29,7 +29,7 @@ from vipwire.kube.contact import Contact, Health
 from vipwire.kube.resource import BROKEN, Reader, Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire.state.event import Deleted, Event, Listed, Object, Upserted
+from vipwire.state.event import Deleted, EventOf, K, Listed, T, Upserted
 
 PAGE_SIZE = 500
 LEAST_WATCH = 300.0
@@ -59,10 +59,10 @@ class Sleep:
 Action: TypeAlias = Request | Sleep
 
 
-class ResourceWatch:
+class ResourceWatch(Generic[K, T]):
     """The state of list and watch for one kind. Never raises for anything that a server says."""
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: Resource[K, T]) -> None:
         self.resource = resource
         self.broken = False
         """Whether the rest of this watch's answer is of no use."""
@@ -72,7 +72,7 @@ class ResourceWatch:
         self._status = msgspec.json.Decoder(wire.Status)
         self._contact = Contact(resource.plural)
         self._known: set[ObjectName] = set()
-        self._found: dict[ObjectName, Object] = {}
+        self._found: dict[ObjectName, T] = {}
         self._problems: list[Problem] = []
         self._version = ""
         self._token = ""
@@ -116,7 +116,7 @@ class ResourceWatch:
         )
         return Request(self.resource.url, (*query, *watch), watch=True, timeout=seconds + 30.0)
 
-    def page(self, body: bytes, now: float) -> list[Event]:
+    def page(self, body: bytes, now: float) -> list[EventOf[K, T]]:
         """Take the answer to a list request: the event `Listed` with the last chunk."""
         try:
             page = self._page.decode(body)
@@ -133,7 +133,7 @@ class ResourceWatch:
         self._token = meta.continue_token or ""
         return [] if self._token else [self._listed(meta.resource_version)]
 
-    def _listed(self, version: str) -> Listed:
+    def _listed(self, version: str) -> Listed[K, T]:
         event = Listed(self.resource.kind, tuple(self._found.values()), tuple(self._problems))
         self._known = set(self._found)
         self._restart()
@@ -146,7 +146,7 @@ class ResourceWatch:
         """Take note that the server has begun to answer a watch."""
         self._opened, self._just_listed = now, False
 
-    def received(self, data: bytes, now: float) -> list[Event]:
+    def received(self, data: bytes, now: float) -> list[EventOf[K, T]]:
         """Take bytes of a watch's answer, cut anywhere. `broken` then tells whether to go on reading."""
         if self.broken:
             return []
@@ -158,7 +158,7 @@ class ResourceWatch:
             return []
         lines = (bytes(self._buffer) + head).split(b"\n")
         self._buffer[:] = tail
-        events: list[Event] = []
+        events: list[EventOf[K, T]] = []
         for line in lines:
             if line.strip() and not self.broken:
                 events.extend(self._event(line, now))
@@ -177,7 +177,7 @@ class ResourceWatch:
         """Take note that a request got no answer, or that its connection broke."""
         self._fail(f"{'watch' if self._version else 'list'}: {reason}", now)
 
-    def refused(self, code: int, body: bytes, now: float, retry_after: float = 0.0) -> list[Event]:
+    def refused(self, code: int, body: bytes, now: float, retry_after: float = 0.0) -> list[EventOf[K, T]]:
         """Take an HTTP status other than 200; `retry_after` is that header in seconds."""
         try:
             status = self._status.decode(body)
@@ -185,7 +185,7 @@ class ResourceWatch:
             status = wire.Status()
         return self._refused(code, status, now, retry_after)
 
-    def _refused(self, code: int, status: wire.Status, now: float, retry_after: float = 0.0) -> list[Event]:
+    def _refused(self, code: int, status: wire.Status, now: float, retry_after: float = 0.0) -> list[EventOf[K, T]]:
         what = "watch" if self._version else "list"
         reason = f"{what}: {code} {status.message or status.reason or ''}".rstrip()
         if code == 410 or status.reason in ("Expired", "Gone"):
@@ -211,14 +211,14 @@ class ResourceWatch:
         """Tell whether a refusal may mean that the kind is not served; not once it was: that is an outage."""
         return self.resource.optional and (self._absent or not self._contact.health.synced)
 
-    def _count_as_empty(self, reason: str) -> list[Event]:
-        events: list[Event] = [] if self._absent else [Listed(self.resource.kind, ())]
+    def _count_as_empty(self, reason: str) -> list[EventOf[K, T]]:
+        events: list[EventOf[K, T]] = [] if self._absent else [Listed(self.resource.kind, ())]
         self._absent = True
         self._relist()
         self._contact.absent(reason)
         return events
 
-    def _event(self, line: bytes, now: float) -> list[Event]:
+    def _event(self, line: bytes, now: float) -> list[EventOf[K, T]]:
         try:
             event = self._line.decode(line)
         except BROKEN as error:
@@ -233,7 +233,7 @@ class ResourceWatch:
                 return self._stream_error(event.object, now)
         return self._relist_later(f"watch: an event of unknown type {event.type[:40]!r}", now)
 
-    def _changed(self, event: wire.WatchEvent, now: float) -> list[Event]:
+    def _changed(self, event: wire.WatchEvent, now: float) -> list[EventOf[K, T]]:
         reading = self._reader.read(event.object, "watch")
         if reading.name is None:
             return self._relist_later("watch: an object without a name", now)
@@ -246,14 +246,14 @@ class ResourceWatch:
         self._known.add(reading.name)
         return [Upserted(reading.object, reading.problems)]
 
-    def _forget(self, name: ObjectName, problems: tuple[Problem, ...]) -> list[Event]:
+    def _forget(self, name: ObjectName, problems: tuple[Problem, ...]) -> list[EventOf[K, T]]:
         """Tell that an object is gone or no longer one to proxy, if that is news."""
         if name not in self._known and not problems:
             return []
         self._known.discard(name)
         return [Deleted(self.resource.kind, name, problems)]
 
-    def _stream_error(self, raw: msgspec.Raw, now: float) -> list[Event]:
+    def _stream_error(self, raw: msgspec.Raw, now: float) -> list[EventOf[K, T]]:
         try:
             status = self._status.decode(raw)
         except BROKEN as error:
@@ -264,7 +264,7 @@ class ResourceWatch:
             return self._refused(code, status, now)
         return self._relist_later(f"watch: {code} {status.message or status.reason or 'error'}", now)
 
-    def _relist_later(self, reason: str, now: float) -> list[Event]:
+    def _relist_later(self, reason: str, now: float) -> list[EventOf[K, T]]:
         self.broken = True
         self._fail(reason, now)
         self._relist()

@@ -1,14 +1,36 @@
-"""What a source of objects says. An API server and a folder of manifests say the same things."""
+"""What a source of objects says: an API server, a folder of manifests, a store in this process.
+
+Events know nothing of what they carry but its name, so that whoever reads other kinds than a service proxy (DNS,
+Ingress) has the same sources: `EventOf[K, T]` tells of objects `T` whose kinds are the enum `K`. `Event`, `Kind` and
+`Object` without a word before them are the proxy's.
+"""
 
 import enum
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
+
+
+class Named(Protocol):
+    """An object as far as an event looks at it; what stands in no namespace may be called by a plain text."""
+
+    @property
+    def name(self) -> ObjectName | str:
+        """Its name, unlike that of any other object of the kind."""
+
+
+K = TypeVar("K", bound=enum.Enum)
+"""The kinds that somebody reads: an enum whose values are the kinds in a manifest."""
+T = TypeVar("T", bound=Named)
+"""The objects that somebody reads."""
+K_co = TypeVar("K_co", bound=enum.Enum, covariant=True)
+T_co = TypeVar("T_co", bound=Named, covariant=True)
+"""The same, of values that are only read: what tells of Services tells of objects."""
 
 Object: TypeAlias = Service | EndpointSlice | Node | ServiceCIDR
 
@@ -23,29 +45,30 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Generic[K_co, T_co]):
     """All objects of a kind: what is not among them does not exist. Ends the wait for that kind at start."""
 
-    kind: Kind
-    objects: tuple[Object, ...]
+    kind: K_co
+    objects: tuple[T_co, ...]
     problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Upserted:
+class Upserted(Generic[T_co]):
     """An object was added or changed."""
 
-    object: Object
+    object: T_co
     problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
-    """An object is gone, or has become one that is not proxied (headless, another proxy's, invalid as a whole)."""
+class Deleted(Generic[K_co]):
+    """An object is gone, or has become one that is not read (for the proxy: headless, another's, invalid)."""
 
-    kind: Kind
+    kind: K_co
     name: ObjectName
     problems: tuple[Problem, ...] = ()
 
 
-Event: TypeAlias = Listed | Upserted | Deleted
+EventOf: TypeAlias = Listed[K, T] | Upserted[T] | Deleted[K]
+Event: TypeAlias = EventOf[Kind, Object]

@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.objects import service
 from tests.kernel.ipvs.proxy import EXTERNAL, FAMILIES, NODE, VIP, IpvsProxy, slices
 
-from vipwire.kube.resource import read_document
+from vipwire.kube.proxied import read_document
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import pods_of
 from vipwire.model.net import Family

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
-from vipwire.ingress.plan.policy import Affinity, Algorithm, Cors, Hsts, Limit, Policy, Protocol, ProxyProtocol
+from vipwire.ingress.plan.policy import Affinity, Algorithm, BackendProtocol, Cors, Hsts, Limit, Policy, ProxyProtocol
 from vipwire.ingress.plan.sites import Pool, Server
 from vipwire.ingress.watch.objects import Usability
 from vipwire.model.net import Prefix, format_address
 
 _PROTOCOLS = {
-    Protocol.HTTP: "",
-    Protocol.HTTPS: " ssl verify none",
-    Protocol.H2: " proto h2",
-    Protocol.H2S: " ssl verify none alpn h2",
+    BackendProtocol.HTTP: "",
+    BackendProtocol.HTTPS: " ssl verify none",
+    BackendProtocol.H2: " proto h2",
+    BackendProtocol.H2S: " ssl verify none alpn h2",
 }
 _PROXY = {ProxyProtocol.NO: "", ProxyProtocol.V1: " send-proxy", ProxyProtocol.V2: " send-proxy-v2"}
 _WORDS_IN_A_LINE = 20
@@ -64,7 +64,7 @@ def _server_words(policy: Policy) -> str:
     if policy.check:
         check = policy.check
         words = f"check inter {check.interval}ms rise {check.rise} fall {check.fall}"
-        if policy.protocol is Protocol.H2:
+        if policy.protocol is BackendProtocol.H2:
             words += " check-proto h2"
     if policy.pod_connections is not None:
         words += f" maxconn {policy.pod_connections}"

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from vipwire.ingress.plan.sites import Pool, Server
-from vipwire.ingress.watch.objects import Endpoint, Service, Slice, Usability
+from vipwire.ingress.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
 from vipwire.model.net import Address, Family, parse_address
 
 WEIGHTS = "vipwire.io/weights"
@@ -25,9 +25,11 @@ MOST, UNIT = 256, 16
 """HAProxy's heaviest server, and what a weight of 1 is as long as the others fit."""
 
 
-def servers_of(pool: Pool, service: Service | None, slices: Iterable[Slice], zone: str = "") -> tuple[Server, ...]:
+def servers_of(
+    pool: Pool, service: BackendService | None, slices: Iterable[BackendSlice], zone: str = ""
+) -> tuple[Server, ...]:
     """Choose the servers of a pool, ordered by address and port."""
-    found: dict[tuple[Address, int], Endpoint] = {}
+    found: dict[tuple[Address, int], BackendEndpoint] = {}
     usable = list(slices)
     family = _family(service, usable)
     for each in usable:
@@ -53,7 +55,7 @@ def servers_of(pool: Pool, service: Service | None, slices: Iterable[Slice], zon
     )
 
 
-def _far(endpoints: Iterable[Endpoint], zone: str) -> frozenset[Endpoint]:
+def _far(endpoints: Iterable[BackendEndpoint], zone: str) -> frozenset[BackendEndpoint]:
     """Tell which endpoints are for other zones; none when that cannot be told of all, or when all are."""
     ready = [endpoint for endpoint in endpoints if endpoint.use is Usability.READY]
     if not zone or not all(endpoint.zones for endpoint in ready):
@@ -80,11 +82,11 @@ def weights_of(text: str) -> dict[Address, int]:
     return found
 
 
-def _as_ready(endpoint: Endpoint) -> Endpoint:
-    return Endpoint(endpoint.address, Usability.READY, endpoint.pod)
+def _as_ready(endpoint: BackendEndpoint) -> BackendEndpoint:
+    return BackendEndpoint(endpoint.address, Usability.READY, endpoint.pod)
 
 
-def _family(service: Service | None, slices: Iterable[Slice]) -> Family:
+def _family(service: BackendService | None, slices: Iterable[BackendSlice]) -> Family:
     if service is not None and service.family is not None:
         return service.family
     return Family.IPV6 if all(each.family is Family.IPV6 for each in slices) else Family.IPV4

@@ -22,7 +22,16 @@ from vipwire.ingress.plan.sites import (
     split_name,
 )
 from vipwire.ingress.plan.wishes import Key, Known, Wanted, forget, recall
-from vipwire.ingress.watch.objects import Ingress, IngressClass, Kind, PathRule, Secret, Service, ServiceRef, Tls
+from vipwire.ingress.watch.objects import (
+    BackendService,
+    Ingress,
+    IngressClass,
+    IngressKind,
+    PathRule,
+    Secret,
+    ServiceRef,
+    Tls,
+)
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 
@@ -45,7 +54,7 @@ class World:
 
     ingresses: Mapping[ObjectName, Ingress]
     classes: Mapping[ObjectName, IngressClass]
-    services: Mapping[ObjectName, Service]
+    services: Mapping[ObjectName, BackendService]
     secrets: Mapping[ObjectName, Secret]
     now: float
 
@@ -84,7 +93,7 @@ class _Draft:
         self._splits: dict[str, Split] = {}
         self._certificates: dict[str, Certificate] = {}
         self._problems: list[Problem] = []
-        self._named: set[tuple[Kind, ObjectName]] = set()
+        self._named: set[tuple[IngressKind, ObjectName]] = set()
         self._default = ""
 
     def add(self, ingress: Ingress) -> Iterable[tuple[Wanted, PathRule, Key]]:
@@ -138,13 +147,13 @@ class _Draft:
             self._default,
             admitted,
             tuple(self._problems),
-            frozenset(self._named | {(Kind.INGRESS, name) for name in admitted}),
+            frozenset(self._named | {(IngressKind.INGRESS, name) for name in admitted}),
         )
 
     def _wanted(self, ingress: Ingress) -> Wanted:
         wanted = recall(ingress, self._world.secrets, self._known)
         if wanted.users:
-            self._named.add((Kind.SECRET, wanted.users))
+            self._named.add((IngressKind.SECRET, wanted.users))
         self._problems += wanted.problems
         return wanted
 
@@ -167,7 +176,7 @@ class _Draft:
     ) -> str:
         """Find or make the pool of a backend; `shared` is that of the path of which it is a canary."""
         lead = wanted.lead(ref, rule, field, self._world.services)
-        self._named.add((Kind.SERVICE, ref.service))
+        self._named.add((IngressKind.SERVICE, ref.service))
         self._problems += lead.problems
         pool = lead.pool
         if pool is None:
@@ -181,7 +190,7 @@ class _Draft:
         for tls in ingress.tls:
             if tls.secret is None:
                 continue
-            self._named.add((Kind.SECRET, tls.secret))
+            self._named.add((IngressKind.SECRET, tls.secret))
             pair, reason = judge_secret(self._world.secrets.get(tls.secret), self._world.now)
             if pair is None:
                 self._note(ingress, tls.field, f"{tls.secret}: {reason}; its hosts get the default certificate")

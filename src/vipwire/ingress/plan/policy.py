@@ -28,7 +28,7 @@ class Algorithm(enum.Enum):
     HEADER = "header"
 
 
-class Protocol(enum.Enum):
+class BackendProtocol(enum.Enum):
     """What the endpoints speak."""
 
     HTTP = "http"
@@ -136,7 +136,7 @@ class Policy:
 
     affinity: Affinity | None = None
     balance: Balance = field(default_factory=Balance)
-    protocol: Protocol = Protocol.HTTP
+    protocol: BackendProtocol = BackendProtocol.HTTP
     proxy_protocol: ProxyProtocol = ProxyProtocol.NO
     timeouts: tuple[tuple[str, int], ...] = ()
     """By HAProxy's word: connect, server, queue, tunnel."""

@@ -7,6 +7,7 @@ from vipwire.ingress.plan.annotations import Asked
 from vipwire.ingress.plan.policy import (
     Affinity,
     Algorithm,
+    BackendProtocol,
     Balance,
     Canary,
     Check,
@@ -15,7 +16,6 @@ from vipwire.ingress.plan.policy import (
     Limit,
     Login,
     Policy,
-    Protocol,
     ProxyProtocol,
     Redirect,
     Rewrite,
@@ -28,10 +28,10 @@ from vipwire.model.problem import Problem
 _TIMEOUTS = ("connect", "server", "queue", "tunnel")
 _USER = re.compile(r"([A-Za-z0-9._@-]{1,64}):(\$(?:1|5|6|2a|2b|2y|y)\$[A-Za-z0-9./$=,-]{8,200})")
 _APPLICATIONS = {
-    "kubernetes.io/h2c": Protocol.H2,
-    "grpc": Protocol.H2,
-    "https": Protocol.HTTPS,
-    "kubernetes.io/wss": Protocol.HTTPS,
+    "kubernetes.io/h2c": BackendProtocol.H2,
+    "grpc": BackendProtocol.H2,
+    "https": BackendProtocol.HTTPS,
+    "kubernetes.io/wss": BackendProtocol.HTTPS,
 }
 
 
@@ -40,7 +40,7 @@ def general_policy(asked: Asked, login: Login | None) -> Policy:
     return Policy(
         affinity=_affinity(asked),
         balance=_balance(asked),
-        protocol=Protocol(asked("backend-protocol", "http")),
+        protocol=BackendProtocol(asked("backend-protocol", "http")),
         proxy_protocol=ProxyProtocol(asked("proxy-protocol", "no")),
         timeouts=tuple((name, asked(f"timeout-{name}")) for name in _TIMEOUTS if asked(f"timeout-{name}")),
         retries=asked("retries"),
@@ -64,9 +64,13 @@ def general_policy(asked: Asked, login: Login | None) -> Policy:
     )
 
 
-def protocol_of(application: str, policy: Policy) -> Protocol:
+def protocol_of(application: str, policy: Policy) -> BackendProtocol:
     """Choose what endpoints speak: an annotation wins over the port's `appProtocol`."""
-    return policy.protocol if policy.protocol is not Protocol.HTTP else _APPLICATIONS.get(application, Protocol.HTTP)
+    return (
+        policy.protocol
+        if policy.protocol is not BackendProtocol.HTTP
+        else _APPLICATIONS.get(application, BackendProtocol.HTTP)
+    )
 
 
 def rewrite_of(rule: PathRule, asked: Asked) -> Rewrite | None:

@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass, field
 from functools import lru_cache
 
 from vipwire.ingress.plan.policy import Canary, Policy
-from vipwire.ingress.watch.objects import Endpoint, Kind, ServicePort
+from vipwire.ingress.watch.objects import BackendEndpoint, BackendPort, IngressKind
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 
@@ -47,7 +47,7 @@ class Pool:
 
     name: str
     service: ObjectName
-    port: ServicePort
+    port: BackendPort
     policy: Policy
     external: str = ""
 
@@ -81,7 +81,7 @@ class SitePlan:
     default: str = ""
     admitted: tuple[ObjectName, ...] = ()
     problems: tuple[Problem, ...] = ()
-    named: frozenset[tuple[Kind, ObjectName]] = frozenset()
+    named: frozenset[tuple[IngressKind, ObjectName]] = frozenset()
     """The Ingresses that are ours, and the Services and Secrets that they name, whether those are there or not."""
 
     @property
@@ -94,7 +94,7 @@ class SitePlan:
 class Server:
     """An endpoint as a pool uses it. `weight` 0 to 256."""
 
-    endpoint: Endpoint
+    endpoint: BackendEndpoint
     port: int
     weight: int = 16
 

@@ -20,7 +20,7 @@ from vipwire.ingress.plan.pool_policy import (
     users_of,
 )
 from vipwire.ingress.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Match, Pool, pool_name
-from vipwire.ingress.watch.objects import Ingress, PathRule, PathType, Secret, Service, ServiceRef
+from vipwire.ingress.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 
@@ -32,7 +32,7 @@ Key: TypeAlias = tuple[str, Match, str]
 class Lead:
     """Where a backend leads: the name of a pool, and the pool, unless it is one that answers 503 itself."""
 
-    service: Service | None
+    service: BackendService | None
     """What it was made of."""
     target: str
     pool: Pool | None = None
@@ -58,7 +58,7 @@ class Wanted:
     """By field of the Ingress; those that have been asked for."""
 
     def lead(
-        self, ref: ServiceRef, rule: PathRule | None, where: str, services: Mapping[ObjectName, Service]
+        self, ref: ServiceRef, rule: PathRule | None, where: str, services: Mapping[ObjectName, BackendService]
     ) -> Lead:
         """Tell where a backend of this Ingress leads. `rule` is its path's, None for the default backend."""
         service, found = services.get(ref.service), self.leads.get(where)
@@ -121,7 +121,7 @@ def _key(rule: PathRule, asked: Asked) -> Key:
     return _site(rule), Match.PREFIX, f"/{elements}" if elements else ""
 
 
-def _lead(wanted: Wanted, ref: ServiceRef, rule: PathRule | None, where: str, service: Service | None) -> Lead:
+def _lead(wanted: Wanted, ref: ServiceRef, rule: PathRule | None, where: str, service: BackendService | None) -> Lead:
     """Find the pool of a backend; one that answers 503 where there can be none."""
     nowhere, name = CLOSED if wanted.closed else UNAVAILABLE, wanted.ingress.name
     if service is None:

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from aiohttp import web
 from prometheus_client import generate_latest
@@ -30,9 +30,11 @@ from vipwire.ingress.run.process import Haproxy
 from vipwire.ingress.run.reporter import Teller
 from vipwire.ingress.run.statistics import Statistics
 from vipwire.ingress.run.status import StatusWriter
-from vipwire.ingress.watch.kinds import IngressSource, manifest_source
+from vipwire.ingress.watch.kinds import MANIFESTS, RESOURCES
+from vipwire.ingress.watch.objects import IngressKind, IngressObject
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.model.names import ObjectName
@@ -41,6 +43,8 @@ from vipwire.process.signals import Stop
 from vipwire.serve.server import BindPolicy, HttpServer
 
 _LIST_SECONDS = 30.0
+
+Source: TypeAlias = ApiSource[IngressKind, IngressObject] | ManifestSource[IngressKind, IngressObject]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +93,9 @@ def default_pem(options: Options) -> str:
     return pair.pem
 
 
-def make_source(options: Options, access: Access | None) -> IngressSource | ManifestSource:
+def make_source(options: Options, access: Access | None) -> Source:
     """Make the source of objects."""
-    return IngressSource(access) if access is not None else manifest_source(options.manifests)
+    return ManifestSource(options.manifests, MANIFESTS) if access is None else ApiSource(access, RESOURCES.values())
 
 
 def reach(options: Options) -> Access | None:
@@ -193,7 +197,7 @@ class _Ingress:
             self._reported = desired.judgements
             self._teller.problems(desired.problems, desired.plan.admitted)
 
-    async def _tell(self, source: IngressSource | ManifestSource) -> None:
+    async def _tell(self, source: Source) -> None:
         """Tell of problems that change nothing in HAProxy, and of a source that fails."""
         failing: dict[str, str] = {}
         while True:

@@ -19,9 +19,9 @@ from vipwire.ingress.haproxy.configuration import DEFAULT_CERTIFICATE, Configura
 from vipwire.ingress.run.control import ControlError, command
 from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.run.process import Haproxy, Refused
+from vipwire.ingress.watch.objects import IngressEvent
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.process import log
-from vipwire.state.event import Event
 
 START = "start"
 """The reason of the first configuration, and of that after HAProxy's death."""
@@ -71,7 +71,7 @@ class Controller:
         """Whether HAProxy has a configuration and runs."""
         return self._live is not None and self._haproxy.running
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: IngressEvent) -> None:
         """Take an event from the source."""
         self._snapshot.apply(event)
         self._heard += 1

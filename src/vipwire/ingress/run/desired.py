@@ -16,7 +16,7 @@ from vipwire.ingress.plan.endpoints import servers_of
 from vipwire.ingress.plan.planner import Setting, World, is_ours, plan_sites
 from vipwire.ingress.plan.sites import Pool, SitePlan, certificate_name
 from vipwire.ingress.plan.wishes import Known
-from vipwire.ingress.watch.objects import Kind
+from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -55,7 +55,7 @@ class Desired:
         """
         if self._matters(touched):
             self._plan(now)
-            services = touched.services | {name for kind, name in touched.named if kind is Kind.SERVICE}
+            services = touched.services | {name for kind, name in touched.named if kind is IngressKind.SERVICE}
             everything = touched.structure
             stale = (each for each in self.plan.pools if everything or self._is_stale(each, services))
             self._fill(list(stale))
@@ -74,7 +74,7 @@ class Desired:
         if touched.structure or not touched.named.isdisjoint(self.plan.named):
             return True
         ingresses, classes = self._snapshot.ingresses, self._snapshot.classes
-        fresh = (ingresses.get(name) for kind, name in touched.named if kind is Kind.INGRESS)
+        fresh = (ingresses.get(name) for kind, name in touched.named if kind is IngressKind.INGRESS)
         return any(ingress is not None and is_ours(ingress, classes, self._setting) for ingress in fresh)
 
     def made(self, folder: str) -> Configuration:

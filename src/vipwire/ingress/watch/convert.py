@@ -12,16 +12,16 @@ from types import MappingProxyType
 
 from vipwire.ingress.watch import wire
 from vipwire.ingress.watch.objects import (
-    Endpoint,
+    BackendEndpoint,
+    BackendPort,
+    BackendService,
+    BackendSlice,
     Ingress,
     IngressClass,
     PathRule,
     PathType,
     Secret,
-    Service,
-    ServicePort,
     ServiceRef,
-    Slice,
     Tls,
     Usability,
 )
@@ -140,7 +140,7 @@ def convert_class(source: wire.IngressClass) -> tuple[IngressClass | None, tuple
     return IngressClass(found.name, (source.spec and source.spec.controller) or "", default), found.problems()
 
 
-def convert_service(source: wire.Service) -> tuple[Service | None, tuple[Problem, ...]]:
+def convert_service(source: wire.Service) -> tuple[BackendService | None, tuple[Problem, ...]]:
     """Convert a Service of any type, headless ones too: it is its endpoints that count."""
     meta, spec = source.metadata or wire.NO_META, source.spec or wire.ServiceSpec()
     found = _findings("Service", meta)
@@ -157,18 +157,18 @@ def convert_service(source: wire.Service) -> tuple[Service | None, tuple[Problem
     ports = tuple(_service_ports(spec.ports or (), found))
     published = tuple(dict.fromkeys((*_published(source.status), *(spec.external_ips or ()))))
     family = families[0] if families else None
-    return Service(found.name, ports, external, family, annotations, published), found.problems()
+    return BackendService(found.name, ports, external, family, annotations, published), found.problems()
 
 
-def _service_ports(ports: Iterable[wire.ServicePort], found: Findings) -> Iterator[ServicePort]:
+def _service_ports(ports: Iterable[wire.ServicePort], found: Findings) -> Iterator[BackendPort]:
     for index, port in enumerate(ports):
         number = found.port(f"spec.ports[{index}].port", port.port)
         if number is not None and port.protocol in (None, "", "TCP"):
             target = port.target_port if isinstance(port.target_port, int) else None
-            yield ServicePort(port.name or "", number, port.app_protocol or "", target)
+            yield BackendPort(port.name or "", number, port.app_protocol or "", target)
 
 
-def convert_slice(source: wire.Slice) -> tuple[Slice | None, tuple[Problem, ...]]:
+def convert_slice(source: wire.Slice) -> tuple[BackendSlice | None, tuple[Problem, ...]]:
     """Convert an EndpointSlice; None when it belongs to no Service or is of no IP family."""
     meta = source.metadata or wire.NO_META
     service = (meta.labels or {}).get("kubernetes.io/service-name", "")
@@ -183,10 +183,10 @@ def convert_slice(source: wire.Slice) -> tuple[Slice | None, tuple[Problem, ...]
     }
     name = ObjectName(found.name.namespace, service)
     endpoints = tuple(_endpoints(source.endpoints or (), family, found))
-    return Slice(found.name, name, family, MappingProxyType(ports), endpoints), found.problems()
+    return BackendSlice(found.name, name, family, MappingProxyType(ports), endpoints), found.problems()
 
 
-def _endpoints(sources: Iterable[wire.Endpoint], family: Family, found: Findings) -> Iterator[Endpoint]:
+def _endpoints(sources: Iterable[wire.Endpoint], family: Family, found: Findings) -> Iterator[BackendEndpoint]:
     for index, source in enumerate(sources):
         text = source.addresses[0] if source.addresses else ""
         address = _address(text, f"endpoints[{index}].addresses[0]", found)
@@ -194,7 +194,7 @@ def _endpoints(sources: Iterable[wire.Endpoint], family: Family, found: Findings
             pod = (source.target_ref and source.target_ref.name) or ""
             hints = (source.hints and source.hints.for_zones) or ()
             zones = tuple(each.name for each in hints if each.name)
-            yield Endpoint(address, _use(source.conditions or Conditions()), pod, zones)
+            yield BackendEndpoint(address, _use(source.conditions or Conditions()), pod, zones)
 
 
 def _address(text: str, field: str, found: Findings) -> Address | None:

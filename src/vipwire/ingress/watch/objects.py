@@ -11,9 +11,10 @@ from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
+from vipwire.state.event import EventOf
 
 
-class Kind(enum.Enum):
+class IngressKind(enum.Enum):
     """The kinds that an Ingress controller reads; the value is the kind in a manifest."""
 
     INGRESS_CLASS = "IngressClass"
@@ -90,7 +91,7 @@ class IngressClass:
 
 
 @dataclass(frozen=True, slots=True)
-class ServicePort:
+class BackendPort:
     """One of a Service's ports."""
 
     name: str
@@ -100,11 +101,11 @@ class ServicePort:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class BackendService:
     """A Service. `external` is the name that an ExternalName stands for, else empty."""
 
     name: ObjectName
-    ports: tuple[ServicePort, ...] = ()
+    ports: tuple[BackendPort, ...] = ()
     external: str = ""
     family: Family | None = None
     annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -122,7 +123,7 @@ class Usability(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class BackendEndpoint:
     """One endpoint of a slice."""
 
     address: Address
@@ -133,14 +134,14 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class BackendSlice:
     """An EndpointSlice. `ports` is by port name."""
 
     name: ObjectName
     service: ObjectName
     family: Family
     ports: Mapping[str, int]
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[BackendEndpoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +153,5 @@ class Secret:
     data: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
 
-Thing: TypeAlias = Ingress | IngressClass | Service | Slice | Secret
+IngressObject: TypeAlias = Ingress | IngressClass | BackendService | BackendSlice | Secret
+IngressEvent: TypeAlias = EventOf[IngressKind, IngressObject]

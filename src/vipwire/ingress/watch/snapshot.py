@@ -8,21 +8,30 @@ matters to nobody. All else has everything planned anew. `take` tells which.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar
 
-from vipwire.ingress.watch.objects import Ingress, IngressClass, Kind, Secret, Service, Slice, Thing
+from vipwire.ingress.watch.objects import (
+    BackendService,
+    BackendSlice,
+    Ingress,
+    IngressClass,
+    IngressEvent,
+    IngressKind,
+    IngressObject,
+    Secret,
+)
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire.state.event import Deleted, Event, Listed
+from vipwire.state.event import Deleted, Listed, Upserted
 
 _KINDS = {
-    Ingress: Kind.INGRESS,
-    IngressClass: Kind.INGRESS_CLASS,
-    Service: Kind.SERVICE,
-    Slice: Kind.SLICE,
-    Secret: Kind.SECRET,
+    Ingress: IngressKind.INGRESS,
+    IngressClass: IngressKind.INGRESS_CLASS,
+    BackendService: IngressKind.SERVICE,
+    BackendSlice: IngressKind.SLICE,
+    Secret: IngressKind.SECRET,
 }
-_Value = TypeVar("_Value")
+_Value = TypeVar("_Value", bound=IngressObject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +39,51 @@ class Touched:
     """What has changed: Services whose endpoints or weights have, objects that may matter by name, or the rest."""
 
     services: frozenset[ObjectName] = frozenset()
-    named: frozenset[tuple[Kind, ObjectName]] = frozenset()
+    named: frozenset[tuple[IngressKind, ObjectName]] = frozenset()
     structure: bool = False
 
     def __bool__(self) -> bool:
         return self.structure or bool(self.services) or bool(self.named)
 
 
+class _Shelf(Generic[_Value]):
+    """The objects of one kind, by name."""
+
+    def __init__(self, of: type[_Value]) -> None:
+        self._of = of
+        self.objects: dict[ObjectName, _Value] = {}
+
+    def put(self, value: IngressObject) -> None:
+        if isinstance(value, self._of):
+            self.objects[value.name] = value
+
+    def drop(self, name: ObjectName) -> None:
+        self.objects.pop(name, None)
+
+
+_AnyShelf: TypeAlias = (
+    _Shelf[Ingress] | _Shelf[IngressClass] | _Shelf[BackendService] | _Shelf[BackendSlice] | _Shelf[Secret]
+)
+
+
 class Snapshot:
     """The objects by kind. `apply` takes an event, `take` tells what has changed since it was asked last."""
 
     def __init__(self) -> None:
-        self._things: dict[Kind, dict[ObjectName, Thing]] = {kind: {} for kind in Kind}
-        self._slices: dict[ObjectName, dict[ObjectName, Slice]] = {}
-        self._problems: dict[tuple[Kind, ObjectName], tuple[Problem, ...]] = {}
-        self._waiting = set(Kind)
+        self._ingresses, self._classes = _Shelf(Ingress), _Shelf(IngressClass)
+        self._backends, self._secrets, self._all_slices = _Shelf(BackendService), _Shelf(Secret), _Shelf(BackendSlice)
+        self._shelves: dict[IngressKind, _AnyShelf] = {
+            IngressKind.INGRESS: self._ingresses,
+            IngressKind.INGRESS_CLASS: self._classes,
+            IngressKind.SERVICE: self._backends,
+            IngressKind.SLICE: self._all_slices,
+            IngressKind.SECRET: self._secrets,
+        }
+        self._slices: dict[ObjectName, dict[ObjectName, BackendSlice]] = {}
+        self._problems: dict[tuple[IngressKind, ObjectName], tuple[Problem, ...]] = {}
+        self._waiting = set(IngressKind)
         self._services: set[ObjectName] = set()
-        self._named: set[tuple[Kind, ObjectName]] = set()
+        self._named: set[tuple[IngressKind, ObjectName]] = set()
         self._structure = False
         self.judgements = 0
         """Counts the changes of `problems`."""
@@ -59,43 +96,42 @@ class Snapshot:
     @property
     def ingresses(self) -> Mapping[ObjectName, Ingress]:
         """All Ingresses."""
-        return self._of(Kind.INGRESS, Ingress)
+        return MappingProxyType(self._ingresses.objects)
 
     @property
     def classes(self) -> Mapping[ObjectName, IngressClass]:
         """All IngressClasses."""
-        return self._of(Kind.INGRESS_CLASS, IngressClass)
+        return MappingProxyType(self._classes.objects)
 
     @property
-    def services(self) -> Mapping[ObjectName, Service]:
+    def services(self) -> Mapping[ObjectName, BackendService]:
         """All Services."""
-        return self._of(Kind.SERVICE, Service)
+        return MappingProxyType(self._backends.objects)
 
     @property
     def secrets(self) -> Mapping[ObjectName, Secret]:
         """All Secrets."""
-        return self._of(Kind.SECRET, Secret)
+        return MappingProxyType(self._secrets.objects)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What was wrong with objects when they were read."""
         return tuple(problem for problems in self._problems.values() for problem in problems)
 
-    def slices(self, service: ObjectName) -> tuple[Slice, ...]:
+    def slices(self, service: ObjectName) -> tuple[BackendSlice, ...]:
         """Look up a Service's slices, by name."""
         found = self._slices.get(service, {})
         return tuple(found[name] for name in sorted(found))
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: IngressEvent) -> None:
         """Take an event of a source."""
-        kind = self._kind(event)
-        if isinstance(event, Listed):
-            self._list(kind, event)
-        elif isinstance(event, Deleted):
-            self._set(kind, event.name, None, event.problems)
-        else:
-            thing = cast("Thing", event.object)
-            self._set(kind, thing.name, thing, event.problems)
+        match event:
+            case Listed(kind, objects, problems):
+                self._list(kind, objects, problems)
+            case Deleted(kind, name, problems):
+                self._set(kind, name, None, problems)
+            case Upserted(changed, problems):
+                self._set(_KINDS[type(changed)], changed.name, changed, problems)
 
     def take(self) -> Touched:
         """Tell what has changed, once."""
@@ -103,65 +139,64 @@ class Snapshot:
         self._services, self._named, self._structure = set(), set(), False
         return touched
 
-    @staticmethod
-    def _kind(event: Event) -> Kind:
-        carried: Any = event.kind if isinstance(event, (Listed, Deleted)) else _KINDS[type(cast("Any", event.object))]
-        return cast("Kind", carried)
-
-    def _list(self, kind: Kind, event: Listed) -> None:
-        things = {thing.name: thing for thing in cast("tuple[Thing, ...]", event.objects)}
-        for name in self._things[kind].keys() - things.keys():
+    def _list(self, kind: IngressKind, objects: tuple[IngressObject, ...], problems: tuple[Problem, ...]) -> None:
+        for name in self._shelves[kind].objects.keys() - {each.name for each in objects}:
             self._set(kind, name, None, ())
-        for name, thing in things.items():
-            self._set(kind, name, thing, ())
+        for each in objects:
+            self._set(kind, each.name, each, ())
         self._problems = {key: value for key, value in self._problems.items() if key[0] is not kind}
         self.judgements += 1
-        for problem in event.problems:
+        for problem in problems:
             key = (kind, problem.object)
             self._problems[key] = (*self._problems.get(key, ()), problem)
         if kind in self._waiting:
             self._waiting.discard(kind)
             self._structure = True
 
-    def _set(self, kind: Kind, name: ObjectName, thing: Thing | None, problems: tuple[Problem, ...]) -> None:
+    def _set(
+        self, kind: IngressKind, name: ObjectName, after: IngressObject | None, problems: tuple[Problem, ...]
+    ) -> None:
         if problems != self._problems.pop((kind, name), ()):
             self.judgements += 1
         if problems:
             self._problems[kind, name] = problems
-        things = self._things[kind]
-        before = things.get(name)
-        if before == thing:
+        shelf = self._shelves[kind]
+        before = shelf.objects.get(name)
+        if before == after:
             return
-        if thing is None:
-            things.pop(name, None)
+        if after is None:
+            shelf.drop(name)
         else:
-            things[name] = thing
-        self._note(kind, name, before, thing)
+            shelf.put(after)
+        self._note(kind, name, before, after)
 
-    def _note(self, kind: Kind, name: ObjectName, before: Thing | None, after: Thing | None) -> None:
+    def _note(
+        self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
+    ) -> None:
         """Take note of what a change may matter to."""
-        if kind is Kind.SLICE:
-            self._note_slice(cast("Slice | None", before), cast("Slice | None", after))
-        elif isinstance(before, Service) and isinstance(after, Service) and _has_same_ports(before, after):
+        if kind is IngressKind.SLICE:
+            self._note_slice(before, after)
+        elif (
+            isinstance(before, BackendService)
+            and isinstance(after, BackendService)
+            and _has_same_ports(before, after)
+        ):
             self._services.add(name)
-        elif kind is Kind.INGRESS_CLASS:
+        elif kind is IngressKind.INGRESS_CLASS:
             self._structure = True
         elif not (isinstance(before, Ingress) and isinstance(after, Ingress) and _asks_the_same(before, after)):
             self._named.add((kind, name))
 
-    def _note_slice(self, before: Slice | None, after: Slice | None) -> None:
-        if before is not None:
+    def _note_slice(self, before: IngressObject | None, after: IngressObject | None) -> None:
+        if isinstance(before, BackendSlice):
             self._slices[before.service].pop(before.name, None)
             self._services.add(before.service)
-        if after is not None:
+        if isinstance(after, BackendSlice):
             self._slices.setdefault(after.service, {})[after.name] = after
             self._services.add(after.service)
 
-    def _of(self, kind: Kind, _type: type[_Value]) -> Mapping[ObjectName, _Value]:
-        return MappingProxyType(cast("dict[ObjectName, _Value]", self._things[kind]))
 
-
-def _has_same_ports(before: Service, after: Service) -> bool:
+def _has_same_ports(before: BackendService, after: BackendService) -> bool:
     """Tell whether no pool is another for a change of a Service: weights and family are a matter of its servers."""
     return (before.ports, before.external) == (after.ports, after.external)
 

@@ -1,18 +1,18 @@
-"""The text of a manifest file as objects of this cluster. Pure: text in, entries and problems out.
+"""The text of a manifest file as objects, of the kinds that somebody reads. Pure: text in, entries and problems out.
 
 YAML as Kubernetes reads it: several documents a file, lists of objects, JSON too. Two of PyYAML's habits are switched
 off, since they change what was written: dates become no date objects (a timestamp is a string on the wire), and a
 key that stands twice in a mapping is an error, not a silent loss of the first.
 
-Kinds that no service proxy reads (Deployments, Knative's `Service`) are ordinary in people's folders; they are left
-out.
+Other kinds (Deployments, Knative's `Service`) are ordinary in people's folders; they are left out.
 """
 
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
+import msgspec
 import yaml
 
 try:
@@ -21,29 +21,49 @@ except ImportError:  # a PyYAML without libyaml is ten times slower and does the
     from yaml import SafeLoader  # type: ignore[assignment]
 
 from vipwire.errors import DecodeError
-from vipwire.kube.resource import document_name, name_of, printable, read_document
+from vipwire.kube.resource import BROKEN, Resource, document_name, explain, name_of, printable, unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire.state.event import Kind, Object
+from vipwire.state.event import K, K_co, T, T_co
 
-_KINDS = {
-    "Service": (Kind.SERVICE, ("v1",)),
-    "Endpoints": (Kind.ENDPOINT_SLICE, ("v1",)),
-    "EndpointSlice": (Kind.ENDPOINT_SLICE, ("discovery.k8s.io/v1",)),
-    "Node": (Kind.NODE, ("v1",)),
-    "ServiceCIDR": (Kind.SERVICE_CIDR, ("networking.k8s.io/v1", "networking.k8s.io/v1beta1")),
-}
-_NAMESPACED = ("Service", "Endpoints", "EndpointSlice")
 _DEEPEST_LIST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManifestKind(Generic[K_co, T_co]):
+    """How one kind stands in files: the word for it and the versions that are read, and what a document becomes.
+
+    `kind` is what it becomes: Endpoints are read as EndpointSlices.
+    """
+
+    kind: K_co
+    word: str
+    versions: tuple[str, ...]
+    read: Callable[[object], tuple[tuple[T_co, ...], tuple[Problem, ...]]]
+    namespaced: bool = True
+
+    def is_of_group(self, version: str) -> bool:
+        """Tell whether a version is one of the kind's group, though perhaps none that is read."""
+        return version.rpartition("/")[0] == self.versions[0].rpartition("/")[0]
+
+
+def kind_in_manifests(resource: Resource[K, T], *older: str, namespaced: bool = True) -> ManifestKind[K, T]:
+    """Tell how a resource stands in files; `older` versions are read like the one that is watched."""
+
+    def read(document: object) -> tuple[tuple[T, ...], tuple[Problem, ...]]:
+        converted, problems = resource.convert(msgspec.convert(document, resource.type))
+        return () if converted is None else (converted,), problems
+
+    return ManifestKind(resource.kind, resource.kind.value, (resource.api_version, *older), read, namespaced)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[K, T]):
     """One object of a file: what it became (Endpoints become several slices) and what was wrong with it."""
 
-    kind: Kind
+    kind: K
     name: ObjectName
-    objects: tuple[Object, ...]
+    objects: tuple[T, ...]
     problems: tuple[Problem, ...]
 
     @property
@@ -53,35 +73,63 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Generic[K, T]):
     """What a file says. `ignored` names the kinds in it that are nobody's business here."""
 
     file: str
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[Entry[K, T], ...] = ()
     problems: tuple[Problem, ...] = ()
     ignored: frozenset[str] = field(default_factory=frozenset)
 
 
-def read_manifest(text: str, file: str) -> Manifest:
-    """Read a file's text; raise DecodeError with the line and column when it does not parse.
+class ManifestReader(Generic[K, T]):
+    """Reads files for somebody who reads the kinds that are given. `kinds` has each once."""
 
-    A file whose name ends in `.json` is JSON, any other is YAML.
-    """
-    return gather(text, file, _entry)
+    def __init__(self, *kinds: ManifestKind[K, T]) -> None:
+        self._by_word = {each.word: each for each in kinds}
+        self.kinds = tuple(dict.fromkeys(each.kind for each in kinds))
+
+    def read(self, text: str, file: str) -> Manifest[K, T]:
+        """Read a file's text; raise DecodeError with the line and column when it does not parse.
+
+        A file whose name ends in `.json` is JSON, any other is YAML.
+        """
+        entries, problems, ignored = [], [], set()
+        for index, document in enumerate(_parse(text, json_only=file.endswith(".json"))):
+            for item in _objects(document, "", 0):
+                if isinstance(item, str):
+                    problems.append(file_problem(file, f"document {index + 1}", item))
+                elif entry := self._entry(item):
+                    entries.append(entry)
+                else:
+                    ignored.add(f"{item['kind']} ({item['apiVersion']})")
+        return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
+
+    def _entry(self, item: dict[str, object]) -> Entry[K, T] | None:
+        """Read one object; None when it is of a kind that is not read here."""
+        word, version = str(item["kind"]), str(item["apiVersion"])
+        known = self._by_word.get(word)
+        if known is None or not known.is_of_group(version):
+            return None
+        meta = item.get("metadata")
+        if known.namespaced and isinstance(meta, dict) and not meta.get("namespace"):
+            item = {**item, "metadata": {**meta, "namespace": "default"}}
+        name = document_name(item)
+        if version not in known.versions:
+            message = f"{version!r} is not read (allowed: {', '.join(known.versions)})"
+            return Entry(known.kind, name, (), (Problem(word, name, "apiVersion", message),))
+        return Entry(known.kind, name, *read_object(known, item))
 
 
-def gather(text: str, file: str, entry: Callable[[dict[str, object]], Entry | None]) -> Manifest:
-    """Read a file's text as above, lists unfolded, for whoever reads other kinds; `entry` gives None for the rest."""
-    entries, problems, ignored = [], [], set()
-    for index, document in enumerate(_parse(text, json_only=file.endswith(".json"))):
-        for item in _objects(document, "", 0):
-            if isinstance(item, str):
-                problems.append(file_problem(file, f"document {index + 1}", item))
-            elif made := entry(item):
-                entries.append(made)
-            else:
-                ignored.add(f"{item['kind']} ({item['apiVersion']})")
-    return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
+def read_object(kind: ManifestKind[K, T], document: object) -> tuple[tuple[T, ...], tuple[Problem, ...]]:
+    """Read one document of a kind; whatever is wrong with it is a problem."""
+    try:
+        return kind.read(document)
+    except BROKEN as error:
+        field, message = explain(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is about this object and no other
+        field, message = "", unexpected(error)
+    return (), (Problem(kind.word, document_name(document), field, message),)
 
 
 def file_problem(file: str, place: str, message: str) -> Problem:
@@ -154,20 +202,3 @@ def _objects(document: object, version: str, depth: int, kind: str = "") -> Iter
         of = ("", "") if kind == "List" else (kind.removesuffix("List"), version)
         for item in items or ():
             yield from _objects(item, of[1], depth + 1, of[0])
-
-
-def _entry(item: dict[str, object]) -> Entry | None:
-    """Read one object; None when it is of a kind that is not read here."""
-    kind, version = str(item["kind"]), str(item["apiVersion"])
-    known = _KINDS.get(kind)
-    if known is None or version.rpartition("/")[0] != known[1][0].rpartition("/")[0]:
-        return None
-    meta = item.get("metadata")
-    if kind in _NAMESPACED and isinstance(meta, dict) and not meta.get("namespace"):
-        item = {**item, "metadata": {**meta, "namespace": "default"}}
-    name = document_name(item)
-    if version not in known[1]:
-        message = f"{version!r} is not read (allowed: {', '.join(known[1])})"
-        return Entry(known[0], name, (), (Problem(kind, name, "apiVersion", message),))
-    objects, problems = read_document(kind, item)
-    return Entry(known[0], name, objects, problems)

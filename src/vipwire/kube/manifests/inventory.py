@@ -7,40 +7,45 @@ object that is never there.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Generic, TypeAlias
 
 from vipwire.kube.manifests.documents import Entry, Manifest
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire.state.event import Deleted, Event, Kind, Listed, Object, Upserted
+from vipwire.state.event import Deleted, EventOf, K, Listed, T, Upserted
 
-Key: TypeAlias = tuple[Kind, ObjectName]
+Key: TypeAlias = tuple[K, ObjectName]
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class Inventory(Generic[K, T]):
     """All objects and all problems of a set of files."""
 
-    objects: Mapping[Key, Object] = field(default_factory=dict)
-    problems: Mapping[Key, tuple[Problem, ...]] = field(default_factory=dict)
+    objects: Mapping[Key[K], T] = field(default_factory=dict)
+    problems: Mapping[Key[K], tuple[Problem, ...]] = field(default_factory=dict)
 
 
-def take_inventory(manifests: Iterable[Manifest], file_problems: Iterable[Problem] = ()) -> Inventory:
-    """Merge files; `file_problems` are those of files and paths that could not be read."""
-    objects: dict[Key, Object] = {}
-    problems: dict[Key, tuple[Problem, ...]] = {}
-    owners: dict[Key, str] = {}
+def take_inventory(
+    manifests: Iterable[Manifest[K, T]], files_are: K, file_problems: Iterable[Problem] = ()
+) -> Inventory[K, T]:
+    """Merge files; `file_problems` are those of files and paths that could not be read.
+
+    A file is spoken of as an object of the kind `files_are`.
+    """
+    objects: dict[Key[K], T] = {}
+    problems: dict[Key[K], tuple[Problem, ...]] = {}
+    owners: dict[Key[K], str] = {}
     for manifest in sorted(manifests, key=lambda manifest: manifest.file):
         for problem in manifest.problems:
-            _add(problems, (Kind.SERVICE, problem.object), (problem,))
+            _add(problems, (files_are, problem.object), (problem,))
         for entry in manifest.entries:
             _take(entry, manifest.file, objects, problems, owners)
     for problem in file_problems:
-        _add(problems, (Kind.SERVICE, problem.object), (problem,))
+        _add(problems, (files_are, problem.object), (problem,))
     return Inventory(objects, problems)
 
 
-def listed(inventory: Inventory, kinds: Iterable[Kind] = Kind) -> Iterator[Listed]:
+def listed(inventory: Inventory[K, T], kinds: Iterable[K]) -> Iterator[Listed[K, T]]:
     """Tell everything: one `Listed` for every kind, empty ones too, since they end somebody's wait."""
     for kind in kinds:
         objects = tuple(value for (of, _), value in inventory.objects.items() if of is kind)
@@ -48,7 +53,7 @@ def listed(inventory: Inventory, kinds: Iterable[Kind] = Kind) -> Iterator[Liste
         yield Listed(kind, objects, tuple(problem for group in problems for problem in group))
 
 
-def differences(before: Inventory, after: Inventory) -> Iterator[Event]:
+def differences(before: Inventory[K, T], after: Inventory[K, T]) -> Iterator[EventOf[K, T]]:
     """Tell what changed: an object, or only what is wrong with it."""
     keys = {**before.objects, **after.objects, **before.problems, **after.problems}
     for key in keys:
@@ -60,11 +65,11 @@ def differences(before: Inventory, after: Inventory) -> Iterator[Event]:
 
 
 def _take(
-    entry: Entry,
+    entry: Entry[K, T],
     file: str,
-    objects: dict[Key, Object],
-    problems: dict[Key, tuple[Problem, ...]],
-    owners: dict[Key, str],
+    objects: dict[Key[K], T],
+    problems: dict[Key[K], tuple[Problem, ...]],
+    owners: dict[Key[K], str],
 ) -> None:
     keys = tuple((entry.kind, name) for name in entry.names)
     taken = next((key for key in keys if key in owners), None)
@@ -77,6 +82,6 @@ def _take(
     _add(problems, keys[0], entry.problems)
 
 
-def _add(problems: dict[Key, tuple[Problem, ...]], key: Key, more: tuple[Problem, ...]) -> None:
+def _add(problems: dict[Key[K], tuple[Problem, ...]], key: Key[K], more: tuple[Problem, ...]) -> None:
     if more:
         problems[key] = problems.get(key, ()) + more

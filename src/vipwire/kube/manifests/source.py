@@ -18,16 +18,16 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Generic, TypeAlias
 
 import watchfiles
 
 from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.contact import Health
-from vipwire.kube.manifests.documents import Manifest, file_problem, read_manifest
+from vipwire.kube.manifests.documents import Manifest, ManifestReader, file_problem
 from vipwire.kube.manifests.inventory import Inventory, differences, listed, take_inventory
 from vipwire.model.problem import Problem
-from vipwire.state.event import Event, Kind
+from vipwire.state.event import EventOf, K, T
 
 SUFFIXES = (".yaml", ".yml", ".json")
 SETTLE = 400
@@ -44,32 +44,28 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _File(Generic[K, T]):
     signature: Signature
-    manifest: Manifest
+    manifest: Manifest[K, T]
     problem: Problem | None = None
 
 
-class ManifestSource:
-    """Reads and watches manifests. Raises ConfigError at once when a path does not exist.
-
-    `read` makes a file's text into objects, of which `kinds` are told at start, for those who read other kinds.
-    """
+class ManifestSource(Generic[K, T]):
+    """Reads and watches manifests. Raises ConfigError at once when a path does not exist."""
 
     def __init__(
         self,
         paths: Iterable[Path],
+        reader: ManifestReader[K, T],
         *,
         clock: Callable[[], float] = time.monotonic,
-        read: Callable[[str, str], Manifest] = read_manifest,
-        kinds: Iterable[Kind] = Kind,
     ) -> None:
         self._paths = tuple(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100 - keeps links
         for path in self._paths:
             if not path.exists():
                 raise ConfigError(f"--manifests: {path} does not exist (allowed: a folder or a file)")
-        self._clock, self._read_text, self._kinds = clock, read, tuple(kinds)
-        self._files: dict[str, _File] = {}
+        self._clock, self._reader = clock, reader
+        self._files: dict[str, _File[K, T]] = {}
         self._gone: dict[str, Problem] = {}
         self._synced = False
         self._health: dict[str, Health] = {}
@@ -78,10 +74,10 @@ class ManifestSource:
         """Tell how each path is: which file of it, if any, cannot be read."""
         return tuple(self._health.get(str(path), Health(str(path))) for path in self._paths)
 
-    async def run(self, emit: Callable[[Event], None]) -> None:
+    async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:
         """Tell of everything once, then of changes, until cancelled. `emit` must be quick and must not raise."""
         inventory = await asyncio.to_thread(self._scan)
-        for first in listed(inventory, self._kinds):
+        for first in listed(inventory, self._reader.kinds):
             emit(first)
         self._note_health(synced=True)
         while True:
@@ -124,18 +120,18 @@ class ManifestSource:
             folders[str(folder)] = (status.st_dev, status.st_ino)
         return folders
 
-    def _scan(self) -> Inventory:
+    def _scan(self) -> Inventory[K, T]:
         """Read what has changed since the last time, and merge."""
-        files: dict[str, _File] = {}
+        files: dict[str, _File[K, T]] = {}
         for path in self._paths:
             files.update(self._read_path(path))
         self._files = files
         problems = [*self._gone.values(), *(file.problem for file in files.values() if file.problem)]
-        return take_inventory((file.manifest for file in files.values()), problems)
+        return take_inventory((file.manifest for file in files.values()), self._reader.kinds[0], problems)
 
-    def _read_path(self, path: Path) -> dict[str, _File]:
+    def _read_path(self, path: Path) -> dict[str, _File[K, T]]:
         """Read a path's files. When one vanishes meanwhile, look again: it may have been the whole folder."""
-        files: dict[str, _File | None] = {}
+        files: dict[str, _File[K, T] | None] = {}
         for _ in range(3):
             found = self._list(path)
             if found is None:
@@ -160,7 +156,7 @@ class ManifestSource:
         self._gone.pop(name, None)
         return found
 
-    def _read(self, name: str) -> _File | None:
+    def _read(self, name: str) -> _File[K, T] | None:
         """Read a file if it changed; None when it vanished between being listed and being read."""
         known = self._files.get(name)
         signature = known.signature if known else (0, 0, 0, 0)
@@ -169,11 +165,11 @@ class ManifestSource:
             signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             if known is not None and (known.signature == signature or _is_being_written(status)):
                 return known
-            manifest = self._read_text(Path(name).read_text(encoding="utf-8"), name)
+            manifest = self._reader.read(Path(name).read_text(encoding="utf-8"), name)
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError, DecodeError) as error:
-            good = known.manifest if known else Manifest(name)
+            good: Manifest[K, T] = known.manifest if known else Manifest(name)
             return _File(signature, good, file_problem(name, *_place(error)))
         if manifest.ignored:
             _log.debug("%s: kinds that are not read here: %s", name, ", ".join(sorted(manifest.ignored)))
