@@ -17,7 +17,7 @@ _NO_META = Meta()
 _FAMILIES = {"IPv4": 4, "IPv6": 16}
 
 
-def convert_service(source: wire.Service) -> tuple[DnsService | None, tuple[Problem, ...]]:
+def convert_service(source: wire.WireService) -> tuple[DnsService | None, tuple[Problem, ...]]:
     """Convert a Service; None when it has nothing that a name could lead to."""
     meta, spec = source.metadata or _NO_META, source.spec or wire.ServiceSpec()
     found = _findings("Service", meta)
@@ -60,7 +60,7 @@ def convert_slice(source: wire.EndpointSlice) -> tuple[DnsSlice | None, tuple[Pr
     return DnsSlice(found.name, name, ports, tuple(_endpoints(source.endpoints or (), size, found))), found.problems()
 
 
-def _endpoints(sources: Iterable[wire.Endpoint], size: int, found: Findings) -> Iterator[DnsEndpoint]:
+def _endpoints(sources: Iterable[wire.WireEndpoint], size: int, found: Findings) -> Iterator[DnsEndpoint]:
     for index, source in enumerate(sources):
         path = f"endpoints[{index}]"
         text = source.addresses[0] if source.addresses else None

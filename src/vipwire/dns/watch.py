@@ -12,7 +12,9 @@ from vipwire.model.problem import Problem
 
 DnsResource: TypeAlias = Resource[DnsKind, DnsObject]
 
-SERVICES: Final[DnsResource] = Resource(DnsKind.SERVICE, "/api/v1", "services", wire.Service, convert.convert_service)
+SERVICES: Final[DnsResource] = Resource(
+    DnsKind.SERVICE, "/api/v1", "services", wire.WireService, convert.convert_service
+)
 # All slices, not only those with the label of headless Services: those that people write do not have it.
 SLICES: Final[DnsResource] = Resource(
     DnsKind.SLICE, "/apis/discovery.k8s.io/v1", "endpointslices", wire.EndpointSlice, convert.convert_slice

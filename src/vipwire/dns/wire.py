@@ -16,7 +16,7 @@ class ServiceSpec(Struct, gc=False, rename="camel"):
     publish_not_ready_addresses: bool | None = None
 
 
-class Service(Struct, gc=False):
+class WireService(Struct, gc=False):
     """core/v1 Service."""
 
     metadata: Meta | None = None
@@ -41,7 +41,7 @@ class Conditions(Struct, gc=False):
     ready: bool | None = None
 
 
-class Endpoint(Struct, gc=False):
+class WireEndpoint(Struct, gc=False):
     """One of an EndpointSlice's `endpoints`."""
 
     addresses: tuple[str, ...] | None = None
@@ -54,7 +54,7 @@ class EndpointSlice(Struct, gc=False, rename="camel"):
 
     metadata: SliceMeta | None = None
     address_type: str | None = None
-    endpoints: tuple[Endpoint, ...] | None = None
+    endpoints: tuple[WireEndpoint, ...] | None = None
     ports: tuple[EndpointPort, ...] | None = None
 
 

@@ -22,7 +22,7 @@ LONGEST_PAYLOAD = 12_000
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class HaproxyChange:
     """What to do. `commands` for the stats socket, or `reason` for a reload."""
 
     commands: tuple[str, ...] = ()
@@ -32,12 +32,12 @@ class Change:
         return bool(self.commands or self.reason)
 
 
-def difference(live: Configuration | None, desired: Configuration) -> Change:
+def difference(live: Configuration | None, desired: Configuration) -> HaproxyChange:
     """Compare what runs with what should."""
     if live is None:
-        return Change(reason="start")
+        return HaproxyChange(reason="start")
     if reason := _needs_reload(live, desired):
-        return Change(reason=reason)
+        return HaproxyChange(reason=reason)
     commands = (
         *_certificates(live, desired),
         *_servers(live.slots, desired.slots, desired.slots),
@@ -47,7 +47,9 @@ def difference(live: Configuration | None, desired: Configuration) -> Change:
     return _unless_too_many(commands)
 
 
-def difference_of_servers(live: Mapping[str, Slots], desired: Mapping[str, Slots], pools: Iterable[str]) -> Change:
+def difference_of_servers(
+    live: Mapping[str, Slots], desired: Mapping[str, Slots], pools: Iterable[str]
+) -> HaproxyChange:
     """Compare the slots of some pools, where nothing else can have changed: the others cost nothing."""
     return _unless_too_many(tuple(_servers(live, desired, pools)))
 
@@ -59,8 +61,8 @@ def pools_in_common(live: Configuration, desired: Configuration) -> tuple[str, .
     return tuple(name for name in known if old.slots[name] == new.slots[name])
 
 
-def _unless_too_many(commands: tuple[str, ...]) -> Change:
-    return Change(reason="many changes") if len(commands) > MOST_COMMANDS else Change(commands)
+def _unless_too_many(commands: tuple[str, ...]) -> HaproxyChange:
+    return HaproxyChange(reason="many changes") if len(commands) > MOST_COMMANDS else HaproxyChange(commands)
 
 
 def merged(live: Configuration, desired: Configuration) -> Configuration:

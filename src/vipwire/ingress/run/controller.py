@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from vipwire.ingress.haproxy.change import Change, difference, difference_of_servers, merged, pools_in_common
+from vipwire.ingress.haproxy.change import HaproxyChange, difference, difference_of_servers, merged, pools_in_common
 from vipwire.ingress.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
 from vipwire.ingress.run.control import ControlError, command
 from vipwire.ingress.run.desired import Desired
@@ -127,18 +127,18 @@ class Controller:
             failure = await self._command(change, None if behind else pools, began)
             if not failure:
                 return None
-            change = Change(reason=f"a command failed: {failure}")
+            change = HaproxyChange(reason=f"a command failed: {failure}")
         wait = self._reloaded + self._pause - time.monotonic()
         if wait > 0:
             await self._move_servers(began)
             return wait
         return await self._reload(change.reason, began)
 
-    def _change(self, pools: tuple[str, ...] | None) -> Change:
+    def _change(self, pools: tuple[str, ...] | None) -> HaproxyChange:
         """Compare: all, or `pools` where nothing but their servers has changed."""
         live = self._live
         if live is None:
-            return Change(reason=START)
+            return HaproxyChange(reason=START)
         if pools is not None:
             return difference_of_servers(live.slots, self.desired.slots, pools)
         return difference(live, self.desired.made(live.layout.folder))
@@ -152,7 +152,7 @@ class Controller:
             if change.commands:
                 await self._command(change, pools, began)
 
-    async def _command(self, change: Change, pools: tuple[str, ...] | None, began: float) -> str:
+    async def _command(self, change: HaproxyChange, pools: tuple[str, ...] | None, began: float) -> str:
         """Send the commands of a change, of `pools` or of all; say what went wrong, nothing if nothing did."""
         try:
             await command(self._haproxy.socket, change.commands)

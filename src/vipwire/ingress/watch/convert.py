@@ -140,7 +140,7 @@ def convert_class(source: wire.IngressClass) -> tuple[IngressClass | None, tuple
     return IngressClass(found.name, (source.spec and source.spec.controller) or "", default), found.problems()
 
 
-def convert_service(source: wire.Service) -> tuple[BackendService | None, tuple[Problem, ...]]:
+def convert_service(source: wire.WireService) -> tuple[BackendService | None, tuple[Problem, ...]]:
     """Convert a Service of any type, headless ones too: it is its endpoints that count."""
     meta, spec = source.metadata or wire.NO_META, source.spec or wire.ServiceSpec()
     found = _findings("Service", meta)
@@ -186,7 +186,7 @@ def convert_slice(source: wire.Slice) -> tuple[BackendSlice | None, tuple[Proble
     return BackendSlice(found.name, name, family, MappingProxyType(ports), endpoints), found.problems()
 
 
-def _endpoints(sources: Iterable[wire.Endpoint], family: Family, found: Findings) -> Iterator[BackendEndpoint]:
+def _endpoints(sources: Iterable[wire.WireEndpoint], family: Family, found: Findings) -> Iterator[BackendEndpoint]:
     for index, source in enumerate(sources):
         text = source.addresses[0] if source.addresses else ""
         address = _address(text, f"endpoints[{index}].addresses[0]", found)

@@ -20,7 +20,7 @@ _INGRESSES: Final[IngressResource] = Resource(
     IngressKind.INGRESS, _NETWORKING, "ingresses", wire.Ingress, convert.convert_ingress
 )
 _SERVICES: Final[IngressResource] = Resource(
-    IngressKind.SERVICE, "/api/v1", "services", wire.Service, convert.convert_service
+    IngressKind.SERVICE, "/api/v1", "services", wire.WireService, convert.convert_service
 )
 _SLICES: Final[IngressResource] = Resource(
     IngressKind.SLICE, _DISCOVERY, "endpointslices", wire.Slice, convert.convert_slice

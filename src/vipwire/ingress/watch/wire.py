@@ -147,7 +147,7 @@ class ServiceSpec(Struct, gc=False, rename="camel"):
     ip_families: tuple[str, ...] | None = None
 
 
-class Service(Struct, gc=False):
+class WireService(Struct, gc=False):
     """core/v1 Service."""
 
     metadata: Meta | None = None
@@ -161,7 +161,7 @@ class TargetRef(Struct, gc=False):
     name: str | None = None
 
 
-class Endpoint(Struct, gc=False, rename="camel"):
+class WireEndpoint(Struct, gc=False, rename="camel"):
     """One of a slice's `endpoints`."""
 
     addresses: tuple[str, ...] | None = None
@@ -175,7 +175,7 @@ class Slice(Struct, gc=False, rename="camel"):
 
     metadata: Meta | None = None
     address_type: str | None = None
-    endpoints: tuple[Endpoint, ...] | None = None
+    endpoints: tuple[WireEndpoint, ...] | None = None
     ports: tuple[EndpointPort, ...] | None = None
 
 
