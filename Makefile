@@ -14,7 +14,7 @@ help:
 	@echo "make bench   the benchmarks behind docs/performance.md"
 	@echo "make build   the wheel, in dist/"
 	@echo "make man     the manual pages, in build/man8/"
-	@echo "make docs    write docs/configuration.md and docs/metrics.md anew, after a change of flags or metrics"
+	@echo "make docs    write docs/annotations.md, configuration.md and metrics.md anew, after a change of what they list"
 	@echo "make clean   remove what these have made"
 
 demo:
@@ -62,6 +62,7 @@ man:
 	@scripts/setup test
 
 docs: .venv/ready-for-test
+	@$(BIN)/python scripts/annotations.py
 	@$(BIN)/python scripts/configuration.py
 	@$(BIN)/python scripts/metrics.py
 

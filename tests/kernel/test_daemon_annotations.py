@@ -14,6 +14,10 @@ BAD = {
     "slow-start": ("3 days", "1s to 60m"),
     "nodeport-source-ranges": ("203.0.113.0/99", "at least 0 and at most 32"),
     "port-range": ("90-70", "10000-20000"),
+    "forwarding": ("dsrr", "nat, dsr, tunnel"),
+    "drain-seconds": ("30s", "whole seconds from 0 to 86400"),
+    "scheduler-flags": ("mh-fallbak", "mh-fallback"),
+    "algoritm": ("maglev", "did you mean vipwire.io/algorithm?"),
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
-from scripts import configuration, metrics
+from scripts import annotations, configuration, metrics
 
 from vipwire.app.modes import _MODES
 from vipwire.backends.nftables.names import LARGEST_POOL
@@ -121,6 +121,10 @@ def test_limits_are_those_of_the_code() -> None:
 
 def test_the_page_of_flags_is_what_the_table_of_flags_makes() -> None:
     assert configuration.PATH.read_text() == configuration.document(), "run `make docs`"
+
+
+def test_the_page_of_annotations_is_what_the_words_make() -> None:
+    assert annotations.PATH.read_text() == annotations.document(), "run `make docs`"
 
 
 def test_the_page_of_metrics_is_what_the_metrics_make() -> None:

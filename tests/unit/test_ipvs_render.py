@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, port, service, slice_of
 
-from vipwire.backends.ipvs.hints import Hints, parse_hints
+from vipwire.backends.ipvs.hints import Hints, hints
 from vipwire.backends.ipvs.marks import Marks, is_among
 from vipwire.backends.ipvs.names import ChainName, Entry, ObjectKey, Receiver, Rules, Set, Steer, Vip, set_name
 from vipwire.backends.ipvs.objects.chains import parse_save, restore_text
@@ -16,6 +16,7 @@ from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.plan.annotations import wishes
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey
 from vipwire.reconcile.backend import Rendered
@@ -194,10 +195,13 @@ def test_affinity_is_persistence() -> None:
         ((("vipwire.io/scheduler", "lc"), ("vipwire.io/algorithm", "maglev")), Scheduling("lc")),
         ((("vipwire.io/algorithm", "random"),), Scheduling("rr")),
         ((("vipwire.io/algorithm", "least-connections"),), Scheduling("lc")),
-        ((("vipwire.io/algorithm", "least-connections"), ("vipwire.io/weights", "{}")), Scheduling("wlc")),
+        (
+            (("vipwire.io/algorithm", "least-connections"), ("vipwire.io/weights", '{"10.0.0.1": 2}')),
+            Scheduling("wlc"),
+        ),
         ((("vipwire.io/slow-start", "30s"),), Scheduling("wrr")),
         ((("vipwire.io/scheduler", "lc"), ("vipwire.io/slow-start", "30s")), Scheduling("wlc")),
-        ((("vipwire.io/scheduler", "sed"), ("vipwire.io/weights", "{}")), Scheduling("sed")),
+        ((("vipwire.io/scheduler", "sed"), ("vipwire.io/weights", '{"10.0.0.1": 2}')), Scheduling("sed")),
     ],
 )
 def test_annotations_choose_the_scheduler(pairs: tuple[tuple[str, str], ...], expected: Scheduling) -> None:
@@ -242,7 +246,7 @@ def test_weights() -> None:
     ],
 )
 def test_hints(pairs: tuple[tuple[str, str], ...], expected: Hints) -> None:
-    assert parse_hints(pairs, "rr") == expected
+    assert hints(wishes(service("web", annotations=pairs)), "rr") == expected
 
 
 def test_what_returns_directly_has_a_mark_no_vip_and_its_own_source() -> None:

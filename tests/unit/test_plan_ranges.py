@@ -73,10 +73,10 @@ def test_what_cannot_be_served_is_said_and_the_port_stays(
     assert problem.field == "metadata.annotations[vipwire.io/port-range]"
 
 
-def test_a_mode_that_serves_no_ranges_says_so() -> None:
+def test_where_a_mode_serves_no_ranges_there_are_none_and_the_mode_says_so() -> None:
     plan = plan_service(node_plan(), ranged("10000-20000"), [])
-    assert plan.ranges == ()
-    assert "only 10000 is served" in plan.problems[0].message
+    assert (plan.ranges, plan.problems) == ((), ())
+    assert "port_ranges" in plan.wishes.given
 
 
 def test_the_packets_port_is_kept_where_the_endpoint_has_the_services_own() -> None:

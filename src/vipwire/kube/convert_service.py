@@ -16,6 +16,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Prefix, family_of
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service, ServicePort, ServiceType, TrafficPolicy
+from vipwire.plan.annotations import wants_local
 
 DEFAULT_AFFINITY_SECONDS = 10800
 """`sessionAffinityConfig.clientIP.timeoutSeconds` when absent (three hours, core/v1)."""
@@ -23,9 +24,6 @@ MOST_AFFINITY_SECONDS = 86400
 
 ANNOTATION_PREFIXES = ("vipwire.io/", "kube-router.io/")
 """The annotations that say how to balance; the others are nobody's business here."""
-
-LOCAL_ANNOTATION = "kube-router.io/service.local"
-"""kube-router's older word for `externalTrafficPolicy: Local`, which is all that it does with it."""
 
 NO_META = wire.ServiceMeta()
 NO_SPEC = wire.ServiceSpec()
@@ -54,7 +52,7 @@ def convert_service(source: wire.WireService) -> tuple[Service | None, tuple[Pro
         return None, found.problems()
     kind = found.choice("spec.type", spec.type, ServiceType.CLUSTER_IP)
     external_policy = found.choice("spec.externalTrafficPolicy", spec.external_traffic_policy, TrafficPolicy.CLUSTER)
-    if (meta.annotations or {}).get(LOCAL_ANNOTATION) == "true":
+    if meta.annotations and wants_local(meta.annotations):
         external_policy = TrafficPolicy.LOCAL
     source_ranges, open_to_any = _source_ranges(spec, found)
     load_balancer_ips = _load_balancer_ips(source.status, found)

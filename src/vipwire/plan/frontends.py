@@ -105,7 +105,7 @@ def plan_service(
         tuple(share.lost.items()),
         _serving_node_ports(node, share.frontends),
         tuple(address for address in node.addresses if any(key.address == address for key in share.frontends)),
-        service.annotations,
+        asked,
         asked.problems + wide.problems,
         tuple(share.ranges.values()),
     )

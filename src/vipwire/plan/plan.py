@@ -15,6 +15,7 @@ from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Prefix, Protocol, format_endpoint
 from vipwire.model.problem import Problem
 from vipwire.model.service import TrafficPolicy
+from vipwire.plan.annotations import NOTHING, Wishes
 from vipwire.plan.spread import EVENLY, Spread
 
 
@@ -168,8 +169,8 @@ class ServicePlan:
     `cluster_ips` are addresses that this Service owns wholly: a port of theirs that no frontend names is rejected.
     `lost` are frontends that an older Service holds, with that Service's name. `node_port_addresses` are those of
     this node's addresses that serve its node ports, and `own_addresses` those that a frontend has as well: filled
-    only for modes that need each address named (`NodePlan.addresses`). `hints` are the annotations that say how to
-    balance, and `problems` what is wrong with them. `ranges` are frontends of many ports.
+    only for modes that need each address named (`NodePlan.addresses`). `wishes` is what annotations ask for, and
+    `problems` what is wrong with them. `ranges` are frontends of many ports.
     """
 
     name: ObjectName
@@ -179,7 +180,7 @@ class ServicePlan:
     lost: tuple[tuple[FrontendKey | RangeKey, ObjectName], ...] = ()
     node_port_addresses: tuple[Address, ...] = ()
     own_addresses: tuple[Address, ...] = ()
-    hints: tuple[tuple[str, str], ...] = ()
+    wishes: Wishes = NOTHING
     problems: tuple[Problem, ...] = ()
     ranges: tuple[RangeFrontend, ...] = ()
 

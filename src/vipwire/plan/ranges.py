@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service, ServicePort
-from vipwire.plan.annotations import PREFIX, Wishes
+from vipwire.plan.annotations import PREFIX, Wishes, field_of
 
-FIELD = f"metadata.annotations[{PREFIX}port-range]"
+FIELD = field_of(f"{PREFIX}port-range")
 
 
 class PortRange(NamedTuple):
@@ -45,15 +45,15 @@ NONE = Ranges({})
 
 
 def ranges(service: Service, asked: Wishes, *, served: bool) -> Ranges:
-    """Find the ranges of a Service; `served` is whether the mode can."""
-    if not asked.port_ranges:
+    """Find the ranges of a Service; `served` is whether the mode can, which says so itself where it cannot."""
+    if not asked.port_ranges or not served:
         return NONE
     found: dict[ServicePort, PortRange] = {}
     problems: list[Problem] = []
     for name, (first, last) in asked.port_ranges:
         try:
             port = _port(service, name)
-            _check(service, port, PortRange(first, last), served=served)
+            _check(service, port, PortRange(first, last))
             found[port] = PortRange(first, last)
         except ValueError as error:
             problems.append(Problem("Service", service.name, FIELD, str(error)))
@@ -72,9 +72,7 @@ def _port(service: Service, name: str) -> ServicePort:
     raise ValueError(f"the Service has no port {name!r}; its ports: {names or 'one without a name'}")
 
 
-def _check(service: Service, port: ServicePort, found: PortRange, *, served: bool) -> None:
-    if not served:
-        raise ValueError(f"this mode serves no ranges of ports: of {found} only {port.port} is served")
+def _check(service: Service, port: ServicePort, found: PortRange) -> None:
     if port.port not in found:
         raise ValueError(f"{found} does not contain the port {port.port} of the Service, which it has to")
     if service.affinity_seconds is not None:

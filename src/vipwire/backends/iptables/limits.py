@@ -1,14 +1,35 @@
 """What a Service may ask for and iptables mode, or this machine's kernel, does not have; and what is done instead."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.problem import Problem
-from vipwire.plan.annotations import PREFIX
+from vipwire.plan.annotations import PREFIX, Balancing, Forwarding, Lack, field_of, in_vain
 from vipwire.plan.plan import Forward, ServicePlan
 from vipwire.plan.spread import Algorithm
 
 _AT_RANDOM = "endpoints are chosen at random, by weight if they have any"
+
+LACKS: Final = (
+    Lack(
+        "balancing",
+        f"'maglev' is not in iptables mode, which has no match that looks up a table: {_AT_RANDOM}",
+        (Balancing.MAGLEV,),
+    ),
+    Lack(
+        "balancing",
+        f"'least-connections' is not in iptables mode, which does not see connections end: {_AT_RANDOM}",
+        (Balancing.LEAST_CONNECTIONS,),
+    ),
+    Lack("proxy_protocol", "is in userspace mode only: endpoints get no header"),
+    Lack("scheduler", "is in ipvs mode only: endpoints are chosen by vipwire.io/algorithm"),
+    Lack("scheduler_flags", "is in ipvs mode only"),
+    Lack("hash_flags", "is in ipvs mode only"),
+    Lack("forwarding", "is in ipvs mode only: packets are translated", (Forwarding.DIRECT, Forwarding.TUNNEL)),
+    Lack("drain_seconds", "is in ipvs mode only: connections go on until they end"),
+)
+"""Whatever the kernel has."""
 
 
 def shortcomings(settings: Settings, plan: ServicePlan) -> Iterator[Problem]:
@@ -20,13 +41,10 @@ def shortcomings(settings: Settings, plan: ServicePlan) -> Iterator[Problem]:
         if isinstance(action, Forward)
     ]
     algorithms = {forward.spread.algorithm for forward in forwards}
-    field = f"metadata.annotations[{PREFIX}algorithm]"
-    if Algorithm.MAGLEV in algorithms:
-        why = f"'maglev' is not in iptables mode, which has no match that looks up a table: {_AT_RANDOM}"
-        yield Problem("Service", plan.name, field, why)
+    yield from in_vain(plan.name, plan.wishes, LACKS)
     if Algorithm.SOURCE_HASH in algorithms and not settings.source_hash:
         why = f"'source-hash' needs the match 'bpf', which this machine does not have: {_AT_RANDOM}"
-        yield Problem("Service", plan.name, field, why)
+        yield Problem("Service", plan.name, field_of(f"{PREFIX}algorithm"), why)
     if not settings.affinity and any(forward.affinity_seconds is not None for forward in forwards):
         why = (
             "ClientIP needs the match 'recent', which this machine does not have: connections are balanced without it"

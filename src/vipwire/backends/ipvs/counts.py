@@ -11,7 +11,7 @@ What endpoints answer past this node (direct return) nobody counts here.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from vipwire.backends.ipvs.hints import parse_hints
+from vipwire.backends.ipvs.hints import method_of
 from vipwire.backends.ipvs.marks import Marks, MarkScope
 from vipwire.backends.ipvs.names import Set, set_name
 from vipwire.model.names import ServicePortName
@@ -44,7 +44,7 @@ def origins(plans: Iterable[ServicePlan], marks: Marks) -> dict[VirtualServer, O
 
 
 def _of_plan(plan: ServicePlan, marks: Marks) -> Iterator[tuple[VirtualServer, Origin]]:
-    direct = parse_hints(plan.hints, "").method is not Method.MASQUERADE
+    direct = method_of(plan.wishes) is not Method.MASQUERADE
     for frontend in plan.frontends:
         key = frontend.key
         for address in plan.node_port_addresses if key.address is None else (key.address,):

@@ -19,7 +19,7 @@ from vipwire.backends.ipvs import render as rendering
 from vipwire.backends.ipvs.counters import IpvsCounters
 from vipwire.backends.ipvs.explain.describe import describe_object
 from vipwire.backends.ipvs.graceful_termination import GracefulTermination
-from vipwire.backends.ipvs.hints import parse_hints
+from vipwire.backends.ipvs.limits import LACKS
 from vipwire.backends.ipvs.marks import Marks, is_among
 from vipwire.backends.ipvs.names import (
     MARKING,
@@ -48,8 +48,10 @@ from vipwire.backends.ipvs.skeleton import KUBE_PROXYS, node_objects
 from vipwire.backends.ipvs.termination_policy import TerminationPolicy
 from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, Prefix
+from vipwire.model.problem import Problem
 from vipwire.netlink.ipset import SetSpec
 from vipwire.netlink.ipvs import Command, Forwarding, Method, RealServer, VirtualServer
+from vipwire.plan.annotations import in_vain
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -114,8 +116,12 @@ class IpvsBackend:
         rendered = rendering.render(self._manner, self._marks, plan)
         if self._settings.exclude:
             rendered = replace(rendered, own={k: v for k, v in rendered.own.items() if not self._is_excluded(k)})
-        self._terminations.note(plan, rendered.own, parse_hints(plan.hints, self._settings.scheduler).drain_seconds)
+        self._terminations.note(plan, rendered.own, plan.wishes.drain_seconds)
         return rendered
+
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """Say what a Service asks for in vain here; see `Selective`."""
+        return tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Read what IPVS has counted for these plans' Services; see `reconcile.counts`."""

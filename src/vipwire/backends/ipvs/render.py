@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from vipwire.backends.ipvs.hints import Hints, parse_hints
+from vipwire.backends.ipvs.hints import Hints, hints
 from vipwire.backends.ipvs.marks import Marks, MarkScope
 from vipwire.backends.ipvs.names import Entry, Object, ObjectKey, Receiver, Set, Steer, Vip, set_name
 from vipwire.model.net import Address, Family, Prefix, Protocol
@@ -64,7 +64,7 @@ class _Writer:
 
     def __init__(self, manner: Manner, marks: Marks, plan: ServicePlan) -> None:
         self._manner, self._marks, self._plan = manner, marks, plan
-        self._hints: Hints = parse_hints(plan.hints, manner.scheduler)
+        self._hints: Hints = hints(plan.wishes, manner.scheduler)
         self._scheduling = Scheduling(self._hints.scheduler, self._hints.flags)
         self.own: Objects = {}
         self.shared: Objects = {}

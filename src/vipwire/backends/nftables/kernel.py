@@ -14,6 +14,7 @@ from vipwire.backends.nftables import text
 from vipwire.backends.nftables.counts import COUNTING, CounterLevel, counted_by, counts
 from vipwire.backends.nftables.expected_chains import written
 from vipwire.backends.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
+from vipwire.backends.nftables.limits import LACKS
 from vipwire.backends.nftables.names import (
     CHAIN,
     SET,
@@ -30,11 +31,13 @@ from vipwire.backends.nftables.script import DescribedOperation, steps
 from vipwire.backends.nftables.skeleton import compiled, node_objects
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
+from vipwire.model.problem import Problem
 from vipwire.netlink.generations import Generations
 from vipwire.netlink.message import Acknowledgement
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
+from vipwire.plan.annotations import in_vain
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -129,6 +132,10 @@ class NftablesBackend:
         self._recreate = False
         self._generations.after(before, 1)
         return len(batch)
+
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """Say what a Service asks for in vain here; see `Selective`."""
+        return tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Read what was counted, over a socket of its own; see `CountingBackend`."""

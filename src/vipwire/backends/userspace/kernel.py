@@ -17,6 +17,7 @@ from typing import Final
 
 from vipwire.backends.userspace.counts import refusals, service_counts
 from vipwire.backends.userspace.explain.describe import describe
+from vipwire.backends.userspace.limits import LACKS
 from vipwire.backends.userspace.messages import Listener, Settings
 from vipwire.backends.userspace.names import FILTER, TABLES, Front, Key, Value
 from vipwire.backends.userspace.remote_relay import Remote, ask_counts
@@ -27,7 +28,9 @@ from vipwire.backends.userspace.skeleton import node_objects
 from vipwire.backends.userspace.tool import LIMIT_SECONDS, PURPOSE
 from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
+from vipwire.model.problem import Problem
 from vipwire.netlink.generations import Generations
+from vipwire.plan.annotations import in_vain
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -88,6 +91,10 @@ class UserspaceBackend:
     def describe(self, key: Key) -> str:
         """Name an object for a person."""
         return describe(self.family, key)
+
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """Say what a Service asks for in vain here; see `Selective`."""
+        return tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Read the relay's counters of these plans' Services, over a connection of their own, and those of rules."""

@@ -33,14 +33,6 @@ from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.backend import Rendered
 from vipwire.xtables.words import NEW
 
-ALGORITHM: Final = "vipwire.io/algorithm"
-PROXY_PROTOCOL: Final = "vipwire.io/proxy-protocol"
-_PROXY_VERSIONS: Final = {"v1": 1, "v2": 2}
-_ALGORITHMS: Final = {
-    Algorithm.ROUND_ROBIN: "round-robin",
-    Algorithm.SOURCE_HASH: "source-hash",
-    Algorithm.MAGLEV: "maglev",
-}
 _LOOPBACK: Final = {Family.IPV4: Address(b"\x7f\0\0\1"), Family.IPV6: Address(bytes(15) + b"\1")}
 _ANYWHERE: Final = {Family.IPV4: Address(bytes(4)), Family.IPV6: Address(bytes(16))}
 HERE: Final = " (from this node)"
@@ -74,7 +66,6 @@ class _Writer:
 
     def __init__(self, node: NodePlan, choices: Choices, plan: ServicePlan) -> None:
         self._node, self._choices, self._plan = node, choices, plan
-        self._hints = dict(plan.hints)
         self.objects: dict[Key, Value] = {}
 
     def rule(self, table: str, chain: str, words: str, front: str = "") -> None:
@@ -175,7 +166,7 @@ class _Writer:
         return outside, here
 
     def _front(self, side: _NamedForward, frontend: Frontend, binds: tuple[Place, ...]) -> None:
-        forward, allowed = side.forward, frontend.allowed_sources
+        forward, allowed, plan = side.forward, frontend.allowed_sources, self._plan
         if not binds:
             return
         address = frontend.key.address
@@ -190,18 +181,18 @@ class _Writer:
             ),
             algorithm=self._algorithm(forward),
             affinity=forward.affinity_seconds or 0,
-            group=f"{self._plan.name} {where}" if forward.shared_affinity and forward.affinity_seconds else "",
+            group=f"{plan.name} {where}" if forward.shared_affinity and forward.affinity_seconds else "",
             sources=None if allowed is None else tuple((prefix.network, prefix.length) for prefix in allowed),
-            proxy_protocol=_PROXY_VERSIONS.get(self._hints.get(PROXY_PROTOCOL, "").strip(), 0),
+            proxy_protocol=plan.wishes.proxy_protocol,
             serving=tuple(Place(*each) for each in sorted(frontend.serving)),
         )
 
     def _algorithm(self, forward: Forward) -> str:
         """Choose the algorithm. A random choice, the plan's default, is made only where the Service asks for it."""
-        asked = self._hints.get(ALGORITHM, "").strip()
-        if forward.spread.algorithm is Algorithm.RANDOM:
-            return asked if asked in ("random", "least-connections") else "round-robin"
-        return _ALGORITHMS[forward.spread.algorithm]
+        if forward.spread.algorithm is not Algorithm.RANDOM:
+            return str(forward.spread.algorithm.value)
+        asked = self._plan.wishes.balancing
+        return str((asked or Algorithm.ROUND_ROBIN).value)
 
     def _own_place(self) -> Place:
         """Choose where a front listens that rules lead to: any port of the node's address."""

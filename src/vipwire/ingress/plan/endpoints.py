@@ -7,20 +7,17 @@ twice: that of the Service, else IPv4.
 Where we know our zone, and every ready endpoint has a hint which zones it is for (topology aware routing), those for
 others get no new clients; who is bound to them by a cookie stays. Where none is for ours, all are used.
 
-Weights are those of the Service's annotation `vipwire.io/weights` ('{"10.0.1.5": 3}', 0 to 100, 1 where absent; 0
-drains), as `vipwire proxy` takes them. HAProxy's go up to 256, and its hashes want more than a few.
+Weights are those of the Service's annotation `vipwire.io/weights`, read by the same function as for `vipwire proxy`.
+HAProxy's go up to 256, and its hashes want more than a few.
 """
 
-import json
 from collections.abc import Iterable
-from functools import lru_cache
 
 from vipwire.ingress.plan.sites import Pool, Server
 from vipwire.ingress.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
-from vipwire.model.net import Address, Family, parse_address
+from vipwire.model.net import Address, Family
+from vipwire.plan.annotations import read_weights
 
-WEIGHTS = "vipwire.io/weights"
-HEAVIEST = 100
 MOST, UNIT = 256, 16
 """HAProxy's heaviest server, and what a weight of 1 is as long as the others fit."""
 
@@ -42,7 +39,7 @@ def servers_of(
                 if key not in found or endpoint.use is Usability.READY:
                     found[key] = endpoint
     far = _far(found.values(), zone)
-    weights = weights_of(service.annotations.get(WEIGHTS, "")) if service else {}
+    weights = read_weights(service.annotations)[0] if service else {}
     unit = MOST // max(UNIT, *weights.values()) if weights else UNIT
     none_ready = not any(endpoint.use is Usability.READY for endpoint in found.values())
     return tuple(
@@ -62,24 +59,6 @@ def _far(endpoints: Iterable[BackendEndpoint], zone: str) -> frozenset[BackendEn
         return frozenset()
     far = frozenset(endpoint for endpoint in ready if zone not in endpoint.zones)
     return far if len(far) < len(ready) else frozenset()
-
-
-@lru_cache(maxsize=1024)
-def weights_of(text: str) -> dict[Address, int]:
-    """Read the annotation; entries that are none count as absent, of which the proxy's plan tells."""
-    try:
-        given = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        return {}
-    found: dict[Address, int] = {}
-    for key, value in given.items() if isinstance(given, dict) else ():
-        try:
-            address = parse_address(key)
-        except ValueError:
-            continue
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= HEAVIEST:
-            found[address] = value
-    return found
 
 
 def _as_ready(endpoint: BackendEndpoint) -> BackendEndpoint:

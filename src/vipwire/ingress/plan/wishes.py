@@ -4,7 +4,7 @@ Making it is most of planning, and a change leaves all Ingresses but one as they
 the next, as long as the objects that it was made of are the same ones.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -23,6 +23,7 @@ from vipwire.ingress.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Match, P
 from vipwire.ingress.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire.plan.annotations import read_weights
 
 Key: TypeAlias = tuple[str, Match, str]
 """What no two Ingresses can have both: a site, how a path is compared, and the path."""
@@ -135,7 +136,14 @@ def _lead(wanted: Wanted, ref: ServiceRef, rule: PathRule | None, where: str, se
         return Lead(service, nowhere)
     policy = _policy_for(wanted, rule, port.application)
     target = pool_name(ref.service, port.number, policy)
-    return Lead(service, target, Pool(target, ref.service, port, policy, service.external))
+    ill = tuple(Problem("Ingress", name, f"{where}.service.name", text) for text in _ill_weighed(ref, service))
+    return Lead(service, target, Pool(target, ref.service, port, policy, service.external), ill)
+
+
+def _ill_weighed(ref: ServiceRef, service: BackendService) -> Iterator[str]:
+    """Say what of a Service's weights cannot be read."""
+    for complaint in read_weights(service.annotations)[1]:
+        yield f"{ref.service} has an annotation vipwire.io/weights that is wrong in part: {complaint}"
 
 
 def _policy_for(wanted: Wanted, rule: PathRule | None, application: str) -> Policy:

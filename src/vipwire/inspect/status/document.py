@@ -16,6 +16,7 @@ from vipwire.model.net import format_address, parse_address
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, joint_health_check
+from vipwire.reconcile.backend import Selective
 from vipwire.reconcile.counts import EndpointName, Refusal
 from vipwire.reconcile.delta import Delta
 
@@ -239,9 +240,15 @@ def _refusals(
 
 
 def _plan_problems(situation: Situation) -> list[Problem]:
-    """Collect what planning found wrong with annotations, once for both families."""
-    found = (problem for side in situation.sides for plan in side.plans.values() for problem in plan.problems)
-    return list(dict.fromkeys(found))
+    """Collect what is wrong with annotations, or asked for in vain in this mode, once for both families."""
+    found: dict[Problem, None] = {}
+    for side in situation.sides:
+        mode: object = side.mode
+        for plan in side.plans.values():
+            found.update(dict.fromkeys(plan.problems))
+            if isinstance(mode, Selective):
+                found.update(dict.fromkeys(mode.shortcomings(plan)))
+    return list(found)
 
 
 def state_words(kernel: Mapping[str, Any]) -> str:

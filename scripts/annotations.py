@@ -1,0 +1,92 @@
+"""Write docs/annotations.md from the words that are read: `make docs`. A test holds the file to what this writes."""
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from vipwire.backends.iptables.limits import LACKS as IPTABLES
+from vipwire.backends.ipvs.limits import LACKS as IPVS
+from vipwire.backends.nftables.limits import LACKS as NFTABLES
+from vipwire.backends.userspace.limits import LACKS as USERSPACE
+from vipwire.plan.annotations import NOTHING, Lack
+from vipwire.plan.annotations.words import KUBE_ROUTERS_OWN, WORDS, Word
+
+PATH = Path(__file__).parent.parent / "docs" / "annotations.md"
+MODES: Final[Mapping[str, tuple[Lack, ...]]] = MappingProxyType(
+    {"nftables": NFTABLES, "iptables": IPTABLES, "ipvs": IPVS, "userspace": USERSPACE}
+)
+
+_INTRODUCTION = """\
+# Annotations
+
+What a Service can ask for beyond its spec. `make docs` writes this page from `src/vipwire/plan/annotations/words.py`.
+One reading serves `vipwire proxy` in every mode, `vipwire ingress` and the commands that explain.
+
+* A value that cannot be read counts as absent. Of a list, or of weights, only the bad entry does.
+* A bad value, a key that begins with `vipwire.io/` and is none of these, and a key that is nearly one of
+  kube-router's are reported: in the log, as an Event on the Service, and by `vipwire status`.
+* A mode that cannot do what is asked says so in the same places, and what it does instead.
+* Capitals and spaces around a word do not matter.
+
+## Of Services
+
+| annotation | value | default | modes | what it does |
+|---|---|---|---|---|
+"""
+_ELSEWHERE = """\
+
+`vipwire ingress` reads `vipwire.io/weights` of the Services that it sends requests to. What is chosen at random or in
+turn, and by which scheduler, the pages of the modes say:
+[nftables](modes/nftables.md#algorithms-and-weights-by-annotation),
+[iptables](modes/iptables.md#how-an-endpoint-is-chosen), [ipvs](modes/ipvs.md#annotations) and
+[userspace](modes/userspace.md#how-connections-are-dealt).
+
+Words for other parts of kube-router are left alone: {theirs}.
+
+## Of other objects
+
+| object | annotation | read by |
+|---|---|---|
+| Ingress, IngressClass | a vocabulary of its own: [ingress.md](ingress.md#annotations) | `vipwire ingress` |
+| Pod | `vipwire.io/address`: where a workload is reached, see [standalone.md](standalone.md) | `vipwire up` |
+| EndpointSlice | `endpoints.kubernetes.io/last-change-trigger-time`: for the metrics of latency | `vipwire proxy` |
+"""
+
+
+def document() -> str:
+    """Write the whole page."""
+    theirs = ", ".join(f"`{key}`" for key in sorted(KUBE_ROUTERS_OWN))
+    return _INTRODUCTION + "".join(map(_row, WORDS)) + _ELSEWHERE.format(theirs=theirs)
+
+
+def _row(word: Word) -> str:
+    cells = (f"`{word.key}`", word.values, word.default, ", ".join(_modes(word)), word.meaning)
+    return f"| {' | '.join(cells)} |\n".replace("|  |", "| |")
+
+
+def _modes(word: Word) -> Iterator[str]:
+    """Name the modes in which a word counts, and the values that are left out there."""
+    lacking = {mode: [lack for lack in lacks if lack.wish == word.wish] for mode, lacks in MODES.items()}
+    if not any(lacking.values()):
+        yield "all"
+        return
+    for mode, lacks in lacking.items():
+        if not lacks:
+            yield mode
+        elif values := _left_out(word, lacks):
+            yield f"{mode} (not {', '.join(f'`{value}`' for value in values)})"
+
+
+def _left_out(word: Word, lacks: list[Lack]) -> list[str]:
+    """Name the values that a mode does not have; none where it has no other than the default."""
+    values = [value for lack in lacks for value in lack.values if isinstance(value, Enum)]
+    if not values or not all(lack.values for lack in lacks):
+        return []
+    left = set(type(values[0])) - {*values, getattr(NOTHING, word.wish)}
+    return [str(value.value) for value in values] if left else []
+
+
+if __name__ == "__main__":
+    PATH.write_text(document(), encoding="utf-8")

@@ -1,0 +1,23 @@
+"""How a mode says what it cannot do of what annotations ask for: as a table, of which the Problems are made."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.plan.annotations.wishes import Wishes, field_of
+
+
+class Lack(NamedTuple):
+    """A wish (a field of `Wishes`) that a mode does not fulfil, or some values of it. `instead` is done then."""
+
+    wish: str
+    instead: str
+    values: tuple[object, ...] = ()
+
+
+def in_vain(service: ObjectName, asked: Wishes, lacks: Iterable[Lack]) -> Iterator[Problem]:
+    """Tell what a Service asks for in vain."""
+    for lack in lacks:
+        if lack.wish in asked.given and (not lack.values or getattr(asked, lack.wish) in lack.values):
+            yield Problem("Service", service, field_of(asked.given[lack.wish]), lack.instead)

@@ -1,0 +1,201 @@
+"""From the text of an annotation to a value. A text that cannot be read is a ValueError that says what is allowed.
+
+A list, or a map, may be wrong in part: what can be read of it counts, and the rest is a complaint each. Words are
+read whatever their case, and spaces around them do not matter.
+"""
+
+import enum
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeVar
+
+from vipwire.model.net import Address, Prefix, parse_address
+
+E = TypeVar("E", bound=enum.Enum)
+T = TypeVar("T")
+
+HEAVIEST: Final = 100
+SLOWEST_START: Final = 3600
+LONGEST_DRAIN: Final = 86400
+_MOST_PORT: Final = 65535
+_LONGEST: Final = 60
+
+SCHEDULERS: Final = ("rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf", "twos")
+"""Every scheduler that a Linux kernel has had."""
+
+
+class Reading(NamedTuple):
+    """What a text says, and what of it could not be read."""
+
+    value: object
+    complaints: tuple[str, ...] = ()
+
+
+Reader = Callable[[str], Reading]
+
+
+class Balancing(enum.Enum):
+    """How new connections are to be spread, as `vipwire.io/algorithm` names it."""
+
+    RANDOM = "random"
+    ROUND_ROBIN = "round-robin"
+    SOURCE_HASH = "source-hash"
+    MAGLEV = "maglev"
+    LEAST_CONNECTIONS = "least-connections"
+
+
+class Forwarding(enum.Enum):
+    """How packets get to an endpoint: translated; as they are (direct return); or in a tunnel."""
+
+    NAT = "nat"
+    DIRECT = "dsr"
+    TUNNEL = "tunnel"
+
+
+class SchedulerFlag(enum.Enum):
+    """A flag of a kernel scheduler. What the first three mean the scheduler says: of a hash, fallback and port."""
+
+    FIRST = "flag-1"
+    SECOND = "flag-2"
+    THIRD = "flag-3"
+    ONE_PACKET = "ops"
+
+
+class Scope(enum.Enum):
+    """How far a client's memory reaches: one port, or all ports of an address."""
+
+    PORT = "port"
+    SERVICE = "service"
+
+
+_NUMBERED_FLAGS: Final = {each.value: each for each in SchedulerFlag if each is not SchedulerFlag.ONE_PACKET}
+_FLAGS: Final = {
+    **{each.value: each for each in SchedulerFlag},
+    "mh-fallback": SchedulerFlag.FIRST,
+    "sh-fallback": SchedulerFlag.FIRST,
+    "mh-port": SchedulerFlag.SECOND,
+    "sh-port": SchedulerFlag.SECOND,
+}
+_DURATION = re.compile(r"(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
+_RANGE = re.compile(r"(?:([a-z0-9-]+)=)?(\d{1,5})-(\d{1,5})", re.ASCII)
+
+
+def shown(text: str) -> str:
+    """Quote a text for a message, cut to what a line can hold."""
+    return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+
+
+def one_of(what: str, allowed: Mapping[str, object]) -> Reader:
+    """Make the reader of a word that is one of a few; `what` is what it is to be, with its article."""
+
+    def read(text: str) -> Reading:
+        try:
+            return Reading(allowed[text.strip().lower()])
+        except KeyError:
+            raise ValueError(f"{shown(text)} is no {what}; allowed: {', '.join(allowed)}") from None
+
+    return read
+
+
+def member_of(what: str, kind: type[E]) -> Reader:
+    """Make the reader of an enumeration's value."""
+    return one_of(what, {each.value: each for each in kind})
+
+
+def listed(read: Callable[[str], T], collect: Callable[[Iterable[T]], object]) -> Reader:
+    """Make the reader of a list with commas, whose parts are read one by one."""
+
+    def read_all(text: str) -> Reading:
+        found: list[T] = []
+        complaints: list[str] = []
+        for part in text.split(","):
+            try:
+                found.append(read(part.strip()))
+            except ValueError as error:
+                complaints.append(str(error))
+        return Reading(collect(found), tuple(complaints))
+
+    return read_all
+
+
+def _flag(known: Mapping[str, SchedulerFlag]) -> Callable[[str], SchedulerFlag]:
+    def read(word: str) -> SchedulerFlag:
+        try:
+            return known[word.lower()]
+        except KeyError:
+            raise ValueError(f"{shown(word)} is no flag of a scheduler; allowed: {', '.join(known)}") from None
+
+    return read
+
+
+scheduler: Final = one_of("scheduler of the kernel", {name: name for name in SCHEDULERS})
+scheduler_flags: Final = listed(_flag(_FLAGS), frozenset)
+numbered_flags: Final = listed(_flag(_NUMBERED_FLAGS), frozenset)
+prefixes: Final = listed(Prefix.parse, tuple)
+
+
+def weights(text: str) -> Reading:
+    """Read weights by endpoint address: of a bad entry the others are none the worse."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise ValueError(  # noqa: TRY004  # the text is wrong, not the caller
+            'must be a JSON object of addresses and numbers, such as {"10.0.1.5": 3}'
+        )
+    found: dict[Address, int] = {}
+    complaints: list[str] = []
+    for address, weight in given.items():
+        try:
+            found.update((_weight(address, weight),))
+        except ValueError as error:
+            complaints.append(str(error))
+    return Reading(MappingProxyType(found), tuple(complaints))
+
+
+def _weight(address: str, weight: object) -> tuple[Address, int]:
+    if not isinstance(weight, int) or isinstance(weight, bool) or not 0 <= weight <= HEAVIEST:
+        why = f"{shown(str(weight))} is no weight; allowed: whole numbers from 0 to {HEAVIEST}"
+        raise ValueError(f"{address[:_LONGEST]}: {why}")
+    return parse_address(address), weight
+
+
+def duration(text: str) -> Reading:
+    """Read minutes and seconds, to seconds."""
+    parts = _DURATION.fullmatch(text.strip())
+    seconds = int(parts[1] or 0) * 60 + int(parts[2] or 0) if parts and len(text) < _LONGEST else 0
+    if not 1 <= seconds <= SLOWEST_START:
+        allowed = f"1s to {SLOWEST_START // 60}m, such as 30s or 1m30s"
+        raise ValueError(f"{shown(text)} is no time to start in; allowed: {allowed}")
+    return Reading(seconds)
+
+
+def seconds(text: str) -> Reading:
+    """Read a number of seconds without a unit."""
+    word = text.strip()
+    if not (word.isascii() and word.isdigit() and len(word) < _LONGEST and int(word) <= LONGEST_DRAIN):
+        allowed = f"whole seconds from 0 to {LONGEST_DRAIN}, without a unit, such as 30"
+        raise ValueError(f"{shown(text)} is no number of seconds; allowed: {allowed}")
+    return Reading(int(word))
+
+
+def port_ranges(text: str) -> Reading:
+    """Read ranges of ports as (name of the port or "", (first, last)). A port that has two has none."""
+    found: dict[str, tuple[int, int]] = {}
+    twice: set[str] = set()
+    complaints: list[str] = []
+    for part in text.split(","):
+        words = _RANGE.fullmatch(part.strip())
+        first, last = (int(words[2]), int(words[3])) if words else (0, 0)
+        if words is None or not 1 <= first <= last <= _MOST_PORT:
+            allowed = "10000-20000, or NAME=10000-20000,…"
+            complaints.append(f"{shown(part.strip())} is no range of ports; allowed: {allowed}")
+        elif (words[1] or "") in found:
+            twice.add(words[1] or "")
+            complaints.append(f"port {words[1] or '(unnamed)'} has two ranges")
+        else:
+            found[words[1] or ""] = first, last
+    return Reading(tuple(each for each in found.items() if each[0] not in twice), tuple(complaints))

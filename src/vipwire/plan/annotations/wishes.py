@@ -1,0 +1,132 @@
+"""What a Service's annotations ask for beyond its spec, as types that name no mode.
+
+What cannot be read is a Problem, and counts as absent; of a list or a map that is wrong in part, the rest counts. A
+key with our prefix that is none of our words is a Problem too, and so is one that is nearly a word of kube-router's.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final
+
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Prefix
+from vipwire.model.problem import Problem
+from vipwire.model.service import Service
+from vipwire.plan.annotations.values import Balancing, Forwarding, SchedulerFlag, Scope
+from vipwire.plan.annotations.words import BY_KEY, KUBE_ROUTER, KUBE_ROUTERS_OWN, LOCAL, PREFIX
+from vipwire.plan.spread import Algorithm
+
+_NEARLY: Final = 0.8
+_WEIGHTS: Final = f"{PREFIX}weights"
+_ALGORITHMS: Final = {Balancing(each.value): each for each in Algorithm}
+_NO_WEIGHTS: Final[Mapping[Address, int]] = MappingProxyType({})
+_NONE_GIVEN: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The valid annotations of a Service. `given` has the keys by which they were given, by field.
+
+    `balancing` None is whatever a mode does by itself. `slow_start` and `drain_seconds` are in seconds, None without.
+    `port_ranges` are (name of the port or "", (first, last)). `hash_flags` count for schedulers that hash, where
+    `scheduler_flags` are None. `local_only`: kube-router's word for an external policy Local.
+    """
+
+    balancing: Balancing | None = None
+    weights: Mapping[Address, int] = field(default_factory=lambda: _NO_WEIGHTS, hash=False)
+    scope: Scope = Scope.PORT
+    slow_start: int | None = None
+    proxy_protocol: int = 0
+    node_port_sources: tuple[Prefix, ...] = ()
+    port_ranges: tuple[tuple[str, tuple[int, int]], ...] = ()
+    scheduler: str = ""
+    scheduler_flags: frozenset[SchedulerFlag] | None = None
+    hash_flags: frozenset[SchedulerFlag] | None = None
+    forwarding: Forwarding = Forwarding.NAT
+    drain_seconds: int | None = None
+    local_only: bool = False
+    given: Mapping[str, str] = field(default_factory=lambda: _NONE_GIVEN, hash=False)
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """How pools are spread over; where that is for a mode to say, at random."""
+        return _ALGORITHMS.get(self.balancing, Algorithm.RANDOM) if self.balancing else Algorithm.RANDOM
+
+    @property
+    def shared_affinity(self) -> bool:
+        """Whether a client's memory serves all ports of an address."""
+        return self.scope is Scope.SERVICE
+
+
+NOTHING = Wishes()
+
+
+def wishes(service: Service) -> Wishes:
+    """Read a Service's annotations."""
+    return _read(service.name, service.annotations) if service.annotations else NOTHING
+
+
+def wants_local(annotations: Mapping[str, str]) -> bool:
+    """Tell whether kube-router's word asks for an external policy Local; a bad value is told by `wishes`."""
+    return LOCAL in annotations and _value(LOCAL, annotations[LOCAL])[0] is True
+
+
+def read_weights(annotations: Mapping[str, str]) -> tuple[Mapping[Address, int], tuple[str, ...]]:
+    """Read the weights of a Service's endpoints alone; what cannot be read is said in words."""
+    return _weights(annotations[_WEIGHTS]) if _WEIGHTS in annotations else (_NO_WEIGHTS, ())
+
+
+@lru_cache(maxsize=1024)
+def _weights(text: str) -> tuple[Mapping[Address, int], tuple[str, ...]]:
+    found, complaints = _value(_WEIGHTS, text)
+    return found or _NO_WEIGHTS, complaints
+
+
+def field_of(key: str) -> str:
+    """Write where an annotation stands, as Problems name it."""
+    return f"metadata.annotations[{key}]"
+
+
+def _value(key: str, text: str) -> tuple[Any, tuple[str, ...]]:
+    """Read one annotation: its value, None where there is none, and what is wrong with it."""
+    try:
+        value, complaints = BY_KEY[key].read(text)
+    except ValueError as error:
+        return None, (str(error),)
+    return (None if complaints and not value else value), complaints
+
+
+@lru_cache(maxsize=1024)
+def _read(name: ObjectName, annotations: tuple[tuple[str, str], ...]) -> Wishes:
+    found: dict[str, Any] = {}
+    given: dict[str, str] = {}
+    problems: list[Problem] = []
+    present = dict(annotations)
+    for key in (key for key in BY_KEY if key in present):
+        value, complaints = _value(key, present[key])
+        problems += (Problem("Service", name, field_of(key), text) for text in complaints)
+        if value is not None:
+            found[BY_KEY[key].wish], given[BY_KEY[key].wish] = value, key
+    problems += (Problem("Service", name, field_of(key), text) for key, text in _unknown(present))
+    if "slow_start" in found and found.get("balancing") is Balancing.SOURCE_HASH:
+        # Every step would send clients of all endpoints elsewhere, which who asks for this algorithm does not want.
+        del found["slow_start"]
+        why = "has no effect with the algorithm source-hash"
+        problems.append(Problem("Service", name, field_of(given.pop("slow_start")), why))
+    return Wishes(**found, given=MappingProxyType(given), problems=tuple(problems))
+
+
+def _unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the keys that are no words, and what to say of each."""
+    for key in keys:
+        if key in BY_KEY or key in KUBE_ROUTERS_OWN:
+            continue
+        near = difflib.get_close_matches(key, BY_KEY, 1, _NEARLY)
+        if key.startswith(PREFIX):
+            yield key, "is no annotation of a Service" + (f"; did you mean {near[0]}?" if near else "")
+        elif key.startswith(KUBE_ROUTER) and near:
+            yield key, f"is no annotation that is read; did you mean {near[0]}?"

@@ -1,0 +1,169 @@
+"""The annotations of a Service that say how it is served: the words, their values, what they mean. A table.
+
+docs/annotations.md is written from it. Of words for the same wish the later counts, if its value can be read.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from vipwire.plan.annotations import values
+from vipwire.plan.annotations.values import Balancing, Forwarding, Reader, Scope
+
+PREFIX: Final = "vipwire.io/"
+KUBE_ROUTER: Final = "kube-router.io/service."
+LOCAL: Final = f"{KUBE_ROUTER}local"
+
+
+class Word(NamedTuple):
+    """One annotation. `wish` is the field of `Wishes` that it fills, and `default` what counts without it."""
+
+    key: str
+    wish: str
+    read: Reader
+    values: str
+    default: str
+    meaning: str
+
+
+_BALANCING: Final = values.member_of("algorithm", Balancing)
+_TRUTH: Final = values.one_of("truth", {"true": True, "false": False, "": False})
+_PROXY_VERSIONS: Final = values.one_of("version of the PROXY protocol", {"v1": 1, "v2": 2})
+
+WORDS: Final = (
+    Word(
+        f"{KUBE_ROUTER}scheduler",
+        "scheduler",
+        values.scheduler,
+        "as `vipwire.io/scheduler`",
+        "",
+        "kube-router's word for it; ours wins",
+    ),
+    Word(
+        f"{KUBE_ROUTER}schedflags",
+        "hash_flags",
+        values.numbered_flags,
+        "`flag-1`, `flag-2`, `flag-3`, with commas",
+        "",
+        "kube-router's word for the flags of the schedulers mh and sh; ours wins",
+    ),
+    Word(
+        f"{KUBE_ROUTER}dsr",
+        "forwarding",
+        values.one_of("way of forwarding", {"tunnel": Forwarding.TUNNEL}),
+        "`tunnel`",
+        "",
+        "kube-router's word for `vipwire.io/forwarding`; ours wins",
+    ),
+    Word(
+        LOCAL,
+        "local_only",
+        _TRUTH,
+        "`true`, `false`",
+        "`false`",
+        "kube-router's word for `externalTrafficPolicy: Local`",
+    ),
+    Word(
+        f"{PREFIX}algorithm",
+        "balancing",
+        _BALANCING,
+        ", ".join(f"`{each.value}`" for each in Balancing),
+        "what the mode does by itself",
+        "how an endpoint is chosen for a new connection",
+    ),
+    Word(
+        f"{PREFIX}weights",
+        "weights",
+        values.weights,
+        f'`{{"10.0.1.5": 3}}`: by endpoint address, 0 to {values.HEAVIEST}',
+        "1 for each",
+        "an endpoint's share of new connections; with 0 it drains. A bad entry costs itself only",
+    ),
+    Word(
+        f"{PREFIX}slow-start",
+        "slow_start",
+        values.duration,
+        f"`30s`, `1m30s`: 1s to {values.SLOWEST_START // 60}m",
+        "none",
+        "over so long an endpoint that joins grows to its full weight; not with `source-hash`",
+    ),
+    Word(
+        f"{PREFIX}affinity-scope",
+        "scope",
+        values.member_of("scope", Scope),
+        "`port`, `service`",
+        "`port`",
+        "with `sessionAffinity: ClientIP`: a client has one endpoint for each port, or for all ports of an address",
+    ),
+    Word(
+        f"{PREFIX}nodeport-source-ranges",
+        "node_port_sources",
+        values.prefixes,
+        "CIDRs, with commas",
+        "everybody",
+        "who may use the node ports",
+    ),
+    Word(
+        f"{PREFIX}port-range",
+        "port_ranges",
+        values.port_ranges,
+        "`10000-20000`, or `rtp=10000-20000,ctl=5000-5009` by the names of ports",
+        "none",
+        "ports that are served like the port, which is one of them",
+    ),
+    Word(
+        f"{PREFIX}proxy-protocol",
+        "proxy_protocol",
+        _PROXY_VERSIONS,
+        "`v1`, `v2`",
+        "none",
+        "tells endpoints who the client is, by a header before anything else",
+    ),
+    Word(
+        f"{PREFIX}scheduler",
+        "scheduler",
+        values.scheduler,
+        ", ".join(f"`{name}`" for name in values.SCHEDULERS),
+        "by the algorithm, else `ipvs.scheduler`",
+        "the kernel's scheduler",
+    ),
+    Word(
+        f"{PREFIX}scheduler-flags",
+        "scheduler_flags",
+        values.scheduler_flags,
+        "`mh-fallback`, `mh-port`, `sh-fallback`, `sh-port`, `flag-1`…`flag-3`, `ops`, with commas",
+        "`mh-fallback`, `mh-port`; `sh-fallback`",
+        "what the scheduler makes of them the kernel says; `ops`: each packet is a connection of its own",
+    ),
+    Word(
+        f"{PREFIX}forwarding",
+        "forwarding",
+        values.member_of("way of forwarding", Forwarding),
+        "`nat`, `dsr`, `tunnel`",
+        "`nat`",
+        "how packets for external addresses get to an endpoint; with the last two it answers the client directly",
+    ),
+    Word(
+        f"{PREFIX}drain-seconds",
+        "drain_seconds",
+        values.seconds,
+        f"whole seconds, 0 to {values.LONGEST_DRAIN}",
+        "until the last has ended",
+        "how long a removed endpoint may finish its connections",
+    ),
+)
+
+BY_KEY: Final[Mapping[str, Word]] = MappingProxyType({word.key: word for word in WORDS})
+
+KUBE_ROUTERS_OWN: Final = frozenset(
+    KUBE_ROUTER + word
+    for word in (
+        "hairpin",
+        "hairpin.externalips",
+        "advertise.clusterip",
+        "advertise.externalip",
+        "advertise.loadbalancerip",
+        "skiplbips",
+    )
+)
+"""Words for the rest of kube-router, which are nothing to us."""
