@@ -22,7 +22,6 @@ Every flag of `vipwire proxy`, as `vipwire proxy --help` prints it, with the fie
 * With `--config` most flags are ignored, with a warning, as in kube-proxy. Those marked * count beside a file.
 * `vipwire proxy --write-config-to=FILE` writes the file that results from all flags, and exits.
 * Where one flag sets two fields, the modes `iptables` and `nftables` each have one of their own in a file.
-* Modes that are not in this version have their flags already: they are read and checked, and do nothing.
 * A changed configuration file is read at once, and at SIGHUP: see "When a change counts" at the end.
 """
 _CHANGES = """\

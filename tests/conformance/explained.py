@@ -102,7 +102,7 @@ class Witness:
         before = question.before
         if before is None or (before.walk is None and not runs):
             return
-        Witness.asked[self._config.proxy_mode.value] += 1
+        Witness.asked[self._config.proxy_mode] += 1
         after = self._explain(question.source, question.target, anew=True) if _remembers(before) else None
         relayed = self._mode.relays
         if disagreement(before, results, after, question.age, relayed=relayed):
@@ -114,7 +114,7 @@ class Witness:
         """Compare with what was heard at a health check node port; fail if `explain` is wrong before and after it."""
         if question.before is None:
             return
-        Witness.asked[self._config.proxy_mode.value] += 1
+        Witness.asked[self._config.proxy_mode] += 1
         if page_disagreement(question.before, page):
             now = self._second_look(question)
             words = page_disagreement(now, page)
@@ -122,7 +122,7 @@ class Witness:
 
     def answering(self, question: Question) -> frozenset[Address]:
         """Tell who answers, when all that was written is in the kernel; fail if it says that nobody does."""
-        Witness.asked[self._config.proxy_mode.value] += 1
+        Witness.asked[self._config.proxy_mode] += 1
         said = question.before
         if said is None or agreement(said)[0] is False:
             said = self._second_look(question)

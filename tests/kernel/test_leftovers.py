@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.kernel.own_network import own_network, run
 
-from vipwire.config.configuration import ProxyMode
-from vipwire.handover.leftovers import Leftovers, Removed, Swept, engines
-from vipwire.handover.rules import remove_rules
+from vipwire.backends.registry import spec_of
+from vipwire.handover.leftovers import Leftovers, Removed, Swept
+from vipwire.handover.rules import engines, remove_rules
 from vipwire.model.net import Family
 
 pytestmark = pytest.mark.kernel
@@ -91,11 +91,11 @@ def rules(engine: str) -> str:
     return "\n".join(line for line in run(f"iptables-{engine}-save").splitlines() if "KUBE-" in line)
 
 
-def sweep(running: ProxyMode, variant: str = "") -> Swept:
-    return Leftovers(running, {Family.IPV4: Rules(variant)}).sweep()
+def sweep(running: str, variant: str = "") -> Swept:
+    return Leftovers(spec_of(running), {Family.IPV4: Rules(variant)}).sweep()
 
 
-def found(swept: Swept) -> set[ProxyMode]:
+def found(swept: Swept) -> set[str]:
     return {each.mode for each in swept.removed}
 
 
@@ -105,8 +105,8 @@ def test_kube_proxys_chains_go_from_either_engine_and_others_stay(engine: str) -
     before = run(f"iptables-{engine}-save -t nat") if engine == "legacy" else ""
     write(engine, of_kube_proxy())
     assert "KUBE-SVC-LOLE4ISW44XBNF3G" in rules(engine)
-    (removed,) = sweep(ProxyMode.NFTABLES).removed
-    assert removed[:2] == (ProxyMode.IPTABLES, Family.IPV4)
+    (removed,) = sweep("nftables").removed
+    assert removed[:2] == ("iptables", Family.IPV4)
     assert re.fullmatch(rf"iptables-{engine}: \d+ chains", removed.what)
     left = rules(engine).splitlines()
     assert sorted(re.sub(r" \[.*", "", line) for line in left) == [
@@ -115,14 +115,14 @@ def test_kube_proxys_chains_go_from_either_engine_and_others_stay(engine: str) -
     ]
     assert "-A PREROUTING -j OTHERS" in run(f"iptables-{engine}-save -t nat")
     assert "OTHERS" in before or engine == "nft"
-    assert sweep(ProxyMode.NFTABLES) == Swept()
+    assert sweep("nftables") == Swept()
 
 
 def test_what_the_running_mode_has_stays_and_the_other_engine_is_cleared() -> None:
     for engine in ("nft", "legacy"):
         write(engine, of_kube_proxy())
     before = rules("nft")
-    assert found(sweep(ProxyMode.IPTABLES, "nft")) == {ProxyMode.IPTABLES}
+    assert found(sweep("iptables", "nft")) == {"iptables"}
     assert rules("nft") == before
     assert rules("legacy") == ""
 
@@ -131,10 +131,10 @@ def test_userspace_modes_chains_go_beside_those_of_the_running_mode() -> None:
     write("nft", of_kube_proxy())
     before = rules("nft")
     write("nft", USERSPACE)
-    assert found(sweep(ProxyMode.IPTABLES, "nft")) == {ProxyMode.USERSPACE}
+    assert found(sweep("iptables", "nft")) == {"userspace"}
     assert rules("nft") == before
     write("nft", USERSPACE)
-    assert found(sweep(ProxyMode.USERSPACE, "nft")) == {ProxyMode.IPTABLES}
+    assert found(sweep("userspace", "nft")) == {"iptables"}
     assert "KUBE-PORTALS-CONTAINER" in rules("nft")
     assert "KUBE-SVC-" not in rules("nft")
 
@@ -142,49 +142,49 @@ def test_userspace_modes_chains_go_beside_those_of_the_running_mode() -> None:
 def test_what_kubelet_makes_under_kube_proxys_names_stays() -> None:
     write("nft", KUBELETS)
     before = rules("nft")
-    assert sweep(ProxyMode.NFTABLES) == Swept()
+    assert sweep("nftables") == Swept()
     assert rules("nft") == before
 
 
 def test_kube_proxys_table_goes_and_one_that_is_only_called_so_stays() -> None:
     run("nft -f -", KUBE_PROXYS_TABLE)
-    expected = (Removed(ProxyMode.NFTABLES, Family.IPV4, "table ip kube-proxy"),)
-    assert sweep(ProxyMode.NFTABLES).removed == expected
+    expected = (Removed("nftables", Family.IPV4, "table ip kube-proxy"),)
+    assert sweep("nftables").removed == expected
     assert run("nft list tables") == ""
     run("nft -f -", FOREIGN_TABLES)
     before = run("nft list ruleset")
-    assert sweep(ProxyMode.IPTABLES, "nft") == Swept()
+    assert sweep("iptables", "nft") == Swept()
     assert run("nft list ruleset") == before
 
 
 def test_a_table_of_ours_of_an_unknown_layout_goes_unless_the_mode_is_nftables() -> None:
     run("nft -f -", OLDER)
-    assert sweep(ProxyMode.NFTABLES) == Swept(), "the mode itself makes it anew, in one transaction"
-    expected = (Removed(ProxyMode.NFTABLES, Family.IPV4, "table ip vipwire"),)
-    assert sweep(ProxyMode.USERSPACE, "nft").removed == expected
+    assert sweep("nftables") == Swept(), "the mode itself makes it anew, in one transaction"
+    expected = (Removed("nftables", Family.IPV4, "table ip vipwire"),)
+    assert sweep("userspace", "nft").removed == expected
     assert run("nft list tables") == ""
 
 
 def test_what_a_trial_has_left_that_was_killed_in_its_midst_goes() -> None:
     write("nft", "*filter\n:KUBE-PROXY-PROBE - [0:0]\n-A KUBE-PROXY-PROBE -p tcp -j RETURN\nCOMMIT\n")
     write("nft", "*nat\n:KUBE-PROXY-PROBE - [0:0]\n:KUBE-PORTALS-PROBE - [0:0]\nCOMMIT\n")
-    assert found(sweep(ProxyMode.NFTABLES)) == {ProxyMode.IPTABLES, ProxyMode.USERSPACE}
+    assert found(sweep("nftables")) == {"iptables", "userspace"}
     assert rules("nft") == ""
 
 
 def test_a_half_that_a_crashed_sync_has_left_goes_and_the_rest_of_it() -> None:
     whole = of_kube_proxy()
     write("nft", whole[: whole.index("*nat")])
-    assert found(sweep(ProxyMode.USERSPACE, "legacy")) == {ProxyMode.IPTABLES}
+    assert found(sweep("userspace", "legacy")) == {"iptables"}
     assert rules("nft") == ""
     write("nft", whole[whole.index("*nat") : whole.index("*mangle")])
-    assert found(sweep(ProxyMode.NFTABLES)) == {ProxyMode.IPTABLES}
+    assert found(sweep("nftables")) == {"iptables"}
     assert rules("nft") == ""
 
 
 def test_looking_makes_no_tables() -> None:
     before = Path("/proc/thread-self/net/ip_tables_names").read_text()
-    assert sweep(ProxyMode.NFTABLES) == Swept()
+    assert sweep("nftables") == Swept()
     assert run("nft list tables") == ""
     assert Path("/proc/thread-self/net/ip_tables_names").read_text() == before == ""
 
@@ -193,6 +193,6 @@ def test_a_rule_of_somebody_else_that_jumps_to_a_chain_keeps_it_empty() -> None:
     write("nft", of_kube_proxy())
     run("iptables-nft -t nat -A PREROUTING -p sctp -j KUBE-MARK-MASQ")
     (tool,) = (each for each in engines(Family.IPV4) if each.variant.value == "nft")
-    assert remove_rules(tool, None).keys() == {ProxyMode.IPTABLES}
+    assert remove_rules(tool).keys() == {"iptables"}
     left = [line for line in rules("nft").splitlines() if line.startswith("-A")]
     assert left == ["-A PREROUTING -p sctp -j KUBE-MARK-MASQ"]

@@ -6,9 +6,10 @@ from typing import cast
 import pytest
 from tests.fakes.kernel import DictBackend
 
-from vipwire.app.engine import Mode
-from vipwire.app.fallback import LADDERS, settle_mode
-from vipwire.config.configuration import Config, ProxyMode
+from vipwire.app.fallback import settle_mode
+from vipwire.backends.registry import every_spec
+from vipwire.backends.spec import Mode
+from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 
@@ -16,54 +17,54 @@ from vipwire.model.net import Family
 class Machine:
     """A machine on which only some modes work."""
 
-    def __init__(self, *works: ProxyMode) -> None:
+    def __init__(self, *works: str) -> None:
         self._works = works
-        self.asked: list[ProxyMode] = []
+        self.asked: list[str] = []
 
     def build(self, config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
         """Build a mode, if it works."""
         self.asked.append(config.proxy_mode)
         if config.proxy_mode not in self._works:
-            raise UnsupportedError(f"no {config.proxy_mode.value} here")
+            raise UnsupportedError(f"no {config.proxy_mode} here")
         return {family: cast("Mode", DictBackend()) for family in families}
 
 
 def test_a_mode_that_works_is_taken() -> None:
-    machine = Machine(ProxyMode.IPVS)
+    machine = Machine("ipvs")
     config, modes = settle_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, machine.build)
-    assert config.proxy_mode is ProxyMode.IPVS
+    assert config.proxy_mode == "ipvs"
     assert set(modes) == set(Family)
 
 
 def test_without_the_flag_nothing_else_is_tried() -> None:
-    machine = Machine(ProxyMode.IPTABLES)
+    machine = Machine("iptables")
     with pytest.raises(UnsupportedError, match=r"^no ipvs here$"):
         settle_mode(Config(mode="ipvs"), Family, machine.build)
-    assert machine.asked == [ProxyMode.IPVS]
+    assert machine.asked == ["ipvs"]
 
 
 def test_ipvs_falls_back_to_iptables() -> None:
-    config, _ = settle_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, Machine(ProxyMode.IPTABLES).build)
-    assert config.proxy_mode is ProxyMode.IPTABLES
+    config, _ = settle_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, Machine("iptables").build)
+    assert config.proxy_mode == "iptables"
     assert config.mode == "iptables", "what is shown and measured is what runs"
 
 
 def test_each_mode_falls_back_in_its_order() -> None:
-    for mode, ladder in LADDERS.items():
+    for mode, ladder in ((spec.name, spec.fallback) for spec in every_spec()):
         for at, works in enumerate(ladder):
             machine = Machine(*ladder[at:])
-            config, _ = settle_mode(Config(mode=mode.value, proxy_mode_fallback=True), Family, machine.build)
-            assert config.proxy_mode is works
+            config, _ = settle_mode(Config(mode=mode, proxy_mode_fallback=True), Family, machine.build)
+            assert config.proxy_mode == works
             assert machine.asked == [mode, *ladder[: at + 1]]
 
 
 def test_a_blank_mode_falls_back_from_nftables() -> None:
-    config, _ = settle_mode(Config(proxy_mode_fallback=True), Family, Machine(ProxyMode.USERSPACE).build)
+    config, _ = settle_mode(Config(proxy_mode_fallback=True), Family, Machine("userspace").build)
     assert config.mode == "userspace"
 
 
 def test_every_step_is_told_with_its_reason_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
-    settle_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, Machine(ProxyMode.USERSPACE).build)
+    settle_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, Machine("userspace").build)
     told = [(record.getMessage(), record.__dict__["fields"]) for record in caplog.records]
     assert [(said, each["mode"], each["to"]) for said, each in told] == [
         ("falling back", "ipvs", "iptables"),
@@ -79,10 +80,10 @@ def test_every_reason_is_given_when_nothing_works() -> None:
     reasons = r"^no ipvs here\nno iptables here\nno nftables here\nno userspace here$"
     with pytest.raises(UnsupportedError, match=reasons):
         settle_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, machine.build)
-    assert machine.asked == [ProxyMode.IPVS, ProxyMode.IPTABLES, ProxyMode.NFTABLES, ProxyMode.USERSPACE]
+    assert machine.asked == ["ipvs", "iptables", "nftables", "userspace"]
 
 
 def test_nothing_is_below_userspace() -> None:
-    machine = Machine(ProxyMode.NFTABLES, ProxyMode.IPTABLES)
+    machine = Machine("nftables", "iptables")
     with pytest.raises(UnsupportedError, match=r"^no userspace here$"):
         settle_mode(Config(mode="userspace", proxy_mode_fallback=True), Family, machine.build)

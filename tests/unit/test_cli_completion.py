@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from vipwire.cli.main import main
-from vipwire.config.configuration import ProxyMode
 from vipwire.config.flags.table import FLAGS, Group
+from vipwire.config.modes import mode_names
 
 PROGRAM = Path(sys.executable).parent / "vipwire"
 
@@ -53,7 +53,7 @@ def test_every_flag_of_the_proxy_is_completed_but_those_of_old_versions() -> Non
 
 @pytest.mark.parametrize("line", ["vipwire proxy --proxy-mode ", "vipwire proxy --cleanup --proxy-mode="])
 def test_values_are_completed(line: str) -> None:
-    assert completed(line) == [mode.value for mode in ProxyMode]
+    assert completed(line) == list(mode_names())
 
 
 def test_a_value_behind_an_equals_sign_is_completed() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vipwire.config.configuration import Config, LocalMode, ProxyMode, SyncSettings
+from vipwire.config.configuration import Config, LocalMode, SyncSettings
 from vipwire.config.file import config_document, dump_config, load_config, read_config
 from vipwire.config.sections import IPVS, ModuleVerbosity
 from vipwire.errors import ConfigError
@@ -153,7 +153,7 @@ def test_every_kind_of_value_is_read() -> None:
         "ipvs: {scheduler: mh, excludeCIDRs: [10.0.0.0/8], strictARP: true, syncPeriod: 1m30s, minSyncPeriod: 0.5s}\n"
         "logging: {vmodule: [{filePattern: 'kernel*', verbosity: 4}], options: {json: {infoBufferSize: 64Ki}}}\n"
     )
-    assert config.proxy_mode is ProxyMode.IPVS
+    assert config.proxy_mode == "ipvs"
     assert config.feature_gates == (("AllAlpha", True), ("StrictIPCIDRValidation", False))
     assert config.client_connection.qps == 7.5
     assert config.ipvs == IPVS(90.0, 0.5, "mh", ("10.0.0.0/8",), strict_arp=True)
@@ -314,7 +314,7 @@ def test_the_selected_modes_section_counts(text: str, settings: SyncSettings) ->
 
 def test_blank_fields_mean_what_kube_proxy_means_by_them_in_the_mode() -> None:
     config = _config("clusterCIDR: 10.0.0.0/8, fd00::/48\n")
-    assert config.proxy_mode is ProxyMode.NFTABLES
+    assert config.proxy_mode == "nftables"
     assert config.local_mode is LocalMode.CLUSTER_CIDR
     assert config.cluster_prefixes == (Prefix.parse("10.0.0.0/8"), Prefix.parse("fd00::/48"))
     assert config.allowed_node_port_addresses == ("primary",)

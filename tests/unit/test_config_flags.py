@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vipwire.config.configuration import Config, ProxyMode
+from vipwire.config.configuration import Config
 from vipwire.config.duration import format_duration
 from vipwire.config.flags.meanings import HELP
 from vipwire.config.flags.parse import build_config, default_text, flag_values, parse_flags
@@ -231,7 +231,7 @@ def test_what_cannot_be_read_is_one_line_that_names_the_flag(arguments: list[str
 
 def test_flags_stand_on_the_defaults() -> None:
     config = _built("--proxy-mode=ipvs", "--ipvs-scheduler=mh", "--cluster-cidr=10.0.0.0/8", "--master=http://a:1")
-    assert (config.proxy_mode, config.ipvs.scheduler, config.cluster_cidr) == (ProxyMode.IPVS, "mh", "10.0.0.0/8")
+    assert (config.proxy_mode, config.ipvs.scheduler, config.cluster_cidr) == ("ipvs", "mh", "10.0.0.0/8")
     assert (config.master, config.oom_score_adj) == ("http://a:1", -999)
     assert config.explicit == {"mode", "ipvs.scheduler", "clusterCIDR", "master"}
 
@@ -243,7 +243,7 @@ def test_iptables_periods_count_in_every_mode_other_than_ipvs() -> None:
         "--ipvs-sync-period=9s",
         "--masquerade-all",
     )
-    for mode in ("", "iptables", "nftables", "userspace", "ebpf"):
+    for mode in ("", "iptables", "nftables", "userspace"):
         sync = _built(*flags, f"--proxy-mode={mode}").sync
         assert (sync.sync_period, sync.min_sync_period, sync.masquerade_all) == (7.0, 2.0, True)
     sync = _built(*flags, "--proxy-mode=ipvs").sync

@@ -8,9 +8,10 @@ import yaml
 from tests.unit.deployed import DEPLOY, KUBECTL, OVERLAYS, Object, containers, one, pod_of, recorded, rendered
 
 from vipwire import __version__
-from vipwire.config.configuration import METRICS_PORT, ProxyMode
+from vipwire.config.configuration import METRICS_PORT
 from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.config.flags.table import FLAGS
+from vipwire.config.modes import mode_names
 
 needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="renders with kubectl, which is not installed")
 # As kubeadm writes it, with a mode put in.
@@ -52,9 +53,9 @@ def test_what_is_recorded_is_what_kubectl_renders(overlay: str) -> None:
     assert rendered(DEPLOY / "overlays" / overlay) == recorded(overlay), "UPDATE_GOLDEN=1 records it anew"
 
 
-def test_there_is_an_overlay_for_every_mode_but_ebpf() -> None:
+def test_there_is_an_overlay_for_every_mode() -> None:
     assert {path.name for path in (DEPLOY / "overlays").iterdir()} == set(OVERLAYS)
-    assert {*OVERLAYS, "ebpf"} == {mode.value for mode in ProxyMode}
+    assert set(OVERLAYS) == set(mode_names())
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -120,7 +121,7 @@ def test_vipwire_takes_the_arguments_and_kubeadms_file(overlay: str, tmp_path: P
         given = parse_flags(arguments)
         assert all(FLAGS[name].with_config for name in given), "counts beside --config"
         config, warnings = build_config(given)
-        assert config.proxy_mode.value == overlay
+        assert config.proxy_mode == overlay
         assert config.hostname_override == "worker-1"
         assert config.init_only == (container["name"] == "prepare")
         assert not [warning for warning in warnings if "ignored" in warning]

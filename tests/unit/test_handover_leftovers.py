@@ -8,15 +8,16 @@ from tests.fakes.kernel import DictBackend
 from vipwire.backends.ipvs.first_commit import FirstCommit, in_steps
 from vipwire.backends.ipvs.leftovers import Flow, judge, parse_flows, parse_sources, removable, to_sockets
 from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, SetName, Steer, Vip
+from vipwire.backends.ipvs.ownership import GUARD
 from vipwire.backends.ipvs.skeleton import node_objects
-from vipwire.config.configuration import ProxyMode
-from vipwire.handover.rules import GUARD, census, ipvs_removal, without_ipvs
+from vipwire.handover.rules import owners
 from vipwire.model.net import Address, Family, parse_address
 from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta
-from vipwire.xtables.save import BUILT_IN
+from vipwire.xtables.ownership import Place, census, removals
+from vipwire.xtables.save import Chains, read_table
 
 WEB, DNS, POD = (parse_address(each) for each in ("10.96.0.1", "10.96.0.10", "10.244.1.5"))
 FLOWS = """\
@@ -59,14 +60,24 @@ def objects() -> dict[ObjectKey, Object]:
     return servers | others
 
 
+def leave(mode: str, running: str = "", held: tuple[Place, ...] = ()) -> list[str]:
+    """Write what removes a mode from where ipvs mode's rules are."""
+    family = Family.IPV4
+    known = owners(family)
+    return "".join(removals(read_saved(family), [known[mode]], known.get(running), held)).splitlines()
+
+
+def read_saved(family: Family) -> dict[str, Chains]:
+    return {table: read_table(text) for table, text in saved(family).items()}
+
+
 def test_ipvs_modes_chains_are_known_from_those_of_iptables_mode() -> None:
     for family in Family:
-        assert census(family, saved(family)).keys() == {ProxyMode.IPVS}
+        assert census(owners(family), read_saved(family)).keys() == {"ipvs"}
 
 
 def test_its_chains_go_and_what_iptables_mode_has_under_the_same_names_stays() -> None:
-    family = Family.IPV4
-    alone = ipvs_removal(family, saved(family), ProxyMode.IPTABLES, guard=False).splitlines()
+    alone = leave("ipvs", "iptables")
     assert "-X KUBE-NODE-PORT" in alone
     assert "-X KUBE-LOAD-BALANCER" in alone
     for shared in ("KUBE-SERVICES", "KUBE-POSTROUTING", "KUBE-MARK-MASQ", "KUBE-FORWARD"):
@@ -76,20 +87,27 @@ def test_its_chains_go_and_what_iptables_mode_has_under_the_same_names_stays() -
     assert [line for line in jumps if line.endswith("-j KUBE-NODE-PORT")]
 
 
+def test_where_iptables_mode_does_not_run_its_names_go_with_ipvs_mode() -> None:
+    alone = leave("ipvs")
+    for shared in ("KUBE-SERVICES", "KUBE-POSTROUTING", "KUBE-MARK-MASQ", "KUBE-FORWARD"):
+        assert f"-X {shared}" in alone
+    assert [line for line in alone if line.startswith("-D ") and line.endswith("-j KUBE-SERVICES")]
+
+
 def test_what_guards_the_addresses_of_the_device_stays_as_long_as_they_do() -> None:
-    text = ipvs_removal(Family.IPV4, saved(Family.IPV4), None, guard=True)
-    assert GUARD.chain not in text
-    assert "-X KUBE-NODE-PORT" in text
-    assert "-X KUBE-IPVS-FILTER" in ipvs_removal(Family.IPV4, saved(Family.IPV4), None, guard=False)
+    lines = leave("ipvs", held=(GUARD,))
+    assert not [line for line in lines if GUARD.chain in line]
+    assert "-X KUBE-NODE-PORT" in lines
+    assert "-X KUBE-IPVS-FILTER" in leave("ipvs")
 
 
 def test_the_running_ipvs_mode_is_not_seen_by_who_removes_iptables_modes_chains() -> None:
-    for family in Family:
-        for table, text in saved(family).items():
-            left = [line for line in without_ipvs(family, table, text).splitlines() if line[0] in ":-"]
-            assert {line.split(" ")[0].removeprefix(":") for line in left} <= BUILT_IN
-    extra = saved(Family.IPV4)["nat"].replace("COMMIT", ":KUBE-SVC-A - [0:0]\n-A KUBE-SVC-A -j RETURN\nCOMMIT")
-    assert "KUBE-SVC-A" in without_ipvs(Family.IPV4, "nat", extra)
+    assert leave("iptables", "ipvs") == []
+    tables = read_saved(Family.IPV4)
+    tables["nat"]["KUBE-SVC-A"] = ["-j RETURN"]
+    known = owners(Family.IPV4)
+    (text,) = removals(tables, [known["iptables"]], known["ipvs"])
+    assert text == "*nat\n:KUBE-SVC-A - [0:0]\n-X KUBE-SVC-A\nCOMMIT\n"
 
 
 def test_connections_that_are_over_do_not_count() -> None:

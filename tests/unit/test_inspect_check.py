@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.config.configuration import Config, ProxyMode
+from vipwire.config.configuration import Config
 from vipwire.host.kernel import KernelRelease
 from vipwire.inspect.check.facts import Facts, ForeignTable, gather
 from vipwire.inspect.check.findings import Level, check_document, check_view, judge
@@ -20,18 +20,18 @@ FINE = Facts(
         "net/netfilter/nf_conntrack_count": 10,
         "net/netfilter/nf_conntrack_max": 1000,
     },
-    modes={ProxyMode.NFTABLES: "", ProxyMode.IPVS: "the kernel has no IPVS: load the module ip_vs"},
+    modes={"nftables": "", "ipvs": "the kernel has no IPVS: load the module ip_vs"},
     tables=(ForeignTable("ip vipwire", ("services",)), ForeignTable("inet firewalld", ("filter_INPUT",))),
     sctp=True,
 )
 
 
-def found(facts: Facts, mode: ProxyMode = ProxyMode.NFTABLES) -> dict[str, tuple[Level, str]]:
+def found(facts: Facts, mode: str = "nftables") -> dict[str, tuple[Level, str]]:
     return {f"{each.area} {each.what}": (each.level, each.remedy) for each in judge(facts, mode)}
 
 
 def test_a_machine_that_is_fine_has_nothing_bad_and_no_warning() -> None:
-    document = check_document(judge(FINE, ProxyMode.NFTABLES), ProxyMode.NFTABLES)
+    document = check_document(judge(FINE, "nftables"), "nftables")
     assert (document["bad"], document["warnings"]) == (0, 0)
 
 
@@ -69,7 +69,7 @@ def test_a_machine_that_is_fine_has_nothing_bad_and_no_warning() -> None:
             Level.WARNING,
             "update-alternatives",
         ),
-        ({"modes": {ProxyMode.NFTABLES: "no nf_tables: load it"}}, "mode nftables (chosen)", Level.BAD, "load it"),
+        ({"modes": {"nftables": "no nf_tables: load it"}}, "mode nftables (chosen)", Level.BAD, "load it"),
     ],
 )
 def test_what_is_wrong_is_said_with_a_remedy(change: dict[str, object], what: str, level: Level, remedy: str) -> None:
@@ -80,8 +80,8 @@ def test_what_is_wrong_is_said_with_a_remedy(change: dict[str, object], what: st
 
 
 def test_a_mode_needs_the_right_to_program_it() -> None:
-    said = {each.said for each in judge(FINE, ProxyMode.NFTABLES) if each.area == "mode"}
-    weak = {each.said for each in judge(replace(FINE, capabilities=frozenset()), ProxyMode.NFTABLES)}
+    said = {each.said for each in judge(FINE, "nftables") if each.area == "mode"}
+    weak = {each.said for each in judge(replace(FINE, capabilities=frozenset()), "nftables")}
     assert "can run here" in said
     assert "can run here, with CAP_NET_ADMIN" in weak
 
@@ -94,34 +94,34 @@ def test_what_kubelet_and_others_have_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("mode", "chain"),
     [
-        (ProxyMode.IPTABLES, "KUBE-SVC-NPX46M4PTMTKRN6Y"),
-        (ProxyMode.IPVS, "KUBE-IPVS-FILTER"),
-        (ProxyMode.USERSPACE, "KUBE-PORTALS-HOST"),
+        ("iptables", "KUBE-SVC-NPX46M4PTMTKRN6Y"),
+        ("ipvs", "KUBE-IPVS-FILTER"),
+        ("userspace", "KUBE-PORTALS-HOST"),
     ],
 )
-def test_chains_of_a_mode_are_its_own_and_those_of_others_are_not(mode: ProxyMode, chain: str) -> None:
+def test_chains_of_a_mode_are_its_own_and_those_of_others_are_not(mode: str, chain: str) -> None:
     facts = replace(FINE, tables=(ForeignTable("ip nat", (chain,)),))
     assert found(facts, mode)["others iptables"] == (Level.OK, "")
     assert "others kube-proxy" not in found(facts, mode)
-    for other in {ProxyMode.IPTABLES, ProxyMode.IPVS, ProxyMode.USERSPACE, ProxyMode.NFTABLES} - {mode}:
+    for other in {"iptables", "ipvs", "userspace", "nftables"} - {mode}:
         assert found(facts, other)["others kube-proxy"][0] is Level.BAD
 
 
 def test_chains_that_modes_share_are_theirs() -> None:
     facts = replace(FINE, legacy=("KUBE-SERVICES", "KUBE-MARK-MASQ"))
-    for mode in (ProxyMode.IPTABLES, ProxyMode.IPVS):
+    for mode in ("iptables", "ipvs"):
         assert found(facts, mode)["others iptables"] == (Level.OK, "")
         assert "others kube-proxy" not in found(facts, mode)
 
 
 def test_ipvs_is_nobody_elses_in_ipvs_mode() -> None:
-    assert "others IPVS" not in found(replace(FINE, ipvs_services=5), ProxyMode.IPVS)
+    assert "others IPVS" not in found(replace(FINE, ipvs_services=5), "ipvs")
 
 
 def test_a_machine_of_which_nothing_can_be_read_makes_facts_all_the_same(tmp_path: Path) -> None:
     facts = gather(Config(), tmp_path)
     assert (facts.sysctls, facts.capabilities, facts.ipvs_services, facts.ipv6) == ({}, frozenset(), None, False)
-    document = check_document(judge(facts, ProxyMode.NFTABLES), ProxyMode.NFTABLES)
+    document = check_document(judge(facts, "nftables"), "nftables")
     screen = console(200)
     with screen.capture() as out:
         screen.print(check_view(document, wide=True))

@@ -5,9 +5,10 @@ from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 from tests.unit.golden_text import matches_golden
 
+from vipwire.config.modes import mode_names
 from vipwire.serve.metrics import Metrics
 
-MODES = ["nftables", "iptables", "ipvs", "userspace", "ebpf"]
+MODES = mode_names()
 
 
 def _described(metrics: Metrics) -> str:

@@ -9,8 +9,9 @@ Nothing is programmed before every kind of object has been listed once: an empty
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from vipwire.backends.spec import Mode
 from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
@@ -28,19 +29,6 @@ from vipwire.state.store import Store
 
 MakeNodePlan = Callable[[Family, Store], NodePlan]
 """Makes a family's plan of this node from the current objects."""
-
-
-class Mode(Backend[Any, Any], Protocol):
-    """A backend as the shell sees it: it can also be closed, name its objects, and remove all that is ours."""
-
-    def close(self) -> None:
-        """Give up its sockets; what is programmed stays."""
-
-    def describe(self, key: Any) -> str:
-        """Name one object for a person."""
-
-    def delete(self) -> bool:
-        """Remove everything of this mode and family; tell whether there was anything."""
 
 
 @dataclass(slots=True)

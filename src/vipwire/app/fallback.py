@@ -1,35 +1,21 @@
 """Which mode runs where the configured one cannot: with `--proxy-mode-fallback` the next one, else none.
 
-As kube-proxy once did it: ipvs, iptables, userspace; with nftables beside iptables. Today's kube-proxy ends instead,
-and so do we unless told. What a machine can do is found out by trying.
+As kube-proxy once did it: ipvs, iptables, userspace; with nftables beside iptables. Which comes next each mode says
+itself. Today's kube-proxy ends instead, and so do we unless told. What a machine can do is found out by trying.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Final
 
-from vipwire.app.engine import Mode
 from vipwire.app.machine import families
 from vipwire.app.modes import build_modes, needs_net_admin
-from vipwire.config.configuration import Config, ProxyMode
+from vipwire.backends.registry import selected
+from vipwire.backends.spec import Mode
+from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError
 from vipwire.host.rights import require_net_admin
 from vipwire.model.net import Family
 from vipwire.process import log
-
-LADDERS: Final = {
-    ProxyMode.EBPF: (ProxyMode.NFTABLES, ProxyMode.IPTABLES, ProxyMode.USERSPACE),
-    ProxyMode.NFTABLES: (ProxyMode.IPTABLES, ProxyMode.USERSPACE),
-    ProxyMode.IPVS: (ProxyMode.IPTABLES, ProxyMode.NFTABLES, ProxyMode.USERSPACE),
-    ProxyMode.IPTABLES: (ProxyMode.NFTABLES, ProxyMode.USERSPACE),
-    ProxyMode.USERSPACE: (),
-}
-"""What is tried in place of each mode, in that order.
-
-From ipvs it is iptables first: its names are kube-proxy's too, and it serves node ports at the same addresses.
-"""
-
-_WITHOUT_RULES: Final = "; or let this mode do without rules (--userspace-bind)"
 
 Build = Callable[[Config, Iterable[Family]], dict[Family, Mode]]
 """Builds the configured mode for each family, or raises UnsupportedError."""
@@ -41,9 +27,9 @@ def settle_mode(config: Config, families: Iterable[Family], build: Build) -> tup
     Return the configuration of the mode that runs. Raise UnsupportedError with every reason if none does.
     """
     reasons: list[str] = []
-    ladder = (config.proxy_mode, *(LADDERS[config.proxy_mode] if config.proxy_mode_fallback else ()))
+    ladder = (config.proxy_mode, *(selected(config).fallback if config.proxy_mode_fallback else ()))
     for at, mode in enumerate(ladder):
-        wanted = config if at == 0 else dataclasses.replace(config, mode=mode.value)
+        wanted = config if at == 0 else dataclasses.replace(config, mode=mode)
         try:
             return wanted, build(wanted, families)
         except UnsupportedError as error:
@@ -53,25 +39,24 @@ def settle_mode(config: Config, families: Iterable[Family], build: Build) -> tup
     raise UnsupportedError("\n".join(dict.fromkeys(reasons)))
 
 
-def _report(mode: ProxyMode, after: ProxyMode, error: UnsupportedError) -> None:
+def _report(mode: str, after: str, error: UnsupportedError) -> None:
     log.warning(
         "falling back",
-        mode=mode.value,
-        to=after.value,
+        mode=mode,
+        to=after,
         reason=error,
-        remedy=f"do what the reason says and restart, or choose it yourself: --proxy-mode={after.value}",
+        remedy=f"do what the reason says and restart, or choose it yourself: --proxy-mode={after}",
     )
 
 
 def build_to_run(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
     """Build a mode that is going to be run. Raise UnsupportedError if it cannot be, also for lack of rights."""
     if needs_net_admin(config):
-        userspace = config.proxy_mode is ProxyMode.USERSPACE
-        require_net_admin("vipwire proxy", way_out=_WITHOUT_RULES if userspace else "")
+        require_net_admin("vipwire proxy", way_out=selected(config).way_out)
     return build_modes(config, families, prepare=True)
 
 
-def mode_here(config: Config) -> ProxyMode:
+def mode_here(config: Config) -> str:
     """Find out in which mode a configuration would run here. Raise UnsupportedError if in none."""
     found, modes = settle_mode(config, families(), build_to_run)
     for mode in modes.values():

@@ -6,7 +6,8 @@ Pure. The addresses of a node are, as in kube-proxy: a specific `bindAddress`, e
 
 from collections.abc import Iterable, Sequence
 
-from vipwire.config.configuration import PRIMARY, Config, LocalMode, ProxyMode
+from vipwire.backends.registry import selected
+from vipwire.config.configuration import PRIMARY, Config, LocalMode
 from vipwire.model.drain import Drain
 from vipwire.model.net import Address, Family, Prefix, family_of, parse_address
 from vipwire.model.node import Node, ServiceCIDR
@@ -16,10 +17,6 @@ _EVERYWHERE = {
     Family.IPV4: Prefix(Address(bytes(4)), 0),
     Family.IPV6: Prefix(Address(bytes(16)), 0),
 }
-
-
-_WITH_PORT_RANGES = frozenset({ProxyMode.NFTABLES, ProxyMode.IPTABLES})
-"""The modes that serve the annotation port-range."""
 
 
 def node_plan(
@@ -46,14 +43,14 @@ def node_plan(
         service_cidrs=tuple(sorted({p for cidr in cidrs for p in cidr.prefixes if p.family is family})),
         external_ips=config.gates["AllowServiceExternalIPs"],
         addresses=_named_addresses(config, family, machine),
-        port_ranges=config.proxy_mode in _WITH_PORT_RANGES,
+        port_ranges=selected(config).port_ranges,
         drained=frozenset(drain for drain in drained if family_of(drain.address) is family),
     )
 
 
 def _named_addresses(config: Config, family: Family, machine: Sequence[Address]) -> tuple[Address, ...]:
     """Name the machine's addresses where the mode needs it: it has a virtual server or a socket for each."""
-    if config.proxy_mode not in (ProxyMode.IPVS, ProxyMode.USERSPACE):
+    if not selected(config).per_address:
         return ()
     return tuple(sorted({address for address in machine if family_of(address) is family}))
 

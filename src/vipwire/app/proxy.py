@@ -12,7 +12,7 @@ from vipwire.app.after_sync import FlowKeeper, HealthPorts
 from vipwire.app.count_metrics import export_counts
 from vipwire.app.drain_follower import DrainFollower
 from vipwire.app.drain_orders import drains_path
-from vipwire.app.engine import Engine, Line, Mode
+from vipwire.app.engine import Engine, Line
 from vipwire.app.fallback import mode_here
 from vipwire.app.loop import Loop, Parts, Source
 from vipwire.app.machine import adjust_machine
@@ -21,6 +21,8 @@ from vipwire.app.node_plan import health_check_prefixes, node_plan
 from vipwire.app.reloader import Reloader
 from vipwire.app.report import Reporter
 from vipwire.app.servers import Servers
+from vipwire.backends.registry import selected
+from vipwire.backends.spec import Mode
 from vipwire.config.configuration import Config
 from vipwire.config.gates import KNOWN_GATES
 from vipwire.errors import UnsupportedError, ungrouped
@@ -58,17 +60,17 @@ class Proxy:
                 family,
                 mode,
                 Pacer(sync.min_sync_period, sync.sync_period),
-                with_first_commit(config.proxy_mode, family, mode),
+                with_first_commit(selected(config), family, mode),
             )
             for family, mode in modes.items()
         ]
         self._engine = Engine(lines, self._node_name, self._make_node_plan)
         self._health = ProxyHealth(tuple(modes), tuple(kind.value for kind in Kind), sync.sync_period)
         gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
-        self.metrics = Metrics(config.proxy_mode.value, version=__version__, features=gates)
+        self.metrics = Metrics(config.proxy_mode, version=__version__, features=gates)
         attach_counters(config, self.metrics)
         self.changes_mode = False
-        self._handover = Handover(config.proxy_mode, modes, self.metrics)
+        self._handover = Handover(selected(config), modes, self.metrics)
         self._drains = DrainFollower(drains_path(config.state_dir, self._node_name), self.metrics)
         export_counts(self._engine, config, self.metrics)
 
@@ -103,7 +105,7 @@ class Proxy:
     async def _serve(self, parts: Parts, recorder: EventRecorder | None, reloader: Reloader) -> str:
         """Run every task until something ends the proxy; say what it was."""
         stop, loop = Stop(reloader.ask), Loop(parts)
-        log.info("starting", version=__version__, mode=self._config.proxy_mode.value, node=self._node_name)
+        log.info("starting", version=__version__, mode=self._config.proxy_mode, node=self._node_name)
         parts.reporter.started()
         async with asyncio.TaskGroup() as tasks:
             servers = Servers(tasks, self._health, self.metrics, parts.reporter)
@@ -147,13 +149,13 @@ class Proxy:
         try:
             mode = await asyncio.to_thread(mode_here, wanted)
         except UnsupportedError as error:
-            log.error("the mode cannot be changed; what runs stays", mode=wanted.proxy_mode.value, reason=error)
+            log.error("the mode cannot be changed; what runs stays", mode=wanted.proxy_mode, reason=error)
             return False
-        if mode is self._config.proxy_mode:  # by way of a fallback
+        if mode == self._config.proxy_mode:  # by way of a fallback
             return False
-        log.info("the mode changes", mode=self._config.proxy_mode.value, to=mode.value)
+        log.info("the mode changes", mode=self._config.proxy_mode, to=mode)
         self.changes_mode = True
-        stop.end(f"the mode changes to {mode.value}")
+        stop.end(f"the mode changes to {mode}")
         return True
 
     def _log_gates(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vipwire.app.fallback import build_to_run, settle_mode
 from vipwire.app.loop import Source
 from vipwire.app.machine import families, prepare_machine
-from vipwire.app.modes import VIP_DEVICES, every_mode, needs_net_admin
+from vipwire.app.modes import every_mode, needs_net_admin, vip_devices
 from vipwire.app.proxy import Proxy
 from vipwire.app.reloader import Reloader, Reread
 from vipwire.config.configuration import Config
@@ -50,9 +50,9 @@ def _prepared(asked: Config, source: Source | None = None) -> Iterator[Proxy]:
         for mode in modes.values():
             stack.callback(mode.close)
         prepare_machine(config)
-        addresses = stack.enter_context(AddressWatch(VIP_DEVICES))
+        addresses = stack.enter_context(AddressWatch(vip_devices()))
         proxy = Proxy(config, modes, addresses, source)
-        proxy.metrics.proxy_mode.labels(mode=config.proxy_mode.value, configured=asked.proxy_mode.value).set(1)
+        proxy.metrics.proxy_mode.labels(mode=config.proxy_mode, configured=asked.proxy_mode).set(1)
         yield proxy
 
 
@@ -63,5 +63,5 @@ def run_cleanup(config: Config) -> int:
     for name, family, mode in every_mode(families(), rules="CAP_NET_ADMIN" in capabilities()):
         with contextlib.closing(mode):
             if mode.delete():
-                log.info("removed", mode=name.value, ip_family=family.value)
+                log.info("removed", mode=name, ip_family=family.value)
     return 0

@@ -55,7 +55,7 @@ class Servers:
 
     def _make(self, config: Config) -> tuple[HttpServer, ...]:
         info = ProxyInfo(
-            mode=config.proxy_mode.value,
+            mode=config.proxy_mode,
             version=__version__,
             config=self._document,
             flags=self._flags,

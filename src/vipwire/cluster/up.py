@@ -67,7 +67,7 @@ class Setting:
 
     def told(self) -> Iterator[str]:
         """Say in lines what runs besides the API server."""
-        mode = self.proxy.proxy_mode.value if self.proxy else ""
+        mode = self.proxy.proxy_mode if self.proxy else ""
         yield f"proxy of node {self.node} in {mode} mode" if mode else "no proxy on this machine (--no-proxy)"
         if self.dns is not None:
             yield f"DNS for {self.dns.domain} at {self.dns.addresses[0]} port {self.dns.port or 'any'}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vipwire.config.gates import Gates, enabled_gates
+from vipwire.config.modes import DEFAULT, registered
 from vipwire.config.schema import Applied, ValueKind, section, setting, setting_of
 from vipwire.config.sections import (
     IPVS,
@@ -35,16 +36,6 @@ HEALTHZ_PORT: Final = 10256
 METRICS_PORT: Final = 10249
 _LIVE: Final = Applied.LIVE
 _NEVER: Final = Applied.NEVER
-
-
-class ProxyMode(enum.Enum):
-    """The kernel facility that carries the Services; the value is the name in flags and files."""
-
-    IPTABLES = "iptables"
-    IPVS = "ipvs"
-    NFTABLES = "nftables"
-    USERSPACE = "userspace"
-    EBPF = "ebpf"
 
 
 class LocalMode(enum.Enum):
@@ -115,9 +106,9 @@ class Config:
     explicit: frozenset[str] = frozenset()
 
     @property
-    def proxy_mode(self) -> ProxyMode:
-        """The mode that is meant: nftables where none was named. Only for a validated configuration."""
-        return ProxyMode(self.mode) if self.mode else ProxyMode.NFTABLES
+    def proxy_mode(self) -> str:
+        """The mode that is meant: the default one where none was named. Only for a validated configuration."""
+        return self.mode or DEFAULT
 
     @property
     def local_mode(self) -> LocalMode:
@@ -133,9 +124,9 @@ class Config:
     def allowed_node_port_addresses(self) -> tuple[str, ...]:
         """`nodePortAddresses` as it is meant: CIDRs, `(PRIMARY,)`, or nothing for all addresses.
 
-        nftables mode takes an empty list for `primary`, as kube-proxy's nftables mode does.
+        A mode may take an empty list for `primary`, as kube-proxy's nftables mode does.
         """
-        if not self.node_port_addresses and self.proxy_mode is ProxyMode.NFTABLES:
+        if not self.node_port_addresses and registered(self.proxy_mode).settings.primary_node_ports:
             return (PRIMARY,)
         return self.node_port_addresses
 
@@ -146,18 +137,20 @@ class Config:
 
     @property
     def sync(self) -> SyncSettings:
-        """The settings of the selected mode's section.
+        """The settings of the sections that the selected mode reads.
 
         ipvs has no masquerade settings of its own and takes those of `iptables`, as kube-proxy does. With a blank
         mode kube-proxy reads the `iptables` section; vipwire runs nftables then, and so what was changed under
         `iptables` and not set under `nftables` is honoured: nothing that an operator chose is lost by the other mode.
         """
-        mode = self.proxy_mode
-        if mode is ProxyMode.IPVS:
-            bit, everything = self.iptables.masquerade_bit, self.iptables.masquerade_all
-            return SyncSettings(self.ipvs.sync_period, self.ipvs.min_sync_period, bit, everything)
-        chosen = self.iptables if mode in (ProxyMode.IPTABLES, ProxyMode.USERSPACE) else self.nftables
-        values = {name: getattr(chosen, name) for name in SyncSettings.__dataclass_fields__}
+        settings = registered(self.proxy_mode).settings
+        periods, masquerading = getattr(self, settings.periods), getattr(self, settings.masquerading)
+        values = {
+            "sync_period": periods.sync_period,
+            "min_sync_period": periods.min_sync_period,
+            "masquerade_bit": masquerading.masquerade_bit,
+            "masquerade_all": masquerading.masquerade_all,
+        }
         if not self.mode:
             values |= self._inherited()
         return SyncSettings(**values)

@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from vipwire.config.configuration import KIND, PRIMARY, Config, LocalMode, ProxyMode, port_range, split_cidrs
+from vipwire.config.configuration import KIND, PRIMARY, Config, LocalMode, port_range, split_cidrs
 from vipwire.config.duration import format_duration
 from vipwire.config.gates import gate_errors
+from vipwire.config.modes import DEFAULT, NOT_YET, mode_names, registered
 from vipwire.config.sections import Series
 from vipwire.model.net import Prefix, parse_address
 
@@ -56,25 +57,32 @@ def _gates(config: Config) -> Iterator[FieldError]:
 
 
 def _mode(config: Config) -> Iterator[FieldError]:
-    allowed = [mode.value for mode in ProxyMode]
-    if config.mode and config.mode not in allowed:
-        yield FieldError("mode", config.mode, f"must be {', '.join(allowed)} or blank (blank means nftables)")
+    choice = f"{', '.join(mode_names())} or blank (blank means {DEFAULT})"
+    if config.mode in NOT_YET:
+        yield FieldError("mode", config.mode, f"is not in this version of vipwire: must be {choice}")
+    elif config.mode and config.mode not in mode_names():
+        yield FieldError("mode", config.mode, f"must be {choice}")
+
+
+def _periods_section(config: Config) -> str:
+    """Name the section that has the periods of the selected mode; "" if there is no such mode."""
+    return registered(config.proxy_mode).settings.periods if config.proxy_mode in mode_names() else ""
 
 
 def _iptables(config: Config) -> Iterator[FieldError]:
     yield from _masquerade_bit("iptables", config.iptables.masquerade_bit)
-    if config.mode in ("iptables", "userspace", ""):
+    if not config.mode or _periods_section(config) == "iptables":
         yield from _periods("iptables", config.iptables.sync_period, config.iptables.min_sync_period)
 
 
 def _nftables(config: Config) -> Iterator[FieldError]:
-    if config.mode in ("nftables", "ebpf", ""):
+    if _periods_section(config) == "nftables":
         yield from _masquerade_bit("nftables", config.nftables.masquerade_bit)
         yield from _periods("nftables", config.nftables.sync_period, config.nftables.min_sync_period)
 
 
 def _ipvs(config: Config) -> Iterator[FieldError]:
-    if config.mode != "ipvs":
+    if _periods_section(config) != "ipvs":
         return
     ipvs = config.ipvs
     yield from _periods("ipvs", ipvs.sync_period, ipvs.min_sync_period)

@@ -13,14 +13,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, Final
 
-from vipwire.backends.ipvs.first_commit import FirstCommit
-from vipwire.config.configuration import ProxyMode
-from vipwire.errors import CommitError, VipwireError
-from vipwire.handover.leftovers import Leftovers, Removed, Swept, engines, translating
-from vipwire.handover.rules import disarm
+from vipwire.backends.registry import driver_of
+from vipwire.backends.spec import ModeSpec
+from vipwire.errors import VipwireError
+from vipwire.handover.leftovers import Leftovers, Removed, Swept, translating
+from vipwire.handover.rules import disarm, engines
 from vipwire.host.rights import capabilities
 from vipwire.model.net import Family
 from vipwire.process import log
@@ -36,7 +35,7 @@ _RETRY_SECONDS: Final = 30.0
 class Handover:
     """Removes what other modes have left, once the mode that runs has done its first sync. `backends` are its own."""
 
-    def __init__(self, mode: ProxyMode, backends: Mapping[Family, object], metrics: Metrics) -> None:
+    def __init__(self, mode: ModeSpec, backends: Mapping[Family, object], metrics: Metrics) -> None:
         self._leftovers = Leftovers(mode, backends)
         self._mode, self._metrics = mode, metrics
         self._told: set[Removed] = set()
@@ -50,7 +49,7 @@ class Handover:
             return
         while (again := await self._sweep()) is not None:  # noqa: ASYNC110  # the kernel tells nobody of idleness
             await asyncio.sleep(again)
-        log.info("nothing of other modes is left", mode=self._mode.value)
+        log.info("nothing of other modes is left", mode=self._mode.name)
 
     async def _sweep(self) -> float | None:
         """Remove what can go; return in how many seconds to look again, None if nothing is left."""
@@ -64,28 +63,32 @@ class Handover:
 
     def _report(self, swept: Swept) -> None:
         for each in swept.removed:
-            self._metrics.leftovers_removed_total.labels(mode=each.mode.value, ip_family=each.family.value).inc()
-            log.info("removed what another mode had left", left_by=each.mode.value, **_fields(each))
+            self._metrics.leftovers_removed_total.labels(mode=each.mode, ip_family=each.family.value).inc()
+            log.info("removed what another mode had left", left_by=each.mode, **_fields(each))
         for each in _new(swept.waiting, self._told):
-            log.info("kept until it is idle: left by another mode", left_by=each.mode.value, **_fields(each))
+            log.info("kept until it is idle: left by another mode", left_by=each.mode, **_fields(each))
         self._told.update(swept.waiting)
 
 
-def with_first_commit(mode: ProxyMode, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
+class OtherModes:
+    """The modes other than the one that arrives, on one node and for one family."""
+
+    def __init__(self, arriving: ModeSpec, family: Family) -> None:
+        self._arriving, self._family = arriving, family
+
+    def translating(self) -> frozenset[ModeSpec]:
+        """Find those that translate now. Raise CommitError or OSError if nobody can tell."""
+        return translating(self._arriving, self._family)
+
+    def disarm(self) -> None:
+        """Remove what drops whatever is not translated in its own way."""
+        for tool in engines(self._family):
+            disarm(tool)
+
+
+def with_first_commit(mode: ModeSpec, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
     """Give what is to be committed to: the backend, or one whose first commit leaves no gap beside another mode."""
-    if mode is not ProxyMode.IPVS:
-        return backend
-    others = frozenset({ProxyMode.NFTABLES})  # any but userspace mode, if nobody can tell
-    with contextlib.suppress(CommitError, OSError):
-        others = translating(family)
-    if not others:
-        return backend
-    return FirstCommit(backend, partial(_disarm, family), listens=others == {ProxyMode.USERSPACE})
-
-
-def _disarm(family: Family) -> None:
-    for tool in engines(family):
-        disarm(tool)
+    return driver_of(mode).with_first_commit(backend, OtherModes(mode, family))
 
 
 def _fields(each: Removed) -> dict[str, object]:

@@ -15,7 +15,7 @@ def diff_document(situation: Situation, services: list[Service] | None) -> Docum
     return {
         "kind": "Diff",
         "node": situation.node_name,
-        "mode": situation.config.proxy_mode.value,
+        "mode": situation.config.proxy_mode,
         "families": [_family(side, services) for side in situation.sides],
     }
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from vipwire.app.engine import Mode
+from vipwire.backends.spec import Mode
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.plan.node import NodePlan

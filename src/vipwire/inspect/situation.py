@@ -13,10 +13,10 @@ from functools import cached_property
 from typing import Any
 
 from vipwire.app.drain_orders import drains_path, in_force, read_orders
-from vipwire.app.engine import Mode
 from vipwire.app.machine import families
-from vipwire.app.modes import VIP_DEVICES, build_explainer, build_modes
+from vipwire.app.modes import build_explainer, build_modes, vip_devices
 from vipwire.app.node_plan import node_plan
+from vipwire.backends.spec import Mode
 from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError
 from vipwire.host.addresses import LocalAddress, global_addresses, read_addresses
@@ -123,8 +123,8 @@ def planned(config: Config, store: Store, drained: frozenset[Drain] | None = Non
 def machine_addresses() -> tuple[tuple[LocalAddress, ...], frozenset[Address]]:
     """Read this machine's own addresses, and those that a mode has given it."""
     found = read_addresses()
-    given = frozenset(item.address for item in found if item.interface in VIP_DEVICES)
-    return tuple(item for item in found if item.interface not in VIP_DEVICES), given
+    given = frozenset(item.address for item in found if item.interface in vip_devices())
+    return tuple(item for item in found if item.interface not in vip_devices()), given
 
 
 def now_drained(config: Config) -> frozenset[Drain]:

@@ -30,7 +30,7 @@ _TRANSACTION_BUCKETS: Final = tuple(256 * 4**exponent for exponent in range(10))
 
 
 class Metrics(ModeRegistry):
-    """All metrics of one proxy in one mode (`nftables`, `iptables`, `ipvs`, `userspace`, `ebpf`).
+    """All metrics of one proxy in one mode (`nftables`, `iptables` and so on).
 
     Attributes carry kube-proxy's names without the prefix `kubeproxy_` and ours without `vipwire_`.
     """

@@ -17,10 +17,11 @@ from vipwire.backends.iptables.growth import growth, tree_entries
 from vipwire.backends.iptables.limits import shortcomings
 from vipwire.backends.iptables.lock_wait import LockWait
 from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, RANGES, ROOT, ROOTS, TABLES, Key, Rules
-from vipwire.backends.iptables.read import is_ours, read
+from vipwire.backends.iptables.ownership import IptablesOwner
+from vipwire.backends.iptables.read import read
 from vipwire.backends.iptables.render import render
 from vipwire.backends.iptables.rules.frontend_code import Zone, decode
-from vipwire.backends.iptables.rules.skeleton import guards, jump_keys, node_objects
+from vipwire.backends.iptables.rules.skeleton import guards, node_objects
 from vipwire.backends.iptables.rules.tree import DEEPEST, Dispatch, Shape
 from vipwire.backends.iptables.script import Writer, drafts
 from vipwire.backends.iptables.settings import Settings
@@ -31,10 +32,11 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
+from vipwire.xtables.ownership import removals
 from vipwire.xtables.refusal import LockedError
-from vipwire.xtables.save import read_table, target
+from vipwire.xtables.save import read_table
 from vipwire.xtables.tool import RuleTool
-from vipwire.xtables.variant import KUBELETS, Variant, has_kubelets_chains
+from vipwire.xtables.variant import KUBELETS, Variant
 
 BATCH: Final = {Variant.NFT: 4000, Variant.LEGACY: 0}
 """Lines a run. Each run of the legacy tool writes whole tables, so that there is nothing to gain by dividing."""
@@ -196,14 +198,11 @@ class IptablesBackend:
 
     def delete(self) -> bool:
         """Remove every chain and rule of ours, and nothing else; tell whether there was anything."""
+        tables = {table: read_table(self._tool.save(table)) for table in TABLES}
         found = False
-        saved = {table: self._tool.save(table) for table in TABLES}
-        kubelet = any(map(has_kubelets_chains, saved.values()))
-        for table in TABLES:
-            text = removal(table, saved[table], kubelet=kubelet)
-            if text:
-                self._tool.restore(text)
-                found = True
+        for text in removals(tables, [IptablesOwner()]):
+            self._tool.restore(text)
+            found = True
         return found
 
 
@@ -247,42 +246,3 @@ def describe(family: Family, key: Key) -> str:
         return f"{table} entry {decode(family, key.detail)} of {key.chain}"
     kind = {CHAIN: "chain", ROOT: "dispatch chain", JUMP: "rule"}[key.kind]
     return f"{table} {kind} {key.chain} {key.detail}".rstrip()
-
-
-def removal(table: str, saved: str, *, kubelet: bool = False) -> str:
-    """Write what removes all of ours from a table; nothing where there is nothing. Pure.
-
-    A chain that others' rules jump to is only emptied. KUBE-FIREWALL goes when no rule but ours is in it, and
-    stays with all that belongs to it where `kubelet` has made its chains.
-    """
-    chains = read_table(saved)
-    ours = dict.fromkeys(chain for chain in chains if is_ours(table, chain))
-    lines: list[str] = []
-    pinned: set[str] = set()
-    seen = read_foreign(table, chains)
-    lines += (f":{chain} - [0:0]" for chain in ours)
-    firewall = set(chains.get(names.FIREWALL, ())) - {str(key.detail) for key in seen if key.chain == names.FIREWALL}
-    for key, copies in seen.items():
-        if guards(key) and (kubelet or (firewall and key.chain != names.FIREWALL)):
-            continue
-        lines += [f"-D {key.chain} {key.detail}"] * copies
-    for chain, rules in chains.items():
-        for rule in rules if chain not in ours else ():
-            if Key(JUMP, table, chain, rule) not in seen:
-                pinned.add(target(rule))
-    lines += (f"-X {chain}" for chain in ours if chain not in pinned)
-    if names.FIREWALL in chains and table == names.FILTER and not firewall and not kubelet:
-        lines.append(f"-X {names.FIREWALL}")
-    return "\n".join([f"*{table}", *lines, "COMMIT", ""]) if lines else ""
-
-
-def read_foreign(table: str, chains: Mapping[str, list[str]]) -> dict[Key, int]:
-    """Count the rules of ours in chains that are not ours."""
-    known = frozenset(jump_keys())
-    found: dict[Key, int] = {}
-    for chain, rules in chains.items():
-        for rule in rules:
-            key = Key(JUMP, table, chain, rule)
-            if key in known:
-                found[key] = found.get(key, 0) + 1
-    return found

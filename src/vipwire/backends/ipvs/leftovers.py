@@ -20,10 +20,13 @@ from vipwire.backends.ipvs.kernel import IpvsBackend
 from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, SetName, Vip
 from vipwire.backends.ipvs.objects.device import Device
 from vipwire.backends.ipvs.objects.sets import Sets
+from vipwire.backends.ipvs.ownership import GUARD
+from vipwire.backends.remains import Swept
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.netlink.socket import NetlinkError
 from vipwire.reconcile.delta import Delta
+from vipwire.xtables.ownership import Place
 
 _NET: Final = Path("/proc/thread-self/net")
 _OVER: Final = frozenset({"NONE", "TIME_WAIT", "LAST_ACK", "CLOSE", "CLOSED", "LISTEN"})
@@ -55,6 +58,33 @@ class IpvsLeftovers:
     def in_use(self) -> bool:
         """Whether something has to stay."""
         return bool(self.busy or self.addresses)
+
+
+class IpvsRemains:
+    """What is left of one family. With `to_sockets` the mode that runs listens at node ports with sockets."""
+
+    def __init__(self, family: Family, *, to_sockets: bool) -> None:
+        self._family, self._to_sockets = family, to_sockets
+        self._found: IpvsLeftovers | None = None
+
+    def before_rules(self) -> Swept:
+        """Look, as long as the rules masquerade what IPVS takes; lead new connections to node ports to sockets."""
+        self._found = find_ipvs(self._family)
+        if self._found is not None and self._to_sockets and lead_to_sockets(self._found):
+            self._found = find_ipvs(self._family)  # with the connections that came meanwhile
+        return Swept()
+
+    def held(self) -> frozenset[Place]:
+        """Hold what keeps the host's own ports off the addresses, as long as these are in use."""
+        return frozenset({GUARD} if self._found is not None and self._found.in_use else ())
+
+    def after_rules(self) -> Swept:
+        """Remove what has no connections."""
+        if (left := self._found) is None:
+            return Swept()
+        gone, stays = remove_ipvs(left)
+        what = f"{len(left.busy)} virtual servers have connections, {len(left.addresses)} addresses are in use"
+        return Swept(removed=(gone,) if gone else (), waiting=(what,) if stays else ())
 
 
 def find_ipvs(family: Family) -> IpvsLeftovers | None:

@@ -1,21 +1,61 @@
-"""What connection tracking knows of a relay of userspace mode that is about to end: UDP flows, which go on to it.
+"""What userspace mode has left beside its rules: a relay, told to retire, and what connection tracking knows of it.
+
+The relay ends with the last connection that it relays. It still takes connections that came before its rules went.
 
 A flow keeps the translation of its first datagram as long as its client sends. The first sync of another mode has
 such flows deleted, but until the rules of userspace mode are gone a datagram may lead to the relay once more.
 """
 
 import contextlib
+import time
 from collections.abc import Collection
 from typing import Final
 
+from vipwire.backends.remains import Swept
+from vipwire.backends.userspace.messages import Settings
 from vipwire.backends.userspace.remote_relay import Remote
 from vipwire.conntrack.flows import FlowTable
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.netlink.conntrack import Flow
 from vipwire.netlink.socket import DumpInterruptedError
+from vipwire.xtables.ownership import Place
 
 _ANYWHERE: Final = {Family.IPV4: Address(bytes(4)), Family.IPV6: Address(bytes(16))}
+
+
+RELAY_SECONDS: Final = 2.0
+"""How long a relay listens after its rules have gone: a handshake that had begun ends well."""
+
+
+class RelayRemains:
+    """The relay of one family, for `handover.leftovers`."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._retires: float | None = None
+
+    def before_rules(self) -> Swept:
+        """Wait: the rules still lead to the relay."""
+        return Swept()
+
+    def held(self) -> frozenset[Place]:
+        """Hold nothing."""
+        return frozenset()
+
+    def after_rules(self) -> Swept:
+        """Tell the relay to retire, once nothing can be on its way to it."""
+        remote = Remote(self._family, Settings((0, 0), 0.0), starts=False)
+        try:
+            if self._retires is not None and time.monotonic() >= self._retires:
+                forget_relayed(self._family, remote)
+                return Swept(removed=("the relay takes no more connections",) if remote.retire() else ())
+            if not remote.listeners():
+                return Swept()
+            self._retires = self._retires or time.monotonic() + RELAY_SECONDS
+            return Swept(waiting=("the relay finishes handshakes",))
+        finally:
+            remote.close()
 
 
 def forget_relayed(family: Family, remote: Remote) -> None:

@@ -5,13 +5,14 @@ from typing import Any
 
 import click
 
-from vipwire.config.configuration import LocalMode, ProxyMode
+from vipwire.config.configuration import LocalMode
 from vipwire.config.flags.table import FLAGS, Flag, Group
+from vipwire.config.modes import mode_names
 from vipwire.config.schema import ValueKind
 
 _FILES = frozenset({"config", "kubeconfig", "write-config-to", "manifests"})
 _CHOICES = {
-    "proxy-mode": tuple(mode.value for mode in ProxyMode),
+    "proxy-mode": mode_names(),
     "detect-local-mode": tuple(mode.value for mode in LocalMode),
     "logging-format": ("text", "json"),
 }

@@ -3,6 +3,7 @@
 from typing import Final
 
 from vipwire.config.gates import KNOWN_GATES
+from vipwire.config.modes import DEFAULT, mode_names
 
 HELP: Final[dict[str, str]] = {
     # Where Services come from
@@ -29,7 +30,7 @@ HELP: Final[dict[str, str]] = {
     "feature-gates": f"Feature gates, as Name=true,Other=false. Known: {', '.join(sorted(KNOWN_GATES))}."
     " Other gates of Kubernetes from 1.20 on are accepted and have no effect.",
     # How Services are carried
-    "proxy-mode": "One of nftables, iptables, ipvs, userspace, ebpf; empty means nftables.",
+    "proxy-mode": f"One of {', '.join(mode_names())}; empty means {DEFAULT}.",
     "proxy-mode-fallback": (
         "Where the kernel lacks what the mode needs, use the next that works: from ipvs iptables, nftables, "
         "userspace. Otherwise that is an error."

@@ -14,11 +14,12 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT, Config, ProxyMode, complete, with_port
+from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT, Config, complete, with_port
 from vipwire.config.duration import format_duration, parse_duration
 from vipwire.config.file import Loaded, load_config
 from vipwire.config.flags.table import FLAG_OF_PATH, FLAGS, SHORT, Flag, Group
 from vipwire.config.gates import gate_notes, parse_bool, parse_gates
+from vipwire.config.modes import mode_names, registered
 from vipwire.config.schema import ValueKind, file_fields, setting_of
 from vipwire.config.sections import ModuleVerbosity
 from vipwire.config.validation import validate
@@ -187,22 +188,16 @@ def _raise_invalid(config: Config) -> None:
         raise ConfigError("\n".join(lines))
 
 
-_ONLY: Final = {
-    "portRange": (ProxyMode.USERSPACE, "--proxy-port-range"),
-    "udpIdleTimeout": (ProxyMode.USERSPACE, "--udp-timeout"),
-    "userspaceBind": (ProxyMode.USERSPACE, "--userspace-bind"),
-}
-
-
 def _notes(config: Config) -> Iterator[str]:
     """Say what is valid and yet probably not meant."""
     if not config.allowed_node_port_addresses:
         yield "nodePortAddresses is unset: NodePorts answer on all local addresses; consider 'primary'"
     if config.config_file and not config.mode:
         yield "mode is blank: vipwire uses nftables where kube-proxy uses iptables"
-    for path, (mode, flag) in _ONLY.items():
-        if path in config.explicit and config.proxy_mode is not mode:
-            yield f"{path if config.config_file else flag} only has a meaning in {mode.value} mode"
+    for mode in mode_names():
+        for path in registered(mode).settings.only if mode != config.proxy_mode else ():
+            if path in config.explicit:
+                yield f"{path if config.config_file else FLAG_OF_PATH[path]} only has a meaning in {mode} mode"
     yield from gate_notes(config.feature_gates)
     if any(path.startswith("winkernel.") for path in config.explicit):
         yield "winkernel only has a meaning on Windows"

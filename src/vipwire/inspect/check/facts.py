@@ -13,7 +13,9 @@ from pathlib import Path
 
 from vipwire.app.machine import families
 from vipwire.app.modes import build_modes
-from vipwire.config.configuration import Config, ProxyMode
+from vipwire.backends.registry import every_spec
+from vipwire.config.configuration import Config
+from vipwire.config.modes import mode_names
 from vipwire.conntrack.flows import FlowTable
 from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.host.kernel import KernelRelease
@@ -39,7 +41,8 @@ SYSCTLS = (
     "net/netfilter/nf_conntrack_tcp_be_liberal",
     "net/ipv4/ip_local_reserved_ports",
 )
-TOOLS = ("nft", "iptables", "ip6tables", "iptables-restore", "iptables-legacy", "ipvsadm", "conntrack", "ip")
+TOOLS = ("iptables", "ip6tables", "iptables-legacy", "conntrack", "ip")
+"""Programs that are looked for in every mode, beside those that modes name themselves."""
 _FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 _SAVE_SECONDS = 10
 
@@ -65,7 +68,7 @@ class Facts:
     capabilities: frozenset[str] = frozenset()
     sysctls: Mapping[str, int] = field(default_factory=dict)
     tools: Mapping[str, str] = field(default_factory=dict)
-    modes: Mapping[ProxyMode, str] = field(default_factory=dict)
+    modes: Mapping[str, str] = field(default_factory=dict)
     tables: tuple[ForeignTable, ...] | None = None
     legacy: tuple[str, ...] = ()
     ipvs_services: int | None = None
@@ -82,8 +85,8 @@ def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
         release=_release(),
         capabilities=capabilities(proc),
         sysctls=dict(_sysctls(proc)),
-        tools={name: said for name in TOOLS if (said := _tool(name))},
-        modes={mode: _lacks(config, mode) for mode in ProxyMode},
+        tools={name: said for name in _tools() if (said := _tool(name))},
+        modes={mode: _lacks(config, mode) for mode in mode_names()},
         tables=_tables(),
         legacy=_legacy(),
         ipvs_services=_ipvs(proc),
@@ -114,6 +117,10 @@ def _sysctls(proc: Path) -> Iterable[tuple[str, int]]:
             yield path, read_sysctl(path, proc / "sys")
 
 
+def _tools() -> list[str]:
+    return [*(tool.name for spec in every_spec() for tool in spec.tools), *TOOLS]
+
+
 def _tool(name: str) -> str:
     path = shutil.which(name) or ""
     if path and name in ("iptables", "ip6tables", "iptables-restore"):
@@ -131,9 +138,9 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def _lacks(config: Config, mode: ProxyMode) -> str:
+def _lacks(config: Config, mode: str) -> str:
     try:
-        built = build_modes(replace(config, mode=mode.value), families())
+        built = build_modes(replace(config, mode=mode), families())
     except (VipwireError, OSError) as error:
         return str(error)
     for each in built.values():

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from vipwire.config.configuration import ProxyMode
+from vipwire.backends.registry import every_spec, spec_of
 from vipwire.handover.rules import own_chains
 from vipwire.inspect.check.facts import Facts, ForeignTable
 from vipwire.inspect.show import coloured, table
@@ -16,6 +16,7 @@ from vipwire.inspect.status.document import Document
 _OURS: Final = frozenset({"ip vipwire", "ip6 vipwire"})
 _KUBELETS: Final = frozenset({"KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"})
 _RIGHTS: Final = "run as root, or give it the capability CAP_NET_ADMIN (in a container: NET_ADMIN)"
+_IPVS_DEVICE: Final = "kube-ipvs0"
 _FULL, _NEARLY_FULL = 0.95, 0.75
 
 
@@ -38,14 +39,14 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-Check = Callable[[Facts, ProxyMode], Iterator[Finding]]
+Check = Callable[[Facts, str], Iterator[Finding]]
 
 
 def _ok(area: str, what: str, said: str) -> Finding:
     return Finding(area, what, Level.OK, said)
 
 
-def _kernel(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
+def _kernel(facts: Facts, mode: str) -> Iterator[Finding]:
     del mode
     yield _ok("kernel", "release", f"Linux {facts.release}" if facts.release else "unknown")
     if "CAP_NET_ADMIN" in facts.capabilities:
@@ -60,16 +61,16 @@ def _kernel(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
         yield _ok("kernel", "SCTP", "sockets of SCTP can be opened (proxying it needs none)")
 
 
-def _modes(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
+def _modes(facts: Facts, mode: str) -> Iterator[Finding]:
     for each, lacks in facts.modes.items():
-        chosen = " (chosen)" if each is mode else ""
+        chosen = " (chosen)" if each == mode else ""
         if not lacks:
             rights = "" if "CAP_NET_ADMIN" in facts.capabilities else ", with CAP_NET_ADMIN"
-            yield _ok("mode", each.value + chosen, f"can run here{rights}")
-        elif each is mode:
-            yield Finding("mode", each.value + chosen, Level.BAD, *_said_and_remedy(lacks))
+            yield _ok("mode", each + chosen, f"can run here{rights}")
+        elif each == mode:
+            yield Finding("mode", each + chosen, Level.BAD, *_said_and_remedy(lacks))
         else:
-            yield Finding("mode", each.value, Level.NOTE, lacks)
+            yield Finding("mode", each, Level.NOTE, lacks)
 
 
 def _said_and_remedy(text: str) -> tuple[str, str]:
@@ -80,27 +81,23 @@ def _said_and_remedy(text: str) -> tuple[str, str]:
     return (said, remedy) if mark else (text, "")
 
 
-def _tools(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
-    needed = {ProxyMode.IPTABLES: ("iptables-restore",)}.get(mode, ())
-    for name, purpose in _PURPOSES.items():
+def _tools(facts: Facts, mode: str) -> Iterator[Finding]:
+    purposes = {tool.name: tool.purpose for spec in every_spec() for tool in spec.tools} | _PURPOSES
+    needed = [tool.name for tool in spec_of(mode).tools if tool.needed]
+    for name, purpose in purposes.items():
         if name in facts.tools:
             yield _ok("tool", name, facts.tools[name])
         elif name in needed:
             yield Finding("tool", name, Level.BAD, f"not in PATH; {purpose}", f"install the package of {name}")
-    missing = [name for name in _PURPOSES if name not in facts.tools and name not in needed]
+    missing = [name for name in purposes if name not in facts.tools and name not in needed]
     if missing:
-        yield _ok("tool", "not there", f"{', '.join(missing)} (vipwire does not need them in {mode.value} mode)")
+        yield _ok("tool", "not there", f"{', '.join(missing)} (vipwire does not need them in {mode} mode)")
 
 
-_PURPOSES: Final = {
-    "nft": "shows the rules of nftables mode",
-    "iptables-restore": "iptables mode writes its rules with it",
-    "ipvsadm": "shows the virtual servers of ipvs mode",
-    "conntrack": "shows connection tracking",
-}
+_PURPOSES: Final = {"conntrack": "shows connection tracking"}
 
 
-def _sysctls(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
+def _sysctls(facts: Facts, mode: str) -> Iterator[Finding]:
     del mode
     for path, what in (("net/ipv4/ip_forward", "IPv4"), ("net/ipv6/conf/all/forwarding", "IPv6")):
         value = facts.sysctls.get(path)
@@ -120,7 +117,7 @@ def _sysctls(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
         yield Finding("sysctl", "net.bridge.bridge-nf-call-iptables", Level.WARNING, said, remedy)
 
 
-def _conntrack(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
+def _conntrack(facts: Facts, mode: str) -> Iterator[Finding]:
     del mode
     if facts.conntrack:
         yield Finding("conntrack", "netlink", Level.BAD, *_said_and_remedy(facts.conntrack))
@@ -160,7 +157,7 @@ def _losses(facts: Facts) -> Iterator[Finding]:
             yield Finding("conntrack", name, Level.WARNING, f"{count} connections {meaning} since boot", remedy)
 
 
-def _others(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
+def _others(facts: Facts, mode: str) -> Iterator[Finding]:
     if facts.tables is None:
         yield Finding("others", "nftables", Level.WARNING, "who has rules there cannot be read", _RIGHTS)
     tables = facts.tables or ()
@@ -180,7 +177,7 @@ def _others(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
     yield from _ipvs(facts, mode)
 
 
-def _kube_proxies_tables(tables: tuple[ForeignTable, ...], mode: ProxyMode) -> Iterator[Finding]:
+def _kube_proxies_tables(tables: tuple[ForeignTable, ...], mode: str) -> Iterator[Finding]:
     for each in tables:
         if _is_kube_proxy(each):
             said = f"kube-proxy's nftables mode has a table {each.name}: two proxies translate the same VIPs"
@@ -194,13 +191,13 @@ def _is_kube_proxy(table: ForeignTable) -> bool:
     return table.name.partition(" ")[2] == "kube-proxy"
 
 
-def _proxys_chains(where: str, chains: Sequence[str], mode: ProxyMode) -> Iterator[Finding]:
+def _proxys_chains(where: str, chains: Sequence[str], mode: str) -> Iterator[Finding]:
     """Tell the chains that the mode has itself from those of other service proxies."""
     kube = [chain for chain in chains if chain.startswith("KUBE-") and chain not in _KUBELETS]
     ours = own_chains(mode, kube)
     if ours:
         said = _listed(where, [chain for chain in kube if chain in ours])
-        yield _ok("others", "iptables", f"{said}; in {mode.value} mode they are ours too")
+        yield _ok("others", "iptables", f"{said}; in {mode} mode they are ours too")
     if foreign := [chain for chain in kube if chain not in ours]:
         remedy = "stop kube-proxy on this node, then `kube-proxy --cleanup`; what is kubelet's or the plugin's stays"
         said = f"{_listed(where, foreign)}: they translate the same VIPs"
@@ -211,8 +208,8 @@ def _listed(where: str, chains: Sequence[str]) -> str:
     return f"{len(chains)} chains of a service proxy in {where}: {', '.join(chains[:3])}{', …' * (len(chains) > 3)}"
 
 
-def _ipvs(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
-    if mode is ProxyMode.IPVS:
+def _ipvs(facts: Facts, mode: str) -> Iterator[Finding]:
+    if _IPVS_DEVICE in spec_of(mode).vip_devices:
         return
     if facts.ipvs_services:
         said = (
@@ -220,7 +217,7 @@ def _ipvs(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
         )
         remedy = "if kube-proxy made them: stop it, then `kube-proxy --cleanup`; `ipvsadm -Ln` lists them"
         yield Finding("others", "IPVS", Level.WARNING, said, remedy)
-    if "kube-ipvs0" in facts.interfaces:
+    if _IPVS_DEVICE in facts.interfaces:
         said = "the interface kube-ipvs0 is there: its addresses make every VIP in ipvs mode this node's own"
         yield Finding("others", "kube-ipvs0", Level.BAD, said, "stop kube-proxy, then `ip link delete kube-ipvs0`")
 
@@ -228,16 +225,16 @@ def _ipvs(facts: Facts, mode: ProxyMode) -> Iterator[Finding]:
 CHECKS: Final[tuple[Check, ...]] = (_kernel, _modes, _tools, _sysctls, _conntrack, _others)
 
 
-def judge(facts: Facts, mode: ProxyMode) -> list[Finding]:
+def judge(facts: Facts, mode: str) -> list[Finding]:
     """Judge all facts for a chosen mode."""
     return [finding for check in CHECKS for finding in check(facts, mode)]
 
 
-def check_document(findings: list[Finding], mode: ProxyMode) -> Document:
+def check_document(findings: list[Finding], mode: str) -> Document:
     """Make the document of findings."""
     return {
         "kind": "Check",
-        "mode": mode.value,
+        "mode": mode,
         "bad": sum(finding.level is Level.BAD for finding in findings),
         "warnings": sum(finding.level is Level.WARNING for finding in findings),
         "findings": [finding._asdict() | {"level": finding.level.value} for finding in findings],

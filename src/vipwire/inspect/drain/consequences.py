@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from vipwire.config.configuration import ProxyMode
+from vipwire.backends.registry import selected
 from vipwire.errors import ConfigError
 from vipwire.inspect.live.flows import Frontends, tracked
 from vipwire.inspect.situation import Situation
@@ -116,13 +116,13 @@ def connections(situation: Situation, drain: Drain) -> DrainedConnections:
 
 
 def _goes_there(situation: Situation, frontends: Frontends, flow: Flow, drain: Drain) -> bool:
-    if situation.config.proxy_mode is ProxyMode.USERSPACE:  # the proxy itself is the endpoint's client there
+    if selected(situation.config).relays:  # the proxy itself is the endpoint's client there
         there, ours = (flow.destination, flow.destination_port), flow.source in situation.own_addresses
     else:
         there, ours = (flow.reply_source, flow.reply_source_port), flow.destination != flow.reply_source
     if not ours or there[0] != drain.address or drain.port not in (None, there[1]):
         return False
-    if drain.service is None or situation.config.proxy_mode is ProxyMode.USERSPACE:
+    if drain.service is None or selected(situation.config).relays:
         return True
     name = frontends.name(flow)
     return name is not None and name.service == drain.service

@@ -28,7 +28,7 @@ def explain_document(explanation: Explanation) -> Document:
     document: Document = {
         "kind": "Explanation",
         "node": explanation.situation.node_name,
-        "mode": explanation.situation.config.proxy_mode.value,
+        "mode": explanation.situation.config.proxy_mode,
         "packet": {
             "from": format_address(packet.source),
             "to": format_endpoint(packet.destination, packet.port),

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from vipwire.app.engine import Mode
+from vipwire.backends.spec import Mode
 from vipwire.config.sections import Series
 from vipwire.errors import VipwireError
 from vipwire.inspect.situation import Kernel, Situation

@@ -216,7 +216,7 @@ def status_document(situation: Situation, services: list[Service], seen: AllCoun
     return {
         "kind": "Status",
         "node": situation.node_name,
-        "mode": situation.config.proxy_mode.value,
+        "mode": situation.config.proxy_mode,
         "families": [family_document(side) for side in situation.sides],
         "services": [service_document(situation, service, seen) for service in services],
         "refusals": refusal_documents(_refusals(seen, wanted, everything=everything)),

@@ -1,0 +1,35 @@
+"""What iptables mode says of itself."""
+
+from typing import Final
+
+from vipwire.backends.spec import Difference, ModeSpec, Tool
+from vipwire.config.modes import ModeSettings
+
+MODE: Final = ModeSpec(
+    name="iptables",
+    driver="vipwire.backends.iptables.driver",
+    settings=ModeSettings(periods="iptables", masquerading="iptables"),
+    for_whom="whose kernel, tools or runbooks speak iptables: kube-proxy's chains and names, "
+    r"`iptables-save \| grep KUBE-SVC`",
+    page="iptables.md",
+    fallback=("nftables", "userspace"),
+    differences=(
+        Difference(
+            ("S73",),
+            "session affinity chooses an endpoint for each address of a Service port",
+            "a list of `-m recent` belongs to the chain of an endpoint, which all frontends of a Service port share",
+        ),
+        Difference(
+            ("S132",),
+            "packets and bytes are counted, with --count-traffic",
+            "the nat table sees the first packet of a connection only",
+        ),
+        Difference(
+            ("S155", "S156"),
+            "the algorithm maglev",
+            "iptables has no match that looks up a table: instead of maglev it chooses at random, and says so",
+        ),
+    ),
+    tools=(Tool("iptables-restore", "iptables mode writes its rules with it", needed=True),),
+    port_ranges=True,
+)

@@ -1,0 +1,59 @@
+"""What of the rules of iptables is iptables mode's, ours or kube-proxy's: both have the same names. Pure.
+
+KUBE-FIREWALL is kubelet's too. It goes when no rule but ours is in it, and stays with all that belongs to it where
+kubelet has made its chains.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Final
+
+from vipwire.backends.iptables import names
+from vipwire.backends.iptables.names import JUMP, Key
+from vipwire.backends.iptables.read import is_ours
+from vipwire.backends.iptables.rules.skeleton import guards, jump_keys
+from vipwire.xtables.ownership import Link
+from vipwire.xtables.save import Chains
+
+
+class IptablesOwner:
+    """Knows the chains and rules of either family."""
+
+    trial: Final = "KUBE-PROXY-PROBE"
+    refuses: Final = False
+
+    def owns(self, table: str, chain: str) -> bool:
+        """Tell whether a chain is this mode's wholly."""
+        return is_ours(table, chain)
+
+    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
+        """Choose its chains, and KUBE-FIREWALL where nobody else uses it."""
+        found = {chain for chain in chains if is_ours(table, chain)}
+        if table == names.FILTER and names.FIREWALL in chains and not (kubelet or self._used(chains)):
+            found.add(names.FIREWALL)
+        return frozenset(found)
+
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
+        """Yield the rules that have our very words; those about KUBE-FIREWALL only where they can go."""
+        known, used = self.words(table), self._used(chains)
+        for chain, rules in chains.items():
+            for rule in rules:
+                link = Link(chain, rule)
+                if link in known and not (
+                    guards(Key(JUMP, table, chain, rule)) and (kubelet or (used and chain != names.FIREWALL))
+                ):
+                    yield link
+
+    def words(self, table: str) -> frozenset[Link]:
+        """Give the words of our rules in chains that are not ours."""
+        return _words(table)
+
+    def _used(self, chains: Chains) -> bool:
+        """Tell whether there are rules of others in KUBE-FIREWALL."""
+        own = {link.rule for link in self.words(names.FILTER) if link.chain == names.FIREWALL}
+        return not own.issuperset(chains.get(names.FIREWALL, ()))
+
+
+@cache
+def _words(table: str) -> frozenset[Link]:
+    return frozenset(Link(key.chain, str(key.detail)) for key in jump_keys() if key.table == table)

@@ -1,0 +1,65 @@
+"""What ipvs mode does when it is asked."""
+
+import contextlib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from vipwire.backends.ipvs import start
+from vipwire.backends.ipvs.first_commit import FirstCommit
+from vipwire.backends.ipvs.kernel import Settings
+from vipwire.backends.ipvs.leftovers import IpvsRemains
+from vipwire.backends.ipvs.mode import MODE
+from vipwire.backends.ipvs.ownership import IpvsOwner
+from vipwire.backends.spec import Driver, Mode, ModeSpec, Others
+from vipwire.config.configuration import Config
+from vipwire.errors import CommitError
+from vipwire.host.kernel import KernelRelease
+from vipwire.model.net import Family, Prefix
+from vipwire.model.sysctl import Sysctl
+from vipwire.netlink.ipvs import Timeouts
+from vipwire.reconcile.backend import Backend
+from vipwire.reconcile.explainer import Explainer
+
+
+class IpvsDriver(Driver):
+    """Builds, explains and removes virtual servers with all that belongs to them."""
+
+    def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
+        """Build it for each family; for one that is run IPVS is loaded, tried and given its timeouts."""
+        chosen = config.ipvs
+        settings = Settings(chosen.scheduler or "rr", tuple(Prefix.parse(text) for text in chosen.exclude_cidrs))
+        seconds = (chosen.tcp_timeout, chosen.tcp_fin_timeout, chosen.udp_timeout)
+        timeouts = Timeouts(*(math.ceil(each) for each in seconds))
+        return start.build(families, settings, timeouts if prepare else None)
+
+    def sysctls(self, config: Config) -> tuple[Sysctl, ...]:
+        """Name what this kernel's IPVS needs."""
+        return start.ipvs_sysctls(KernelRelease.running()[:2], strict_arp=config.ipvs.strict_arp)
+
+    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any]:
+        """Build what explains virtual servers."""
+        from vipwire.backends.ipvs.explain.explainer import IpvsExplainer  # noqa: PLC0415  # not to run
+
+        return IpvsExplainer(family, lambda: mode.resting)
+
+    def owner(self, family: Family) -> IpvsOwner:
+        """Know its chains."""
+        return IpvsOwner(family)
+
+    def remains(self, family: Family, running: ModeSpec) -> IpvsRemains | None:
+        """Find virtual servers, addresses and ipsets, unless this mode runs."""
+        return None if running is MODE else IpvsRemains(family, to_sockets=running.relays)
+
+    def with_first_commit(self, backend: Backend[Any, Any], others: Others) -> Backend[Any, Any]:
+        """Commit in steps for the first time where others translate."""
+        listens = False  # if nobody can tell, any mode may be there but one whose node ports are sockets
+        with contextlib.suppress(CommitError, OSError):
+            found = others.translating()
+            if not found:
+                return backend
+            listens = all(each.relays for each in found)
+        return FirstCommit(backend, others.disarm, listens=listens)
+
+
+DRIVER: Final = IpvsDriver()

@@ -1,0 +1,46 @@
+"""What ipvs mode says of itself."""
+
+from typing import Final
+
+from vipwire.backends.spec import Difference, ModeSpec, Tool
+from vipwire.config.modes import ModeSettings
+
+MODE: Final = ModeSpec(
+    name="ipvs",
+    driver="vipwire.backends.ipvs.driver",
+    settings=ModeSettings(periods="ipvs", masquerading="iptables"),
+    for_whom="who relies on IPVS: its schedulers, direct return, `ipvsadm -Ln`. kube-proxy is giving this mode up",
+    page="ipvs.md",
+    # First iptables: its names are kube-proxy's too, and it serves node ports at the same addresses.
+    fallback=("iptables", "nftables", "userspace"),
+    differences=(
+        Difference(
+            ("S8",),
+            "each new connection chooses at random",
+            "IPVS has no random choice: rr, its scheduler by default, deals in turn",
+        ),
+        Difference(
+            ("S57",),
+            "other ports of external and load balancer IPs are passed on",
+            "packets to external addresses come to IPVS because they are this node's own: it cannot pass them on",
+        ),
+        Difference(
+            ("S75",),
+            "session affinity ends after timeoutSeconds",
+            "the kernel remembers a client until its last connection has left TIME_WAIT, two minutes after it ended",
+        ),
+        Difference(
+            ("S101",),
+            "open connections outlive the deletion of their Service",
+            "with a virtual server the kernel forgets its connections",
+        ),
+        Difference(
+            ("S146", "S147", "S148", "S149", "S150", "S152"),
+            "the annotation port-range",
+            "the annotation is not translated for this mode yet: it is reported, and the port itself is served",
+        ),
+    ),
+    tools=(Tool("ipvsadm", "shows the virtual servers of ipvs mode"),),
+    vip_devices=frozenset({"kube-ipvs0"}),
+    per_address=True,
+)

@@ -1,0 +1,56 @@
+"""What of the rules of iptables is ipvs mode's, ours or kube-proxy's. Pure."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Final, cast
+
+from vipwire.backends.ipvs.names import ChainName, Rules
+from vipwire.backends.ipvs.skeleton import KUBE_PROXYS, node_objects
+from vipwire.model.net import Family
+from vipwire.plan.node import NodePlan
+from vipwire.xtables.ownership import Link, Place
+from vipwire.xtables.save import BUILT_IN, Chains, target
+
+GUARD: Final = Place("filter", "KUBE-IPVS-FILTER")
+"""Keeps the host's own ports off the addresses of kube-ipvs0: it stays as long as these do."""
+
+
+class IpvsOwner:
+    """Knows the chains and rules of one family."""
+
+    trial: Final = "KUBE-IPVS-PROBE"
+    refuses: Final = False
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+
+    def owns(self, table: str, chain: str) -> bool:
+        """Tell whether a chain has a name of this mode's."""
+        return ChainName(table, chain) in _chains(self._family) and chain not in BUILT_IN
+
+    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
+        """Choose its chains."""
+        del kubelet
+        return frozenset(chain for chain in chains if self.owns(table, chain))
+
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
+        """Yield all jumps from the kernel's own chains to these."""
+        del kubelet
+        for chain in BUILT_IN & chains.keys():
+            yield from (Link(chain, rule) for rule in chains[chain] if self.owns(table, target(rule)))
+
+    def words(self, table: str) -> frozenset[Link]:
+        """Give the words of the jumps that we write."""
+        return frozenset(
+            Link(chain, rule)
+            for (where, chain), rules in _chains(self._family).items()
+            if where == table and chain in BUILT_IN
+            for rule in rules
+        )
+
+
+@cache
+def _chains(family: Family) -> dict[ChainName, Rules]:
+    objects = node_objects(NodePlan(family)).items()
+    ours = {key: cast("Rules", value) for key, value in objects if isinstance(key, ChainName)}
+    return dict.fromkeys(KUBE_PROXYS, ()) | ours

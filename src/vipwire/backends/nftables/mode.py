@@ -1,0 +1,17 @@
+"""What nftables mode says of itself: the default, and what the others are compared with."""
+
+from typing import Final
+
+from vipwire.backends.spec import ModeSpec, Tool
+from vipwire.config.modes import ModeSettings
+
+MODE: Final = ModeSpec(
+    name="nftables",
+    driver="vipwire.backends.nftables.driver",
+    settings=ModeSettings(periods="nftables", masquerading="nftables", primary_node_ports=True),
+    for_whom="everybody with Linux 5.13 or newer: the default. The number of rules does not grow with the Services",
+    page="nftables.md",
+    fallback=("iptables", "userspace"),
+    tools=(Tool("nft", "shows the rules of nftables mode"),),
+    port_ranges=True,
+)

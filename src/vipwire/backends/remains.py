@@ -1,0 +1,30 @@
+"""What a mode has left on a node beside rules of iptables, for who removes it: see `handover.leftovers`."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from vipwire.xtables.ownership import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one look has found: what is removed, and what waits for its connections to end. In words."""
+
+    removed: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+
+
+class Remains(Protocol):
+    """What one mode has left of one family. It is asked again as long as something waits."""
+
+    def before_rules(self) -> Swept:
+        """Look, and remove what goes before the rules of other modes do.
+
+        Raise CommitError, OSError or UnsupportedError if the kernel does not let us.
+        """
+
+    def held(self) -> frozenset[Place]:
+        """Name the chains of this mode that must stay as long as what `before_rules` has found is in use."""
+
+    def after_rules(self) -> Swept:
+        """Remove what can go once the rules are gone. Raise as `before_rules` does."""

@@ -1,0 +1,154 @@
+"""What a mode is to everybody else: what it says of itself, and what it does when it is asked.
+
+    ModeSpec    values only, in backends/<mode>/mode.py: cheap to import, so that all modes can be compared
+    Driver      what acts, in the module that `ModeSpec.driver` names: imported when the mode is used
+
+No mode knows another. What it must know of others, such as whose rules are in force, it is told in these words.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from vipwire.backends.remains import Remains
+from vipwire.config.configuration import Config
+from vipwire.config.modes import ModeSettings
+from vipwire.errors import UnsupportedError
+from vipwire.model.net import Family
+from vipwire.model.sysctl import Sysctl
+from vipwire.reconcile.backend import Backend
+from vipwire.reconcile.explainer import Explainer
+from vipwire.xtables.ownership import RuleOwner
+
+
+class Mode(Backend[Any, Any], Protocol):
+    """A backend as the shell sees it: it can also be closed, name its objects, and remove all that is ours."""
+
+    def close(self) -> None:
+        """Give up its sockets; what is programmed stays."""
+
+    def describe(self, key: Any) -> str:
+        """Name one object for a person."""
+
+    def delete(self) -> bool:
+        """Remove everything of this mode and family; tell whether there was anything."""
+
+
+class Difference(NamedTuple):
+    """Something that other modes do and this one does not.
+
+    `sentences` are those of docs/semantics.md that do not hold; `what` says it in words, `why` gives the reason.
+    """
+
+    sentences: tuple[str, ...]
+    what: str
+    why: str
+
+
+class Tool(NamedTuple):
+    """A program that belongs to a mode: what for, and whether the mode cannot do without it."""
+
+    name: str
+    purpose: str
+    needed: bool = False
+
+
+def _always_writes_rules(_: Config) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class ModeSpec:
+    """What a mode says of itself.
+
+    `driver` names the module with its DRIVER. `fallback` lists the modes to try in its place, in that order.
+    `for_whom` and `page` are for the page that compares modes, and `differences` is what it cannot do. `tools` are
+    programs that people or the mode use. The addresses of `vip_devices` are VIPs, not the machine's own.
+
+    `port_ranges`: it serves the annotation port-range. `per_address`: it has an object for each of the node's
+    addresses, and must be told them. `relays`: the proxy itself is the endpoint's client, and node ports are sockets.
+    `without_rules` tells whether a configuration makes it do without rules, and so without CAP_NET_ADMIN; `way_out`
+    says how to have that.
+    """
+
+    name: str
+    driver: str
+    settings: ModeSettings
+    for_whom: str
+    page: str
+    fallback: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    vip_devices: frozenset[str] = frozenset()
+    port_ranges: bool = False
+    per_address: bool = False
+    relays: bool = False
+    without_rules: Callable[[Config], bool] = field(default=_always_writes_rules)
+    way_out: str = ""
+
+
+class Driver:
+    """What a mode does when it is asked. A mode overrides what is otherwise with it; `build` is always its own."""
+
+    def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
+        """Build the mode for each family. With `prepare` it may make the machine ready, without it only looks.
+
+        Raise UnsupportedError, which says what is missing, where this machine cannot run it.
+        """
+        raise NotImplementedError
+
+    def sysctls(self, config: Config) -> tuple[Sysctl, ...]:
+        """Name the kernel settings that it wants."""
+        del config
+        return ()
+
+    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any] | None:
+        """Build what explains its objects, as `mode` sees them; None where there is nothing of the kind."""
+        del family, mode
+        return None
+
+    def kernel_counters(self) -> Mapping[str, Callable[[], float | None]]:
+        """Give what reads the counters that the kernel keeps for it, by the name of the metric."""
+        return {}
+
+    def cleaners(self, families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
+        """Build what removes all that it has left, whatever it was set to; without `rules` only what needs no right.
+
+        Nothing where this machine cannot run it.
+        """
+        if not rules:
+            return ()
+        try:
+            return self.build(Config(), families, prepare=False).items()
+        except UnsupportedError:
+            return ()
+
+    def owner(self, family: Family) -> RuleOwner | None:
+        """Give what knows its chains among the rules of iptables; None where it writes none."""
+        del family
+        return None
+
+    def remains(self, family: Family, running: ModeSpec) -> Remains | None:
+        """Give what finds and removes what it has left beside rules of iptables, while `running` runs."""
+        del family, running
+        return None
+
+    def translates(self, family: Family) -> bool:
+        """Tell whether anything of it beside rules of iptables translates now. Raise OSError if nobody can tell."""
+        del family
+        return False
+
+    def with_first_commit(self, backend: Backend[Any, Any], others: "Others") -> Backend[Any, Any]:
+        """Give what is to be committed to: the backend, or one whose first commit leaves no gap beside `others`."""
+        del others
+        return backend
+
+
+class Others(Protocol):
+    """The other modes on this node, for one that arrives."""
+
+    def translating(self) -> frozenset[ModeSpec]:
+        """Find those that translate now. Raise CommitError or OSError if nobody can tell."""
+
+    def disarm(self) -> None:
+        """Remove what drops whatever is not translated in its own way."""

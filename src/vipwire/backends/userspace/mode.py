@@ -1,0 +1,45 @@
+"""What userspace mode says of itself."""
+
+from typing import Final
+
+from vipwire.backends.spec import Difference, ModeSpec
+from vipwire.config.configuration import Config
+from vipwire.config.modes import ModeSettings
+
+
+def _without_rules(config: Config) -> bool:
+    return bool(config.userspace_bind)
+
+
+MODE: Final = ModeSpec(
+    name="userspace",
+    driver="vipwire.backends.userspace.driver",
+    settings=ModeSettings(
+        periods="iptables", masquerading="iptables", only=("portRange", "udpIdleTimeout", "userspaceBind")
+    ),
+    for_whom="who has nothing but NAT redirection, or not even that; "
+    "another endpoint is tried when one does not answer",
+    page="userspace.md",
+    differences=(
+        Difference(
+            ("S8",),
+            "each new connection chooses at random",
+            "a relay deals in turn, which gives the same shares",
+        ),
+        Difference(("S92",), "SCTP", "SCTP is not relayed"),
+        Difference(
+            ("S132",),
+            "packets are counted, with --count-traffic",
+            "a relay sees streams: it counts their bytes, and no packets",
+        ),
+        Difference(
+            ("S146", "S147", "S148", "S149", "S150", "S152"),
+            "the annotation port-range",
+            "the annotation is not translated for this mode yet: it is reported, and the port itself is served",
+        ),
+    ),
+    per_address=True,
+    relays=True,
+    without_rules=_without_rules,
+    way_out="; or let this mode do without rules (--userspace-bind)",
+)

@@ -1,0 +1,35 @@
+"""What of the rules of iptables is userspace mode's, ours or kube-proxy's of up to 1.25. Pure."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from vipwire.backends.userspace.names import CHAINS
+from vipwire.xtables.ownership import Link
+from vipwire.xtables.save import BUILT_IN, Chains, target
+
+
+class UserspaceOwner:
+    """Knows the chains and rules of either family."""
+
+    trial: Final = "KUBE-PORTALS-PROBE"
+    refuses: Final = True
+
+    def owns(self, table: str, chain: str) -> bool:
+        """Tell whether a chain is this mode's."""
+        return chain in CHAINS.get(table, ())
+
+    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
+        """Choose its chains."""
+        del kubelet
+        return frozenset(chain for chain in chains if self.owns(table, chain))
+
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
+        """Yield all jumps from the kernel's own chains to these."""
+        del kubelet
+        for chain in BUILT_IN & chains.keys():
+            yield from (Link(chain, rule) for rule in chains[chain] if self.owns(table, target(rule)))
+
+    def words(self, table: str) -> frozenset[Link]:
+        """Give nothing: no other mode jumps to these."""
+        del table
+        return frozenset()

@@ -1,0 +1,70 @@
+"""The modes that can be chosen: a new one is a folder, and one more line here.
+
+A line names the module that says all about a mode, as its `MODE`. The layers below the modes ask it only for what an
+operator can configure, `ModeSettings`; `vipwire.backends.registry` has the rest. A module is imported when somebody
+asks for its mode: what is not used costs nothing.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Final, Protocol
+
+_MODULES: Final[dict[str, str]] = {
+    "nftables": "vipwire.backends.nftables.mode",
+    "iptables": "vipwire.backends.iptables.mode",
+    "ipvs": "vipwire.backends.ipvs.mode",
+    "userspace": "vipwire.backends.userspace.mode",
+}
+DEFAULT: Final = "nftables"
+"""The mode where none is named."""
+NOT_YET: Final = frozenset({"ebpf"})
+"""Modes that were announced, and are not in this version."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModeSettings:
+    """What of the configuration a mode reads.
+
+    `periods` and `masquerading` are the sections, by their names in the file, that have the periods of its syncs and
+    its settings of masquerading. `only` are paths of the file that no other mode reads. `primary_node_ports`: where
+    nodePortAddresses is empty, node ports are served at the node's primary addresses, else at all of them.
+    """
+
+    periods: str
+    masquerading: str
+    only: tuple[str, ...] = ()
+    primary_node_ports: bool = False
+
+
+class Registered(Protocol):
+    """What the configuration must know of a mode's `MODE`."""
+
+    @property
+    def settings(self) -> ModeSettings:
+        """What it reads."""
+
+
+def mode_names() -> tuple[str, ...]:
+    """Name the modes, the default first."""
+    return tuple(_MODULES)
+
+
+@cache
+def registered(name: str) -> Registered:
+    """Find what a mode's module says. Raise KeyError for a mode that is not registered."""
+    found: Registered = import_module(_MODULES[name]).MODE
+    return found
+
+
+@contextlib.contextmanager
+def registering(name: str, module: str) -> Iterator[None]:
+    """Have one more mode for a while: for tests, and to try one that is written elsewhere."""
+    _MODULES[name] = module
+    try:
+        yield
+    finally:
+        del _MODULES[name]
+        registered.cache_clear()

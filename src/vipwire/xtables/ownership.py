@@ -1,0 +1,123 @@
+"""Whose chains and rules these are, and the text that removes those of some modes and leaves those of others. Pure.
+
+Three modes write into the same tables, and two share names (KUBE-SERVICES, KUBE-MARK-MASQ: kube-proxy's, so not ours
+to change). A chain that only one mode has tells whose leftovers these are; chains with shared names alone say nothing
+and are left alone: older kubelets make some of them. What the running mode has in the same engine is never touched.
+
+The filter tables go first. As long as the nat table of both modes is in force, all connections are translated; what
+refuses the untranslated must not outlive what translates.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from vipwire.xtables.save import Chains, target
+from vipwire.xtables.variant import KUBELETS
+
+TABLES: Final = ("filter", "nat", "mangle")
+"""In the order in which they are emptied."""
+
+Tables = Mapping[str, Chains]
+"""What iptables-save shows, by table."""
+
+
+class Place(NamedTuple):
+    """A chain of a table."""
+
+    table: str
+    chain: str
+
+
+class Link(NamedTuple):
+    """A rule in a chain, in the words of iptables-save without `-A CHAIN`."""
+
+    chain: str
+    rule: str
+
+
+class RuleOwner(Protocol):
+    """What knows a mode's chains and rules, in one family. All of it is pure."""
+
+    @property
+    def trial(self) -> str:
+        """A chain that nobody jumps to, made for a moment to try a kernel: who is killed in that moment leaves it."""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether its filter table drops what the mode has not translated itself."""
+
+    def owns(self, table: str, chain: str) -> bool:
+        """Tell whether a chain has a name of this mode's; others may have it too."""
+
+    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
+        """Choose the chains of a table that go with this mode. `kubelet`: it has made its own in this engine."""
+
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
+        """Yield the rules that go with this mode from chains that stay, each as often as it is there."""
+
+    def words(self, table: str) -> frozenset[Link]:
+        """Give the very words of such rules, where another mode's may be the same."""
+
+
+Owners = Mapping[str, RuleOwner]
+"""Owners by the names of their modes."""
+
+
+def census(owners: Owners, tables: Tables, held: Collection[Place] = frozenset()) -> dict[str, int]:
+    """Count the chains by the mode that alone has such; modes without any are left out. Those `held` do not count."""
+    counts: Counter[str] = Counter()
+    for table, chains in tables.items():
+        for chain in chains:
+            mine = [name for name, owner in owners.items() if owner.owns(table, chain)]
+            if len(mine) == 1 and (table, chain) not in held:
+                counts[mine[0]] += 1
+            counts.update(name for name, owner in owners.items() if chain == owner.trial)
+    return dict(counts)
+
+
+def removals(
+    tables: Tables,
+    leaving: Collection[RuleOwner],
+    running: RuleOwner | None = None,
+    held: Collection[Place] = frozenset(),
+) -> Iterator[str]:
+    """Write what removes modes from an engine, one text for each table that has something of theirs.
+
+    What is `running`'s in this engine stays, and the chains that are `held` with the rules that jump there.
+    """
+    kubelet = has_kubelets(tables)
+    for table in TABLES:
+        chains = tables.get(table, {})
+        guarded = frozenset(place.chain for place in held if place.table == table)
+        gone = {chain for owner in leaving for chain in owner.removable(table, chains, kubelet=kubelet)}
+        links = {link for owner in leaving for link in owner.links(table, chains, kubelet=kubelet)}
+        if running is not None:
+            gone -= running.removable(table, chains, kubelet=kubelet)
+            links -= running.words(table)
+        gone = (gone - guarded) | {owner.trial for owner in leaving if owner.trial in chains}
+        links = {link for link in links if target(link.rule) not in guarded}
+        if text := removal(table, chains, gone, links):
+            yield text
+
+
+def removal(table: str, chains: Chains, gone: Collection[str], links: Collection[Link]) -> str:
+    """Write what removes chains of a table, and rules of other chains; nothing where there is nothing.
+
+    A chain that other rules jump to is only emptied.
+    """
+    lines = [f":{chain} - [0:0]" for chain in chains if chain in gone]
+    pinned: set[str] = set()
+    for chain, rules in chains.items():
+        for rule in rules if chain not in gone else ():
+            if Link(chain, rule) in links:
+                lines.append(f"-D {chain} {rule}")
+            else:
+                pinned.add(target(rule))
+    lines += (f"-X {chain}" for chain in chains if chain in gone and chain not in pinned)
+    return "\n".join([f"*{table}", *lines, "COMMIT", ""]) if lines else ""
+
+
+def has_kubelets(tables: Tables) -> bool:
+    """Tell whether kubelet has made its chains in an engine."""
+    return any(chain in chains for chains in tables.values() for chain in KUBELETS)
