@@ -101,9 +101,9 @@ def test_warnings_go_to_the_log(runner: CliRunner, wiring: Wiring) -> None:
     assert len(wiring.ran) == 1
 
 
-def test_each_configuration_error_is_one_line_and_the_exit_code_is_1(runner: CliRunner, wiring: Wiring) -> None:
+def test_each_configuration_error_is_one_line_and_the_exit_code_is_2(runner: CliRunner, wiring: Wiring) -> None:
     result = runner.invoke(main, ["proxy", "--oom-score-adj=5000", "--bind-address=x"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
         (
@@ -115,14 +115,63 @@ def test_each_configuration_error_is_one_line_and_the_exit_code_is_1(runner: Cli
     assert wiring.ran == []
 
 
-def test_an_unknown_flag_is_one_line_and_the_exit_code_is_1(runner: CliRunner) -> None:
+def test_an_unknown_flag_is_one_line_and_the_exit_code_is_2(runner: CliRunner) -> None:
     result = runner.invoke(main, ["proxy", "--proxymode=x"])
-    assert (result.exit_code, result.stderr) == (1, "error: unknown flag: --proxymode (did you mean --proxy-mode?)\n")
+    assert (result.exit_code, result.stderr) == (2, "error: unknown flag: --proxymode (did you mean --proxy-mode?)\n")
+
+
+def test_flags_in_the_environment_count_where_they_are_not_given(
+    runner: CliRunner, wiring: Wiring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIPWIRE_FLAGS", "--cluster-cidr=10.0.0.0/8 --oom-score-adj=-5 --nodeport-addresses=primary")
+    runner.invoke(main, ["proxy", "--oom-score-adj=-7"])
+    ((_, config),) = wiring.ran
+    assert (config.cluster_cidr, config.oom_score_adj) == ("10.0.0.0/8", -7)
+
+
+@pytest.mark.parametrize("command", ["proxy", "status", "diff"])
+def test_wrong_flags_in_the_environment_are_told(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for flags in ("--clustercidr=1", "'", "stray"):
+        monkeypatch.setenv("VIPWIRE_FLAGS", flags)
+        result = runner.invoke(main, [command])
+        assert result.exit_code == 2
+        assert result.stderr.splitlines()[-1].startswith("error: VIPWIRE_FLAGS: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["proxi"], ["proxy", "--x"], ["status", "--x"], ["up", "--x"], ["expose"], ["lab", "up", "--x"], ["dns", "--x"]],
+)
+def test_a_wrong_command_line_ends_with_2_in_one_style(runner: CliRunner, arguments: list[str]) -> None:
+    result = runner.invoke(main, arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["status", "--manifests=/nowhere"], 1),
+        (["plan", "--manifests=/nowhere"], 1),
+        (["diff", "--manifests=/nowhere"], 2),
+        (["expose", "web", "--port=80", "--to=10.0.0.1:80", "--kubeconfig=/nowhere"], 1),
+        (["store", "restore", "--data-dir=/nowhere", "/nowhere/copy"], 1),
+        (["lab", "show", "--name=nobody-has-this"], 1),
+    ],
+)
+def test_a_failure_ends_with_1_or_with_2_where_1_is_an_answer(
+    runner: CliRunner, arguments: list[str], status: int
+) -> None:
+    result = runner.invoke(main, arguments)
+    assert result.exit_code == status
+    assert result.stderr.splitlines()[-1].startswith("error: ")
 
 
 def test_an_unknown_command_says_which_is_near(runner: CliRunner) -> None:
     assert "No such command 'statsu'. Did you mean 'status'?" in runner.invoke(main, ["statsu"]).stderr
-    assert runner.invoke(main, ["xyzzy"]).stderr.endswith("No such command 'xyzzy'.\n")
+    assert runner.invoke(main, ["xyzzy"]).stderr.endswith("error: No such command 'xyzzy'.\n")
 
 
 def test_an_error_while_running_is_one_line_and_no_traceback(runner: CliRunner, wiring: Wiring) -> None:

@@ -34,7 +34,7 @@ def test_killed_and_started_again_it_is_what_it_was_with_the_same_credentials(tm
         assert set(kubectl("get", "configmap", "-o", "name").split()) == {"configmap/kept", "configmap/later"}
         assert (data / "pki/ca.crt").read_bytes() == authority
         said = vipwire("store", "restore", "--data-dir", str(data), str(tmp_path / "copy.db"))
-        assert (said.returncode, said.stderr) == (1, f"Error: {data}: in use by another vipwire\n")
+        assert (said.returncode, said.stderr) == (1, f"error: {data}: in use by another vipwire\n")
     assert vipwire("store", "restore", "--data-dir", str(data), str(tmp_path / "copy.db")).returncode == 0
     with up(data):
         assert kubectl("get", "configmap", "-o", "name").split() == ["configmap/kept"]
@@ -89,12 +89,12 @@ def test_what_cannot_work_is_said_in_one_line(tmp_path: Path) -> None:
     (data / "tokens.csv").unlink()
     (data / "pki/ca.crt").write_text("nonsense")
     said = vipwire("up", *ALONE, "--data-dir", str(data), "--secure-port", "0")
-    assert f"Error: {data}/pki/ca.crt: not a certificate" in said.stderr
+    assert f"error: {data}/pki/ca.crt: not a certificate" in said.stderr
     (data / "store.db").write_bytes(b"nonsense" * 1000)
     said = vipwire("up", *ALONE, "--data-dir", str(data), "--secure-port", "0")
-    assert f"Error: {data}/store.db: not a database; restore a backup" in said.stderr
+    assert f"error: {data}/store.db: not a database; restore a backup" in said.stderr
     said = vipwire("up", "--no-proxy", "--dns-upstream", "nowhere", "--data-dir", str(data))
-    assert said.stderr == "Error: --dns-upstream: 'nowhere' is not an IP address\n"
+    assert said.stderr == "error: --dns-upstream: 'nowhere' is not an IP address\n"
     said = vipwire("up", *ALONE, "--data-dir", os.devnull)
     assert said.returncode == 1
     assert "Traceback" not in said.stderr

@@ -57,6 +57,6 @@ def test_what_the_proxy_cannot_be_told_is_refused(words: tuple[str, ...], said: 
 
 def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(up, ["--data-dir", str(tmp_path / "data"), "--", "--manifests=/tmp"])
-    assert done.exit_code == 1
-    assert done.output.startswith("Error: --manifests is not for vipwire up")
+    assert done.exit_code == 2
+    assert done.output.startswith("error: --manifests is not for vipwire up")
     assert not (tmp_path / "data").exists()

@@ -105,6 +105,15 @@ def test_a_server_that_is_away_blocks_nobody() -> None:
     assert send(story) == []
 
 
+def test_what_an_object_says_moves_no_cursor() -> None:
+    async def story(_: FakeApiServer, recorder: EventRecorder, __: list[float]) -> None:
+        recorder.record(SERVICE, "Conflict", "named \x1b[2J\nand more")
+        await recorder.drained()
+
+    (event,) = send(story)
+    assert event["message"] == "named \\u001b[2J\\nand more"
+
+
 def test_a_full_queue_drops() -> None:
     async def run() -> int:
         recorder = EventRecorder(load_access(None, "127.0.0.1:1", environ={}), "node-0")

@@ -1,14 +1,15 @@
 """The command line: `vipwire proxy`, `cleanup`, `version`, and the commands that other parts bring along.
 
 `config.flags` reads the flags of `proxy` in Go's style, as kube-proxy does; click reads those of all other commands.
-Every error is one line on stderr and exit code 1, never a traceback. Whatever is heavy is imported when it runs.
+Every error is one line on stderr, never a traceback: the exit code is 2 for a wrong command line or configuration,
+1 for everything else. Whatever is heavy is imported when it runs.
 """
 
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from click.shell_completion import CompletionItem
 
 from vipwire import __version__
 from vipwire.errors import VipwireError
+from vipwire.process.terminal import MISUSED, plain_errors, usage_error
 
 if TYPE_CHECKING:
     from vipwire.config.configuration import Config
@@ -101,13 +103,28 @@ class LazyGroup(click.Group):
         ]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
-    def main(self, *args: Any, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT001, FBT002  # click's own
+        **extra: Any,
+    ) -> Any:
         """Run a command, or tell a shell how a command line could go on."""
         if "_VIPWIRE_COMPLETE" in os.environ:
             from vipwire.cli.completion import prepare  # noqa: PLC0415  # only a shell wants it
 
             prepare()
-        return super().main(*args, **extra)
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.ClickException as error:
+            sys.exit(usage_error(error))
+        except click.Abort:
+            sys.exit(128 + signal.SIGINT)
+        sys.exit(status if isinstance(status, int) else 0)
 
 
 class GoFlagsCommand(click.Command):
@@ -123,9 +140,10 @@ class GoFlagsCommand(click.Command):
         from vipwire.process import early_sighup  # noqa: PLC0415  # only needed by this command
 
         early_sighup.remember()
-        from vipwire.config.flags.parse import parse_flags  # noqa: PLC0415  # only needed by this command
+        from vipwire.config.flags.parse import environment_flags, parse_flags  # noqa: PLC0415  # only needed by this command
 
-        given = _or_exit(lambda: parse_flags(args))
+        with plain_errors(MISUSED):
+            given = {**environment_flags(), **parse_flags(args)}
         if given.get("help"):
             click.echo(ctx.get_help())
             ctx.exit()
@@ -157,7 +175,7 @@ def main() -> None:
 )
 def proxy(given: "Given") -> None:
     """Run the proxy, or do the one thing that a flag asks for instead."""
-    sys.exit(_or_exit(lambda: _proxy(given)))
+    sys.exit(_proxy(given))
 
 
 @main.command(
@@ -168,7 +186,7 @@ def proxy(given: "Given") -> None:
 )
 def cleanup(given: "Given") -> None:
     """Remove what was programmed."""
-    sys.exit(_or_exit(lambda: _proxy({**given, "cleanup": True})))
+    sys.exit(_proxy({**given, "cleanup": True}))
 
 
 @main.command()
@@ -182,15 +200,17 @@ def _proxy(given: "Given") -> int:
     from vipwire.process import log  # noqa: PLC0415  # not for --help
 
     reread = partial(build_config, given)
-    config, warnings = reread()
+    with plain_errors(MISUSED):
+        config, warnings = reread()
     log.configure(config.logging)
     for warning in warnings:
         log.warning(warning)
-    if config.write_config_to:
-        return _write_config(config)
-    run = importlib.import_module("vipwire.app.run")
-    status: int = run.run_cleanup(config) if config.cleanup else run.run_proxy(config, reread)
-    return status
+    with plain_errors():
+        if config.write_config_to:
+            return _write_config(config)
+        run = importlib.import_module("vipwire.app.run")
+        status: int = run.run_cleanup(config) if config.cleanup else run.run_proxy(config, reread)
+        return status
 
 
 def _write_config(config: "Config") -> int:
@@ -203,16 +223,6 @@ def _write_config(config: "Config") -> int:
     except OSError as error:
         raise VipwireError(f"{config.write_config_to}: cannot write the configuration: {error.strerror}") from error
     return 0
-
-
-def _or_exit(action: Callable[[], Any]) -> Any:
-    """Run something; say what an operator can do about its errors, one line each, and exit with code 1."""
-    try:
-        return action()
-    except VipwireError as error:
-        for line in str(error).splitlines():
-            click.echo(f"error: {line}", err=True)
-        sys.exit(1)
 
 
 if __name__ == "__main__":

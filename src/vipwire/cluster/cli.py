@@ -1,16 +1,13 @@
 """`vipwire up`, and `vipwire store`: backup and restore."""
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
-from vipwire.errors import VipwireError, ungrouped
+from vipwire.process.terminal import MISUSED, note, plain_errors, say
 
 _FOLDER: Final = click.option(
     "--data-dir",
@@ -20,15 +17,6 @@ _FOLDER: Final = click.option(
     envvar="VIPWIRE_DATA_DIR",
     help="Where objects, keys and kubeconfigs are kept.",
 )
-
-
-@contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    try:
-        with ungrouped():
-            yield
-    except VipwireError as error:
-        raise click.ClickException(str(error)) from None
 
 
 @click.command()
@@ -90,15 +78,16 @@ def up(**flags: Any) -> None:
     from vipwire.process import log  # noqa: PLC0415  # not for --help
 
     log.configure(Logging())
-    with _plain_errors():
+    with plain_errors(MISUSED):
         setting = read_setting(flags)
 
-        def ready(url: str, kubeconfig: Path) -> None:
-            click.echo(f"API server at {url}")
-            for line in setting.told():
-                click.echo(line)
-            click.echo(f"try: kubectl --kubeconfig {kubeconfig} get namespaces")
+    def ready(url: str, kubeconfig: Path) -> None:
+        click.echo(f"API server at {url}")
+        for line in setting.summary():
+            click.echo(line)
+        click.echo(f"try: kubectl --kubeconfig {kubeconfig} get namespaces")
 
+    with plain_errors():
         asyncio.run(run(setting, ready))
 
 
@@ -132,15 +121,16 @@ def expose(
     """
     from vipwire.cluster import expose as exposing  # noqa: PLC0415  # not for --help
 
-    with _plain_errors():
+    with plain_errors(MISUSED):
         found = exposing.read_targets(targets)
+    with plain_errors():
         rest = (given["kind"], given["protocol"], given["check"])
         wanted = exposing.Wanted(name, given["namespace"], port, found, *rest)
         if context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT:
             kubeconfig = kubeconfig or data_dir / "admin.kubeconfig"
-        made = asyncio.run(exposing.expose(exposing.reached(kubeconfig, partial(click.echo, err=True)), wanted))
+        made = asyncio.run(exposing.expose(exposing.reached(kubeconfig, note), wanted))
         for line in exposing.reached_at(made):
-            click.echo(line)
+            say(line)
 
 
 @click.group()
@@ -155,7 +145,7 @@ def backup(data_dir: Path, target: Path) -> None:
     """Copy all objects into the new file TARGET. The cluster may be running."""
     from vipwire.cluster.store.backup import backup as copy  # noqa: PLC0415
 
-    with _plain_errors():
+    with plain_errors():
         click.echo(f"{target}: revision {copy(data_dir, target)}")
 
 
@@ -169,5 +159,5 @@ def restore(data_dir: Path, source: Path) -> None:
     """
     from vipwire.cluster.store.backup import restore as put_back  # noqa: PLC0415
 
-    with _plain_errors():
+    with plain_errors():
         click.echo(f"{data_dir}: revision {put_back(data_dir, source)}")

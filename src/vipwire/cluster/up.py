@@ -65,7 +65,7 @@ class Setting:
     balancers: tuple[Network, ...] = ()
     announce: str = ""
 
-    def told(self) -> Iterator[str]:
+    def summary(self) -> Iterator[str]:
         """Say in lines what runs besides the API server."""
         mode = self.proxy.proxy_mode if self.proxy else ""
         yield f"proxy of node {self.node} in {mode} mode" if mode else "no proxy on this machine (--no-proxy)"

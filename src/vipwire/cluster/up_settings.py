@@ -11,7 +11,7 @@ from vipwire.cluster.controllers.allocation.ranges import Network, Range, port_r
 from vipwire.cluster.controllers.parts import Ranges
 from vipwire.cluster.up import Setting
 from vipwire.config.configuration import Config
-from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags.parse import build_config, environment_flags, parse_flags
 from vipwire.dns.settings import Settings as DnsSettings
 from vipwire.dns.settings import (
     check_address,
@@ -74,6 +74,7 @@ def read_ports(text: str) -> Range:
 def _proxy(flags: Mapping[str, Any], node: str) -> Config | None:
     """Read the proxy's own flags. Where its objects come from, and its node's name, are not theirs to say."""
     given, mode = parse_flags(flags["proxy_flags"]), flags["proxy_mode"]
+    everywhere = {name: value for name, value in environment_flags().items() if name not in _OURS_TO_SAY}
     if not flags["proxy"]:
         if given:
             raise ConfigError(f"--{next(iter(given))} behind -- is for the proxy, and there is none (--no-proxy)")
@@ -83,7 +84,7 @@ def _proxy(flags: Mapping[str, Any], node: str) -> Config | None:
     if mode and "config" in given:
         raise ConfigError(f"--proxy-mode {mode}: with --config the file says it (mode: {mode})")
     ours = ("--hostname-override", node, *(("--proxy-mode", mode) if mode else ()))
-    return build_config({**given, **parse_flags(ours)}).config
+    return build_config({**everywhere, **given, **parse_flags(ours)}).config
 
 
 def _dns(flags: Mapping[str, Any]) -> DnsSettings:

@@ -22,7 +22,7 @@ from vipwire.inspect.explain.document import explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain as explanation_of
 from vipwire.inspect.explain.routes import interface_towards, source_towards
 from vipwire.inspect.live.flows import flows_of
-from vipwire.inspect.options import OUTPUT, LookCommand
+from vipwire.inspect.options import OUTPUT, CompareCommand, LookCommand
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.situation import Situation, opened, take
 from vipwire.inspect.source import follow, make_source, read_objects
@@ -30,8 +30,10 @@ from vipwire.inspect.status.counts import see
 from vipwire.inspect.status.document import Document, status_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.inspect.suggestions import find_services
+from vipwire.model.text import visible_document
 from vipwire.netlink.conntrack import Flow
 from vipwire.plan.resolve import Packet
+from vipwire.process.terminal import warn
 
 _SERVICE = click.argument("service", default="", metavar="[SERVICE]")
 
@@ -40,13 +42,6 @@ def _looked(config: Config) -> Situation:
     """Read the objects and the kernel once."""
     with opened(config) as kernel:
         return take(config, read_objects(config), kernel)
-
-
-def _print(document: Document, output: str, view: Callable[[], RenderableType]) -> None:
-    if output in ("json", "yaml"):
-        show.print_document(document, output)
-    else:
-        show.console().print(view())
 
 
 @click.command(cls=LookCommand)
@@ -71,7 +66,7 @@ def status(config: Config, service: str, output: str, interval: float, *, watch:
     if not watch:
         situation = _looked(config)
         made = document(situation)
-        _print(made, output, lambda: view(made))
+        show.print_view(made, output, view)
         return
     with opened(config) as kernel:
         _follow(config, interval, output, lambda store: document(take(config, store, kernel)), view)
@@ -96,9 +91,9 @@ def _follow(
             if output in ("json", "yaml"):
                 show.print_document(made, output)
             elif live.console.is_terminal:
-                live.update(view(made), refresh=True)
+                live.update(view(visible_document(made)), refresh=True)
             else:
-                live.console.print(time.strftime("%H:%M:%S"), view(made), sep="\n")
+                live.console.print(time.strftime("%H:%M:%S"), view(visible_document(made)), sep="\n")
 
         try:
             follow(make_source(config), look, max(interval, 0.1))
@@ -116,10 +111,10 @@ def plan(config: Config, service: str, output: str) -> None:
     """
     situation = _looked(config)
     document = decisions.plan_document(situation, find_services(situation.store.services, service))
-    _print(document, output, lambda: decisions.plan_view(document))
+    show.print_view(document, output, decisions.plan_view)
 
 
-@click.command(cls=LookCommand)
+@click.command(cls=CompareCommand)
 @_SERVICE
 @OUTPUT
 def diff(config: Config, service: str, output: str) -> None:
@@ -134,7 +129,7 @@ def diff(config: Config, service: str, output: str) -> None:
     if output in ("json", "yaml"):
         show.print_document(document, output)
     else:
-        _print_script(document)
+        _print_script(visible_document(document))
     sys.exit(difference.diff_exit(document))
 
 
@@ -167,7 +162,7 @@ The exit status is 1 if the kernel would do otherwise than planned.
 """
 
 
-@click.command(cls=LookCommand, help=_EXPLAIN)
+@click.command(cls=CompareCommand, help=_EXPLAIN)
 @click.argument("destination", metavar="DST:PORT[/PROTO]")
 @click.option(
     "--from", "source", default="", metavar="IP", help="The client's address; without it, this node itself."
@@ -187,7 +182,7 @@ def explain(config: Config, destination: str, source: str, interface: str, outpu
     if flow:
         explanation = replace(explanation, flows=_tracked_flows(packet))
     document = explain_document(explanation)
-    _print(document, output, lambda: explain_view(document, wide=output == "wide"))
+    show.print_view(document, output, lambda made: explain_view(made, wide=output == "wide"))
     sys.exit(int(document["kernel"]["agrees"] is False))
 
 
@@ -196,11 +191,11 @@ def _tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
     try:
         return flows_of(packet)
     except UnsupportedError as error:
-        click.echo(f"warning: {error}", err=True)
+        warn(str(error))
         return None
 
 
-@click.command(cls=LookCommand)
+@click.command(cls=CompareCommand)
 @OUTPUT
 def check(config: Config, output: str) -> None:
     """Check this machine: kernel, rights, tools, settings, connection tracking, who else writes rules.
@@ -210,5 +205,5 @@ def check(config: Config, output: str) -> None:
     """
     mode = config.proxy_mode
     document = check_document(judge(gather(config), mode), mode)
-    _print(document, output, lambda: check_view(document, wide=output == "wide"))
+    show.print_view(document, output, lambda made: check_view(made, wide=output == "wide"))
     sys.exit(int(document["bad"] > 0))

@@ -5,22 +5,20 @@ with can be pasted behind any command here. `VIPWIRE_FLAGS` in the environment h
 """
 
 import difflib
-import os
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import click
 
 from vipwire.config.configuration import Config
 from vipwire.config.flags.click_options import flag_options
-from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags.parse import ENVIRONMENT, build_config, environment_flags, parse_flags
 from vipwire.config.flags.table import FLAGS, Flag
 from vipwire.config.flags.usage import usage
 from vipwire.config.schema import ValueKind
-from vipwire.errors import ConfigError, VipwireError
+from vipwire.errors import ConfigError
+from vipwire.process.terminal import FAILED, MISUSED, plain_errors, warn
 
-ENVIRONMENT: Final = "VIPWIRE_FLAGS"
 _SHOWN: Final = (
     "manifests",
     "kubeconfig",
@@ -37,12 +35,13 @@ _SHOWN: Final = (
 """The flags that `--help` explains; all others of `vipwire proxy` are taken too."""
 
 _REFUSED: Final = frozenset({"cleanup", "cleanup-iptables", "init-only", "write-config-to"})
-_TROUBLE: Final = 2
-"""Exit status of a command that could not do its work: 1 means that it found something, as for diff(1)."""
 
 
 class LookCommand(click.Command):
     """A click command that takes the proxy's flags too, and passes the configuration made of them as `config`."""
+
+    trouble = FAILED
+    """The exit status when the command could not do its work."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Part the proxy's flags from this command's own options and arguments."""
@@ -53,20 +52,22 @@ class LookCommand(click.Command):
         own = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
         try:
             flags, rest = _parted(args, own)
-            given = {**parse_flags(shlex.split(os.environ.get(ENVIRONMENT, ""))), **parse_flags(flags)}
-        except (ConfigError, ValueError) as error:
+            given = {**environment_flags(), **parse_flags(flags)}
+        except ConfigError as error:
             raise click.UsageError(str(error), ctx) from error
         try:
             left = super().parse_args(ctx, rest)
         except click.NoSuchOption as error:
             near = difflib.get_close_matches(error.option_name, [f"--{name}" for name in FLAGS] + sorted(own), n=1)
             raise click.NoSuchOption(error.option_name, possibilities=near, ctx=ctx) from error
-        ctx.params["config"] = _with_plain_errors(lambda: _config(given))
+        with plain_errors(MISUSED):
+            ctx.params["config"] = _config(given)
         return left
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; say in one line what an operator can do about an error, and exit with status 2."""
-        return _with_plain_errors(lambda: super(LookCommand, self).invoke(ctx))
+        """Run the command; say in one line what an operator can do about an error."""
+        with plain_errors(self.trouble):
+            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the command's own options, then the proxy's flags that matter here."""
@@ -82,17 +83,10 @@ class LookCommand(click.Command):
             )
 
 
-def _with_plain_errors(action: Callable[[], Any]) -> Any:
-    try:
-        return action()
-    except VipwireError as error:
-        for line in str(error).splitlines():
-            click.echo(f"error: {line}", err=True)
-        raise click.exceptions.Exit(_TROUBLE) from error
-    except PermissionError as error:
-        what = error.filename or "this"
-        click.echo(f"error: {what}: {error.strerror}: run it as root, or with CAP_NET_ADMIN", err=True)
-        raise click.exceptions.Exit(_TROUBLE) from error
+class CompareCommand(LookCommand):
+    """A command that says with status 1 that it found something, as diff(1) does: it fails with 2."""
+
+    trouble = MISUSED
 
 
 def _parted(args: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
@@ -136,7 +130,7 @@ def _next(words: Iterator[str]) -> list[str]:
 def _config(given: Any) -> Config:
     config, warnings = build_config(given)
     for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
+        warn(warning)
     return config
 
 

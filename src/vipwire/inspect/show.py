@@ -1,14 +1,17 @@
 """How documents are printed: as JSON or YAML with all their fields, or as tables on a terminal."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import click
 import yaml
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from vipwire.model.text import visible_document, visible_lines
 
 WIDTH_OF_A_FILE: Final = 160
 """Columns where the output is no terminal: what reads it may search for whole words."""
@@ -34,17 +37,55 @@ COLOURS: Final = {
 
 
 def print_document(document: Any, output: str) -> None:
-    """Print a document for a program."""
+    """Print a document for a program: the values are the objects' own, what hides is written as an escape."""
     if output == "json":
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        click.echo(json_text(document, indent=2))
     else:
-        click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        if visible_lines(text) != text:
+            text = yaml.safe_dump(document, sort_keys=False)
+        click.echo(text, nl=False)
+
+
+def json_text(document: Any, indent: int | None = None) -> str:
+    """Write a document as JSON without a character that acts on a terminal."""
+    return visible_lines(json.dumps(document, indent=indent, ensure_ascii=False))
+
+
+def print_view(document: Any, output: str, view: Callable[[Any], RenderableType], *, soft_wrap: bool = False) -> None:
+    """Print a document: laid out by `view` for a person, or as JSON or YAML for a program."""
+    if output in ("json", "yaml"):
+        print_document(document, output)
+    else:
+        console().print(view(visible_document(document)), soft_wrap=soft_wrap)
+
+
+class _Visible(ConsoleRenderable):
+    """What is about to be printed, without the control characters that its text may hold."""
+
+    def __init__(self, inner: RenderableType) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._inner, options):
+            yield segment if segment.control else Segment(visible_lines(segment.text), segment.style)
+
+
+class _Guard(RenderHook):
+    """The last look at whatever a console prints: a view may have text that no document had."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Take the control characters out of everything."""
+        return [_Visible(each) for each in renderables]
 
 
 def console(width: int | None = None) -> Console:
     """Make the console for tables; in a file nothing is cut."""
     made = Console(highlight=False, width=width)
-    return made if made.is_terminal else Console(highlight=False, width=width or WIDTH_OF_A_FILE)
+    if not made.is_terminal:
+        made = Console(highlight=False, width=width or WIDTH_OF_A_FILE)
+    made.push_render_hook(_Guard())
+    return made
 
 
 def coloured(word: str, by: str | None = None) -> Text:

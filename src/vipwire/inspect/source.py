@@ -6,16 +6,14 @@ A proxy waits for its API server for ever; who looks wants to know what is wrong
 import asyncio
 import socket
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import click
 
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, ungrouped
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.proxied import MANIFESTS, proxy_resources
+from vipwire.process.terminal import note, warn
 from vipwire.state.event import Event
 from vipwire.state.store import Store
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from vipwire.app.loop import Source
     from vipwire.kube.access.access import Access
 
-_NOTE = partial(click.echo, err=True)
 PATIENCE = 15.0
 """Seconds for the first listing."""
 
@@ -50,12 +47,12 @@ def _access(config: Config) -> "Access":
     if kubeconfig or config.master:
         return load_access(Path(kubeconfig) if kubeconfig else None, config.master or None)
     if (found := kubectls()) is not None:
-        return found.access(_NOTE)
+        return found.access(note)
     try:
         return load_access()
     except ConfigError as error:
         if (found := of_this_machine()) is not None:
-            return found.access(_NOTE)
+            return found.access(note)
         raise ConfigError(f"{error}; $KUBECONFIG is not set, and there is no ~/.kube/config") from error
 
 
@@ -64,7 +61,7 @@ def read_objects(config: Config) -> Store:
     store = list_once(make_source(config))
     for problem in store.problems:
         if problem.kind == "Manifest":
-            click.echo(f"warning: what is in it is not shown here: {problem}", err=True)
+            warn(f"what is in it is not shown here: {problem}")
     return store
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, Witness, describe, ignored
+from vipwire.model.text import visible
 
 COMPONENT = "vipwire"
 QUEUE = 1000
@@ -109,7 +110,7 @@ class EventRecorder:
     def record(self, about: Subject, reason: str, message: str, kind: EventType = EventType.NORMAL) -> None:
         """Say something about an object. From the event loop's thread; returns at once."""
         try:
-            self._queue.put_nowait(Note(about, kind, reason, message[:LONGEST_MESSAGE]))
+            self._queue.put_nowait(Note(about, kind, reason, visible(message)[:LONGEST_MESSAGE]))
         except asyncio.QueueFull:
             self.dropped += 1
 

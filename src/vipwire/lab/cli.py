@@ -1,21 +1,19 @@
 """`vipwire lab`: build a small cluster on this machine, look into it, send packets through it, take it down."""
 
-import contextlib
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, NoReturn
 
 import click
 
-from vipwire.errors import VipwireError
 from vipwire.lab import manifests as kubernetes
 from vipwire.lab import report
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import Manner, Target
 from vipwire.lab.probe import probe
 from vipwire.lab.topology import make_topology
+from vipwire.process.terminal import plain_errors
 
 _NAME = click.option(
     "--name", "-l", default="demo", show_default=True, envvar="VIPWIRE_LAB", help="Which lab. Several can be up."
@@ -28,16 +26,6 @@ _OUTPUT = click.option(
     show_default=True,
     help="How to print it.",
 )
-
-
-@contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    try:
-        yield
-    except VipwireError as error:
-        raise click.ClickException(str(error)) from error
-    except PermissionError as error:
-        raise click.ClickException(f"{error.strerror}: {error.filename or 'this'} needs root, try sudo") from error
 
 
 @click.group()
@@ -56,7 +44,7 @@ def lab() -> None:
 @click.option("--ports", default="80,8080", show_default=True, help="On which ports each Pod answers.")
 def up(name: str, pods: str, ports: str) -> None:
     """Build a lab and leave it up."""
-    with _plain_errors():
+    with plain_errors():
         many, open_ports = _numbers("--pods", pods, 0, 26), _numbers("--ports", ports, 1, 65535)
         built = Lab(make_topology(many, open_ports), name)
         built.up()
@@ -67,7 +55,7 @@ def up(name: str, pods: str, ports: str) -> None:
 @_NAME
 def down(name: str) -> None:
     """Remove a lab: its servers, its namespaces, its files. Says so if there was none."""
-    with _plain_errors():
+    with plain_errors():
         found = Lab.attach_any(name)
         if found is None:
             click.echo(f"No lab named {name} is up.")
@@ -83,7 +71,7 @@ def down(name: str) -> None:
 def exec(name: str, host: str, command: tuple[str, ...]) -> NoReturn:  # noqa: A001 - the command's name
     """Run a command in a host's network: `vipwire lab exec node-1 -- nft list ruleset`."""
     command = command[command[0] == "--" :]
-    with _plain_errors(), Lab.attach(name).inside(host):
+    with plain_errors(), Lab.attach(name).inside(host):
         try:
             os.execvp(command[0], command)  # noqa: S606 - what it is for
         except FileNotFoundError as error:
@@ -106,7 +94,7 @@ def probe_command(context: click.Context, /, name: str, output: str, host: str, 
 
     Brackets around IPv6: [fd00:10:96::10]:80. The exit status is 1 if not every connection was answered.
     """
-    with _plain_errors():
+    with plain_errors():
         found = Lab.attach(name)
         target = Target.parse(destination)
         results = probe(found.netns(host), target, Manner(**how))
@@ -122,7 +110,7 @@ def probe_command(context: click.Context, /, name: str, output: str, host: str, 
 @_OUTPUT
 def show(name: str, output: str) -> None:
     """Show a lab's hosts, their addresses and namespaces."""
-    with _plain_errors():
+    with plain_errors():
         found = Lab.attach(name)
         if output == "json":
             click.echo(json.dumps({"name": name} | asdict(found.topology), indent=2))
@@ -134,7 +122,7 @@ def show(name: str, output: str) -> None:
 @_NAME
 def manifests(name: str) -> None:
     """Print the lab as Kubernetes objects: its Nodes, and a Service `web` with its EndpointSlices."""
-    with _plain_errors():
+    with plain_errors():
         click.echo(kubernetes.as_yaml(kubernetes.example(Lab.attach(name).topology)), nl=False)
 
 
@@ -147,7 +135,7 @@ def demo(context: click.Context) -> None:
     """
     from vipwire.lab.demo.scenes import run_demo  # noqa: PLC0415 - only this command needs it
 
-    with _plain_errors():
+    with plain_errors():
         context.exit(run_demo())
 
 

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from vipwire.config.sections import Logging, ModuleVerbosity
+from vipwire.model.text import visible
 
 _OURS: Final = logging.getLogger("vipwire")
 _COLOURS: Final = {"error": "\x1b[31m", "warning": "\x1b[33m", "info": "\x1b[32m", "debug": "\x1b[2m"}
@@ -188,4 +189,4 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
-    return text if text and _PLAIN.issuperset(text) else json.dumps(text, ensure_ascii=False)
+    return text if text and _PLAIN.issuperset(text) else visible(json.dumps(text, ensure_ascii=False))

@@ -11,6 +11,8 @@ count beside it; without it the flags stand on the defaults.
 
 import dataclasses
 import difflib
+import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -27,6 +29,7 @@ from vipwire.errors import ConfigError
 
 Given = Mapping[str, Any]
 """The flags that were given, by name, with their values read."""
+ENVIRONMENT: Final = "VIPWIRE_FLAGS"
 
 
 def parse_flags(arguments: Sequence[str]) -> Given:
@@ -39,6 +42,14 @@ def parse_flags(arguments: Sequence[str]) -> Given:
             raise ConfigError(f"invalid argument {text!r} for --{flag.name}: {error}") from None
         values[flag.name] = _combine(flag, values.get(flag.name), value)
     return values
+
+
+def environment_flags() -> Given:
+    """Read the flags in the variable `VIPWIRE_FLAGS`, which count where they are not given. Raise ConfigError."""
+    try:
+        return parse_flags(shlex.split(os.environ.get(ENVIRONMENT, "")))
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(f"{ENVIRONMENT}: {error}") from None
 
 
 def _split(arguments: Sequence[str]) -> Iterator[tuple[Flag, str]]:

@@ -29,6 +29,7 @@ from vipwire.inspect.situation import Situation, now_drained, opened, planned, t
 from vipwire.inspect.source import node_name, read_objects
 from vipwire.inspect.status.document import Document
 from vipwire.model.drain import Drain
+from vipwire.process.terminal import warn
 from vipwire.state.store import Store
 
 _PATIENCE: Final = 10.0
@@ -95,9 +96,9 @@ def _seconds(text: str) -> float:
     try:
         seconds = parse_duration(text)
     except ValueError as error:
-        raise ConfigError(f"--timeout: {error}") from None
+        raise click.UsageError(f"--timeout: {error}") from None
     if seconds <= 0:
-        raise ConfigError("--timeout: must be more than 0")
+        raise click.UsageError("--timeout: must be more than 0")
     return seconds
 
 
@@ -186,7 +187,7 @@ def _count(situation: Situation, wanted: Drain) -> dict[str, int] | None:
     try:
         return connections(situation, wanted)._asdict()
     except UnsupportedError as error:
-        click.echo(f"warning: {error}", err=True)
+        warn(str(error))
         return None
 
 
@@ -230,15 +231,11 @@ def _list(config: Config, store: Store, output: str) -> None:
 def _say(document: Document, output: str) -> None:
     _print(document, output, drain_view)
     if document["kernel"] is False:
-        click.echo(
-            f"warning: the kernel has not followed in {_PATIENCE:g} seconds: does `vipwire proxy` run here, with the "
-            "same --hostname-override, --state-dir and mode?",
-            err=True,
+        warn(
+            f"the kernel has not followed in {_PATIENCE:g} seconds: does `vipwire proxy` run here, with the same "
+            "--hostname-override, --state-dir and mode?"
         )
 
 
 def _print(document: Document, output: str, view: Callable[[Document], RenderableType]) -> None:
-    if output in ("json", "yaml"):
-        show.print_document(document, output)
-    else:
-        show.console().print(view(document), soft_wrap=True)
+    show.print_view(document, output, view, soft_wrap=True)

@@ -1,7 +1,6 @@
 """The commands that follow connections as they come, until interrupted: each document is printed when it is there."""
 
 import itertools
-import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +21,7 @@ from vipwire.inspect.situation import opened, planned
 from vipwire.inspect.source import read_objects
 from vipwire.inspect.status.counts import counted_now
 from vipwire.inspect.status.document import Document
+from vipwire.model.text import visible_document
 
 
 @click.command(cls=LookCommand)
@@ -51,12 +51,12 @@ def trace(config: Config, destination: str, seconds: float | None, output: str) 
 
 def _print_event(document: Document, output: str, view: Callable[[Document], RenderableType]) -> None:
     if output == "json":
-        click.echo(json.dumps(document, ensure_ascii=False))
+        click.echo(show.json_text(document))
     elif output == "yaml":
         click.echo("---")
         show.print_document(document, output)
     else:
-        shown = view(document)
+        shown = view(visible_document(document))
         show.console().print(shown, soft_wrap=isinstance(shown, Text))
 
 
@@ -89,7 +89,8 @@ def top(config: Config, interval: float, window: float, count: int | None, outpu
                 if output in ("json", "yaml"):
                     _print_event(document, output, lambda _: Text())
                     continue
-                view = top_view(document, max(live.console.height - 4, 10) if live.console.is_terminal else 10_000)
+                rows = max(live.console.height - 4, 10) if live.console.is_terminal else 10_000
+                view = top_view(visible_document(document), rows)
                 if live.console.is_terminal:
                     live.update(view, refresh=True)
                 else:
