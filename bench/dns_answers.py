@@ -52,7 +52,7 @@ def serve_dns(count: int, told: Connection) -> None:
         await asyncio.get_running_loop().create_future()
 
     cyclic_garbage.look_rarely()  # as the command does
-    settings = Settings(addresses=("127.0.0.1",), port=0, advertised=("127.0.0.1",))
+    settings = Settings(rate=0, addresses=("127.0.0.1",), port=0, advertised=("127.0.0.1",))
     asyncio.run(serve(settings, feed, lambda port, _: told.send({"port": port})))
 
 

@@ -13,22 +13,30 @@ import dns.rrset
 
 from vipwire.dns.upstream.exchange import Server
 
-Answering = Callable[[dns.message.Message, str], "bytes | None"]
-"""Makes the answer to a question that came over `udp` or `tcp`; None is silence."""
+Records = Callable[[dns.message.Message, str], "bytes | None"]
+Answering = Callable[[dns.message.Message, str], "bytes | list[bytes] | None"]
+"""Makes the answer to a question that came over `udp` or `tcp`, or several; None is silence."""
 
 
 @dataclass
 class Upstream:
-    """One server; `asked` are the transports of the questions so far, with the names as they came."""
+    """One server; `asked` are the transports of the questions so far, with the names in small letters.
+
+    `letters` are the names as they came.
+    """
 
     answering: Answering
     server: Server = field(default=Server("127.0.0.1"))
     asked: list[tuple[str, str]] = field(default_factory=list)
+    letters: list[str] = field(default_factory=list)
 
-    def take(self, data: bytes, protocol: str) -> bytes | None:
+    def take(self, data: bytes, protocol: str) -> list[bytes]:
         message = dns.message.from_wire(data)
-        self.asked.append((protocol, message.question[0].name.to_text()))
-        return self.answering(message, protocol)
+        name = message.question[0].name.to_text()
+        self.asked.append((protocol, name.lower()))
+        self.letters.append(name)
+        made = self.answering(message, protocol)
+        return made if isinstance(made, list) else [made] if made is not None else []
 
 
 class _Datagrams(asyncio.DatagramProtocol):
@@ -40,8 +48,7 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._transport = transport
 
     def datagram_received(self, data: bytes, address: Any) -> None:
-        answer = self._upstream.take(data, "udp")
-        if answer is not None:
+        for answer in self._upstream.take(data, "udp"):
             self._transport.sendto(answer, address)
 
 
@@ -52,8 +59,7 @@ async def upstream(answering: Answering) -> AsyncIterator[Upstream]:
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         data = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
-        answer = made.take(data, "tcp")
-        if answer is not None:
+        for answer in made.take(data, "tcp"):
             writer.write(struct.pack("!H", len(answer)) + answer)
             await writer.drain()
         writer.close()
@@ -72,13 +78,14 @@ async def upstream(answering: Answering) -> AsyncIterator[Upstream]:
         await stream.wait_closed()
 
 
-def records(*texts: str, rcode: int = 0, authority: tuple[str, ...] = ()) -> Answering:
-    """Answer everything with these records, written as in a zone file."""
+def records(*texts: str, rcode: int = 0, authority: tuple[str, ...] = ()) -> Records:
+    """Answer everything with these records, written as in a zone file; @ is the name that was asked for."""
 
     def answering(message: dns.message.Message, _protocol: str) -> bytes:
         response = dns.message.make_response(message)
         response.set_rcode(dns.rcode.Rcode(rcode))
-        response.answer = [_rrset(text) for text in texts]
+        name = message.question[0].name.to_text()
+        response.answer = [_rrset(text.replace("@", name, 1)) for text in texts]
         response.authority = [_rrset(text) for text in authority]
         return response.to_wire(max_size=65535)
 

@@ -46,6 +46,14 @@ from vipwire.errors import VipwireError
 )
 @click.option("--cache", type=click.IntRange(0), default=10_000, show_default=True, help="Upstream answers kept.")
 @click.option(
+    "--client-rate",
+    "rate",
+    type=click.IntRange(0),
+    default=20_000,
+    show_default=True,
+    help="Questions a second from one address; further ones are dropped. 0 for any number.",
+)
+@click.option(
     "--pods",
     type=click.Choice(["insecure", "disabled"]),
     default="insecure",

@@ -13,6 +13,7 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from vipwire import __version__
+from vipwire.dns.limits import ClientLimits
 from vipwire.dns.objects import DnsEvent
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.server import DnsServer
@@ -26,6 +27,7 @@ from vipwire.errors import ungrouped
 from vipwire.model.net import parse_address
 from vipwire.process import cyclic_garbage, log
 from vipwire.process.signals import Stop
+from vipwire.process.supervision import Supervisor
 from vipwire.serve.server import BindPolicy, HttpServer
 
 Emit: TypeAlias = Callable[[DnsEvent], None]
@@ -39,7 +41,7 @@ async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _ad
     """Serve DNS until cancelled. Raise UnsupportedError where an address cannot be bound."""
     served = _Served(settings)
     async with asyncio.TaskGroup() as tasks:
-        server = DnsServer(served.resolver, served.tally, tasks)
+        server = DnsServer(served.resolver, served.tally, tasks, ClientLimits(rate=settings.rate))
         try:
             port = await _listen(server, settings)
             inner = [address for address in settings.inner if await _listen_within(server, address, port)]
@@ -54,7 +56,8 @@ async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _ad
                 at=",".join((*settings.addresses, *inner)),
             )
             ready(port, (*settings.addresses, *inner))
-            await feed(served.take)
+            supervisor = Supervisor(lambda *_: served.count_failure())
+            await supervisor.keep("source", lambda _begun: feed(served.take))
         finally:
             server.close()
 
@@ -116,6 +119,10 @@ class _Served:
         self.tally.events[type(event).__name__.lower()] += 1
         if self.zone.synced and not synced:
             log.info("all objects are known", **self.zone.sizes)
+
+    def count_failure(self) -> None:
+        """Note that the source has failed; it is started again."""
+        self.tally.failures += 1
 
     def pages(self) -> web.Application:
         """Make the pages: /health (lives), /ready (knows all objects), /metrics."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from vipwire.dns.limits import RATE
 from vipwire.dns.names import LONGEST, parse_name
 from vipwire.dns.upstream.exchange import Server
 from vipwire.errors import ConfigError
@@ -19,7 +20,8 @@ class Settings:
     """One DNS server. `ttl` in seconds; `http` is the address of health and metrics, empty for none.
 
     `advertised` are the addresses that the name of this server leads to. `cache` counts answers; 0 keeps none.
-    At `inner` addresses only this machine is answered; they are taken if they are free.
+    At `inner` addresses only this machine is answered; they are taken if they are free. `rate` is how many questions
+    one client may ask in a second, 0 for any number.
     """
 
     domain: str = "cluster.local"
@@ -32,6 +34,7 @@ class Settings:
     http: str = ""
     advertised: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
+    rate: int = RATE
 
 
 def check_domain(text: str) -> str:

@@ -29,7 +29,8 @@ class Tally(Collector):
         self._asked: Counter[tuple[str, str, str]] = Counter()
         self._sizes = sizes
         self.events: Counter[str] = Counter()
-        self.unsent = 0
+        self.unsent = self.failures = 0
+        self.dropped: Counter[str] = Counter()
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self._upstream = Histogram(
@@ -76,10 +77,15 @@ class Tally(Collector):
             events.add_metric((kind_name,), count)
         unsent = _counter("unsent", "Answers that could not be sent")
         unsent.add_metric((), self.unsent)
+        failures = _counter("failures", "Questions and objects that have made DNS fail, and nobody else's")
+        failures.add_metric((), self.failures)
+        dropped = _counter("dropped", "What was refused since a client, or all, had too much under way", "reason")
+        for reason in ("rate", "waiting", "connections"):
+            dropped.add_metric((reason,), self.dropped[reason])
         held = GaugeMetricFamily("vipwire_dns_held", "What is held in memory", labels=("what",))
         for what, size in self._sizes().items():
             held.add_metric((what,), size)
-        return (answers, malformed, asked, events, unsent, held)
+        return (answers, malformed, asked, events, unsent, failures, dropped, held)
 
 
 def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:

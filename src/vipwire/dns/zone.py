@@ -53,6 +53,7 @@ class Zone:
         self._owners: dict[ObjectName, ObjectName] = {}
         self._held: dict[ObjectName, tuple[bytes, ...]] = {}
         self._problems: dict[tuple[str, ObjectName], tuple[Problem, ...]] = {}
+        self._failed: list[Problem] = []
         self._waiting = set(DnsKind)
         self._place(ObjectName("", ""), self._own_records(addresses))
         self._renew()
@@ -104,7 +105,8 @@ class Zone:
             case Deleted(kind, name, problems):
                 fresh = self._note(kind.value, name, problems)
                 self._drop(kind, name)
-        return fresh
+        failed, self._failed = tuple(self._failed), []
+        return (*fresh, *failed)
 
     def _note_list(self, kind: str, problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
         known = {problem for (of, _), some in self._problems.items() if of == kind for problem in some}
@@ -159,9 +161,18 @@ class Zone:
 
     def _update(self, name: ObjectName) -> None:
         service, slices = self._services.get(name), self._slices.get(name, {})
-        records = {} if service is None else records_of(service, [slices[key] for key in sorted(slices)], self.name)
+        records = {} if service is None else self._records(service, slices)
         if self._place(name, records):
             self._renew()
+
+    def _records(self, service: DnsService, slices: Mapping[ObjectName, DnsSlice]) -> Records:
+        """Make a Service's records; where that fails as nobody thought, it has none, and all others go on."""
+        try:
+            return records_of(service, [slices[key] for key in sorted(slices)], self.name)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is about this object
+            message = f"its names are left out, which is a defect of vipwire: {type(error).__name__}: {error}"
+            self._failed.append(Problem("Service", service.name, "", message[:300]))
+            return {}
 
     def _place(self, owner: ObjectName, records: Records) -> bool:
         """Put records in place of those that an owner had; tell whether anything is different."""

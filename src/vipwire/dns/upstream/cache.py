@@ -6,6 +6,8 @@ from vipwire.dns.message import CD, Query
 from vipwire.dns.upstream.answer import Answer
 
 CAPACITY: Final = 10_000
+MOST_BYTES: Final = 64 << 20
+"""What all kept answers may take together: anybody may ask for large ones."""
 
 
 class Key(NamedTuple):
@@ -25,10 +27,11 @@ def key_of(query: Query) -> Key:
 
 
 class Cache:
-    """At most `capacity` answers; the one that was put first leaves first."""
+    """At most `capacity` answers, of `most_bytes` together; the one that was put first leaves first."""
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity: int = CAPACITY, most_bytes: int = MOST_BYTES) -> None:
+        self._capacity, self._most_bytes = capacity, most_bytes
+        self._bytes = 0
         self._held: dict[Key, Answer] = {}
 
     def __len__(self) -> int:
@@ -41,14 +44,19 @@ class Cache:
             return None
         if now - answer.stored < answer.lifetime:
             return answer
-        del self._held[key]
+        self._drop(key)
         return None
 
     def keep(self, key: Key, answer: Answer) -> None:
         """Keep an answer for its lifetime, if it has one."""
-        self._held.pop(key, None)
-        if answer.lifetime <= 0 or not self._capacity:
+        if key in self._held:
+            self._drop(key)
+        if answer.lifetime <= 0 or not self._capacity or answer.size > self._most_bytes:
             return
-        while len(self._held) >= self._capacity:
-            del self._held[next(iter(self._held))]
+        while len(self._held) >= self._capacity or self._bytes + answer.size > self._most_bytes:
+            self._drop(next(iter(self._held)))
         self._held[key] = answer
+        self._bytes += answer.size
+
+    def _drop(self, key: Key) -> None:
+        self._bytes -= self._held.pop(key).size

@@ -1,0 +1,64 @@
+"""What one client may have of a server that all share: questions in a second, questions that wait, connections. Pure.
+
+A client is an address. Nothing is kept of one that has nothing under way, but for its count of this second.
+"""
+
+from collections import Counter
+from typing import Final
+
+RATE: Final = 20_000
+"""Questions that one client may ask in a second; further ones are dropped without an answer."""
+WAITING: Final = 100
+"""Questions of one client that may wait for upstream; further ones are answered with SERVFAIL."""
+CONNECTIONS: Final = 50
+"""TCP connections of one client; further ones are closed."""
+
+
+class ClientLimits:
+    """Counts what clients have. A `rate` of 0 is no limit."""
+
+    def __init__(self, *, rate: int = RATE, waiting: int = WAITING, connections: int = CONNECTIONS) -> None:
+        self._rate, self._most_waiting, self._most_connections = rate, waiting, connections
+        self._asked: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        self._connections: Counter[str] = Counter()
+        self._until = float("-inf")
+
+    def asks(self, client: str, now: float) -> bool:
+        """Count a question; tell whether it may be answered. `now` in seconds."""
+        if not self._rate:
+            return True
+        if now >= self._until:
+            self._asked.clear()
+            self._until = now + 1.0
+        self._asked[client] += 1
+        return self._asked[client] <= self._rate
+
+    def waits(self, client: str) -> bool:
+        """Count a question that waits, until it is `answered`; tell whether it may."""
+        return _take(self._waiting, client, self._most_waiting)
+
+    def answered(self, client: str) -> None:
+        """Note that a question waits no more."""
+        _give_back(self._waiting, client)
+
+    def connects(self, client: str) -> bool:
+        """Count a connection, until it has `left`; tell whether it may be."""
+        return _take(self._connections, client, self._most_connections)
+
+    def left(self, client: str) -> None:
+        """Note that a connection is closed."""
+        _give_back(self._connections, client)
+
+
+def _take(counts: Counter[str], client: str, most: int) -> bool:
+    if counts[client] >= most:
+        return False
+    counts[client] += 1
+    return True
+
+
+def _give_back(counts: Counter[str], client: str) -> None:
+    counts[client] -= 1
+    if counts[client] <= 0:
+        del counts[client]
