@@ -44,8 +44,9 @@ PYTEST = $(SUDO) $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED) --
 quick: .venv/ready-for-test
 	@$(PYTEST) -q -n auto --dist loadfile tests/unit tests/laws tests/cases tests/house
 
+# Two processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
 pytest: .venv/ready-for-test
-	@$(PYTEST)
+	@$(PYTEST) -n $$(($$(nproc) + 2)) --dist loadscope
 
 bench: .venv/ready-for-test
 	@$(SUDO) $(BIN)/python -m bench
@@ -65,7 +66,6 @@ docs: .venv/ready-for-test
 	@$(BIN)/python scripts/annotations.py
 	@$(BIN)/python scripts/configuration.py
 	@$(BIN)/python scripts/metrics.py
-	@$(BIN)/python scripts/modes.py
 
 clean:
 	rm -rf .venv build dist .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -16,10 +16,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from tests.fakes.conntrack import encode_flow
+
 from vipwire.conntrack.flows import FlowTable
 from vipwire.conntrack.stale import Staleness, UdpFrontends
 from vipwire.model.net import Address, Family, Protocol, parse_address
-from vipwire.netlink.conntrack import Flow, FlowDecoder, decode, encode_flow
+from vipwire.netlink.conntrack import Flow, FlowDecoder, decode
 
 FLOWS = 100_000
 SERVICES = 10_000

@@ -1,4 +1,4 @@
-"""How hard the laws are tried, and what each test finds as the first one did: loggers and signals.
+"""How hard the laws are tried, how a parallel session is shared out, and what each test finds as the first one did.
 
 A hundred examples of each law, and fifty times as many with HYPOTHESIS_PROFILE=deep.
 """
@@ -7,9 +7,11 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.shares import Shares, is_share, turn
 
 # How long examples take says something of the machine and its load only.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -18,6 +20,18 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 _LOGGERS = logging.getLogger(), logging.getLogger("vipwire")
 _SIGNALS = signal.SIGHUP, signal.SIGINT, signal.SIGTERM
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
+    """Share out what `make test` runs; `--dist` with another value than `loadscope` is a wish of its own."""
+    return Shares(config, log) if config.getoption("dist") == "loadscope" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    yield
+    if is_share(config):
+        items.sort(key=lambda item: turn(item.nodeid))
 
 
 @pytest.fixture(autouse=True)

@@ -48,26 +48,20 @@ def stage() -> Iterator[int]:
 class Daemon:
     """One process. `records` are its log, `lines` what it said besides."""
 
-    def __init__(
-        self,
-        *flags: str,
-        environ: Mapping[str, str] | None = None,
-        within: tuple[str, ...] = (),
-        program: str = "vipwire",
-    ) -> None:
-        """Prepare a process of a module; `within` is a command that makes its surroundings and then becomes it."""
-        self._within, self._program = within, program
+    def __init__(self, *flags: str, environ: Mapping[str, str] | None = None, within: tuple[str, ...] = ()) -> None:
+        """Prepare a process; `within` is a command that makes its surroundings and then becomes it."""
+        self._within = within
         self.flags = ("--logging-format=json", *flags)
         self.records: list[Record] = []
         self.lines: list[str] = []
         self._environ = {**_clean(os.environ), **(environ or {})}
         self._came = asyncio.Condition()
-        self._process: asyncio.subprocess.Process | None = None
+        self.process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._process = await asyncio.create_subprocess_exec(
-            *(*self._within, sys.executable, "-m", self._program, "proxy", *self.flags),
+        self.process = await asyncio.create_subprocess_exec(
+            *(*self._within, sys.executable, "-m", "vipwire", "proxy", *self.flags),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=self._environ,
@@ -77,22 +71,22 @@ class Daemon:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
         await self.ended()
 
     async def ended(self) -> int:
         """Wait for its end; return the exit status."""
-        assert self._process is not None
+        assert self.process is not None
         assert self._reading is not None
         async with asyncio.timeout(PATIENCE):
             await self._reading
-            return await self._process.wait()
+            return await self.process.wait()
 
     async def terminate(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal; return the exit status."""
-        assert self._process is not None
-        self._process.send_signal(number)
+        assert self.process is not None
+        self.process.send_signal(number)
         return await self.ended()
 
     def said(self, message: str, **fields: object) -> list[Record]:
@@ -129,9 +123,9 @@ class Daemon:
         return self._reading is not None and self._reading.done()
 
     async def _read(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
             text = line.decode().rstrip("\n")
             try:
                 self.records.append(json.loads(text))

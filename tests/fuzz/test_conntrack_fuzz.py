@@ -4,10 +4,11 @@ import contextlib
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fakes.conntrack import encode_flow
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import parse_address
-from vipwire.netlink.conntrack import CT_DELETE, CT_NEW, Flow, FlowDecoder, decode, decode_event, encode_flow
+from vipwire.netlink.conntrack import CT_DELETE, CT_NEW, Flow, FlowDecoder, decode, decode_event
 from vipwire.netlink.message import Message
 from vipwire.netlink.route import decode_address, decode_link
 

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,8 @@ GETTERS_OF_OTHERS = {
 LONG_FUNCTIONS: dict[str, str] = {}
 LONGEST_MODULE, LONGEST_FUNCTION = 400, 50
 MOST_EXCEPTIONS = 5
+LARGEST_FOLDER = 20
+IMPURE = {"asyncio", "logging", "os", "random", "socket", "subprocess", "threading", "time"}
 
 
 @cache
@@ -105,6 +108,57 @@ def test_no_test_mocks_or_is_left_out_without_a_reason() -> None:
         r"unittest\.mock|MagicMock|mark\.(?:skip|xfail)\b(?!\([^)]*reason=)|^\s+pytest\.skip\(\)", re.MULTILINE
     )
     assert [str(path) for path, text in texts.items() if pattern.search(text)] == []
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Name what a module imports anywhere in it; of `from package import name` the name too, if it is a module."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def known_imports() -> dict[str, tuple[str, ...]]:
+    return {dotted(path): tuple(imports(path)) for path in MODULES}
+
+
+def ways_into_the_world(module: str) -> dict[str, str]:
+    """Tell by which way of imports a module comes to what is not pure."""
+    ways, waiting = {module: module}, [module]
+    while waiting:
+        here = waiting.pop(0)
+        for name in known_imports().get(here, ()):
+            if name not in ways:
+                ways[name] = f"{ways[here]} → {name}"
+                waiting.append(name)
+    return {name: way for name, way in ways.items() if name.partition(".")[0] in IMPURE}
+
+
+SAY_PURE = [
+    dotted(path) for path in MODULES if re.search(r"\b[Pp]ure\b", ast.get_docstring(tree(path)) or "", re.MULTILINE)
+]
+
+
+def test_many_modules_say_that_they_are_pure() -> None:
+    assert len(SAY_PURE) > 60
+    assert "asyncio" in ways_into_the_world("vipwire.app.engine") or "time" in ways_into_the_world("vipwire.app.loop")
+
+
+@pytest.mark.parametrize("module", SAY_PURE)
+def test_a_module_that_says_pure_imports_nothing_of_the_world(module: str) -> None:
+    assert ways_into_the_world(module) == {}
+
+
+def test_no_folder_is_too_large_to_look_through() -> None:
+    sizes = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in MODULES if path.name != "__init__.py")
+    assert {folder: count for folder, count in sizes.items() if count > LARGEST_FOLDER} == {}
 
 
 def test_no_layer_imports_one_above_it() -> None:

@@ -21,6 +21,14 @@ class Load:
     def __init__(self, here: Site) -> None:
         self._url, self._going = f"http://127.0.0.1:{here.http}/", True
         self.answers: Counter[str] = Counter()
+        self._rounds: Counter[asyncio.Task[None] | None] = Counter()
+        self._answered = asyncio.Condition()
+
+    async def turned_over(self) -> None:
+        """Wait until every client has had the answer that it waits for now, and one more."""
+        before = self._rounds.copy()
+        async with asyncio.timeout(60), self._answered:
+            await self._answered.wait_for(lambda: all(self._rounds[each] > before[each] + 1 for each in before))
 
     async def run(self, *, keep: bool) -> None:
         connector = aiohttp.TCPConnector(force_close=not keep)
@@ -32,12 +40,15 @@ class Load:
                         self.answers[str(response.status)] += 1
                 except aiohttp.ClientError as error:
                     self.answers[type(error).__name__] += 1
+                self._rounds[asyncio.current_task()] += 1
+                async with self._answered:
+                    self._answered.notify_all()
 
     def end(self) -> None:
         self._going = False
 
 
-async def under_load(here: Site, work: Callable[[Site], Awaitable[None]]) -> tuple[Counter[str], int]:
+async def under_load(here: Site, work: Callable[[Site, Load], Awaitable[None]]) -> tuple[Counter[str], int]:
     """Serve, and do some work while clients ask; give their answers, and how many reloads it took."""
     await here.pods("web", *OLD)
     here.put(ingress("web", rule("a.example.com", "/")))
@@ -46,13 +57,13 @@ async def under_load(here: Site, work: Callable[[Site], Awaitable[None]]) -> tup
     async with asyncio.TaskGroup() as tasks:
         for number in range(4):
             tasks.create_task(load.run(keep=bool(number % 2)))
-        await work(here)
+        await work(here, load)
         load.end()
     return load.answers, len(here.reloads) - before
 
 
 def test_no_request_fails_while_pods_are_replaced(tmp_path: Path) -> None:
-    async def roll(here: Site) -> None:
+    async def roll(here: Site, load: Load) -> None:
         serving = list(OLD)
         for old, new in zip(OLD, NEW, strict=True):
             await here.pod(new)
@@ -61,7 +72,7 @@ def test_no_request_fails_while_pods_are_replaced(tmp_path: Path) -> None:
             serving.append(new)
             here.put(endpoint_slice("web", here.pod_port, [*map(endpoint, serving), going]))
             await here.settled()
-            await asyncio.sleep(0.1)  # a Pod's grace, in which it is asked no more
+            await load.turned_over()  # whoever was on the way to it has been answered
             await here.end_pod(old)  # before it is told of
             here.put(endpoint_slice("web", here.pod_port, [endpoint(each) for each in serving]))
             await here.settled()
@@ -76,7 +87,7 @@ def test_no_request_fails_while_pods_are_replaced(tmp_path: Path) -> None:
 
 
 def test_no_request_fails_during_twenty_reloads(tmp_path: Path) -> None:
-    async def reload(here: Site) -> None:
+    async def reload(here: Site, _: Load) -> None:
         for number in range(20):
             annotations = {"vipwire.io/timeout-server": f"{number + 10}s"}
             here.put(ingress("other", rule("b.example.com", "/"), annotations=annotations))

@@ -1,9 +1,13 @@
-"""Starts the guests of ipvs mode when the session begins, and has their verdicts asked for last."""
+"""Starts the guests of ipvs mode when the session begins, and has their verdicts asked for last.
+
+A worker of a parallel session starts a guest when its verdict is asked for: see `tests/shares.py`.
+"""
 
 from collections.abc import Iterator, Sequence
 
 import pytest
 from tests.kernel.guests import SUITES, Guests, Suite
+from tests.shares import is_share
 
 from vipwire.lab import kernel
 
@@ -23,8 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     asked = {_suite_of(item) for item in session.items}
-    part_of_another = hasattr(session.config, "workerinput")
-    if any(asked - {None}) and not (part_of_another or session.config.option.collectonly or kernel.obstacle()):
+    a_share = is_share(session.config)
+    if any(asked - {None}) and not (a_share or session.config.option.collectonly or kernel.obstacle()):
         session.config.stash[_GUESTS] = _started(session.config, [suite for suite in SUITES if suite in asked])
 
 
@@ -39,14 +43,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.stash[_GUESTS].close()
 
 
-@pytest.fixture(scope="session")
-def guests(pytestconfig: pytest.Config) -> Iterator[Guests]:
-    """The guests that started with the session; or, where it is part of another, now."""
+@pytest.fixture
+def guests(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterator[Guests]:
+    """The guests that started with the session; or, in a worker, the one of this test, from now on."""
     if why := kernel.obstacle():
         pytest.skip(f"ipvs mode is not tested: no kernel of its own can be booted: {why}")
     if _GUESTS in pytestconfig.stash:
         yield pytestconfig.stash[_GUESTS]
         return
-    started = _started(pytestconfig, SUITES)
+    suite = _suite_of(request.node)
+    started = _started(pytestconfig, [suite] if suite else SUITES)
     yield started
     started.close()

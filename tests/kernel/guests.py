@@ -1,7 +1,7 @@
 """The tests of ipvs mode run under a kernel that has IPVS: in guests, which start with the session and run beside it.
 
-While other tests run, the guests leave one CPU to them. They are asked for last, and then have all. A session that is
-part of a larger one (a worker of pytest-xdist) starts none of its own accord: it would not be the only one.
+While other tests run, the guests leave one CPU to them. They are asked for last, and then have all. A worker of a
+parallel session starts the one that it is asked for, and waits for it.
 """
 
 import io

@@ -53,8 +53,8 @@ class Reloading(Scene):
 
     def hang_up(self) -> None:
         """Send SIGHUP."""
-        assert self.daemon._process is not None
-        self.daemon._process.send_signal(signal.SIGHUP)
+        assert self.daemon.process is not None
+        self.daemon.process.send_signal(signal.SIGHUP)
 
 
 async def until(fact: Callable[[], Awaitable[bool]], what: str) -> None:
@@ -207,8 +207,8 @@ def test_kernel_settings_and_the_oom_score_follow(tmp_path: Path) -> None:
         )
         assert run("sysctl -n net.netfilter.nf_conntrack_tcp_timeout_established").strip() == "18000"
         assert run("sysctl -n net.netfilter.nf_conntrack_udp_timeout").strip() == "77"
-        assert it.daemon._process is not None
-        assert run(f"cat /proc/{it.daemon._process.pid}/oom_score_adj").strip() == "7"
+        assert it.daemon.process is not None
+        assert run(f"cat /proc/{it.daemon.process.pid}/oom_score_adj").strip() == "7"
 
     play(tmp_path, f"{CALM}oomScoreAdj: 5\n", story)
 
@@ -310,7 +310,7 @@ def test_hanging_up_while_it_starts_ends_nothing_and_is_answered() -> None:
         server = FakeApiServer()
         prepare(server)
         async with scene(server) as it:
-            process = it.daemon._process
+            process = it.daemon.process
             assert process is not None
             async with asyncio.timeout(PATIENCE):
                 while not catches(process.pid, signal.SIGHUP):  # noqa: ASYNC110 - the kernel tells nobody

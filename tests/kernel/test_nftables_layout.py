@@ -242,22 +242,6 @@ def test_ranges_that_overlap_are_refused(netlink: NetlinkSocket) -> None:
     assert caught.value.answer.errno == errno.EEXIST
 
 
-def test_one_rule_can_be_deleted_and_a_set_flushed(netlink: NetlinkSocket) -> None:
-    commit(netlink, operations())
-    rules = dump(netlink, MessageType.GETRULE, encode.list_objects(Family.IPV4, "vipwire"), decode.rule)
-    jump = next(rule for rule in rules if rule.chain == "nat-prerouting")
-    commit(
-        netlink,
-        [
-            encode.delete_rule(Family.IPV4, "vipwire", jump.chain, jump.handle),
-            encode.flush_set(Family.IPV4, "vipwire", "endpoints"),
-        ],
-    )
-    left = dump(netlink, MessageType.GETRULE, encode.list_objects(Family.IPV4, "vipwire"), decode.rule)
-    assert [rule.handle for rule in left] == [rule.handle for rule in rules if rule is not jump]
-    assert "elements" not in nft("list", "map", "ip", "vipwire", "endpoints")
-
-
 def test_a_refused_operation_is_named_and_nothing_of_its_transaction_happens(netlink: NetlinkSocket) -> None:
     commit(netlink, operations())
     before = nft("list", "ruleset")

@@ -1,6 +1,7 @@
 import struct
 
 import pytest
+from tests.fakes.conntrack import encode_flow
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family, Protocol, parse_address
@@ -18,7 +19,6 @@ from vipwire.netlink.conntrack import (
     decode_event,
     delete_request,
     dump_request,
-    encode_flow,
 )
 from vipwire.netlink.message import NLM_F_CREATE, Message
 

@@ -10,10 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from aiohttp import web
+
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.server import ApiServer
-from vipwire.cluster.api.serving.accept import Listening
-from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.ca import Authority
 from vipwire.cluster.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
 from vipwire.cluster.identity import Access, load_tokens, write_kubeconfigs
@@ -24,7 +24,6 @@ from vipwire.dns.settings import Settings as DnsSettings
 from vipwire.dns.watch import RESOURCES
 from vipwire.errors import ConfigError
 from vipwire.process import log
-from vipwire.process.file_limits import raise_limit
 
 _NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _NAMES_BELOW: Final = ("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1")
@@ -50,7 +49,7 @@ class Place:
 class Served:
     """A server that listens: what to clean up, its URL, and the admin's kubeconfig."""
 
-    runner: Listening
+    runner: web.AppRunner
     url: str
     kubeconfig: Path
 
@@ -59,9 +58,7 @@ async def serve_api(place: Place, registry: Registry, services: OwnServices, now
     """Open the API server, and have Service `kubernetes` lead to it. Raise ConfigError."""
     authority = Authority(place.folder / "pki", now)
     tls = authority.server_context(authority.server(_names(place, services.address(API_NUMBER))))
-    server = ApiServer(
-        registry, Access(load_tokens(place.folder / "tokens.csv")).identify, bounds=Bounds().fitting(raise_limit())
-    )
+    server = ApiServer(registry, Access(load_tokens(place.folder / "tokens.csv")).identify)
     try:
         runner, port = await server.listen(place.address, place.port, tls)
     except OSError as error:
@@ -101,7 +98,9 @@ def _listed(found: Reach | None) -> tuple[str, ...]:
     return (found.address,) if found else ()
 
 
-async def _listen_within(server: ApiServer, runner: Listening, address: str, port: int, tls: ssl.SSLContext) -> bool:
+async def _listen_within(
+    server: ApiServer, runner: web.AppRunner, address: str, port: int, tls: ssl.SSLContext
+) -> bool:
     """Serve this machine at one more address of it; tell whether that can be."""
     try:
         await server.listen_too(runner, inner_socket(address, port), tls)

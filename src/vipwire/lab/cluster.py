@@ -14,14 +14,15 @@ import os
 import secrets
 import subprocess
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from vipwire.lab import links, netns, rtnetlink, state
 from vipwire.lab.continuous import Connection, Continuous
 from vipwire.lab.echo import servers
 from vipwire.lab.errors import LabError
-from vipwire.lab.outcome import Manner, ProbeResult, Target
+from vipwire.lab.outcome import Manner, MannerWords, ProbeResult, Target
 from vipwire.lab.probe import probe
 from vipwire.lab.processes import ProcessId, reap
 from vipwire.lab.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology
@@ -164,22 +165,16 @@ class Lab:
         self.host(host)
         return servers.stop(state.directory_of(self.name), host, ports)
 
-    def probe(  # noqa: PLR0913 - a connection is that many words
+    def probe(
         self,
         host: str,
         address: str,
         port: int,
         protocol: Protocol = Protocol.TCP,
-        *,
-        source: str | None = None,
-        source_port: int | None = None,
-        timeout: float = 15.0,
-        count: int = 1,
-        parallel: int = 16,
+        **manner: Unpack[MannerWords],
     ) -> list[ProbeResult]:
         """Connect from a host to an address, `count` times; tell what became of each, in order. See `probe.probe`."""
-        manner = Manner(source, source_port, timeout, count, parallel)
-        return probe(self.netns(host), Target(address, port, protocol), manner)
+        return probe(self.netns(host), Target(address, port, protocol), replace(Manner(timeout=15.0), **manner))
 
     def continuous(
         self,

@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypedDict
 
 from vipwire.lab.echo.answer import Answer, Peer
 from vipwire.lab.errors import LabError
@@ -84,6 +84,16 @@ class ProbeResult:
         if self.answer:
             return f"{self.outcome.value} by {self.answer.pod}, which saw {self.answer.saw}"
         return f"{self.outcome.value} ({os.strerror(self.errno)})" if self.errno else self.outcome.value
+
+
+class MannerWords(TypedDict, total=False):
+    """`Manner` as keyword arguments."""
+
+    source: str | None
+    source_port: int | None
+    timeout: float
+    count: int
+    parallel: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ CT_NEW = 0x0100  # NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW
 CT_GET = 0x0101
 CT_DELETE = 0x0102
 
-GROUP_NEW, GROUP_UPDATE, GROUP_DESTROY = 1, 2, 3  # NFNLGRP_CONNTRACK_*: what to join for events
+GROUP_NEW, GROUP_DESTROY = 1, 3  # NFNLGRP_CONNTRACK_*: what to join for events
 
 STATUS_SEEN_REPLY = 1 << 1
 STATUS_DESTINATION_NAT = 1 << 5
@@ -88,21 +88,6 @@ def _tuple(kind: int, ends: tuple[Address, int, Address, int], protocol: int) ->
             attribute(_DESTINATION_PORT, destination_port.to_bytes(2)),
         ),
     )
-
-
-def encode_flow(flow: Flow) -> bytes:
-    """Encode a flow as the kernel does, as far as `Flow` tells: for tests, benchmarks and fakes."""
-    parts = [
-        struct.pack("=BBH", 2 if len(flow.source) == 4 else 10, 0, 0),
-        _tuple(_ORIGINAL, flow[1:5], flow.protocol),
-        _tuple(_REPLY, flow[5:9], flow.protocol),
-        attribute(_ZONE, flow.zone.to_bytes(2)) if flow.zone else b"",
-        u32be(_STATUS, flow.status),
-        u32be(_MARK, flow.mark),
-        u32be(_ID, flow.identifier),
-        u32be(_TIMEOUT, flow.timeout),
-    ]
-    return b"".join(parts)
 
 
 def dump_request(family: Family, protocol: Protocol | None = None, destination_port: int = 0) -> bytes:

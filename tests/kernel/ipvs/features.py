@@ -40,7 +40,7 @@ T = TypeVar("T")
 def pass_time(proxy: IpvsProxy, now: float) -> None:
     """Let it be `now` for the planners, as the engine does when a step is due."""
     for line in proxy.lines.values():
-        for name, change in line.planner.ripen(proxy._view, now).items():
+        for name, change in line.planner.ripen(proxy.view, now).items():
             line.reconciler.desire(name, change.new)
     proxy.sync()
 
@@ -71,9 +71,9 @@ def test_a_new_endpoint_is_not_flooded_by_a_scheduler_that_counts_connections(
     try:
         proxy.put(of, *slices(lab, "web", TWO))
         new = ip(lab.address(NEW, family))
-        before = active(lab, proxy, family)
+        before = active(lab, family)
         held += [lab.connect("client", VIP[family], port.port) for _ in range(4)]
-        after = active(lab, proxy, family)
+        after = active(lab, family)
         assert after[new] - before[new] <= 2, (before, after)
     finally:
         for connection in held:
@@ -126,27 +126,26 @@ def test_weights_are_shares(lab: Lab, proxy: IpvsProxy, family: Family, chosen: 
     proxy.put(web(ports=(port,), annotations=annotated(**chosen, weights=weights)), *slices(lab, "web", TWO))
     held = [lab.connect("client", VIP[family], port.port) for _ in range(12)]
     try:
-        rows = active(lab, proxy, family)
+        rows = active(lab, family)
         assert rows == {ip(lab.address(OLD, family)): 9, ip(lab.address(NEW, family)): 3}
     finally:
         for connection in held:
             connection.close()
 
 
-def active(lab: Lab, proxy: IpvsProxy, family: Family) -> dict[bytes, int]:
+def active(lab: Lab, family: Family) -> dict[bytes, int]:
     """Read how many connections each real server has open; they need not be those of this test."""
-    with lab.inside(NODE):
-        servers = proxy.lines[family].backend._servers
+    with lab.inside(NODE), closing(Servers(family)) as servers:
         return {row.real.address: row.active for row in servers.rows(servers.services())}
 
 
-def wait_for_quiet(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+def wait_for_quiet(lab: Lab, family: Family) -> None:
     """Wait until connections of an earlier test have ended: a real server that comes back has its old ones."""
     for _ in range(600):
-        if not any(active(lab, proxy, family).values()):
+        if not any(active(lab, family).values()):
             return
         threading.Event().wait(0.02)
-    pytest.fail(f"connections never end: {active(lab, proxy, family)}")
+    pytest.fail(f"connections never end: {active(lab, family)}")
 
 
 def counted(lab: Lab, proxy: IpvsProxy, family: Family, is_there: Callable[[Counts], bool]) -> Counts:
@@ -201,7 +200,7 @@ def test_open_connections_are_counted_by_endpoint(lab: Lab, proxy: IpvsProxy, fa
     proxy.put(web(), *slices(lab, "web", (OLD,)))
     (plan,) = plans(proxy, family)
     name = EndpointName(plan.frontends[0].port_name, ip(lab.address(OLD, family)), 80)
-    wait_for_quiet(lab, proxy, family)
+    wait_for_quiet(lab, family)
     with lab.connect("client", VIP[family], 80), lab.connect("client", VIP[family], 80):
         during = counted(lab, proxy, family, lambda each: name in each.open).open[name]
         assert during.active == 2

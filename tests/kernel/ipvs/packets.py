@@ -596,8 +596,8 @@ def test_a_refused_commit_leaves_everything_as_it_was(lab: Lab, proxy: IpvsProxy
     before = proxy.state()
     line = proxy.lines[Family.IPV4]
     service = web(external_ips=addresses(EXTERNAL), annotations=annotated(scheduler="nosuch"))
-    proxy._objects[service.name] = service, slices(lab, "web", ALL)
-    for change in line.planner.update([service.name], proxy._view).values():
+    proxy.objects[service.name] = service, slices(lab, "web", ALL)
+    for change in line.planner.update([service.name], proxy.view).values():
         assert change.new is not None
         rendered = line.backend.render(change.new)
         with lab.inside(NODE):
@@ -640,7 +640,7 @@ def test_packets_lead_to_pods_that_answer_past_the_director(
         if forwarding == "dsr":
             stack.enter_context(flat_network(lab, family))
         proxy.put(direct(forwarding), *slices(lab, "web", TWO))
-        for change in other.planner.update([web().name], proxy._view).values():
+        for change in other.planner.update([web().name], proxy.view).values():
             other.reconciler.desire(web().name, change.new)
         with lab.inside("node-2"):
             other.reconciler.sync()

@@ -12,6 +12,10 @@ from vipwire.backends.ipvs import start
 from vipwire.backends.ipvs.explain.describe import describe_object
 from vipwire.backends.ipvs.kernel import IpvsBackend, Settings
 from vipwire.backends.ipvs.names import Entry, Object, ObjectKey, Steer, Vip
+from vipwire.backends.ipvs.objects.device import Device
+from vipwire.backends.ipvs.objects.policy_routing import Steering
+from vipwire.backends.ipvs.objects.servers import Servers
+from vipwire.backends.ipvs.objects.sets import Sets
 from vipwire.host.sysctl import apply_sysctls
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import ProbeResult
@@ -50,6 +54,7 @@ class Line:
     def __init__(self, lab: Lab, family: Family, settings: Settings, host: str = NODE) -> None:
         self.family = family
         self.clock = Clock()
+        self._lab, self._host = lab, host
         with lab.inside(host):
             self.backend = IpvsBackend(family, settings, self.clock)
         self.reconciler: Reconciler[ObjectKey, Object] = Reconciler(self.backend)
@@ -67,11 +72,16 @@ class Line:
 
     def remains(self) -> Iterator[ObjectKey]:
         """Find what no node has without Services, and read no more than that takes."""
-        backend = self.backend
-        yield from backend._servers.services()
-        yield from (key for key in backend._sets.read() if isinstance(key, Entry))
-        yield from map(Vip, backend._device.addresses())
-        yield from map(Steer, backend._steering.marks())
+        with contextlib.ExitStack() as stack:
+            with self._lab.inside(self._host):
+                servers = stack.enter_context(contextlib.closing(Servers(self.family)))
+                sets = stack.enter_context(contextlib.closing(Sets(self.family)))
+                device = stack.enter_context(contextlib.closing(Device(self.family)))
+                steering = stack.enter_context(contextlib.closing(Steering(self.family)))
+            yield from servers.services()
+            yield from (key for key in sets.read() if isinstance(key, Entry))
+            yield from map(Vip, device.addresses())
+            yield from map(Steer, steering.marks())
 
 
 class IpvsProxy:
@@ -80,7 +90,7 @@ class IpvsProxy:
     def __init__(self, lab: Lab, settings: Settings | None = None, *, empty: bool = True) -> None:
         self.lab = lab
         self._settings = settings or Settings()
-        self._objects: dict[ObjectName, tuple[Service, tuple[EndpointSlice, ...]]] = {}
+        self.objects: dict[ObjectName, tuple[Service, tuple[EndpointSlice, ...]]] = {}
         with lab.inside(NODE):
             apply_sysctls(start.ipvs_sysctls((6, 1), strict_arp=False))
             for backend in start.build(Family, self._settings, Timeouts()).values():
@@ -97,22 +107,22 @@ class IpvsProxy:
     def restarted(self) -> "IpvsProxy":
         """Make another process's proxy that knows the same objects; it has synced when this returns."""
         other = object.__new__(IpvsProxy)
-        other.lab, other._settings, other._objects = self.lab, self._settings, dict(self._objects)
+        other.lab, other._settings, other.objects = self.lab, self._settings, dict(self.objects)
         with self.lab.inside(NODE):
             other.lines = {family: Line(self.lab, family, self._settings) for family in Family}
-        for name in other._objects:
+        for name in other.objects:
             other._plan(name)
         return other
 
     def put(self, service: Service, *slices: EndpointSlice) -> dict[Family, Report[ObjectKey]]:
         """Put a Service with its slices; sync."""
-        self._objects[service.name] = service, slices
+        self.objects[service.name] = service, slices
         self._plan(service.name)
         return self.sync()
 
     def drop(self, name: str) -> dict[Family, Report[ObjectKey]]:
         """Remove a Service; sync."""
-        del self._objects[named(name)]
+        del self.objects[named(name)]
         self._plan(named(name))
         return self.sync()
 
@@ -136,8 +146,8 @@ class IpvsProxy:
 
     def forget(self) -> list[str]:
         """Remove all Services; return what is left behind of them, or of others."""
-        for name in self._objects:
-            self._objects = {key: value for key, value in self._objects.items() if key != name}
+        for name in self.objects:
+            self.objects = {key: value for key, value in self.objects.items() if key != name}
             self._plan(name)
         self.sync()
         self.housekeep()
@@ -173,11 +183,11 @@ class IpvsProxy:
 
     def _plan(self, name: ObjectName) -> None:
         for line in self.lines.values():
-            for changed, change in line.planner.update([name], self._view).items():
+            for changed, change in line.planner.update([name], self.view).items():
                 line.reconciler.desire(changed, change.new)
 
-    def _view(self, name: ObjectName) -> tuple[Service | None, Sequence[EndpointSlice]]:
-        return self._objects.get(name, (None, ()))
+    def view(self, name: ObjectName) -> tuple[Service | None, Sequence[EndpointSlice]]:
+        return self.objects.get(name, (None, ()))
 
 
 def slices(

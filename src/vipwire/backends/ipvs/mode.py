@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from vipwire.backends.ipvs.limits import LACKS
 from vipwire.backends.spec import Difference, ModeSpec, Tool
 from vipwire.config.modes import ModeSettings
 
@@ -10,9 +9,7 @@ MODE: Final = ModeSpec(
     name="ipvs",
     driver="vipwire.backends.ipvs.driver",
     settings=ModeSettings(periods="ipvs", masquerading="iptables"),
-    for_whom="somebody who relies on IPVS: its schedulers, direct return, `ipvsadm -Ln`. "
-    "kube-proxy is giving this mode up",
-    lacks=LACKS,
+    for_whom="who relies on IPVS: its schedulers, direct return, `ipvsadm -Ln`. kube-proxy is giving this mode up",
     page="ipvs.md",
     # First iptables: its names are kube-proxy's too, and it serves node ports at the same addresses.
     fallback=("iptables", "nftables", "userspace"),
@@ -39,7 +36,7 @@ MODE: Final = ModeSpec(
         ),
         Difference(
             ("S146", "S147", "S148", "S149", "S150", "S152"),
-            "the annotation port-range serves a range of ports",
+            "the annotation port-range",
             "the annotation is not translated for this mode yet: it is reported, and the port itself is served",
         ),
     ),

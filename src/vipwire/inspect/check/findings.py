@@ -1,4 +1,4 @@
-"""`vipwire check`: judges what is known of this machine, with a remedy for whatever is not as it should be. Pure."""
+"""`vipwire check`: judges what `facts` has found, with a remedy for whatever is not as it should be."""
 
 import enum
 from collections.abc import Callable, Iterator, Sequence

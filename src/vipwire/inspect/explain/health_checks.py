@@ -1,4 +1,4 @@
-"""Health checks of Services: what vipwire itself answers at this node's addresses, beside all frontends. Pure.
+"""Health checks of Services: what vipwire itself answers at this node's addresses, beside all frontends.
 
 A frontend comes first: the kernel translates its packets before they could come to a socket of this node.
 """

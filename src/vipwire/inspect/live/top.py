@@ -1,4 +1,4 @@
-"""`vipwire top`: live rates of every Service port and endpoint. Pure: events and tables of flows in, rates out.
+"""`vipwire top`: live rates of every Service port and endpoint. Events and tables of flows in, rates out.
 
 Connections come from the events of connection tracking, which every mode that translates in the kernel has, and those
 that are open from its table. What a mode counts itself is added: bytes, and what was refused. A mode that ends

@@ -110,12 +110,6 @@ def flush_chain(family: Family, table: str, chain: str) -> Operation:
     return _operation(MessageType.DELRULE, 0, family, string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain))
 
 
-def delete_rule(family: Family, table: str, chain: str, handle: int) -> Operation:
-    """Delete one rule."""
-    body = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
-    return _operation(MessageType.DELRULE, 0, family, body + attribute(wire.RULE_HANDLE, handle.to_bytes(8, "big")))
-
-
 def new_set(family: Family, table: str, name: str, declaration: bytes) -> Operation:
     """Create a set or map that does not exist; `declaration` is what `compile_set` made."""
     body = string(wire.SET_TABLE, table) + string(wire.SET_NAME, name) + declaration
@@ -164,12 +158,6 @@ def new_elements(family: Family, table: str, name: str, blobs: Iterable[bytes]) 
 def delete_elements(family: Family, table: str, name: str, blobs: Iterable[bytes]) -> list[Operation]:
     """Remove elements; only their keys count. One that is not there is refused (ENOENT)."""
     return _element_operations(MessageType.DELSETELEM, 0, family, table, name, blobs)
-
-
-def flush_set(family: Family, table: str, name: str) -> Operation:
-    """Remove all elements of a set."""
-    body = string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
-    return _operation(MessageType.DELSETELEM, 0, family, body)
 
 
 def list_tables() -> bytes:

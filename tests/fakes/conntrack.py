@@ -1,0 +1,33 @@
+"""Flows as the kernel writes them: the other direction of `vipwire.netlink.conntrack.decode`."""
+
+import struct
+
+from vipwire.model.net import Address
+from vipwire.netlink.attributes import attribute, nested, u32be
+from vipwire.netlink.conntrack import Flow
+
+
+def encode_flow(flow: Flow) -> bytes:
+    """Encode a flow, as far as `Flow` tells. The numbers are those of linux/netfilter/nfnetlink_conntrack.h."""
+    parts = [
+        struct.pack("=BBH", 2 if len(flow.source) == 4 else 10, 0, 0),
+        _tuple(1, flow[1:5], flow.protocol),
+        _tuple(2, flow[5:9], flow.protocol),
+        attribute(18, flow.zone.to_bytes(2)) if flow.zone else b"",
+        u32be(3, flow.status),
+        u32be(8, flow.mark),
+        u32be(12, flow.identifier),
+        u32be(7, flow.timeout),
+    ]
+    return b"".join(parts)
+
+
+def _tuple(kind: int, ends: tuple[Address, int, Address, int], protocol: int) -> bytes:
+    source, source_port, destination, destination_port = ends
+    address = 1 if len(source) == 4 else 3
+    ports = attribute(2, source_port.to_bytes(2)), attribute(3, destination_port.to_bytes(2))
+    return nested(
+        kind,
+        nested(1, attribute(address, source), attribute(address + 1, destination)),
+        nested(2, attribute(1, bytes((protocol,))), *ports),
+    )

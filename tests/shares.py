@@ -1,0 +1,57 @@
+"""How a parallel session (`pytest -n 4 --dist loadscope`) is shared out among its processes.
+
+A share is what one process has to do in one go: the guests of ipvs mode (see `kernel.guests`), in two shares; all of
+a mode's conformance suite, whose clusters take seconds to build; any other file. The longest come first. With one
+process more than cores for each share of guests, the cores always have something to do: guests and packets wait much.
+"""
+
+import re
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+_GUEST: Final = re.compile(r"::test_in_the_guest\[(?P<suite>.*)\]$")
+_LONGEST: Final = "conformance-changing"
+_MODE: Final = re.compile(
+    r"^tests/conformance/.*\[(?P<mode>nftables|iptables-nft|iptables-legacy|userspace|ipvs)-(?!to-)"
+)
+_BEHIND: Final = ("tests/cases/test_cases.py", "tests/unit/test_model_net.py")
+"""A process runs a test when it knows the next one; these short files are what stands behind the guests."""
+_FOLDERS: Final = ("tests/kernel/", "tests/ingress/", "tests/conformance/", "tests/fuzz/", "tests/laws/")
+
+
+def is_share(config: pytest.Config) -> bool:
+    """Tell whether this process runs a part of a session only."""
+    return hasattr(config, "workerinput")
+
+
+def share(nodeid: str) -> str:
+    """Name the share that a test belongs to."""
+    if found := _GUEST.search(nodeid):
+        return "the longest guest" if found["suite"] == _LONGEST else "other guests"
+    found = _MODE.search(nodeid)
+    return f"conformance of {found['mode']}" if found else nodeid.partition("::")[0]
+
+
+def turn(nodeid: str) -> tuple[int, str]:
+    """Say when a share's turn is: as a key to sort by. Inside of a share, and among files, the order stays."""
+    name = share(nodeid)
+    if name.endswith(("guest", "guests")):
+        return 0, name
+    if name.startswith("conformance of"):
+        return 1, name
+    if name in _BEHIND:
+        return 2, name
+    return next((3 + at for at, folder in enumerate(_FOLDERS) if name.startswith(folder)), 3 + len(_FOLDERS)), ""
+
+
+class Shares(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no types
+    """Hands out shares in the order in which tests were collected, which `turn` has made."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return share(nodeid)
