@@ -19,19 +19,23 @@ class Clock:
 
 
 def test_what_an_object_raises_ends_at_the_object() -> None:
-    seen: list[tuple[str, Hashable, str]] = []
-    guard = Guard("probes", lambda part, thing, error: seen.append((part, thing, str(error))))
-    done = []
-    for number in (1, 0, 2):
+    seen: list[tuple[str, Hashable, str, bool]] = []
+
+    def witness(part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
+        seen.append((part, thing, str(error), again))
+
+    guard, done = Guard[tuple[str, str, str]]("probes", witness), []
+    for number in (1, 0, 2, 0):
         with guard.of(("pods", "default", str(number))):
             done.append(1 // number)
     assert done == [1, 0]
-    assert seen == [("probes", ("pods", "default", "0"), "integer division or modulo by zero")]
+    said = ("probes", ("pods", "default", "0"), "integer division or modulo by zero")
+    assert seen == [(*said, False), (*said, True)]
 
 
 def test_an_object_is_put_aside_for_longer_each_time_and_forgotten_when_it_is_well() -> None:
     clock = Clock()
-    guard, pauses = Guard("any", clock=clock), []
+    guard, pauses = Guard[str]("any", clock=clock), []
     for _ in range(12):
         guard.failed("x", ValueError("no"))
         assert not guard.ready("x")
@@ -47,7 +51,7 @@ def test_an_object_is_put_aside_for_longer_each_time_and_forgotten_when_it_is_we
 
 
 def test_cancelling_passes_a_guard() -> None:
-    with pytest.raises(asyncio.CancelledError), Guard("any").of("x"):
+    with pytest.raises(asyncio.CancelledError), Guard[str]("any").of("x"):
         raise asyncio.CancelledError
 
 

@@ -6,7 +6,8 @@
     Orphan                lose the reference: it waits with the finalizer orphan
 
 Looks when the store has moved, and once a second while something waits for the clock. Events stand in the order in
-which they get too old, so that a look costs nothing for those that do not.
+which they get too old, so that a look costs nothing for those that do not. What one object makes us raise keeps that
+object, and no other.
 """
 
 import asyncio
@@ -15,22 +16,23 @@ import functools
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from vipwire.cluster.api.answers.cells import format_time, parse_time
+from vipwire.cluster.api.answers.cells import at, format_time, parse_time
 from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.catalogue import BY_ID, RESOURCES
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.kinds.plain import EVENTS
 from vipwire.cluster.api.kinds.pod import PODS
-from vipwire.cluster.api.object import decoded
+from vipwire.cluster.api.object import decoded, readable
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.namespace_conditions import with_conditions
 from vipwire.cluster.store.record import Key, Record, RecordChange
+from vipwire.process.supervision import Guard
 
 EVENTS_LIVE: Final = timedelta(hours=1)  # as with kube-apiserver's --event-ttl
 _OPTIONS: Final = Options(manager="vipwire-garbage-collector", validation="Ignore")
@@ -41,8 +43,8 @@ _FOREGROUND, _ORPHAN = "foregroundDeletion", "orphan"
 class GarbageCollector:
     """Follows all objects of a registry and deletes what is due."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
+        self._registry, self._guard = registry, guard or Guard("garbage collection")
         self._feed = Feed(registry.store, RESOURCES)
         self._forget()
 
@@ -61,32 +63,43 @@ class GarbageCollector:
 
     async def step(self) -> bool:
         """Take note of what has changed, then delete what is due. Tell whether something waits for the clock."""
-        self._feed.follow(self._forget, self._note)
+        self._feed.follow(self._forget, self._note, self._guard)
         self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never were, or are gone
         self._named.clear()
         for uid in list(self._gone):
             await self._release_all(self._dependents.get(uid, ()))
         self._gone = {uid for uid in self._gone if self._dependents.get(uid)}  # looked at again, until none is left
         for key, value in list(self._going.items()):
-            with contextlib.suppress(ApiError):
-                await self._further(key, value)
+            with self._trying(key) as may:
+                if may:
+                    await self._further(key, value)
         await self._expire(self._registry.clock())
         return bool(self._going or self._gone or self._ageing)
 
+    @contextlib.contextmanager
+    def _trying(self, key: Key) -> Iterator[bool]:
+        """Do something to an object, if it may be tried now; what others have done before is no failure."""
+        if not self._guard.ready(key):
+            yield False
+            return
+        with self._guard.of(key), contextlib.suppress(ApiError):
+            yield True
+
     def _note(self, change: RecordChange) -> None:
-        key, value = change.record.key, decoded(change.record)
-        meta = value["metadata"]
+        key = change.record.key
         for uid in self._owners.pop(key, ()):
             self._dependents[uid].discard(key)
             if not self._dependents[uid]:
                 del self._dependents[uid]
+        self._going.pop(key, None)
+        value = decoded(change.record)
+        meta = value["metadata"]
         if change.deleted:
-            self._going.pop(key, None)
             self._uids.pop(meta["uid"], None)
             self._gone.add(meta["uid"])
             return
+        owners = _owners_of(meta)
         self._uids[meta["uid"]] = key
-        owners = tuple(o["uid"] for o in meta.get("ownerReferences") or () if (o["apiVersion"], o["kind"]) in _SERVED)
         if owners:
             self._owners[key] = owners
         for uid in owners:
@@ -94,8 +107,8 @@ class GarbageCollector:
             self._named.add(uid)
         if meta.get("deletionTimestamp"):
             self._going[key] = value
-        if key.resource == EVENTS.id and (end := _end(value)):
-            heapq.heappush(self._ageing, (end, key))
+        if key.resource == EVENTS.id:
+            heapq.heappush(self._ageing, (_end(value, self._registry.clock()), key))
 
     async def _further(self, key: Key, value: Object) -> None:
         """Do the next thing that an object which is about to go waits for."""
@@ -119,7 +132,7 @@ class GarbageCollector:
     async def _empty(self, key: Key) -> None:
         """Delete what is in a namespace; when nothing is left, let it go, and else have it tell what is."""
         await self._delete_all(record.key for record in self._inside(key.name) if not _is_going(record))
-        left = [(record.key, decoded(record)) for record in self._inside(key.name)]
+        left = [(record.key, readable(record)) for record in self._inside(key.name)]
         if left:
             edit = functools.partial(with_conditions, left=left, now=format_time(self._registry.clock()))
             await self._registry.change(NAMESPACES, "", key.name, edit, _OPTIONS, subresource="status")
@@ -140,11 +153,11 @@ class GarbageCollector:
             due.append(heapq.heappop(self._ageing)[1])
         for key in due:
             record = self._registry.store.read(key)
-            end = _end(decoded(record)) if record is not None else None
-            if end is not None and end < now:
-                await self._delete(key)
-                if self._registry.store.read(key) is not None:
-                    heapq.heappush(self._ageing, (end, key))
+            if record is None or (end := _end(readable(record), now)) >= now:
+                continue
+            await self._delete(key)
+            if self._registry.store.read(key) is not None:
+                heapq.heappush(self._ageing, (end, key))
 
     async def _delete_all(self, keys: Iterable[Key]) -> None:
         """Delete objects, together: they share commits. What others have deleted already is done."""
@@ -153,18 +166,23 @@ class GarbageCollector:
                 tasks.create_task(self._delete(key))
 
     async def _delete(self, key: Key) -> None:
-        with contextlib.suppress(ApiError):
-            await self._registry.delete(BY_ID[key.resource], key.namespace, key.name, options=_OPTIONS)
+        with self._trying(key) as may:
+            if may:
+                await self._registry.delete(BY_ID[key.resource], key.namespace, key.name, options=_OPTIONS)
 
     async def _release_all(self, keys: Iterable[Key]) -> None:
         """Delete dependents that have no other owner; take the names of owners that go out of those that have one."""
         async with asyncio.TaskGroup() as tasks:
             for key in list(keys):
-                leaving = [uid for uid in self._owners.get(key, ()) if not self._stays(uid)]
-                if len(leaving) == len(self._owners.get(key, ())):
-                    tasks.create_task(self._delete(key))
-                elif leaving:
-                    tasks.create_task(self._change(key, functools.partial(_without_owners, uids=leaving)))
+                tasks.create_task(self._release(key))
+
+    async def _release(self, key: Key) -> None:
+        with self._guard.of(key):
+            leaving = [uid for uid in self._owners.get(key, ()) if not self._stays(uid)]
+            if len(leaving) == len(self._owners.get(key, ())):
+                await self._delete(key)
+            elif leaving:
+                await self._change(key, functools.partial(_without_owners, uids=leaving))
 
     def _stays(self, uid: str) -> bool:
         """Tell whether an owner is there, and not only waiting for its dependents to go."""
@@ -172,20 +190,29 @@ class GarbageCollector:
         return uid in self._uids and not (going and _FOREGROUND in (going["metadata"].get("finalizers") or ()))
 
     async def _change(self, key: Key, edit: Any) -> None:
-        with contextlib.suppress(ApiError):
-            await self._registry.change(BY_ID[key.resource], key.namespace, key.name, edit, _OPTIONS)
+        with self._trying(key) as may:
+            if may:
+                await self._registry.change(BY_ID[key.resource], key.namespace, key.name, edit, _OPTIONS)
 
 
-def _end(event: Object) -> datetime | None:
-    """Tell when an Event is too old."""
-    last = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
-    seen = parse_time(last)
-    return seen + EVENTS_LIVE if seen else None
+def _owners_of(meta: Object) -> tuple[str, ...]:
+    """Name the owners of kinds that are served here."""
+    listed = (o for o in meta.get("ownerReferences") or () if (o["apiVersion"], o["kind"]) in _SERVED)
+    return tuple(str(owner["uid"]) for owner in listed)
+
+
+def _end(event: Object, now: datetime) -> datetime:
+    """Tell when an Event is too old. Its writer may have given any time: it is not taken to be later than now."""
+    last = event.get("lastTimestamp") or event.get("eventTime") or at(event, "metadata", "creationTimestamp")
+    seen = parse_time(last) or now
+    try:
+        return min(seen if seen.tzinfo else seen.replace(tzinfo=UTC), now) + EVENTS_LIVE
+    except OverflowError:  # so early, in a zone, that it was before the first year
+        return now
 
 
 def _is_going(record: Record) -> bool:
-    meta = decoded(record)["metadata"]
-    return bool(meta.get("deletionTimestamp"))
+    return bool(readable(record)["metadata"].get("deletionTimestamp"))
 
 
 def _without_owners(value: Object, uids: Iterable[str]) -> Object:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from vipwire.errors import told_plainly
 from vipwire.process import log
@@ -28,13 +28,19 @@ LONGEST_ASIDE: Final = 300.0
 SOUND_SECONDS: Final = 10.0
 """A part that has run for so long has recovered."""
 
+T = TypeVar("T", bound=Hashable)
 Begun: TypeAlias = Callable[[], None]
 Work: TypeAlias = Callable[[Begun], Awaitable[None]]
-Witness: TypeAlias = Callable[[str, Hashable, Exception], None]
-"""Is told a part, the object ("" for the part itself), and what was raised, each time."""
 
 
-def _nobody(_part: str, _thing: Hashable, _error: Exception) -> None:
+class Witness(Protocol):
+    """Is told of each failure: the part, the object ("" for the part itself), and whether it has said this before."""
+
+    def __call__(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
+        """Take note of one."""
+
+
+def _nobody(part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
     """Tell nobody."""
 
 
@@ -45,16 +51,16 @@ class _Aside:
     said: str
 
 
-class Guard:
+class Guard(Generic[T]):
     """Keeps what one object makes a part raise to that object."""
 
     def __init__(self, part: str, witness: Witness = _nobody, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.part = part
         self._witness, self._clock = witness, clock
-        self._aside: dict[Hashable, _Aside] = {}
+        self._aside: dict[T, _Aside] = {}
 
     @contextlib.contextmanager
-    def of(self, thing: Hashable) -> Iterator[None]:
+    def of(self, thing: T) -> Iterator[None]:
         """Do in here what concerns one object alone; what it raises ends here."""
         try:
             yield
@@ -63,14 +69,15 @@ class Guard:
         else:
             self._aside.pop(thing, None)
 
-    def failed(self, thing: Hashable, error: Exception) -> None:
+    def failed(self, thing: T, error: Exception) -> None:
         """Put an object aside for what it has made us raise."""
         before, said = self._aside.get(thing), in_short(error)
         times = before.times + 1 if before else 1
         pause = min(FIRST_PAUSE * 2 ** min(times, 16), LONGEST_ASIDE)
         self._aside[thing] = _Aside(times, self._clock() + pause, said)
-        self._witness(self.part, thing, error)
-        if before is None or before.said != said:
+        again = before is not None and before.said == said
+        self._witness(self.part, thing, error, again=again)
+        if not again:
             log.error(
                 "an object makes a part fail; it is put aside, all others go on",
                 part=self.part,
@@ -78,16 +85,16 @@ class Guard:
                 error=said,
             )
 
-    def ready(self, thing: Hashable) -> bool:
+    def ready(self, thing: T) -> bool:
         """Tell whether an object may be looked at: it is not aside, or its time has come."""
         aside = self._aside.get(thing)
         return aside is None or aside.due <= self._clock()
 
-    def due(self) -> tuple[Hashable, ...]:
+    def due(self) -> tuple[T, ...]:
         """List the objects that were put aside and are to be looked at again."""
         return tuple(thing for thing in self._aside if self.ready(thing))
 
-    def forget(self, thing: Hashable) -> None:
+    def forget(self, thing: T) -> None:
         """Let go of an object that is no more."""
         self._aside.pop(thing, None)
 
@@ -122,7 +129,7 @@ class Supervisor:
         self._parts: dict[str, _Part] = {}
         self.failures: Counter[str] = Counter()
 
-    def guard(self, part: str) -> Guard:
+    def guard(self, part: str) -> Guard[Any]:
         """Make the guard of a part."""
         self.failures[part] += 0
         return Guard(part, self._count)
@@ -152,18 +159,18 @@ class Supervisor:
             part.pause = min(part.pause * 2, LONGEST_PAUSE)
 
     def _failed(self, name: str, part: _Part, error: Exception) -> None:
-        part.trouble = in_short(error)
+        again, part.trouble = part.trouble == in_short(error), in_short(error)
         log.error(
             "a part has failed; all others go on, and it is run again",
             part=name,
             error=part.trouble,
             again_in_seconds=part.pause,
         )
-        self._count(name, "", error)
+        self._count(name, "", error, again=again)
 
-    def _count(self, part: str, thing: Hashable, error: Exception) -> None:
+    def _count(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
         self.failures[part] += 1
-        self._witness(part, thing, error)
+        self._witness(part, thing, error, again=again)
 
 
 def in_short(error: BaseException) -> str:

@@ -39,6 +39,16 @@ def decoded(record: Record) -> Object:
     return value
 
 
+def readable(record: Record) -> Object:
+    """Read a record that may hold anything, such as a damaged or older one; what is no object is an empty one."""
+    try:
+        value = decoded(record)
+        meta = value["metadata"]
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError):
+        return {"metadata": {}}
+    return value | {"metadata": meta if isinstance(meta, dict) else {}}
+
+
 def encoder(value: Object) -> Callable[[int], bytes]:
     """Make the function that the store calls with an object's revision."""
 

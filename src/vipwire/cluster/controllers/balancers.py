@@ -22,6 +22,8 @@ from vipwire.cluster.controllers.allocation.ranges import Network
 from vipwire.cluster.controllers.endpoints.selection import Name
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
+from vipwire.cluster.store.record import Key
+from vipwire.process.supervision import Guard
 
 CLASS: Final = "vipwire.io/pool"
 _OPTIONS: Final = Options(manager="vipwire-load-balancer", validation="Ignore")
@@ -30,8 +32,8 @@ _OPTIONS: Final = Options(manager="vipwire-load-balancer", validation="Ignore")
 class Balancers:
     """Follows the Services of a registry. `networks` are the ranges, the first that fits is used first."""
 
-    def __init__(self, registry: Registry, networks: Sequence[Network]) -> None:
-        self._registry, self._pool = registry, Pool(networks)
+    def __init__(self, registry: Registry, networks: Sequence[Network], guard: Guard[Key] | None = None) -> None:
+        self._registry, self._pool, self._guard = registry, Pool(networks), guard or Guard("LoadBalancer addresses")
         self._feed = Feed(registry.store, (SERVICES,))
         self._told: dict[Name, str] = {}
         self._unwritten: dict[Name, None] = {}
@@ -52,14 +54,17 @@ class Balancers:
             self._pool.clear()
         latest = {(change.record.key.namespace, change.record.key.name): change for change in changes}
         for name, change in latest.items():
-            value = decoded(change.record)
-            self._put(name, self._kept(value) if is_ours(value) and not change.deleted else ())
+            with self._guard.of(change.record.key):
+                value = decoded(change.record)
+                self._put(name, self._kept(value) if is_ours(value) and not change.deleted else ())
         again = dict.fromkeys(self._told) if anew or self._freed else {}
-        names = self._unwritten | again | dict.fromkeys(latest)
+        aside = dict.fromkeys((key.namespace, key.name) for key in self._guard.due())
+        names = self._unwritten | again | aside | dict.fromkeys(latest)
         self._unwritten, self._freed = {}, False
         for name in names:
-            await self._settle(name)
-        return bool(self._unwritten) or self._freed
+            with self._guard.of(key_of(SERVICES, *name)):
+                await self._settle(name)
+        return bool(self._unwritten or self._guard) or self._freed
 
     def _put(self, name: Name, addresses: Iterable[str]) -> None:
         self._freed |= self._pool.put(name, addresses)

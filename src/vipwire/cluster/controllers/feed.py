@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from vipwire.cluster.api.resource import Resource
-from vipwire.cluster.store.record import CompactedError, RecordChange
+from vipwire.cluster.store.record import CompactedError, Key, RecordChange
 from vipwire.cluster.store.store import Store
+from vipwire.process.supervision import Guard
 
 RETRY_SECONDS: Final = 1.0
 
@@ -36,13 +37,17 @@ class Feed:
             return changes, False
         return [RecordChange(record, None) for name in self._resources for record in self._store.scan(name)], True
 
-    def follow(self, forget: Callable[[], None], note: Callable[[RecordChange], None]) -> None:
-        """Look, and have each change noted; what is known is forgotten before where it is everything anew."""
+    def follow(self, forget: Callable[[], None], note: Callable[[RecordChange], None], guard: Guard[Key]) -> None:
+        """Look, and have each change noted; what is known is forgotten before where it is everything anew.
+
+        An object that cannot be noted is left out.
+        """
         changes, anew = self.look()
         if anew:
             forget()
         for change in changes:
-            note(change)
+            with guard.of(change.record.key):
+                note(change)
 
     def again(self) -> None:
         """Let the next look tell of everything."""
@@ -51,10 +56,15 @@ class Feed:
     async def run(self, step: Callable[[], Awaitable[bool | None]]) -> None:
         """Step at once and when there is something to look at, until cancelled.
 
-        A step that says that something is left to do is made again a little later, whatever happens.
+        A step that says that something is left to do is made again a little later, whatever happens. After one that
+        fails, the next look tells of everything.
         """
         while True:
-            left = await step()
+            try:
+                left = await step()
+            except Exception:
+                self.again()
+                raise
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_SECONDS if left else None):
                     await self.wait()

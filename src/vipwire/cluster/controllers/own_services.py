@@ -17,15 +17,16 @@ from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire.cluster.api.kinds.networking import SERVICE_CIDRS
 from vipwire.cluster.api.kinds.service import ENDPOINTS, SERVICES
-from vipwire.cluster.api.object import decoded, key_of
+from vipwire.cluster.api.object import decoded, key_of, readable
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object, Resource
-from vipwire.cluster.controllers.allocation.cidrs import networks_of
-from vipwire.cluster.controllers.allocation.ranges import Network
+from vipwire.cluster.controllers.allocation.ranges import Network, networks_of
 from vipwire.cluster.controllers.endpoints.selection import Name
 from vipwire.cluster.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.controllers.parts import FIRST_CIDR
+from vipwire.cluster.store.record import Key
+from vipwire.process.supervision import Guard
 
 MANAGER: Final = "vipwire"
 API_SERVICE: Final = ("default", "kubernetes")
@@ -74,8 +75,8 @@ def dns_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
 class OwnServices:
     """Keeps some Services in a registry as they should be."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
+        self._registry, self._guard = registry, guard or Guard("own Services")
         self._feed = Feed(registry.store, (SERVICES, ENDPOINTS, ENDPOINT_SLICES))
         self._services: dict[Name, OwnService] = {}
 
@@ -92,32 +93,37 @@ class OwnServices:
 
     def _range(self) -> Network | None:
         record = self._registry.store.read(key_of(SERVICE_CIDRS, "", FIRST_CIDR))
-        return next(networks_of(decoded(record)), None) if record else None
+        return next(networks_of(readable(record)), None) if record else None
 
     async def add(self, service: OwnService) -> None:
         """Keep one more."""
         self._services[service.name] = service
-        await self._settle(service)
+        with self._guard.of(key_of(SERVICES, *service.name)):
+            await self._settle(service)
 
     async def drop(self, name: Name) -> None:
         """Delete one that an earlier start has made."""
-        found = self._read(SERVICES, name)
-        if found is not None and _is_ours(found):
-            for resource in (SERVICES, ENDPOINTS, ENDPOINT_SLICES):
-                with contextlib.suppress(ApiError):  # it is not there
-                    await self._registry.delete(resource, *name, options=_OPTIONS)
+        with self._guard.of(key_of(SERVICES, *name)):
+            found = self._read(SERVICES, name)
+            if found is not None and _is_ours(found):
+                for resource in (SERVICES, ENDPOINTS, ENDPOINT_SLICES):
+                    with contextlib.suppress(ApiError):  # it is not there
+                        await self._registry.delete(resource, *name, options=_OPTIONS)
 
     async def run(self) -> None:
         """Work until cancelled."""
         await self._feed.run(self.step)
 
-    async def step(self) -> None:
-        """Write again what somebody has changed."""
+    async def step(self) -> bool:
+        """Write again what somebody has changed; tell whether something is to be tried again."""
         changes, anew = self._feed.look()
         changed = {(change.record.key.namespace, change.record.key.name) for change in changes}
+        changed |= {(key.namespace, key.name) for key in self._guard.due()}
         for name, service in list(self._services.items()):
             if anew or name in changed:
-                await self._settle(service)
+                with self._guard.of(key_of(SERVICES, *name)):
+                    await self._settle(service)
+        return bool(self._guard)
 
     async def _settle(self, service: OwnService) -> None:
         found = self._read(SERVICES, service.name)

@@ -12,10 +12,10 @@ from typing import Final
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.errors import ApiError, internal, invalid, not_valid
 from vipwire.cluster.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
-from vipwire.cluster.api.object import decoded, encoder, key_of, new_uid
+from vipwire.cluster.api.object import decoded, encoder, key_of, new_uid, readable
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.allocation.families import NONE
-from vipwire.cluster.controllers.allocation.ranges import Draw, Network, address_range
+from vipwire.cluster.controllers.allocation.ranges import Draw, Network, address_range, networks_of
 from vipwire.cluster.store.record import Key, Record, Write
 from vipwire.cluster.store.store import Store
 
@@ -119,12 +119,10 @@ def is_noted_by_us(note: Object) -> bool:
 
 
 def _networks(records: Iterable[Record]) -> Iterator[Network]:
-    values = [decoded(record) for record in records]
-    for value in sorted(
-        values, key=lambda value: (value["metadata"]["creationTimestamp"], value["metadata"]["name"])
-    ):
+    values = [(record.key.name, readable(record)) for record in records]
+    for _, value in sorted(values, key=lambda each: (str(each[1]["metadata"].get("creationTimestamp")), each[0])):
         if not value["metadata"].get("deletionTimestamp"):
-            yield from (ipaddress.ip_network(text) for text in at(value, "spec", "cidrs") or ())
+            yield from networks_of(value)
 
 
 def _key(address: str) -> Key:

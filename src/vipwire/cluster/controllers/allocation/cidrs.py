@@ -8,9 +8,10 @@ Kubernetes' controller waits 10 seconds before it lets one go, for allocators el
 There are none here: the allocator is in this process.
 """
 
+import asyncio
 import contextlib
 import ipaddress
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from vipwire.cluster.api.answers.cells import at, format_time
@@ -20,8 +21,11 @@ from vipwire.cluster.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
 from vipwire.cluster.api.object import decoded
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.controllers.allocation.ranges import Network
-from vipwire.cluster.controllers.feed import Feed
+from vipwire.cluster.controllers.allocation.families import family_of
+from vipwire.cluster.controllers.allocation.ranges import Network, networks_of
+from vipwire.cluster.controllers.feed import RETRY_SECONDS, Feed
+from vipwire.cluster.store.record import Key
+from vipwire.process.supervision import Guard
 
 FINALIZER: Final = "networking.k8s.io/service-cidr-finalizer"
 _OPTIONS: Final = Options(manager="vipwire-service-cidrs", validation="Ignore")
@@ -36,8 +40,8 @@ _HELD: Final = (
 class ServiceCidrs:
     """Follows the ServiceCIDRs and IPAddresses of a registry."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
+        self._registry, self._guard = registry, guard or Guard("ServiceCIDRs")
         self._cidrs = Feed(registry.store, (SERVICE_CIDRS,))
         self._all = Feed(registry.store, (SERVICE_CIDRS, IP_ADDRESSES))
         self._held = False
@@ -46,17 +50,22 @@ class ServiceCidrs:
         """Work until cancelled. Addresses come and go often, and matter only while a ServiceCIDR waits for them."""
         while True:
             await self.step()
-            await (self._all if self._held else self._cidrs).wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_SECONDS if self._guard else None):
+                    await (self._all if self._held else self._cidrs).wait()
 
     async def step(self) -> None:
         """Look at every ServiceCIDR; there are few."""
         self._cidrs.look()
         self._all.look()
-        values = [decoded(record) for record in self._registry.store.scan(SERVICE_CIDRS.id)]
-        stay = [network for value in values if not _is_going(value) for network in networks_of(value)]
-        self._held = any(map(_is_going, values))
-        for value in values:
-            with contextlib.suppress(ApiError):  # somebody else has changed it: there will be another look
+        values: dict[Key, Object] = {}
+        for record in self._registry.store.scan(SERVICE_CIDRS.id):
+            with self._guard.of(record.key):
+                values[record.key] = decoded(record)
+        stay = [network for value in values.values() if not _is_going(value) for network in networks_of(value)]
+        self._held = any(map(_is_going, values.values()))
+        for key, value in values.items():
+            with self._guard.of(key), contextlib.suppress(ApiError):  # changed just now: there will be another look
                 await self._settle(value, stay)
 
     async def _settle(self, value: Object, stay: Sequence[Network]) -> None:
@@ -70,7 +79,8 @@ class ServiceCidrs:
             await self._write(value, finalized=False)
 
     def _is_used(self, networks: Sequence[Network], stay: Sequence[Network]) -> bool:
-        used = (ipaddress.ip_address(record.key.name) for record in self._registry.store.scan(IP_ADDRESSES.id))
+        names = (record.key.name for record in self._registry.store.scan(IP_ADDRESSES.id))
+        used = (ipaddress.ip_address(name) for name in names if family_of(name))
         return any(_is_in(address, networks) and not _is_in(address, stay) for address in used)
 
     async def _write(self, value: Object, *, finalized: bool) -> None:
@@ -99,13 +109,8 @@ class ServiceCidrs:
         )
 
 
-def networks_of(value: Object) -> Iterator[Network]:
-    """Read a ServiceCIDR's ranges."""
-    return (ipaddress.ip_network(text) for text in at(value, "spec", "cidrs") or ())
-
-
 def _is_going(value: Object) -> bool:
-    return bool(value["metadata"].get("deletionTimestamp"))
+    return bool(at(value, "metadata", "deletionTimestamp"))
 
 
 def _is_in(address: ipaddress.IPv4Address | ipaddress.IPv6Address, networks: Iterable[Network]) -> bool:

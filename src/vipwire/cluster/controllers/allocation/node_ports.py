@@ -7,9 +7,10 @@ taken is kept in memory, and read from the Services at start.
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
+from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.errors import ApiError, internal, invalid, not_valid
 from vipwire.cluster.api.kinds.service import SERVICES
-from vipwire.cluster.api.object import decoded
+from vipwire.cluster.api.object import readable
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.allocation.ranges import Draw, Range
 from vipwire.cluster.store.store import Store
@@ -26,9 +27,8 @@ class NodePorts:
         self._range, self._draw = allowed, draw
         self._owners: dict[int, Owner] = {}
         for record in store.scan(SERVICES.id):
-            value = decoded(record)
-            for port in ports_of(value):
-                self._owners.setdefault(port, owner_of(value))
+            for port in ports_of(readable(record)):
+                self._owners.setdefault(port, (record.key.namespace, record.key.name))
 
     def give(self, service: Object) -> Undo:
         """Fill in what a Service needs, and take it. Raise ApiError and take nothing, if it cannot have it."""
@@ -135,13 +135,17 @@ def wants_health_check(spec: Object) -> bool:
 
 def ports_of(service: Object) -> set[int]:
     """List the node ports that a Service has, with the one of its health check."""
-    spec = service.get("spec") or {}
+    spec = service.get("spec")
+    if not isinstance(spec, dict):
+        return set()
     check = spec.get("healthCheckNodePort")
-    return _node_ports(spec) | ({check} if check else set())
+    return _node_ports(spec) | ({check} if check and isinstance(check, int) else set())
 
 
 def _node_ports(spec: Object) -> set[int]:
-    return {port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")}
+    ports = spec.get("ports")
+    found = (at(port, "nodePort") for port in ports) if isinstance(ports, list) else ()
+    return {number for number in found if number and isinstance(number, int)}
 
 
 def _refusal(service: Object, path: str, port: int, why: str) -> ApiError:

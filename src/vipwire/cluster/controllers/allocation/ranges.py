@@ -11,10 +11,11 @@ meets taken ones too often, the part is walked through from a random place: what
 walk is never longer than there are objects.
 """
 
+import contextlib
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Draw: TypeAlias = Callable[[int], int]
@@ -49,6 +50,15 @@ def address_range(network: Network) -> Range:
     ends = 2 if network.version == 4 else 1
     size = max(network.num_addresses - ends, 0)
     return Range(int(network.network_address) + 1, size, _static(network.num_addresses, size, step=16, most=256))
+
+
+def networks_of(cidr: Mapping[str, Any]) -> Iterator[Network]:
+    """Read a ServiceCIDR's ranges; what is none is left out."""
+    spec = cidr.get("spec")
+    listed = spec.get("cidrs") if isinstance(spec, dict) else None
+    for text in listed if isinstance(listed, list) else ():
+        with contextlib.suppress(ValueError):
+            yield ipaddress.ip_network(str(text))
 
 
 def port_range(first: int, last: int) -> Range:

@@ -23,18 +23,19 @@ from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
 from vipwire.cluster.api.kinds.service import SERVICES
-from vipwire.cluster.api.object import decoded, key_of
+from vipwire.cluster.api.object import decoded, key_of, readable
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.api.transition import Preconditions
 from vipwire.cluster.controllers.allocation.addresses import MANAGED_BY, address_object, is_noted_by_us
-from vipwire.cluster.controllers.allocation.cidrs import networks_of
 from vipwire.cluster.controllers.allocation.families import family_of
 from vipwire.cluster.controllers.allocation.holders import Holders
+from vipwire.cluster.controllers.allocation.ranges import networks_of
 from vipwire.cluster.controllers.endpoints.selection import Name
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
-from vipwire.cluster.store.record import RecordChange
+from vipwire.cluster.store.record import Key, RecordChange
+from vipwire.process.supervision import Guard
 
 _OPTIONS: Final = Options(manager=MANAGED_BY, validation="Ignore")
 _AT_ONCE: Final = 100
@@ -44,8 +45,8 @@ _AT_ONCE: Final = 100
 class AddressRepair:
     """Follows the Services and IPAddresses of a registry."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
+        self._registry, self._guard = registry, guard or Guard("IPAddresses")
         self._feed = Feed(registry.store, (SERVICES, IP_ADDRESSES))
         self._users = Holders()
 
@@ -53,17 +54,21 @@ class AddressRepair:
         """Work until cancelled."""
         await self._feed.run(self.step)
 
-    async def step(self) -> None:
-        """Look at each address that something has changed about."""
+    async def step(self) -> bool:
+        """Look at each address that something has changed about; tell whether one is to be tried again."""
         changes, anew = self._feed.look()
         if anew:
             self._users.clear()
-        touched = dict.fromkeys(address for change in changes for address in self._note(change))
+        touched = {key.name: None for key in self._guard.due() if key.resource == IP_ADDRESSES.id}
+        for change in changes:
+            with self._guard.of(change.record.key):
+                touched.update(dict.fromkeys(self._note(change)))
         for number, address in enumerate(touched):
-            with contextlib.suppress(ApiError):  # it is changed again just now: there will be another look
-                await self._settle(address)
+            with self._guard.of(key_of(IP_ADDRESSES, "", address)), contextlib.suppress(ApiError):
+                await self._settle(address)  # what it is refused for has changed just now: there will be another look
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
+        return bool(self._guard)
 
     def _note(self, change: RecordChange) -> Iterator[str]:
         """Take note of a change; give the addresses to look at."""
@@ -117,7 +122,7 @@ class AddressRepair:
             await warn(self._registry, SERVICES, service, reason, text)
 
     def _is_given(self, address: str) -> bool:
-        values = (decoded(record) for record in self._registry.store.scan(SERVICE_CIDRS.id))
+        values = (readable(record) for record in self._registry.store.scan(SERVICE_CIDRS.id))
         parsed = ipaddress.ip_address(address)
         return any(parsed in network for value in values for network in networks_of(value))
 

@@ -62,6 +62,12 @@ def slice_of(value: Object) -> Slice:
     return Slice(value["metadata"]["name"], group, value.get("endpoints") or [])
 
 
+def check_slice(value: Object) -> None:
+    """Raise whatever a slice raises that cannot be arranged."""
+    for endpoint in slice_of(value).endpoints:
+        _identity(endpoint)
+
+
 def _left(existing: Sequence[Slice], group: Group, part: Arrangement) -> bool:
     return any(each.group == group and each.name not in part.delete for each in existing)
 

@@ -9,6 +9,7 @@ shares a commit. Our own writes come back as changes, and are not looked at agai
 """
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Awaitable, Iterator
 from typing import Final
@@ -24,12 +25,14 @@ from vipwire.cluster.api.object import decoded, key_of
 from vipwire.cluster.api.registry import Registry, Result
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.controllers.endpoints import legacy, slices
+from vipwire.cluster.controllers.endpoints.arrange import check_slice
 from vipwire.cluster.controllers.endpoints.endpoints import Grouped, from_endpoints, from_pods
 from vipwire.cluster.controllers.endpoints.selection import Name, Selection
 from vipwire.cluster.controllers.endpoints.topology import NodeFacts, Shares, divide, is_auto, node_facts, shares
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
-from vipwire.cluster.store.record import RecordChange
+from vipwire.cluster.store.record import Key, RecordChange
+from vipwire.process.supervision import Guard
 
 _OPTIONS: Final = Options(manager="vipwire-endpoints", validation="Ignore")
 _NOT_MIRRORED: Final = "endpointslice.kubernetes.io/skip-mirror"
@@ -40,8 +43,8 @@ _RESOURCES: Final = (NODES, SERVICES, PODS, ENDPOINTS, ENDPOINT_SLICES)
 class EndpointController:
     """Follows a registry's store."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
+        self._registry, self._guard = registry, guard or Guard("endpoints")
         self._feed = Feed(registry.store, _RESOURCES)
         self._dirty: dict[Name, None] = {}
         self._own: set[int] = set()
@@ -63,20 +66,31 @@ class EndpointController:
 
     async def step(self) -> bool:
         """Take note of what has changed, and write what follows. Tell whether something could not be written."""
-        self._feed.follow(self._forget, self._note)
-        dirty, self._dirty = self._dirty, {}
-        writes = [(name, write) for name in dirty for write in self._settle(name)]
+        self._feed.follow(self._forget, self._note, self._guard)
+        again = ((key.namespace, key.name) for key in self._guard.due() if key.resource == SERVICES.id)
+        dirty, self._dirty = self._dirty | dict.fromkeys(again), {}
+        writes: list[tuple[Name, Awaitable[Result]]] = []
+        for name in dirty:
+            with self._guard.of(key_of(SERVICES, *name)):
+                writes.extend((name, write) for write in self._settle(name))
         results = await asyncio.gather(*(write for _, write in writes), return_exceptions=True)
         for (name, _), result in zip(writes, results, strict=True):
-            if isinstance(result, Result):
-                self._own.add(result.record.revision)
-            elif not isinstance(result, ApiError):
-                raise result
-            elif result.code not in (403, 404):  # its namespace is going; or it has gone already
-                self._dirty[name] = None
+            self._learn(name, result)
         for name in dirty:
-            await self._report(name)
-        return bool(self._dirty)
+            with self._guard.of(key_of(SERVICES, *name)):
+                await self._report(name)
+        return bool(self._dirty or self._guard)
+
+    def _learn(self, name: Name, result: Result | BaseException) -> None:
+        """Take note of what became of a write for a Service."""
+        if isinstance(result, Result):
+            self._own.add(result.record.revision)
+        elif not isinstance(result, ApiError):
+            if not isinstance(result, Exception):
+                raise result
+            self._guard.failed(key_of(SERVICES, *name), result)
+        elif result.code not in (403, 404):  # its namespace is going; or it has gone already
+            self._dirty[name] = None
 
     async def _report(self, name: Name) -> None:
         """Report why a Service that asks for zones of its endpoints has none."""
@@ -92,7 +106,7 @@ class EndpointController:
         if resource == PODS.id:
             self._note_pod(name, value, gone=change.deleted)
         elif resource == SERVICES.id:
-            selector = at(value, "spec", "selector") or {}
+            selector = _texts(at(value, "spec", "selector"))
             external = at(value, "spec", "type") == "ExternalName"
             self._selection.put_service(name, {} if change.deleted or external else selector)
             self._dirty[name] = None
@@ -106,7 +120,7 @@ class EndpointController:
 
     def _note_pod(self, name: Name, value: Object, *, gone: bool) -> None:
         self._dirty.update(dict.fromkeys(self._selection.services_of(name)))
-        self._selection.put_pod(name, {} if gone else at(value, "metadata", "labels") or {})
+        self._selection.put_pod(name, {} if gone else _texts(at(value, "metadata", "labels")))
         self._dirty.update(dict.fromkeys(self._selection.services_of(name)))
 
     def _note_node(self, name: str, value: Object, *, gone: bool) -> None:
@@ -121,7 +135,7 @@ class EndpointController:
         self._dirty.update(dict.fromkeys(self._selection.services()))
 
     def _note_slice(self, name: Name, value: Object, change: RecordChange) -> None:
-        labels = at(value, "metadata", "labels") or {}
+        labels = _texts(at(value, "metadata", "labels"))
         before = self._service_of.pop(name, None)
         if before:
             self._slices[before].discard(name)
@@ -136,13 +150,11 @@ class EndpointController:
         """Compare what a Service should have with what it has."""
         service = self._read(SERVICES, name)
         endpoints = self._read(ENDPOINTS, name)
-        found = (self._read(ENDPOINT_SLICES, each) for each in sorted(self._slices.get(name, ())))
-        existing = [value for value in found if value is not None]
+        existing = list(self._slices_of(name))
         owner, grouped = None, Grouped()
         if service is not None and at(service, "spec", "type") != "ExternalName":
             if at(service, "spec", "selector"):
-                pods = (self._read(PODS, pod) for pod in self._selection.pods_of(name))
-                grouped = from_pods(service, (pod for pod in pods if pod is not None), self._zones)
+                grouped = self._from_pods(name, service)
                 if is_auto(service):
                     self._undivided[name] = self._divide(grouped)
                 owner = slices.Owner(service, service, slices.CONTROLLER)
@@ -155,6 +167,26 @@ class EndpointController:
         elif endpoints is not None and _is_ours(endpoints):
             yield self._registry.delete(ENDPOINTS, *name, options=_OPTIONS)
         yield from self._settle_slices(name[0], owner, existing, grouped)
+
+    def _slices_of(self, name: Name) -> Iterator[Object]:
+        """Read a Service's slices; one that cannot be read is as if it were not there."""
+        for each in sorted(self._slices.get(name, ())):
+            with self._guard.of(key_of(ENDPOINT_SLICES, *each)):
+                if (value := self._read(ENDPOINT_SLICES, each)) is not None:
+                    check_slice(value)
+                    yield value
+
+    def _from_pods(self, name: Name, service: Object) -> Grouped:
+        """Find a Service's endpoints; a Pod that cannot be read is left out."""
+        pods = {pod: value for pod in self._selection.pods_of(name) if (value := self._read(PODS, pod)) is not None}
+        with contextlib.suppress(Exception):  # found below
+            return from_pods(service, pods.values(), self._zones)
+        sound = []
+        for pod, value in pods.items():
+            with self._guard.of(key_of(PODS, *pod)):
+                from_pods(service, (value,), self._zones)
+                sound.append(value)
+        return from_pods(service, sound, self._zones)
 
     def _divide(self, grouped: Grouped) -> str:
         """Hint endpoints at zones, each family by itself; tell why not."""
@@ -199,6 +231,11 @@ class EndpointController:
     def _read(self, resource: Resource, name: Name) -> Object | None:
         record = self._registry.store.read(key_of(resource, *name))
         return decoded(record) if record else None
+
+
+def _texts(value: object) -> dict[str, str]:
+    """Read labels or a selector; what is no text is left out."""
+    return {k: v for k, v in value.items() if isinstance(v, str)} if isinstance(value, dict) else {}
 
 
 def _is_ours(endpoints: Object) -> bool:

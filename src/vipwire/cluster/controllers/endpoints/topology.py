@@ -21,6 +21,7 @@ from vipwire.cluster.api.resource import Object
 
 ZONE: Final = "topology.kubernetes.io/zone"
 OVERLOAD: Final = 0.2
+_MOST_CPUS: Final = 1e9
 _MODES: Final = ("service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints")
 _CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 
@@ -53,7 +54,10 @@ def node_facts(node: Object) -> NodeFacts:
     conditions = at(node, "status", "conditions") or ()
     ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
     counts = ready and not any(role in labels for role in _CONTROL_PLANE)
-    return NodeFacts(labels.get(ZONE, ""), _cpus(at(node, "status", "allocatable", "cpu")) if counts else None)
+    zone = labels.get(ZONE)
+    return NodeFacts(
+        zone if isinstance(zone, str) else "", _cpus(at(node, "status", "allocatable", "cpu")) if counts else None
+    )
 
 
 def shares(nodes: Iterable[NodeFacts]) -> Shares:
@@ -109,9 +113,10 @@ def _obstacle(ready: Sequence[Object], by_zone: Mapping[str, float]) -> str:
 
 
 def _cpus(quantity: object) -> float:
-    """Read a number of CPUs, such as 4 or 3920m; 0 for what is none."""
+    """Read a number of CPUs, such as 4 or 3920m; 0 for what is none: no number, negative, or without end."""
     text = str(quantity or "")
     try:
-        return float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
+        number = float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
     except ValueError:
         return 0.0
+    return number if 0 < number < _MOST_CPUS else 0.0
