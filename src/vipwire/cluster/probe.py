@@ -1,7 +1,8 @@
 """One question of a readiness probe: a connection, a request, or a command. Gives "" if well, else what is wrong.
 
 As a kubelet asks (pkg/probe): TCP is well when a connection opens, HTTP at a status of 200 to 399, without a look at
-certificates; a command at exit code 0. Here a command runs on this machine, as the user that vipwire runs as.
+certificates; a command at exit code 0. Here a command runs on this machine. Whatever a probe says, an answer comes of
+it: what it makes us raise is a bad one.
 """
 
 import asyncio
@@ -12,30 +13,38 @@ import aiohttp
 
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.commands import RunAs, run_command
 
 _LONGEST: Final = 200
+_MOST: Final = 86_400
 
 
-async def ask(probe: Object, pod: Object, container: str) -> str:
-    """Ask once, for timeoutSeconds at most."""
-    seconds = probe.get("timeoutSeconds") or 1
+async def ask(probe: Object, pod: Object, container: str, who: RunAs | None = None) -> str:
+    """Ask once, for timeoutSeconds at most; a command runs as `who`."""
+    seconds = number(probe, "timeoutSeconds", 1)
     try:
         async with asyncio.timeout(seconds):
-            return await _ask(probe, pod, container)
+            return await _ask(probe, pod, container, who)
     except TimeoutError:
         return f"no answer within {seconds} s"
-    except (OSError, aiohttp.ClientError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001  # a probe that cannot be asked is a bad one, and only that
         return f"{type(error).__name__}: {error}"[:_LONGEST]
 
 
-async def _ask(probe: Object, pod: Object, container: str) -> str:
+def number(probe: Object, name: str, default: int) -> int:
+    """Read one of a probe's numbers, from 1 to a day; what is none is the default."""
+    value = probe.get(name)
+    return min(value, _MOST) if isinstance(value, int) and value > 0 else default
+
+
+async def _ask(probe: Object, pod: Object, container: str, who: RunAs | None) -> str:
     address = str(at(pod, "status", "podIP") or "")
     if action := probe.get("tcpSocket"):
         return await _connect(action.get("host") or address, _port(action, pod, container))
     if action := probe.get("httpGet"):
         return await _get(action, action.get("host") or address, _port(action, pod, container))
     if action := probe.get("exec"):
-        return await _run(action.get("command") or [])
+        return await _run(action.get("command") or [], who)
     return "the probe says neither tcpSocket nor httpGet nor exec"
 
 
@@ -57,24 +66,19 @@ async def _get(action: Object, host: str, port: int) -> str:
         return "" if 200 <= response.status < 400 else f"HTTP probe failed with statuscode: {response.status}"
 
 
-async def _run(command: list[str]) -> str:
+async def _run(command: list[str], who: RunAs | None) -> str:
     if not command:
         return "the command is empty"
-    null = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*command, stdin=null, stdout=null, stderr=null)
-    try:
-        code = await process.wait()
-    finally:
-        if process.returncode is None:  # it took too long
-            process.kill()
-            await process.wait()
+    code = await run_command([str(word) for word in command], who)
     return "" if code == 0 else f"command failed with exit code {code}"
 
 
 def _port(action: Object, pod: Object, container: str) -> int:
-    """Find the number of a port; raise ValueError for a name that the container has not."""
+    """Find the number of a port; raise ValueError for one that is none, or a name that the container has not."""
     port = action.get("port")
     if isinstance(port, int):
+        if not 0 < port < 65536:
+            raise ValueError(f"{port} is no port: they are 1 to 65535")
         return port
     containers = at(pod, "spec", "containers") or ()
     listed = [entry for each in containers if each["name"] == container for entry in each.get("ports") or ()]

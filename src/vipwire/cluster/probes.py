@@ -4,7 +4,8 @@ Each probe of each Pod is a task of its own: initialDelaySeconds, then every per
 successThreshold good answers in a row make it good, failureThreshold bad ones bad; until then it is what it was, at
 first bad. A Pod is ready if all its probes are good. What is bad is also told in an Event.
 
-Commands run only where the operator allows it: whoever may write Pods could otherwise run anything as our user.
+Commands run only where the operator allows it, and as the user that the operator names. Only the admin role may say
+them (controllers/exec_probes.py): whoever else may write Pods could otherwise run anything.
 """
 
 import asyncio
@@ -16,14 +17,17 @@ from vipwire.cluster.api.answers.cells import at, format_time
 from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.pod import PODS
-from vipwire.cluster.api.object import decoded
+from vipwire.cluster.api.object import decoded, key_of
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.commands import RunAs
 from vipwire.cluster.controllers.endpoints.selection import Name
 from vipwire.cluster.controllers.endpoints.workloads import probes, ready_condition
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
-from vipwire.cluster.probe import ask
+from vipwire.cluster.probe import ask, number
+from vipwire.cluster.store.record import Key
+from vipwire.process.supervision import Guard
 
 _OPTIONS: Final = Options(manager="vipwire-probes", validation="Ignore")
 
@@ -34,7 +38,7 @@ class Verdict:
     """What a probe's answers come to."""
 
     def __init__(self, probe: Object) -> None:
-        self._needed = {True: probe.get("successThreshold") or 1, False: probe.get("failureThreshold") or 3}
+        self._needed = {True: number(probe, "successThreshold", 1), False: number(probe, "failureThreshold", 3)}
         self._row = 0
         self._last: bool | None = None
         self.good: bool | None = None
@@ -49,25 +53,38 @@ class Verdict:
 
 
 class _Watched:
-    """A Pod whose probes run."""
+    """A Pod whose probes run. `told` is what has been written of each container."""
 
     def __init__(self, pod: Object) -> None:
+        self.pod = pod
         self.what = what_is_probed(pod)
-        self.verdicts = {container: Verdict(probe) for container, probe in probes(pod)}
+        self.probes = probes(pod)
+        self.verdicts = {container: Verdict(probe) for container, probe in self.probes}
         self.problems: dict[str, str] = {}
+        self.told: dict[str, bool | None] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
 
 class Probes:
     """Follows the Pods of a registry. `run` must run."""
 
-    def __init__(self, registry: Registry, *, commands: bool = False) -> None:
-        self._registry, self._commands = registry, commands
+    def __init__(
+        self,
+        registry: Registry,
+        guard: Guard[Key] | None = None,
+        *,
+        commands: bool = False,
+        run_as: RunAs | None = None,
+    ) -> None:
+        self._registry, self._commands, self._run_as = registry, commands, run_as
+        self._guard = guard or Guard("probes")
         self._feed = Feed(registry.store, (PODS,))
         self._watched: dict[Name, _Watched] = {}
 
     async def run(self) -> None:
         """Work until cancelled."""
+        self._watched.clear()
+        self._feed.again()
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._look(tasks)
@@ -79,47 +96,52 @@ class Probes:
         for change in changes:
             name = change.record.key.namespace, change.record.key.name
             seen.add(name)
-            pod = decoded(change.record)
-            self._settle(name, None if change.deleted or not _is_probed(pod) else pod, tasks)
+            fresh = None
+            with self._guard.of(change.record.key):
+                pod = decoded(change.record)
+                fresh = None if change.deleted or not _is_probed(pod) else _Watched(pod)
+            self._settle(name, fresh, tasks)
         for name in set(self._watched) - seen if anew else ():
             self._settle(name, None, tasks)
 
-    def _settle(self, name: Name, pod: Object | None, tasks: asyncio.TaskGroup) -> None:
+    def _settle(self, name: Name, fresh: _Watched | None, tasks: asyncio.TaskGroup) -> None:
         watched = self._watched.get(name)
-        if watched is not None and (pod is None or watched.what != what_is_probed(pod)):
+        if watched is not None and (fresh is None or watched.what != fresh.what):
             for task in self._watched.pop(name).tasks:
                 task.cancel()
             watched = None
-        if watched is None and pod is not None:
-            self._watched[name] = watched = _Watched(pod)
-            for container, probe in probes(pod):
-                watched.tasks.append(tasks.create_task(self._probe(name, pod, container, probe, watched)))
+        if watched is None and fresh is not None:
+            self._watched[name] = fresh
+            for container, probe in fresh.probes:
+                fresh.tasks.append(tasks.create_task(self._probe(name, container, probe, fresh)))
 
-    async def _probe(self, name: Name, pod: Object, container: str, probe: Object, watched: _Watched) -> None:
-        verdict, period = watched.verdicts[container], probe.get("periodSeconds") or 10
+    async def _probe(self, name: Name, container: str, probe: Object, watched: _Watched) -> None:
+        verdict, period = watched.verdicts[container], number(probe, "periodSeconds", 10)
         # After a start all would ask at once: each waits for a part of its period.
-        first = random.uniform(0, min(period, 1))  # noqa: S311  # nobody gains by guessing it
-        await asyncio.sleep((probe.get("initialDelaySeconds") or 0) + first)
+        first = random.uniform(0, 1)  # noqa: S311  # nobody gains by guessing it
+        await asyncio.sleep(number(probe, "initialDelaySeconds", 0) + first)
         while True:
             refused = probe.get("exec") and not self._commands
-            problem = NO_COMMANDS if refused else await ask(probe, pod, container)
-            before = verdict.good
+            problem = NO_COMMANDS if refused else await ask(probe, watched.pod, container, self._run_as)
             verdict.hear(good=not problem)
             watched.problems[container] = problem
-            if verdict.good is not before:
-                await self._report(name, watched)
+            if verdict.good is not watched.told.get(container):
+                with self._guard.of(key_of(PODS, *name)):
+                    await self._report(name, watched)
             await asyncio.sleep(period)
 
     async def _report(self, name: Name, watched: _Watched) -> None:
         bad = [container for container, verdict in watched.verdicts.items() if not verdict.good]
         problem = "; ".join(f"{each}: {watched.problems.get(each) or 'not asked yet'}" for each in bad)
         now = format_time(self._registry.clock())
-        with contextlib.suppress(ApiError):  # it has gone
+        verdicts = {container: verdict.good for container, verdict in watched.verdicts.items()}
+        with contextlib.suppress(ApiError):  # it has gone, or the store cannot write now: it is told after a period
             record = self._registry.read(PODS, *name)
             pod = decoded(record)
             await self._registry.change(
                 PODS, *name, lambda value: with_ready(value, problem, now), _OPTIONS, subresource="status"
             )
+            watched.told = verdicts
             if problem:
                 await warn(self._registry, PODS, pod, "Unhealthy", f"Readiness probe failed: {problem}")
 

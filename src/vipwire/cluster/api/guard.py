@@ -8,6 +8,7 @@ Nobody else may do anything but ask for version, health and discovery's root.
 """
 
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -49,6 +50,8 @@ class User:
 
 
 ANONYMOUS: Final = User("system:anonymous", ("system:unauthenticated",))
+CALLER: Final[ContextVar[User | None]] = ContextVar("CALLER", default=None)
+"""Who sends the request that is being answered; None for what a part of this process does."""
 _OPEN: Final = frozenset({"/version", "/healthz", "/livez", "/readyz"})
 
 

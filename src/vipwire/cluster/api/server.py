@@ -80,6 +80,7 @@ class ApiServer:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         user = self._identify(request)
+        guard.CALLER.set(user)
         if "Impersonate-User" in request.headers:
             raise guard.impersonation_refusal(user, request.headers["Impersonate-User"])
         if request.method == "POST" and (review := REVIEWS.get(request.path)) is not None:
