@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+from prometheus_client.registry import Collector
 
 from vipwire.app.fallback import build_to_run, settle_mode
 from vipwire.app.loop import Source
@@ -34,11 +36,16 @@ def run_proxy(config: Config, reread: Reread) -> int:
     return status
 
 
-async def run_beside(config: Config, source: Source) -> None:
-    """Run the proxy in a loop that others share, with a source of theirs, until a signal or cancelled."""
+async def run_beside(config: Config, source: Source, begun: Callable[[], None], counted: Collector) -> None:
+    """Run the proxy in a loop that others share, with a source of theirs, until a signal or cancelled.
+
+    `begun` is called once this machine is found to be able to; `counted` is exposed with its metrics.
+    """
     require_net_admin("vipwire up")
     cyclic_garbage.look_rarely()
     with _prepared(config, source) as proxy:
+        begun()
+        proxy.metrics.registry.register(counted)
         await proxy.run(Reloader(config, proxy.config, lambda: Loaded(config, ()), proxy.metrics))
 
 

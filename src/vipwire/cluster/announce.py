@@ -13,7 +13,7 @@ import asyncio
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from vipwire.cluster.api.kinds.service import SERVICES
@@ -22,7 +22,9 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.controllers.allocation.holders import Holders
 from vipwire.cluster.controllers.balancers import is_ours, status_addresses
 from vipwire.cluster.controllers.feed import Feed
+from vipwire.cluster.store.record import Key
 from vipwire.errors import ConfigError
+from vipwire.process.supervision import Guard
 
 TIMES: Final = 3
 _ETH_ARP: Final = 0x0806
@@ -166,9 +168,13 @@ def _packed(address: str) -> bytes:
     return ipaddress.ip_address(address).packed
 
 
-async def announce(registry: Registry, interface: str) -> None:
-    """Announce the addresses of a registry's LoadBalancer Services until cancelled."""
+async def announce(registry: Registry, interface: str, guard: Guard[Key], begun: Callable[[], None]) -> None:
+    """Announce the addresses of a registry's LoadBalancer Services until cancelled.
+
+    Raise ConfigError for an interface that it cannot use; else `begun` is called.
+    """
     announcer, feed, loop = Announcer(interface), Feed(registry.store, (SERVICES,)), asyncio.get_running_loop()
+    begun()
     announcer.listen(loop)
     holders, pending = Holders(), set[asyncio.TimerHandle]()
 
@@ -177,8 +183,10 @@ async def announce(registry: Registry, interface: str) -> None:
         changes, anew = feed.look()
         touched = set(holders.clear() if anew else ())
         for change in changes:
-            value = decoded(change.record)
-            addresses = status_addresses(value) if is_ours(value) and not change.deleted else ()
+            addresses: Sequence[str] = ()
+            with guard.of(change.record.key):
+                value = decoded(change.record)
+                addresses = status_addresses(value) if is_ours(value) and not change.deleted else ()
             touched.update(holders.put((change.record.key.namespace, change.record.key.name), addresses))
         new = announcer.speak_for(
             (each for each in touched if each in holders), (each for each in touched if each not in holders)

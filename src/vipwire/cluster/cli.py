@@ -60,9 +60,8 @@ _FOLDER: Final = click.option(
     help="CIDR of addresses for LoadBalancer Services; may be given again.",
 )
 @click.option("--announce-interface", default="", help="Where they are announced to neighbours: ARP and NDP.")
-@click.option(
-    "--exec-probes", is_flag=True, help="Run the commands of readiness probes, as the user of this process."
-)
+@click.option("--exec-probes", is_flag=True, help="Run the commands of readiness probes; only admins may set them.")
+@click.option("--exec-probes-user", default="", help="The user they run as; that of this process if not given.")
 @click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
 def up(**flags: Any) -> None:
     """Run a cluster for Services on this machine: an API server, its store, controllers, DNS, and the proxy.

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -54,11 +54,20 @@ class Served:
     kubeconfig: Path
 
 
-async def serve_api(place: Place, registry: Registry, services: OwnServices, now: datetime) -> Served:
-    """Open the API server, and have Service `kubernetes` lead to it. Raise ConfigError."""
+async def serve_api(
+    place: Place,
+    registry: Registry,
+    services: OwnServices,
+    now: datetime,
+    troubles: Callable[[], Mapping[str, str]],
+) -> Served:
+    """Open the API server, and have Service `kubernetes` lead to it. Raise ConfigError.
+
+    `troubles` tells of each part of this process what is wrong.
+    """
     authority = Authority(place.folder / "pki", now)
     tls = authority.server_context(authority.server(_names(place, services.address(API_NUMBER))))
-    server = ApiServer(registry, Access(load_tokens(place.folder / "tokens.csv")).identify)
+    server = ApiServer(registry, Access(load_tokens(place.folder / "tokens.csv")).identify, troubles=troubles)
     try:
         runner, port = await server.listen(place.address, place.port, tls)
     except OSError as error:
@@ -72,8 +81,13 @@ async def serve_api(place: Place, registry: Registry, services: OwnServices, now
     return Served(runner, url, write_kubeconfigs(place.folder, authority, url))
 
 
-async def serve_names(settings: DnsSettings, registry: Registry, services: OwnServices, place: Place) -> None:
-    """Answer DNS until cancelled, and have Service `kube-dns` lead to it. Raise UnsupportedError."""
+async def serve_names(
+    settings: DnsSettings, registry: Registry, services: OwnServices, place: Place, begun: Callable[[], None]
+) -> None:
+    """Answer DNS until cancelled, and have Service `kube-dns` lead to it. Raise UnsupportedError.
+
+    `begun` is called once the sockets are open.
+    """
     found = reach(settings.addresses, place.own, services.version)
     inner = (found.address,) if found is not None and found.inner else ()
     settings = without_service(dataclasses.replace(settings, inner=inner), services.address(DNS_NUMBER))
@@ -82,6 +96,7 @@ async def serve_names(settings: DnsSettings, registry: Registry, services: OwnSe
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(serve_dns(settings, feed.run, lambda *opened: listening.set_result(opened)))
         port, addresses = await listening
+        begun()
         if not set(inner) <= set(addresses):
             found = None
         await services.add(dns_service(_listed(found), port, place.node))

@@ -31,7 +31,10 @@ def node_addresses(machine: Iterable[LocalAddress], name: str) -> list[Object]:
 
 
 async def declare_node(registry: Registry, name: str, addresses: list[Object]) -> None:
-    """Make the Node of this machine; of one that is there, only what this machine is is written anew."""
+    """Make the Node of this machine; of one that is there, only what this machine is is written anew.
+
+    Raise StoreError for one that cannot be written.
+    """
     try:
         if registry.store.read(key_of(NODES, "", name)) is None:
             await registry.create(NODES, "", _node(name, addresses, format_time(registry.clock())), _OPTIONS)

@@ -1,7 +1,8 @@
 """`vipwire up`: the parts of a cluster on one machine, wired. Each part is named once, here.
 
-A part is something that runs until it is cancelled; all are held by one task group. If one fails, all end, and the
-error is the command's; if one ends, which the proxy does at a signal, all end too.
+A part is something that runs until it is cancelled, supervised by itself: if it fails it is told and run again, and
+all others go on. What is in the store cannot keep any from starting. Only what an operator has chosen and this
+machine cannot do (a port that is taken, an interface that is not there) ends the command, at the start.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +23,8 @@ from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.commands import RunAs
+from vipwire.cluster.complaints import Complaints
 from vipwire.cluster.controllers.allocation.cidrs import ServiceCidrs
 from vipwire.cluster.controllers.allocation.ranges import Network
 from vipwire.cluster.controllers.allocation.repair import AddressRepair
@@ -31,6 +35,7 @@ from vipwire.cluster.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.cluster.listen import Place, serve_api, serve_names
 from vipwire.cluster.own_addresses import internal_addresses
+from vipwire.cluster.part_metrics import PartFailures
 from vipwire.cluster.probes import Probes
 from vipwire.cluster.source import StoreSource
 from vipwire.cluster.store.database import Database
@@ -41,6 +46,7 @@ from vipwire.config.configuration import Config
 from vipwire.dns.settings import Settings as DnsSettings
 from vipwire.host.addresses import read_addresses
 from vipwire.kube.proxied import proxy_resources
+from vipwire.process.supervision import Begun, Supervisor, Work
 
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
@@ -62,6 +68,7 @@ class Setting:
     proxy: Config | None = None
     dns: DnsSettings | None = None
     exec_probes: bool = False
+    run_as: RunAs | None = None
     balancers: tuple[Network, ...] = ()
     announce: str = ""
 
@@ -75,53 +82,111 @@ class Setting:
 
 async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
     """Run a cluster until SIGTERM or SIGINT. `ready` is told the URL and the admin's kubeconfig."""
-    ending = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ending.set)
     store = Store(Database(setting.folder, limit=setting.store_limit))
-    registry = Registry(store, now, hooks(store, now, setting.ranges))
+    cluster = _Cluster(setting, Registry(store, now, hooks(store, now, setting.ranges)))
     async with asyncio.TaskGroup() as tasks:
         storing = tasks.create_task(store.run())
-        addresses = node_addresses(read_addresses(), setting.node)
-        await _make_first_objects(registry, setting, addresses)
-        services = OwnServices(registry)
-        place = Place(
-            setting.folder, setting.address, setting.port, setting.names, setting.node, internal_addresses(addresses)
-        )
-        working: list[asyncio.Task[None]] = []
-        served = None
+        await asyncio.sleep(0)  # a store that has not begun to run does not close its file
         try:
-            served = await serve_api(place, registry, services, now())
-            if setting.dns is None:
-                await services.drop(DNS_SERVICE)
-            parts = _parts(setting, registry, services, place)
-            working += [tasks.create_task(_until_end(part, ending)) for part in parts]
-            ready(served.url, served.kubeconfig)
-            await ending.wait()
+            await cluster.serve(tasks, ready)
         finally:
-            if served is not None:
-                await served.runner.cleanup()
-            for task in (*working, storing):
+            for task in (*cluster.working, storing):
                 task.cancel()
 
 
-def _parts(setting: Setting, registry: Registry, services: OwnServices, place: Place) -> Iterator[Awaitable[None]]:
-    """Name what runs beside the API server."""
-    yield GarbageCollector(registry).run()
-    yield EndpointController(registry).run()
-    yield ServiceCidrs(registry).run()
-    yield AddressRepair(registry).run()
-    yield services.run()
-    yield Probes(registry, commands=setting.exec_probes).run()
-    if setting.balancers:
-        yield Balancers(registry, setting.balancers).run()
-    if setting.announce:
-        yield announce(registry, setting.announce)
-    if setting.proxy is not None:
-        yield run_beside(setting.proxy, StoreSource(registry.store, proxy_resources(setting.node)))
-    if setting.dns is not None:
-        yield serve_names(setting.dns, registry, services, place)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What runs beside the API server. One that `opens` something refuses to start where it cannot."""
+
+    name: str
+    work: Work
+    opens: bool = False
+
+
+class _Cluster:
+    """The parts over one registry, and what holds them."""
+
+    def __init__(self, setting: Setting, registry: Registry) -> None:
+        self._setting, self._registry = setting, registry
+        self._complaints = Complaints(registry)
+        self._supervisor = Supervisor(self._complaints.hear)
+        self._services = OwnServices(registry, self._supervisor.guard("own Services"))
+        self._addresses = node_addresses(read_addresses(), setting.node)
+        own = internal_addresses(self._addresses)
+        self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own)
+        self._ending = asyncio.Event()
+        self.working: list[asyncio.Task[None]] = []
+
+    async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str, Path], None]) -> None:
+        """Make what has to be there, open the API server, run all parts, and wait for the end."""
+        self._hear_signals()
+        await self._begin(tasks)
+        served = await serve_api(self._place, self._registry, self._services, now(), self._supervisor.troubles)
+        try:
+            if self._setting.dns is None:
+                await self._services.drop(DNS_SERVICE)
+            for part in self._parts():
+                self._start(tasks, part)
+            ready(served.url, served.kubeconfig)
+            await self._ending.wait()
+        finally:
+            await served.runner.cleanup()
+
+    async def _begin(self, tasks: asyncio.TaskGroup) -> None:
+        """Try to make the first objects; what cannot be made yet, on a full disk, is tried again beside the rest."""
+        tried = asyncio.Event()
+
+        async def make(_: Begun) -> None:
+            try:
+                await _make_first_objects(self._registry, self._setting, self._addresses)
+            finally:
+                tried.set()
+
+        self._start(tasks, _Part("first objects", make))
+        await tried.wait()
+
+    def _start(self, tasks: asyncio.TaskGroup, part: _Part) -> None:
+        self.working.append(tasks.create_task(self._supervisor.keep(part.name, part.work, opens=part.opens)))
+
+    def _parts(self) -> Iterator[_Part]:
+        """Name what runs beside the API server."""
+        setting, registry, guard = self._setting, self._registry, self._supervisor.guard
+        yield _Part("complaints", _simply(self._complaints.run))
+        yield _Part("garbage collection", _simply(GarbageCollector(registry, guard("garbage collection")).run))
+        yield _Part("endpoints", _simply(EndpointController(registry, guard("endpoints")).run))
+        yield _Part("ServiceCIDRs", _simply(ServiceCidrs(registry, guard("ServiceCIDRs")).run))
+        yield _Part("IPAddresses", _simply(AddressRepair(registry, guard("IPAddresses")).run))
+        yield _Part("own Services", _simply(self._services.run))
+        commands, run_as = setting.exec_probes, setting.run_as
+        yield _Part("probes", _simply(Probes(registry, guard("probes"), commands=commands, run_as=run_as).run))
+        if setting.balancers:
+            balancers = Balancers(registry, setting.balancers, guard("LoadBalancer addresses"))
+            yield _Part("LoadBalancer addresses", _simply(balancers.run))
+        if setting.announce:
+            announced = guard("announcements")
+            yield _Part("announcements", partial(announce, registry, setting.announce, announced), opens=True)
+        if setting.proxy is not None:
+            yield _Part("proxy", partial(self._run_proxy, setting.proxy), opens=True)
+        if setting.dns is not None:
+            yield _Part("DNS", partial(serve_names, setting.dns, registry, self._services, self._place), opens=True)
+
+    async def _run_proxy(self, config: Config, begun: Begun) -> None:
+        source = StoreSource(self._registry.store, proxy_resources(self._setting.node))
+        try:
+            await run_beside(config, source, begun, PartFailures(self._supervisor))
+            self._ending.set()  # a signal has ended it
+        finally:
+            self._hear_signals()  # which it has heard for us
+
+    def _hear_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ending.set)
+
+
+def _simply(run: Callable[[], Awaitable[None]]) -> Work:
+    """Make a part of what opens nothing."""
+    return lambda _: run()
 
 
 async def _make_first_objects(registry: Registry, setting: Setting, addresses: list[Object]) -> None:
@@ -133,11 +198,6 @@ async def _make_first_objects(registry: Registry, setting: Setting, addresses: l
 def now() -> datetime:
     """Tell the time."""
     return datetime.now(UTC)  # noqa: TID251  # this is the shell, which hands the clock to all others
-
-
-async def _until_end(work: Awaitable[None], ending: asyncio.Event) -> None:
-    await work
-    ending.set()
 
 
 async def _make_namespaces(registry: Registry) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from vipwire.cluster.commands import RunAs
 from vipwire.cluster.controllers.allocation.ranges import Network, Range, port_range
 from vipwire.cluster.controllers.parts import Ranges
 from vipwire.cluster.up import Setting
@@ -42,9 +43,17 @@ def read_setting(flags: Mapping[str, Any]) -> Setting:
         proxy=_proxy(flags, node),
         dns=_dns(flags) if flags["dns"] else None,
         exec_probes=flags["exec_probes"],
+        run_as=_run_as(flags),
         balancers=tuple(_network(text, "--load-balancer-range") for text in flags["load_balancer_ranges"]),
         announce=flags["announce_interface"],
     )
+
+
+def _run_as(flags: Mapping[str, Any]) -> RunAs | None:
+    name = flags["exec_probes_user"]
+    if name and not flags["exec_probes"]:
+        raise ConfigError(f"--exec-probes-user {name}: no commands are run without --exec-probes")
+    return RunAs.named(name) if name else None
 
 
 def read_cidrs(text: str) -> tuple[str, ...]:

@@ -182,7 +182,8 @@ def in_short(error: BaseException) -> str:
         error = error.exceptions[0]
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"[:400]
+    text = f"{type(error).__name__}: {error}{where}"[:400]
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _name(thing: Hashable) -> str:

@@ -57,7 +57,12 @@ _OPEN: Final = frozenset({"/version", "/healthz", "/livez", "/readyz"})
 
 def may_ask(user: User, path: str) -> bool:
     """Tell whether somebody may read a page that is about no object: discovery, OpenAPI, version, health."""
-    return path.rstrip("/") in _OPEN or path.startswith(("/livez/", "/readyz/")) or bool(_roles(user.groups))
+    return path.rstrip("/") in _OPEN or path.startswith(("/livez/", "/readyz/")) or has_role(user)
+
+
+def has_role(user: User) -> bool:
+    """Tell whether somebody has any role."""
+    return bool(_roles(user.groups))
 
 
 def pages(user: User) -> tuple[str, ...]:

@@ -9,13 +9,14 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
 
 from vipwire.cluster.api import guard
 from vipwire.cluster.api.answers.form import choose_form, show, show_list
+from vipwire.cluster.api.answers.health import read_health
 from vipwire.cluster.api.answers.pages import CUSTOM_KINDS, read_page
 from vipwire.cluster.api.answers.reviews import REVIEWS, answer
 from vipwire.cluster.api.errors import ApiError, internal, no_such_page
@@ -44,11 +45,13 @@ class ApiServer:
         registry: Registry,
         identify: Identify,
         *,
+        troubles: Callable[[], Mapping[str, str]] = dict,
         bookmark_every: float = BOOKMARK_SECONDS,
         stall: float = STALL_SECONDS,
     ) -> None:
         self._registry = registry
         self._identify = identify
+        self._troubles = troubles
         self._bookmark_every = bookmark_every
         self._stall = stall
         self.app = web.Application(client_max_size=MOST_BYTES, middlewares=[_answer_errors])
@@ -105,6 +108,9 @@ class ApiServer:
             raise guard.page_refusal(user, request.path, request.method)
         if request.method not in ("GET", "HEAD"):
             raise no_such_page()
+        trusted = guard.has_role(user)
+        if (health := read_health(request.path, request.query, self._troubles(), trusted=trusted)) is not None:
+            return web.Response(text=health.text, status=health.code)
         page = read_page(request.path, request.headers.get("Accept", ""), request.host)
         return web.Response(body=page.body, headers={"Content-Type": page.media})
 

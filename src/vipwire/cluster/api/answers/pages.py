@@ -1,4 +1,4 @@
-"""Pages that are about no object: discovery, OpenAPI, version and health."""
+"""Pages that are about no object: discovery, OpenAPI and version."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -42,8 +42,6 @@ def read_page(path: str, accept: str, host: str) -> Page:
         return _root(path, accept, host)
     if path in ("/openapi/v2", _OLD_PROTOBUF):
         return _openapi_v2(path, accept)
-    if path.startswith(("/healthz", "/livez", "/readyz")):
-        return Page(b"ok", "text/plain; charset=utf-8")
     if path == "/version":
         return Page(encode(discovery.version()))
     if path.startswith("/openapi/v3"):
