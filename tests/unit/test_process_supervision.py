@@ -47,7 +47,7 @@ def test_an_object_is_put_aside_for_longer_each_time_and_forgotten_when_it_is_we
     assert pauses == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300, 300]
     with guard.of("x"):
         pass
-    assert (guard.ready("x"), guard.due(), len(guard)) == (True, (), 0)
+    assert (guard.ready("x"), guard.due(), guard.holds) == (True, (), False)
 
 
 def test_cancelling_passes_a_guard() -> None:

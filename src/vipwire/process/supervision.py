@@ -98,9 +98,10 @@ class Guard(Generic[T]):
         """Let go of an object that is no more."""
         self._aside.pop(thing, None)
 
-    def __len__(self) -> int:
-        """Count the objects that are aside."""
-        return len(self._aside)
+    @property
+    def holds(self) -> bool:
+        """Whether any object is aside."""
+        return bool(self._aside)
 
 
 @dataclass(slots=True)

@@ -64,7 +64,7 @@ class Balancers:
         for name in names:
             with self._guard.of(key_of(SERVICES, *name)):
                 await self._settle(name)
-        return bool(self._unwritten or self._guard) or self._freed
+        return bool(self._unwritten) or self._freed or self._guard.holds
 
     def _put(self, name: Name, addresses: Iterable[str]) -> None:
         self._freed |= self._pool.put(name, addresses)

@@ -123,7 +123,7 @@ class OwnServices:
             if anew or name in changed:
                 with self._guard.of(key_of(SERVICES, *name)):
                     await self._settle(service)
-        return bool(self._guard)
+        return self._guard.holds
 
     async def _settle(self, service: OwnService) -> None:
         found = self._read(SERVICES, service.name)

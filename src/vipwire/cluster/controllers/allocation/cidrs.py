@@ -51,7 +51,7 @@ class ServiceCidrs:
         while True:
             await self.step()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_SECONDS if self._guard else None):
+                async with asyncio.timeout(RETRY_SECONDS if self._guard.holds else None):
                     await (self._all if self._held else self._cidrs).wait()
 
     async def step(self) -> None:

@@ -68,7 +68,7 @@ class AddressRepair:
                 await self._settle(address)  # what it is refused for has changed just now: there will be another look
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return bool(self._guard)
+        return self._guard.holds
 
     def _note(self, change: RecordChange) -> Iterator[str]:
         """Take note of a change; give the addresses to look at."""

@@ -79,7 +79,7 @@ class EndpointController:
         for name in dirty:
             with self._guard.of(key_of(SERVICES, *name)):
                 await self._report(name)
-        return bool(self._dirty or self._guard)
+        return bool(self._dirty) or self._guard.holds
 
     def _learn(self, name: Name, result: Result | BaseException) -> None:
         """Take note of what became of a write for a Service."""
