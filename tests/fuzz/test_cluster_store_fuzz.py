@@ -13,6 +13,7 @@ from tests.unit.controllers_here import PODS, SLICES
 from tests.unit.up_here import whole, write
 
 from vipwire.cluster.api.kinds.catalogue import RESOURCES
+from vipwire.cluster.api.kinds.networking import SERVICE_CIDRS
 from vipwire.cluster.api.openapi.schema import Shape, Type
 from vipwire.cluster.api.resource import Resource
 from vipwire.cluster.controllers.allocation.cidrs import ServiceCidrs
@@ -34,7 +35,9 @@ TEXTS = st.sampled_from(
         "::/0",
     )
 )
-NONSENSE = st.none() | st.booleans() | NUMBERS | TEXTS | st.floats() | st.just([]) | st.just({}) | st.just([{}])
+NONSENSE: st.SearchStrategy[Any] = (
+    st.none() | st.booleans() | NUMBERS | TEXTS | st.floats() | st.just([]) | st.just({}) | st.just([{}])
+)
 LABELS = {"app": "good", "kubernetes.io/service-name": "good"} | {
     "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
     "topology.kubernetes.io/zone": "a",
@@ -67,6 +70,8 @@ def garbage(draw: st.DrawFn) -> dict[str, Any]:
     meta = draw(nearly(resource.type.fields["metadata"].type, 1))
     meta = meta if isinstance(meta, dict) else {}
     name = draw(st.sampled_from(["a", "b", "c", "kubernetes", "10.96.0.9"]))
+    if resource is SERVICE_CIDRS:
+        name = "a"  # without the first one nothing can be given, rightly
     kept = {key: part for key, part in meta.items() if key not in ("uid", "namespace", "name") or draw(st.booleans())}
     return whole(value | {"kind": resource.kind, "metadata": kept | {"name": name, "namespace": "default"}})
 
@@ -94,7 +99,12 @@ async def hold(folder: Path, values: list[dict[str, Any]]) -> None:
                     await part.step()
             meta = {"name": "good-1", "labels": {"app": "fine"}, "annotations": {"vipwire.io/address": "10.1.0.5"}}
             await here.post(PODS, {"metadata": meta, "spec": {"containers": [{"name": "web", "image": "none"}]}})
-            spec = {"ports": [{"port": 80}], "selector": {"app": "fine"}, "type": "LoadBalancer"}
+            spec = {
+                "ports": [{"port": 80}],
+                "selector": {"app": "fine"},
+                "type": "LoadBalancer",
+                "ipFamilies": ["IPv4"],
+            }
             service = {"metadata": {"name": "fine"}, "spec": spec}
             await here.post("/api/v1/namespaces/default/services", service)
             for _ in range(2):

@@ -56,7 +56,7 @@ async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _ad
                 at=",".join((*settings.addresses, *inner)),
             )
             ready(port, (*settings.addresses, *inner))
-            supervisor = Supervisor(lambda *_: served.count_failure())
+            supervisor = Supervisor(lambda *_, again: served.count_failure())  # noqa: ARG005  # all count
             await supervisor.keep("source", lambda _begun: feed(served.take))
         finally:
             server.close()
