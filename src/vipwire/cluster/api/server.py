@@ -16,7 +16,7 @@ from aiohttp import web
 
 from vipwire.cluster.api import guard
 from vipwire.cluster.api.answers.form import choose_form, show, show_list
-from vipwire.cluster.api.answers.health import read_health
+from vipwire.cluster.api.answers.health import Question, read_health
 from vipwire.cluster.api.answers.pages import CUSTOM_KINDS, read_page
 from vipwire.cluster.api.answers.reviews import REVIEWS, answer
 from vipwire.cluster.api.errors import ApiError, internal, no_such_page
@@ -108,8 +108,8 @@ class ApiServer:
             raise guard.page_refusal(user, request.path, request.method)
         if request.method not in ("GET", "HEAD"):
             raise no_such_page()
-        trusted = guard.has_role(user)
-        if (health := read_health(request.path, request.query, self._troubles(), trusted=trusted)) is not None:
+        asked = Question("verbose" in request.query, request.query.getall("exclude", ()), guard.has_role(user))
+        if (health := read_health(request.path, asked, self._troubles())) is not None:
             return web.Response(text=health.text, status=health.code)
         page = read_page(request.path, request.headers.get("Accept", ""), request.host)
         return web.Response(body=page.body, headers={"Content-Type": page.media})

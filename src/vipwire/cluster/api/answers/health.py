@@ -7,11 +7,9 @@
 Why a part does not run is told to those who have a role; all others read `reason withheld`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
-
-from multidict import MultiMapping
 
 from vipwire.cluster.api.errors import no_such_page
 
@@ -27,7 +25,16 @@ class Health:
     text: str
 
 
-def read_health(path: str, query: MultiMapping[str], troubles: Mapping[str, str], *, trusted: bool) -> Health | None:
+@dataclass(frozen=True, slots=True)
+class Question:
+    """How somebody asks. `trusted` is who may read reasons."""
+
+    verbose: bool
+    left_out: Collection[str]
+    trusted: bool
+
+
+def read_health(path: str, asked: Question, troubles: Mapping[str, str]) -> Health | None:
     """Answer a health page, None for other pages; raise ApiError 404 for a check that is none.
 
     `troubles` tells of each part what is wrong, "" for nothing.
@@ -41,12 +48,11 @@ def read_health(path: str, query: MultiMapping[str], troubles: Mapping[str, str]
         raise no_such_page()
     if one:
         checks = {one: checks[one]}
-    left_out = set(query.getall("exclude", ()))
-    checks = {name: why for name, why in checks.items() if name not in left_out}
+    checks = {name: why for name, why in checks.items() if name not in asked.left_out}
     failed = any(checks.values())
-    if not failed and "verbose" not in query:
+    if not failed and not asked.verbose:
         return Health(200, "ok")
-    lines = [_line(name, why, trusted=trusted) for name, why in checks.items()]
+    lines = [_line(name, why, trusted=asked.trusted) for name, why in checks.items()]
     return Health(500 if failed else 200, "\n".join([*lines, f"{page} check {'failed' if failed else 'passed'}", ""]))
 
 

@@ -1,0 +1,46 @@
+"""Health pages: what answers, which parts run, and who is told why not."""
+
+import pytest
+
+from vipwire.cluster.api.answers.health import Health, Question, read_health
+from vipwire.cluster.api.errors import ApiError
+
+WELL = {"DNS": "", "garbage collection": ""}
+ILL = {"DNS": "port 53 is taken", "garbage collection": ""}
+
+
+def ask(
+    path: str, troubles: dict[str, str], *, verbose: bool = False, exclude: tuple[str, ...] = (), trusted: bool = True
+) -> Health:
+    found = read_health(path, Question(verbose, exclude, trusted), troubles)
+    assert found is not None
+    return found
+
+
+def test_what_is_well_is_ok() -> None:
+    assert ask("/readyz", WELL) == Health(200, "ok")
+    lines = "[+]ping ok\n[+]part-dns ok\n[+]part-garbage-collection ok\nreadyz check passed\n"
+    assert ask("/readyz", WELL, verbose=True) == Health(200, lines)
+    assert ask("/readyz/part-dns", WELL) == Health(200, "ok")
+
+
+def test_a_part_that_does_not_run_makes_it_not_ready_and_no_less_alive() -> None:
+    answer = ask("/readyz", ILL)
+    assert answer.code == 500
+    assert "[-]part-dns failed: port 53 is taken\n[+]part-garbage-collection ok\nreadyz check failed" in answer.text
+    assert ask("/livez", ILL) == ask("/healthz/", ILL) == Health(200, "ok")
+    assert ask("/readyz/part-dns", ILL).code == 500
+    assert ask("/readyz", ILL, exclude=("part-dns",)) == Health(200, "ok")
+
+
+def test_why_is_not_told_to_anybody() -> None:
+    assert "[-]part-dns failed: reason withheld" in ask("/readyz", ILL, trusted=False).text
+    assert "53" not in ask("/readyz", ILL, trusted=False).text
+
+
+def test_other_pages_and_unknown_checks() -> None:
+    assert read_health("/version", Question(verbose=False, left_out=(), trusted=True), WELL) is None
+    for path in ("/readyz/nope", "/healthz/part-dns"):
+        with pytest.raises(ApiError) as refused:
+            ask(path, WELL)
+        assert refused.value.code == 404
