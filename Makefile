@@ -66,6 +66,7 @@ docs: .venv/ready-for-test
 	@$(BIN)/python scripts/annotations.py
 	@$(BIN)/python scripts/configuration.py
 	@$(BIN)/python scripts/metrics.py
+	@$(BIN)/python scripts/modes.py
 
 clean:
 	rm -rf .venv build dist .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -6,17 +6,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from vipwire.backends.iptables.limits import LACKS as IPTABLES
-from vipwire.backends.ipvs.limits import LACKS as IPVS
-from vipwire.backends.nftables.limits import LACKS as NFTABLES
-from vipwire.backends.userspace.limits import LACKS as USERSPACE
+from vipwire.backends.registry import every_spec
 from vipwire.plan.annotations import NOTHING, Lack
 from vipwire.plan.annotations.words import KUBE_ROUTERS_OWN, WORDS, Word
 
 PATH = Path(__file__).parent.parent / "docs" / "annotations.md"
-MODES: Final[Mapping[str, tuple[Lack, ...]]] = MappingProxyType(
-    {"nftables": NFTABLES, "iptables": IPTABLES, "ipvs": IPVS, "userspace": USERSPACE}
-)
+MODES: Final[Mapping[str, tuple[Lack, ...]]] = MappingProxyType({spec.name: spec.lacks for spec in every_spec()})
 
 _INTRODUCTION = """\
 # Annotations

@@ -1,8 +1,9 @@
 """What is particular to a mode: where its rules are, what others have beside them, and what it cannot do."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from vipwire.backends.registry import spec_of
 from vipwire.model.net import Family
 
 Command = Sequence[str]
@@ -49,7 +50,7 @@ OTHER_TABLES = Others(
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A value of `--proxy-mode`. `cannot` maps sentences of docs/semantics.md to what the kernel lacks.
+    """A value of `--proxy-mode`.
 
     `calm` is how often a proxy checks the kernel that no test interferes with: reading it all is dear in some modes.
     `watchful` is how often it does where tests interfere.
@@ -63,7 +64,6 @@ class Mode:
 
     name: str
     harm: Harm
-    cannot: Mapping[str, str] = field(default_factory=dict)
     others: Others = OTHER_TABLES
     calm: str = "1s"
     watchful: str = "1s"
@@ -76,12 +76,11 @@ class Mode:
     relays: bool = False
     no_sctp: str = ""
 
+    @property
+    def cannot(self) -> Mapping[str, str]:
+        """Which sentences of docs/semantics.md do not hold, and why: what the mode says of itself."""
+        found = spec_of(self.name).differences
+        return {number: each.why for each in found for number in each.sentences}
+
     def __str__(self) -> str:
         return f"{self.name}-{self.variant}" if self.variant else self.name
-
-
-WITHOUT_PORT_RANGES = dict.fromkeys(
-    ("S146", "S147", "S148", "S149", "S150", "S152"),
-    "the annotation port-range is not translated for this mode yet: it is reported, and the port itself is served",
-)
-"""For `cannot` of modes that `NodePlan.port_ranges` is false for."""

@@ -83,23 +83,14 @@ def _others(variant: str) -> Others:
     )
 
 
-_CANNOT = {
-    **dict.fromkeys(
-        ("S155", "S156"),
-        "iptables has no match that looks up a table: instead of maglev it chooses at random, and says so",
-    ),
-    "S73": "a list of `-m recent` belongs to the chain of an endpoint, which all frontends of a Service port share",
-    "S132": "the nat table sees the first packet of a connection only",
-}
 _HINT = ("iptables-legacy", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT")
 """What kubelet makes where it uses the legacy tools: vipwire follows it."""
 
 IPTABLES = (
-    Mode("iptables", _harm("nft"), _CANNOT, _others("nft"), calm="60s", variant="nft", flags=FLAGS),
+    Mode("iptables", _harm("nft"), _others("nft"), calm="60s", variant="nft", flags=FLAGS),
     Mode(
         "iptables",
         _harm("legacy"),
-        _CANNOT,
         _others("legacy"),
         calm="60s",
         variant="legacy",

@@ -1,6 +1,6 @@
 """ipvs mode, as the suite sees it: virtual servers, the device of VIPs, ipsets and iptables' legacy tables."""
 
-from tests.conformance.mode import WITHOUT_PORT_RANGES, Command, Harm, Mode, Others
+from tests.conformance.mode import Command, Harm, Mode, Others
 
 from vipwire.model.net import Family
 
@@ -94,19 +94,11 @@ _OTHERS = Others(
     remove=tuple(("sh", "-c", text) for text in (_NO_SERVERS, _NO_CHAIN)),
 )
 
-_CANNOT = {
-    "S8": "IPVS has no random choice: rr, its scheduler by default, deals in turn",
-    "S57": "packets to external addresses come to IPVS because they are this node's own: it cannot pass them on",
-    "S75": "the kernel remembers a client until its last connection has left TIME_WAIT, two minutes after it ended",
-    "S101": "with a virtual server the kernel forgets its connections",
-    **WITHOUT_PORT_RANGES,
-}
 
 IPVS = (
     Mode(
         "ipvs",
         _IPVS,
-        _CANNOT,
         _OTHERS,
         calm="60s",
         watchful="4s",  # under the guest's kernel each takes about a second, and keeps others from running

@@ -1,6 +1,6 @@
 """userspace mode, as the suite sees it."""
 
-from tests.conformance.mode import WITHOUT_PORT_RANGES, Command, Harm, Mode
+from tests.conformance.mode import Command, Harm, Mode
 
 from vipwire.model.net import Family
 
@@ -42,12 +42,6 @@ _HARM = Harm(
         f"{_OWNED}; add chain ip filter KUBE-OBSTACLE\n",
     ),
 )
-_CANNOT = {
-    **WITHOUT_PORT_RANGES,
-    "S8": "a relay deals in turn, which gives the same shares",
-    "S92": "SCTP is not relayed",
-    "S132": "a relay sees streams: it counts their bytes, and no packets",
-}
 _SOURCE = "a relay connects from the node: no endpoint sees its clients (vipwire.io/proxy-protocol tells it of them)"
 SOURCES = dict.fromkeys(("S36", "S39", "S40", "S41", "S42", "S43"), _SOURCE)
 """What it cannot either; but their tests prove other sentences too, and go on without looking at sources."""
@@ -56,7 +50,6 @@ USERSPACE = (
     Mode(
         "userspace",
         _HARM,
-        _CANNOT,
         flags=FLAGS,
         # All cases in both families, 1,184, take five and a half minutes of processor time.
         sampled=True,

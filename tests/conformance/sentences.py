@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "semantics.md"
-MODES = DOCUMENT.parent / "modes" / "README.md"
-_ROW = re.compile(r"^\| (S\d+(?:, S\d+)*) \| ([a-z]+) \| (.+) \|$", re.MULTILINE)
 _NUMBER = re.compile(r"^- \*\*(S\d+)\*\* ", re.MULTILINE)
 
 
@@ -27,12 +25,6 @@ def sentences_of(item: pytest.Item) -> Iterator[str]:
 def written() -> list[str]:
     """Name the sentences of the document, in its order."""
     return _NUMBER.findall(DOCUMENT.read_text(encoding="utf-8"))
-
-
-def different() -> set[tuple[str, str, str]]:
-    """Read the table of differences: sentence, mode and reason, one by one."""
-    rows = _ROW.findall(MODES.read_text(encoding="utf-8"))
-    return {(number, mode, reason) for numbers, mode, reason in rows for number in numbers.split(", ")}
 
 
 def check_asked(numbers: Iterable[str], asked: int) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.conformance import modes
-from tests.conformance.sentences import different, proven, written
+from tests.conformance.sentences import proven, written
 
 HERE = Path(__file__).parent
 
@@ -24,8 +24,3 @@ def test_a_mode_is_excused_only_from_sentences_that_exist() -> None:
     for mode in (*modes.HERE, *modes.GUEST):
         assert set(mode.cannot) <= set(written()), f"mode {mode}"
         assert all(mode.cannot.values()), f"mode {mode} must say what is missing"
-
-
-def test_the_table_of_differences_is_what_the_modes_cannot() -> None:
-    every = (*modes.HERE, *modes.GUEST)
-    assert different() == {(number, mode.name, why) for mode in every for number, why in mode.cannot.items()}

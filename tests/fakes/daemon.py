@@ -48,9 +48,15 @@ def stage() -> Iterator[int]:
 class Daemon:
     """One process. `records` are its log, `lines` what it said besides."""
 
-    def __init__(self, *flags: str, environ: Mapping[str, str] | None = None, within: tuple[str, ...] = ()) -> None:
-        """Prepare a process; `within` is a command that makes its surroundings and then becomes it."""
-        self._within = within
+    def __init__(
+        self,
+        *flags: str,
+        environ: Mapping[str, str] | None = None,
+        within: tuple[str, ...] = (),
+        program: str = "vipwire",
+    ) -> None:
+        """Prepare a process of a module; `within` is a command that makes its surroundings and then becomes it."""
+        self._within, self._program = within, program
         self.flags = ("--logging-format=json", *flags)
         self.records: list[Record] = []
         self.lines: list[str] = []
@@ -61,7 +67,7 @@ class Daemon:
 
     async def __aenter__(self) -> Self:
         self.process = await asyncio.create_subprocess_exec(
-            *(*self._within, sys.executable, "-m", "vipwire", "proxy", *self.flags),
+            *(*self._within, sys.executable, "-m", self._program, "proxy", *self.flags),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=self._environ,

@@ -19,7 +19,6 @@ from vipwire.backends.userspace.kernel import UserspaceBackend
 from vipwire.backends.userspace.leftovers import forget_relayed
 from vipwire.backends.userspace.messages import Hello, Settings, Welcome
 from vipwire.backends.userspace.names import Front, Key, Value
-from vipwire.backends.userspace.relay.file_limits import WANTED
 from vipwire.backends.userspace.remote_relay import Remote
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.conntrack.flows import FlowTable
@@ -30,6 +29,7 @@ from vipwire.model.service import Service, TrafficPolicy
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
+from vipwire.process.file_limits import WANTED
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.xtables.variant import Variant
 

@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from aiohttp import web
+from aiohttp.web_request import BaseRequest
 
 from vipwire.cluster.api.admission import Admission
 from vipwire.cluster.api.bodies.sent import Options
-from vipwire.cluster.api.guard import Role, User
+from vipwire.cluster.api.guard import ANONYMOUS, Role, User
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.server import ApiServer
+from vipwire.cluster.api.serving.accept import Listening
+from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.store import Store
 
@@ -56,7 +58,8 @@ class Here:
     clock: Clock
     session: aiohttp.ClientSession
     url: str
-    runner: web.AppRunner
+    runner: Listening
+    server: ApiServer
     warnings: Sequence[str] = ()
 
     async def send(
@@ -117,8 +120,9 @@ class Events:
         return [(kind, value["metadata"].get("name", "")) for kind, value in found]
 
 
-def identify(request: web.Request) -> User:
-    return USERS[request.headers.get("X-User", "nobody")]
+def identify(request: BaseRequest) -> User:
+    name = request.headers.get("X-User", "nobody")
+    return ANONYMOUS if name == "anonymous" else USERS[name]
 
 
 @contextlib.asynccontextmanager
@@ -128,7 +132,7 @@ async def cluster(
     hooks: Sequence[Admission] = (),
     make_hooks: Callable[[Store], Sequence[Admission]] = lambda _: (),
     bookmark_every: float = 60.0,
-    stall: float = 30.0,
+    bounds: Bounds | None = None,
     keep: int = 10_000,
     limit: int = 0,
 ) -> AsyncIterator[Here]:
@@ -138,11 +142,11 @@ async def cluster(
         registry = Registry(store, clock, (*hooks, *make_hooks(store)))
         if not store.count(NAMESPACES.id):
             await registry.create(NAMESPACES, "", {"metadata": {"name": "default"}}, Options())
-        server = ApiServer(registry, identify, bookmark_every=bookmark_every, stall=stall)
+        server = ApiServer(registry, identify, bookmark_every=bookmark_every, bounds=bounds)
         runner, port = await server.listen("127.0.0.1", 0, None)
         try:
             async with aiohttp.ClientSession(read_bufsize=4 << 20) as session:
-                yield Here(store, registry, clock, session, f"http://127.0.0.1:{port}", runner)
+                yield Here(store, registry, clock, session, f"http://127.0.0.1:{port}", runner, server)
         finally:
             await runner.cleanup()
 

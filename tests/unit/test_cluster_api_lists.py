@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from tests.unit.cluster_here import SERVICES, Here, play, service
 
+from vipwire.cluster.api.serving.bounds import Bounds
+
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 META = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
 
@@ -300,7 +302,7 @@ def test_a_watcher_that_does_not_read_is_cut_off_and_holds_nobody_up(tmp_path: P
                 while here.connections() > 2:  # the quick watch's, and that of the requests
                     assert (await here.send("GET", "/readyz"))[0] == 200
 
-    play(tmp_path, scenario, stall=2.0)
+    play(tmp_path, scenario, bounds=Bounds(stall_seconds=2.0))
 
 
 def test_what_is_served_is_told_in_both_forms(tmp_path: Path) -> None:

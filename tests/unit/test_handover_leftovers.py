@@ -63,8 +63,10 @@ def objects() -> dict[ObjectKey, Object]:
 def leave(mode: str, running: str = "", held: tuple[Place, ...] = ()) -> list[str]:
     """Write what removes a mode from where ipvs mode's rules are."""
     family = Family.IPV4
-    known = owners(family)
-    return "".join(removals(read_saved(family), [known[mode]], known.get(running), held)).splitlines()
+    known, tables = owners(family), read_saved(family)
+    for table, chains in tables.items():  # what the running mode has too, it has written anew
+        chains.update({each: [] for each in chains if running and known[running].owns(table, each)})
+    return "".join(removals(tables, [known[mode]], known.get(running), held)).splitlines()
 
 
 def read_saved(family: Family) -> dict[str, Chains]:
@@ -85,6 +87,14 @@ def test_its_chains_go_and_what_iptables_mode_has_under_the_same_names_stays() -
     jumps = [line for line in alone if line.startswith("-D ")]
     assert not [line for line in jumps if line.endswith("-j KUBE-SERVICES")], "its words are iptables mode's as well"
     assert [line for line in jumps if line.endswith("-j KUBE-NODE-PORT")]
+
+
+def test_a_chain_that_others_jump_to_is_only_emptied() -> None:
+    tables = read_saved(Family.IPV4)
+    tables["nat"]["OTHERS"] = ["-j KUBE-LOAD-BALANCER"]
+    (text,) = (each for each in removals(tables, [owners(Family.IPV4)["ipvs"]]) if each.startswith("*nat"))
+    assert ":KUBE-LOAD-BALANCER - [0:0]" in text
+    assert "-X KUBE-LOAD-BALANCER" not in text
 
 
 def test_where_iptables_mode_does_not_run_its_names_go_with_ipvs_mode() -> None:

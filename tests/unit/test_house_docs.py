@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
-from scripts import annotations, configuration, metrics
+from scripts import annotations, configuration, metrics, modes
 
 from vipwire.backends.nftables.names import LARGEST_POOL
 from vipwire.backends.nftables.skeleton import AFFINITY_SIZE, node_objects, sets
@@ -124,6 +124,10 @@ def test_the_page_of_flags_is_what_the_table_of_flags_makes() -> None:
 
 def test_the_page_of_annotations_is_what_the_words_make() -> None:
     assert annotations.PATH.read_text() == annotations.document(), "run `make docs`"
+
+
+def test_the_page_of_modes_is_what_the_modes_say() -> None:
+    assert modes.PATH.read_text() == modes.document(), "run `make docs`"
 
 
 def test_the_page_of_metrics_is_what_the_metrics_make() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import dataclasses
+import os
 import socket
 import time
 from functools import partial
@@ -20,10 +22,12 @@ from vipwire.app.modes import attach_counters
 from vipwire.app.node_plan import health_check_prefixes, node_plan
 from vipwire.app.reloader import Reloader
 from vipwire.app.report import Reporter
+from vipwire.app.running import ProxyRecord, Recorder
 from vipwire.app.servers import Servers
 from vipwire.backends.registry import selected
 from vipwire.backends.spec import Mode
 from vipwire.config.configuration import Config
+from vipwire.config.flags.parse import explicit_flags
 from vipwire.config.gates import KNOWN_GATES
 from vipwire.errors import UnsupportedError, ungrouped
 from vipwire.handover.handover import Handover, with_first_commit
@@ -50,8 +54,14 @@ class Proxy:
     """One running proxy: the parts of a configuration, with the modes that were built for it."""
 
     def __init__(
-        self, config: Config, modes: dict[Family, Mode], addresses: AddressWatch, source: Source | None = None
+        self,
+        config: Config,
+        modes: dict[Family, Mode],
+        addresses: AddressWatch,
+        source: Source | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
+        self._started, self._recorder = time.time(), recorder or Recorder(None)
         self._config, self._addresses, self._given = config, addresses, source
         self._node_name = config.hostname_override or socket.gethostname().lower()
         sync = config.sync
@@ -99,8 +109,22 @@ class Proxy:
                 )
                 with ungrouped():
                     reason = await self._serve(parts, recorder, reloader)
+        self._recorder.end(reason)
         log.info("stopped; the rules stay", reason=reason)
         return 0
+
+    def _record(self) -> ProxyRecord:
+        """Say what the commands that look are to know of this proxy."""
+        return ProxyRecord(
+            os.getpid(),
+            self._started,
+            __version__,
+            self._node_name,
+            self._config.proxy_mode,
+            explicit_flags(dataclasses.replace(self._config, explicit=self._config.explicit | {"mode"})),
+            self._health.last_updated(),
+            self._health.failing(),
+        )
 
     async def _serve(self, parts: Parts, recorder: EventRecorder | None, reloader: Reloader) -> str:
         """Run every task until something ends the proxy; say what it was."""
@@ -118,6 +142,7 @@ class Proxy:
                 tasks.create_task(parts.source.run(loop.emit), name="source"),
                 tasks.create_task(reloader.run(adopt), name="configuration"),
                 tasks.create_task(self._drains.run(loop.configured), name="drains"),
+                tasks.create_task(self._recorder.run(self._record), name="record"),
                 tasks.create_task(self._handover.run(lambda: self._engine.complete), name="hand-over"),
             ]
             if recorder:

@@ -12,6 +12,7 @@ from vipwire.app.machine import families, prepare_machine
 from vipwire.app.modes import every_mode, needs_net_admin, vip_devices
 from vipwire.app.proxy import Proxy
 from vipwire.app.reloader import Reloader, Reread
+from vipwire.app.running import recorded
 from vipwire.config.configuration import Config
 from vipwire.config.file import Loaded
 from vipwire.handover.handover import reexec
@@ -58,7 +59,8 @@ def _prepared(asked: Config, source: Source | None = None) -> Iterator[Proxy]:
             stack.callback(mode.close)
         prepare_machine(config)
         addresses = stack.enter_context(AddressWatch(vip_devices()))
-        proxy = Proxy(config, modes, addresses, source)
+        recorder = stack.enter_context(recorded(config.state_dir))
+        proxy = Proxy(config, modes, addresses, source, recorder)
         proxy.metrics.proxy_mode.labels(mode=config.proxy_mode, configured=asked.proxy_mode).set(1)
         yield proxy
 

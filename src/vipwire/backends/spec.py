@@ -16,6 +16,7 @@ from vipwire.config.modes import ModeSettings
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
+from vipwire.plan.annotations import Lack
 from vipwire.reconcile.backend import Backend
 from vipwire.reconcile.explainer import Explainer
 from vipwire.xtables.ownership import RuleOwner
@@ -62,8 +63,9 @@ class ModeSpec:
     """What a mode says of itself.
 
     `driver` names the module with its DRIVER. `fallback` lists the modes to try in its place, in that order.
-    `for_whom` and `page` are for the page that compares modes, and `differences` is what it cannot do. `tools` are
-    programs that people or the mode use. The addresses of `vip_devices` are VIPs, not the machine's own.
+    `for_whom` and `page` are for the page that compares modes. `differences` is what of docs/semantics.md does not
+    hold in it, `lacks` what annotations ask for in vain. `tools` are programs that people or the mode use. The
+    addresses of `vip_devices` are VIPs, not the machine's own.
 
     `port_ranges`: it serves the annotation port-range. `per_address`: it has an object for each of the node's
     addresses, and must be told them. `relays`: the proxy itself is the endpoint's client, and node ports are sockets.
@@ -78,6 +80,7 @@ class ModeSpec:
     page: str
     fallback: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
+    lacks: tuple[Lack, ...] = ()
     tools: tuple[Tool, ...] = ()
     vip_devices: frozenset[str] = frozenset()
     port_ranges: bool = False

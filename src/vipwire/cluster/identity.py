@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from aiohttp import web
+from aiohttp.web_request import BaseRequest
 
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.guard import ANONYMOUS, Role, User
@@ -46,7 +46,7 @@ class Access:
     def __init__(self, tokens: Mapping[str, User]) -> None:
         self._users = {_digest(token): user for token, user in tokens.items()}
 
-    def identify(self, request: web.Request) -> User:
+    def identify(self, request: BaseRequest) -> User:
         """Tell the user: by token if one is sent, by certificate, or nobody. Raise ApiError 401 for a wrong token."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme:

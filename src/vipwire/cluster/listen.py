@@ -10,10 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from aiohttp import web
-
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.server import ApiServer
+from vipwire.cluster.api.serving.accept import Listening
+from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.ca import Authority
 from vipwire.cluster.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
 from vipwire.cluster.identity import Access, load_tokens, write_kubeconfigs
@@ -24,6 +24,7 @@ from vipwire.dns.settings import Settings as DnsSettings
 from vipwire.dns.watch import RESOURCES
 from vipwire.errors import ConfigError
 from vipwire.process import log
+from vipwire.process.file_limits import raise_limit
 
 _NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _NAMES_BELOW: Final = ("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1")
@@ -49,7 +50,7 @@ class Place:
 class Served:
     """A server that listens: what to clean up, its URL, and the admin's kubeconfig."""
 
-    runner: web.AppRunner
+    runner: Listening
     url: str
     kubeconfig: Path
 
@@ -67,7 +68,8 @@ async def serve_api(
     """
     authority = Authority(place.folder / "pki", now)
     tls = authority.server_context(authority.server(_names(place, services.address(API_NUMBER))))
-    server = ApiServer(registry, Access(load_tokens(place.folder / "tokens.csv")).identify, troubles=troubles)
+    identify, bounds = Access(load_tokens(place.folder / "tokens.csv")).identify, Bounds().fitting(raise_limit())
+    server = ApiServer(registry, identify, troubles=troubles, bounds=bounds)
     try:
         runner, port = await server.listen(place.address, place.port, tls)
     except OSError as error:
@@ -113,9 +115,7 @@ def _listed(found: Reach | None) -> tuple[str, ...]:
     return (found.address,) if found else ()
 
 
-async def _listen_within(
-    server: ApiServer, runner: web.AppRunner, address: str, port: int, tls: ssl.SSLContext
-) -> bool:
+async def _listen_within(server: ApiServer, runner: Listening, address: str, port: int, tls: ssl.SSLContext) -> bool:
     """Serve this machine at one more address of it; tell whether that can be."""
     try:
         await server.listen_too(runner, inner_socket(address, port), tls)

@@ -28,6 +28,7 @@ from vipwire.inspect.situation import Situation, opened, take
 from vipwire.inspect.source import follow, make_source, read_objects
 from vipwire.inspect.status.counts import see
 from vipwire.inspect.status.document import Document, status_document
+from vipwire.inspect.status.proxy import proxy_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.inspect.suggestions import find_services
 from vipwire.model.text import visible_document
@@ -53,12 +54,14 @@ def status(config: Config, service: str, output: str, interval: float, *, watch:
     """Show Services: where they are reached, their endpoints and each one's share, and whether the kernel agrees.
 
     SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace; with it, every endpoint is listed with the
-    reason why it is used or not. No proxy needs to run: objects are read from manifests or the API server.
+    reason why it is used or not. The first lines say whether a proxy runs here and how old its last sync is. None
+    needs to run: the objects are read now, from manifests or the API server, and compared with the kernel.
     """
 
     def document(situation: Situation) -> Document:
         found = find_services(situation.store.services, service)
-        return status_document(situation, found, see(situation, (each.name for each in found)))
+        counted = see(situation, (each.name for each in found))
+        return status_document(situation, found, counted, proxy_document(config))
 
     def view(made: Document) -> RenderableType:
         return status_view(made, wide=output == "wide", details=bool(service))

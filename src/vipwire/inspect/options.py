@@ -6,13 +6,16 @@ with can be pasted behind any command here. `VIPWIRE_FLAGS` in the environment h
 
 import difflib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from vipwire.app.running import read_record
 from vipwire.config.configuration import Config
 from vipwire.config.flags.click_options import flag_options
-from vipwire.config.flags.parse import ENVIRONMENT, build_config, environment_flags, parse_flags
+from vipwire.config.flags.parse import ENVIRONMENT, Given, build_config, environment_flags, parse_flags
 from vipwire.config.flags.table import FLAGS, Flag
 from vipwire.config.flags.usage import usage
 from vipwire.config.schema import ValueKind
@@ -34,6 +37,7 @@ _SHOWN: Final = (
 )
 """The flags that `--help` explains; all others of `vipwire proxy` are taken too."""
 
+_SOURCES: Final = frozenset({"manifests", "kubeconfig", "master"})
 _REFUSED: Final = frozenset({"cleanup", "cleanup-iptables", "init-only", "write-config-to"})
 
 
@@ -53,6 +57,7 @@ class LookCommand(click.Command):
         try:
             flags, rest = _parted(args, own)
             given = {**environment_flags(), **parse_flags(flags)}
+            given = {**running_flags(given), **given}
         except ConfigError as error:
             raise click.UsageError(str(error), ctx) from error
         try:
@@ -76,11 +81,34 @@ class LookCommand(click.Command):
             formatter.write_dl([(usage(FLAGS[name]), FLAGS[name].help) for name in _SHOWN])
         with formatter.indentation():
             formatter.write_text(
-                "Without --manifests the API server is asked, as the proxy does. Without --kubeconfig and --master"
+                "A flag that is not given has the value that the proxy running here has, or the last one had. Without"
+                " --manifests the API server is asked, as the proxy does. Without --kubeconfig and --master"
                 " it is that of $KUBECONFIG or ~/.kube/config, as for kubectl, before a Pod's own, before that of a"
                 " `vipwire up` on this machine. The other flags of"
-                f" `vipwire proxy` are taken too. Flags in the variable {ENVIRONMENT} count where they are not given."
+                f" `vipwire proxy` are taken too. Flags in the variable {ENVIRONMENT} come before the proxy's."
             )
+
+
+def running_flags(given: Given) -> Given:
+    """Read the flags of the proxy that runs here, or that ran last: what nobody says is as the proxy has it.
+
+    A configuration file that is given says everything itself; where objects come from is said as a whole.
+    """
+    _, record = read_record(given.get("state-dir") or Config().state_dir)
+    if record is None or "config" in given:
+        return {}
+    with suppress(ConfigError):  # the record of another version, with flags that are unknown here
+        found = parse_flags(record.flags)
+        if _SOURCES & given.keys():
+            found = {name: value for name, value in found.items() if name not in _SOURCES}
+        return {name: value for name, value in found.items() if _usable(name, value)}
+    return {}
+
+
+def _usable(name: str, value: Any) -> bool:
+    """Tell whether a flag of the proxy means something here: the files of a container may be nowhere on its node."""
+    paths = value if name == "manifests" else (value,) if name == "kubeconfig" else ()
+    return all(Path(path).exists() for path in paths)
 
 
 class CompareCommand(LookCommand):

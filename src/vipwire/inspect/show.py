@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -108,6 +109,15 @@ def shortened(items: Sequence[str], most: int | None) -> str:
     if most is None or len(items) <= most:
         return "\n".join(items) or "-"
     return "\n".join([*items[: most - 1], f"… {len(items) - most + 1} more"])
+
+
+def ago(when: str, now: float) -> str:
+    """Write how long ago a time (RFC 3339) was, roughly: `3 s ago`, `5 min ago`, `2 h ago`."""
+    seconds = max(0.0, now - datetime.fromisoformat(when).timestamp())
+    for most, unit, size in ((100, "s", 1), (100 * 60, "min", 60), (48 * 3600, "h", 3600)):
+        if seconds < most:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds / 86400:.0f} days ago"
 
 
 def size_text(size: float) -> str:

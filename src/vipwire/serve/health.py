@@ -108,6 +108,14 @@ class ProxyHealth:
         healthy = self.healthy(now) and self._eligible
         return self._answer(now, status=200 if healthy else 503, eligible=self._eligible)
 
+    def last_updated(self) -> dict[str, float | None]:
+        """Give the time at which the kernel last held everything that is wanted, by family; None: not yet."""
+        return {family.value: health.updated for family, health in self._health.items()}
+
+    def failing(self) -> dict[str, str]:
+        """Give what is wrong with each source that fails."""
+        return {resource: message for resource, (message, _) in self._source_errors.items()}
+
     def readyz(self) -> Answer:
         """Answer GET /readyz: what is still awaited, and the last error of each source that fails."""
         body: dict[str, object] = {"ready": self.ready(), "waiting": self._waiting()}

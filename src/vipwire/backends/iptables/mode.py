@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from vipwire.backends.iptables.limits import LACKS
 from vipwire.backends.spec import Difference, ModeSpec, Tool
 from vipwire.config.modes import ModeSettings
 
@@ -9,8 +10,9 @@ MODE: Final = ModeSpec(
     name="iptables",
     driver="vipwire.backends.iptables.driver",
     settings=ModeSettings(periods="iptables", masquerading="iptables"),
-    for_whom="whose kernel, tools or runbooks speak iptables: kube-proxy's chains and names, "
+    for_whom="somebody whose kernel, tools or runbooks speak iptables: kube-proxy's chains and names, "
     r"`iptables-save \| grep KUBE-SVC`",
+    lacks=LACKS,
     page="iptables.md",
     fallback=("nftables", "userspace"),
     differences=(
@@ -26,7 +28,7 @@ MODE: Final = ModeSpec(
         ),
         Difference(
             ("S155", "S156"),
-            "the algorithm maglev",
+            "the algorithm maglev chooses by the client's address and port",
             "iptables has no match that looks up a table: instead of maglev it chooses at random, and says so",
         ),
     ),

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from vipwire.backends.ipvs.limits import LACKS
 from vipwire.backends.spec import Difference, ModeSpec, Tool
 from vipwire.config.modes import ModeSettings
 
@@ -9,7 +10,9 @@ MODE: Final = ModeSpec(
     name="ipvs",
     driver="vipwire.backends.ipvs.driver",
     settings=ModeSettings(periods="ipvs", masquerading="iptables"),
-    for_whom="who relies on IPVS: its schedulers, direct return, `ipvsadm -Ln`. kube-proxy is giving this mode up",
+    for_whom="somebody who relies on IPVS: its schedulers, direct return, `ipvsadm -Ln`. "
+    "kube-proxy is giving this mode up",
+    lacks=LACKS,
     page="ipvs.md",
     # First iptables: its names are kube-proxy's too, and it serves node ports at the same addresses.
     fallback=("iptables", "nftables", "userspace"),
@@ -36,7 +39,7 @@ MODE: Final = ModeSpec(
         ),
         Difference(
             ("S146", "S147", "S148", "S149", "S150", "S152"),
-            "the annotation port-range",
+            "the annotation port-range serves a range of ports",
             "the annotation is not translated for this mode yet: it is reported, and the port itself is served",
         ),
     ),

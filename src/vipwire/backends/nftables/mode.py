@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from vipwire.backends.nftables.limits import LACKS
 from vipwire.backends.spec import ModeSpec, Tool
 from vipwire.config.modes import ModeSettings
 
@@ -9,7 +10,8 @@ MODE: Final = ModeSpec(
     name="nftables",
     driver="vipwire.backends.nftables.driver",
     settings=ModeSettings(periods="nftables", masquerading="nftables", primary_node_ports=True),
-    for_whom="everybody with Linux 5.13 or newer: the default. The number of rules does not grow with the Services",
+    for_whom="anybody with Linux 5.13 or newer: the default. The number of rules does not grow with the Services",
+    lacks=LACKS,
     page="nftables.md",
     fallback=("iptables", "userspace"),
     tools=(Tool("nft", "shows the rules of nftables mode"),),

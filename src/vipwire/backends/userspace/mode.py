@@ -3,6 +3,7 @@
 from typing import Final
 
 from vipwire.backends.spec import Difference, ModeSpec
+from vipwire.backends.userspace.limits import LACKS
 from vipwire.config.configuration import Config
 from vipwire.config.modes import ModeSettings
 
@@ -17,8 +18,9 @@ MODE: Final = ModeSpec(
     settings=ModeSettings(
         periods="iptables", masquerading="iptables", only=("portRange", "udpIdleTimeout", "userspaceBind")
     ),
-    for_whom="who has nothing but NAT redirection, or not even that; "
+    for_whom="somebody who has nothing but NAT redirection, or not even that; "
     "another endpoint is tried when one does not answer",
+    lacks=LACKS,
     page="userspace.md",
     differences=(
         Difference(
@@ -26,7 +28,7 @@ MODE: Final = ModeSpec(
             "each new connection chooses at random",
             "a relay deals in turn, which gives the same shares",
         ),
-        Difference(("S92",), "SCTP", "SCTP is not relayed"),
+        Difference(("S92",), "SCTP is served", "SCTP is not relayed"),
         Difference(
             ("S132",),
             "packets are counted, with --count-traffic",
@@ -34,7 +36,7 @@ MODE: Final = ModeSpec(
         ),
         Difference(
             ("S146", "S147", "S148", "S149", "S150", "S152"),
-            "the annotation port-range",
+            "the annotation port-range serves a range of ports",
             "the annotation is not translated for this mode yet: it is reported, and the port itself is served",
         ),
     ),

@@ -147,6 +147,17 @@ def not_allowed() -> ApiError:
     return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
+def too_large(most: int) -> ApiError:
+    """Refuse a body for its size: 413."""
+    return ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {most}")
+
+
+def too_slow() -> ApiError:
+    """Say that a request took longer than one may."""
+    details = {"retryAfterSeconds": 1}
+    return ApiError(504, "Timeout", "Timeout: request did not complete within the allotted timeout", details)
+
+
 def _about(resource: str, name: str) -> dict[str, Any]:
     plural, _, group = resource.partition(".")
     return _compact({"name": name, "group": group, "kind": plural})

@@ -11,6 +11,7 @@
 import asyncio
 import base64
 import binascii
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +25,7 @@ from vipwire.cluster.api.selectors import Selector
 from vipwire.cluster.store.record import CompactedError, FutureRevisionError, Key, Record
 from vipwire.cluster.store.store import Store
 
+_LONGEST_NUMBER: Final = 20  # digits
 _PATIENCE: Final = 3.0  # seconds that a request waits for a revision that is not there yet
 
 
@@ -67,8 +69,8 @@ def parse_number(query: Mapping[str, str], name: str, default: int = 0) -> int:
     text = query.get(name, "")
     if not text:
         return default
-    if not text.isdecimal():
-        raise bad_request(f"{name}: Invalid value: {text!r}: must be a number, not negative")
+    if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER and int(text) < 1 << 63):
+        raise bad_request(f"{name}: Invalid value: {json.dumps(text[:64])}: must be a number, not negative")
     return int(text)
 
 

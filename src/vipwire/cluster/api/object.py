@@ -10,10 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from vipwire.cluster.api.errors import ApiError, bad_request
+from vipwire.cluster.api.errors import ApiError, bad_request, too_large
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.store.record import Key, Record
 
+MOST_BYTES: Final = 3 << 20
+"""Bytes of one object with its metadata: patches and applies can add to it again and again."""
 _ENCODER: Final = msgspec.json.Encoder()
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own: no vowels, so that no words come out
 KEPT_META: Final = ("name", "namespace", "uid", "creationTimestamp", "generateName", "selfLink")
@@ -54,7 +56,10 @@ def encoder(value: Object) -> Callable[[int], bytes]:
 
     def encode_at(revision: int) -> bytes:
         value["metadata"]["resourceVersion"] = str(revision)
-        return encode(value)
+        written = encode(value)
+        if len(written) > MOST_BYTES:
+            raise too_large(MOST_BYTES)
+        return written
 
     return encode_at
 

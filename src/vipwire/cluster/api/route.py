@@ -10,6 +10,8 @@ from vipwire.cluster.api.resource import Resource
 
 _BY_PATH: Final = {(resource.base, resource.plural): resource for resource in RESOURCES}
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "GET": "get", "HEAD": "get"}
+READING: Final = ("get", "list", "watch")
+"""Verbs that change nothing."""
 
 
 @dataclass(frozen=True, slots=True)

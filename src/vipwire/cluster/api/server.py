@@ -1,7 +1,9 @@
 """The API server: requests in, through authentication and authorization, to lists, watches and the registry.
 
-Two bounds keep one client from harming the others: bodies are at most 3 MiB, as in Kubernetes, and a watcher that
-does not read for half a minute is cut off.
+    connection ─▶ headers ─▶ who is it? ─▶ may it? ─▶ is there room? ─▶ body ─▶ answer
+
+Nothing is read of a body, and nothing of it is parsed, before the caller is known and allowed. How much anybody may
+have of connections, requests, time and memory is in `serving/bounds.py`.
 """
 
 import asyncio
@@ -9,36 +11,41 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Final
 
 from aiohttp import web
+from aiohttp.web_request import BaseRequest
 
 from vipwire.cluster.api import guard
 from vipwire.cluster.api.answers.form import choose_form, show, show_list
 from vipwire.cluster.api.answers.health import Question, read_health
 from vipwire.cluster.api.answers.pages import CUSTOM_KINDS, read_page
-from vipwire.cluster.api.answers.reviews import REVIEWS, answer
-from vipwire.cluster.api.errors import ApiError, internal, no_such_page
+from vipwire.cluster.api.answers.reviews import REVIEWS, Review, answer, check_asker
+from vipwire.cluster.api.errors import ApiError, internal, no_such_page, too_slow
 from vipwire.cluster.api.listing import list_page
 from vipwire.cluster.api.object import encode
 from vipwire.cluster.api.registry import Registry
-from vipwire.cluster.api.route import Route, find_route
+from vipwire.cluster.api.route import READING, Route, find_route
 from vipwire.cluster.api.selectors import select
+from vipwire.cluster.api.serving.accept import Listening, bound
+from vipwire.cluster.api.serving.answer import JSON, abort, add_warnings, send, status, stream
+from vipwire.cluster.api.serving.bodies import read_body
+from vipwire.cluster.api.serving.bounds import Bounds
+from vipwire.cluster.api.serving.connections import Connection, Connections
+from vipwire.cluster.api.serving.in_flight import InFlight, Sort
 from vipwire.cluster.api.watching import BOOKMARK_SECONDS, follow, read_watch
-from vipwire.cluster.api.writing import Answer, Request, perform, read_body
+from vipwire.cluster.api.writing import Answer, Request, perform, read_object
+from vipwire.process.seldom import Seldom
 
-MOST_BYTES: Final = 3 << 20
-_LONGEST_LINE: Final = 64 << 10  # selectors stand in the request line
-STALL_SECONDS: Final = 30.0
 _LOG: Final = logging.getLogger("vipwire.api")
 
-Identify = Callable[[web.Request], guard.User]
+Identify = Callable[[BaseRequest], guard.User]
 """Tells who sends a request; raises ApiError 401 for credentials that are wrong."""
 
 
 class ApiServer:
-    """An aiohttp application around a registry."""
+    """An HTTP server around a registry."""
 
     def __init__(
         self,
@@ -47,63 +54,108 @@ class ApiServer:
         *,
         troubles: Callable[[], Mapping[str, str]] = dict,
         bookmark_every: float = BOOKMARK_SECONDS,
-        stall: float = STALL_SECONDS,
+        bounds: Bounds | None = None,
     ) -> None:
         self._registry = registry
         self._identify = identify
         self._troubles = troubles
         self._bookmark_every = bookmark_every
-        self._stall = stall
-        self.app = web.Application(client_max_size=MOST_BYTES, middlewares=[_answer_errors])
-        self.app.router.add_route("*", "/{path:.*}", self._handle)
+        self.bounds = bounds or Bounds()
+        self.in_flight = InFlight(self.bounds)
+        self._failures = Seldom()
 
-    def runner(self) -> web.AppRunner:
-        """Make what serves the application."""
-        return web.AppRunner(
-            self.app,
-            access_log=None,
-            handle_signals=False,
-            handler_cancellation=True,  # a watch ends when its client goes
-            shutdown_timeout=1.0,
-            max_line_size=_LONGEST_LINE,
-            max_field_size=_LONGEST_LINE,
-        )
-
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[web.AppRunner, int]:
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Listening, int]:
         """Serve at an address; port 0 is any. Give what to clean up, and the port. Raise OSError."""
-        runner = self.runner()
+        runner = Listening(Connections(self._handle, self.bounds))
         await runner.setup()
-        await web.TCPSite(runner, host, port, ssl_context=tls).start()
-        return runner, int(runner.addresses[0][1])
+        try:
+            for opened in await bound(host, port):
+                runner.open(opened, tls)
+        except BaseException:
+            await runner.cleanup()
+            raise
+        return runner, runner.ports[0]
 
     @staticmethod
-    async def listen_too(runner: web.AppRunner, opened: socket.socket, tls: ssl.SSLContext | None) -> None:
+    async def listen_too(runner: Listening, opened: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve at one more socket."""
-        await web.SockSite(runner, opened, ssl_context=tls).start()
+        runner.open(opened, tls)
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
-        user = self._identify(request)
-        guard.CALLER.set(user)
+    async def _handle(self, request: BaseRequest) -> web.StreamResponse:
+        """Answer a request, with a Status for every error; its connection has no deadline meanwhile."""
+        connection = request.protocol
+        assert isinstance(connection, Connection)  # noqa: S101  # the server makes no others
+        connection.busy()
+        try:
+            response = await self._answer(request, connection)
+            return await send(request, response, self.bounds)
+        except ConnectionError:  # the client has gone, or was cut off: nobody reads an answer
+            abort(request)
+            return web.Response()
+        finally:
+            connection.answered()
+
+    async def _answer(self, request: BaseRequest, connection: Connection) -> web.StreamResponse:
+        try:
+            user = self._identify(request)
+            guard.CALLER.set(user)
+            if user != guard.ANONYMOUS and not connection.known:
+                connection.recognized()
+            return await self._answer_to(request, user)
+        except ApiError as error:
+            return status(error)
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception:  # noqa: BLE001  # a request that fails must not take its connection with it; it is logged
+            if self._failures.due(request.path):
+                _LOG.exception("request failed: %s %s", request.method, request.path)
+            return status(internal("the server failed; its log says why"))
+
+    async def _answer_to(self, request: BaseRequest, user: guard.User) -> web.StreamResponse:
         if "Impersonate-User" in request.headers:
             raise guard.impersonation_refusal(user, request.headers["Impersonate-User"])
         if request.method == "POST" and (review := REVIEWS.get(request.path)) is not None:
-            body = read_body(_content(request), await request.read(), review.types)
-            return _json(encode(answer(review, user, body)), Answer(201))
+            return await self._review(request, review, user)
         if _is_page(request.path):
             return self._page(request, user)
         route = find_route(request.method, request.path, request.query)
         if not guard.allows(user, route):
             raise guard.refusal(user, route)
-        match route.verb:
-            case "watch":
+        sort = Sort.WATCH if route.verb == "watch" else Sort.READ if route.verb in READING else Sort.WRITE
+        with self.in_flight.request(sort, user, request.remote or ""):
+            if route.verb == "watch":
                 return await self._watch(request, route)
+            async with self._in_time(request):
+                return await self._serve(request, route)
+        raise AssertionError  # pragma: no cover  # the managers above swallow nothing
+
+    @contextlib.asynccontextmanager
+    async def _in_time(self, request: BaseRequest) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self.bounds.request_seconds):
+                yield
+        except TimeoutError:
+            if request.writer.output_size:
+                abort(request)
+                raise ConnectionResetError("the answer took too long") from None
+            raise too_slow() from None
+
+    async def _serve(self, request: BaseRequest, route: Route) -> web.StreamResponse:
+        match route.verb:
             case "list":
                 return await self._list(request, route)
             case "get":
                 return self._get(request, route)
         return await self._change(request, route)
 
-    def _page(self, request: web.Request, user: guard.User) -> web.Response:
+    async def _review(self, request: BaseRequest, review: Review, user: guard.User) -> web.Response:
+        check_asker(review, user)
+        with self.in_flight.request(Sort.WRITE, user, ""):
+            async with read_body(request, self.bounds, self.in_flight, self.bounds.question_bytes) as sent:
+                body = (await read_object(_content(request), sent, review.types)).value
+        return _json(encode(answer(review, user, body)), Answer(201))
+
+    def _page(self, request: BaseRequest, user: guard.User) -> web.Response:
         if not guard.may_ask(user, request.path):
             raise guard.page_refusal(user, request.path, request.method)
         if request.method not in ("GET", "HEAD"):
@@ -114,47 +166,51 @@ class ApiServer:
         page = read_page(request.path, request.headers.get("Accept", ""), request.host)
         return web.Response(body=page.body, headers={"Content-Type": page.media})
 
-    def _get(self, request: web.Request, route: Route) -> web.Response:
+    def _get(self, request: BaseRequest, route: Route) -> web.Response:
         form = choose_form(request.headers.get("Accept", ""), request.query)
         record = self._registry.read(route.resource, route.namespace, route.name)
         return _json(show(record, route.resource, form, self._registry.clock()))
 
-    async def _list(self, request: web.Request, route: Route) -> web.Response:
+    async def _list(self, request: BaseRequest, route: Route) -> web.StreamResponse:
         form = choose_form(request.headers.get("Accept", ""), request.query)
         query = request.query
         selector = select(
             route.resource, route.namespace, query.get("labelSelector", ""), query.get("fieldSelector", "")
         )
         page = await list_page(self._registry.store, route.resource, selector, query)
-        return _json(show_list(page.records, route.resource, form, page.meta, self._registry.clock()))
+        pieces = show_list(page.records, route.resource, form, page.meta, self._registry.clock())
+        return await stream(request, web.StreamResponse(headers={"Content-Type": JSON}), pieces, self.bounds)
 
-    async def _watch(self, request: web.Request, route: Route) -> web.StreamResponse:
+    async def _watch(self, request: BaseRequest, route: Route) -> web.StreamResponse:
         form, query = choose_form(request.headers.get("Accept", ""), request.query), request.query
         fields = query.get("fieldSelector", "")
         fields = ",".join(filter(None, (f"metadata.name={route.name}" if route.name else "", fields)))
         selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields)
         wanted = read_watch(route.resource, selector, form, query)
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        response.enable_chunked_encoding()
+        response = web.StreamResponse(headers={"Content-Type": JSON})
+        if request.version >= (1, 1):
+            response.enable_chunked_encoding()
         try:
             await response.prepare(request)
             events = follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
             async with contextlib.aclosing(events):
                 async for lines in events:
-                    async with asyncio.timeout(self._stall):
+                    async with asyncio.timeout(self.bounds.stall_seconds):
                         await response.write(lines)
+                    await asyncio.sleep(0)
+            async with asyncio.timeout(self.bounds.stall_seconds):
+                await response.write_eof()
         except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
+            abort(request)
         except ConnectionError:
             pass  # the watcher has gone
         return response
 
-    async def _change(self, request: web.Request, route: Route) -> web.Response:
+    async def _change(self, request: BaseRequest, route: Route) -> web.Response:
         form = choose_form(request.headers.get("Accept", ""), request.query)
         agent = request.headers.get("User-Agent", "")
-        body = await request.read()
-        done = await perform(self._registry, Request(route, request.query, _content(request), agent, body))
+        async with read_body(request, self.bounds, self.in_flight, self.bounds.body_bytes) as body:
+            done = await perform(self._registry, Request(route, request.query, _content(request), agent, body))
         if done.result is None:
             shown = encode(done.status)
         else:
@@ -170,40 +226,11 @@ def _is_page(path: str) -> bool:
     return path.startswith("/apis/") and path.count("/") == 3
 
 
-def _content(request: web.Request) -> str:
+def _content(request: BaseRequest) -> str:
     return request.headers.get("Content-Type", "").partition(";")[0].strip()
 
 
 def _json(body: bytes, done: Answer | None = None) -> web.Response:
-    response = web.Response(body=body, status=done.code if done else 200, content_type="application/json")
-    for warning in done.warnings if done else ():
-        text = warning.replace("\\", "\\\\").replace('"', '\\"')
-        response.headers.add("Warning", f'299 - "{text}"')
+    response = web.Response(body=body, status=done.code if done else 200, content_type=JSON)
+    add_warnings(response, done.warnings if done else ())
     return response
-
-
-@web.middleware
-async def _answer_errors(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
-    """Say every error as a Status."""
-    try:
-        response: web.StreamResponse = await handler(request)
-    except ApiError as error:
-        return _status(error)
-    except web.HTTPRequestEntityTooLarge:
-        message = f"Request entity too large: limit is {MOST_BYTES}"
-        return _status(ApiError(413, "RequestEntityTooLarge", message))
-    except (web.HTTPException, ConnectionError):
-        raise
-    except Exception:  # noqa: BLE001  # a request that fails must not take its connection with it; it is logged
-        _LOG.exception("request failed: %s %s", request.method, request.path)
-        return _status(internal("the server failed; its log says why"))
-    return response
-
-
-def _status(error: ApiError) -> web.Response:
-    headers = {"Retry-After": "1"} if "retryAfterSeconds" in error.details else {}
-    if error.code == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return web.Response(
-        body=encode(error.status()), status=error.code, headers=headers, content_type="application/json"
-    )

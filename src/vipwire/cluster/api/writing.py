@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from vipwire.cluster.api.bodies import protobuf
-from vipwire.cluster.api.bodies.duplicate_fields import repeated_fields
+from vipwire.cluster.api.bodies.parsing import Parsed, read_json, read_protobuf, read_yaml
 from vipwire.cluster.api.bodies.sent import Options, report_strictly
-from vipwire.cluster.api.bodies.yaml import read_yaml
+from vipwire.cluster.api.bodies.size import check_size
 from vipwire.cluster.api.errors import ApiError, bad_request, not_allowed, not_valid, unsupported
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.listing import list_page, parse_number
@@ -79,10 +79,6 @@ async def perform(registry: Registry, request: Request) -> Answer:
     if route.verb == "deletecollection":
         return await _delete_all(registry, request)
     options = _options(request)
-    if options.validation != "Ignore" and request.content != protobuf.MEDIA_TYPE:
-        report_strictly(
-            route.resource, [f'duplicate field "{path}"' for path in repeated_fields(request.body)], options
-        )
     result = await _write(registry, request, options)
     return Answer(201 if result.created else 200, result, warnings=tuple(options.warnings))
 
@@ -103,35 +99,41 @@ async def _write(registry: Registry, request: Request, options: Options) -> Resu
     place = (route.resource, route.namespace, route.name)
     if route.verb == "patch":
         return await _patch(registry, request, options)
-    body = _read_body(request)
+    body = _strict(await _read(request, options), route.resource, options)
     if route.verb == "update":
         return await registry.replace(*place, body, options, subresource=route.subresource)
     return await registry.create(route.resource, route.namespace, body, options)
 
 
+def _strict(parsed: Parsed, resource: Resource, options: Options) -> Any:
+    """Give the value of a body, and report what stands in it twice as `fieldValidation` says. Raise ApiError 400."""
+    report_strictly(resource, [f'duplicate field "{path}"' for path in parsed.repeated], options)
+    return parsed.value
+
+
 async def _patch(registry: Registry, request: Request, options: Options) -> Result:
-    route = request.route
-    place = (route.resource, route.namespace, route.name)
+    route, resource, strictly = request.route, request.route.resource, options.validation != "Ignore"
+    place = (resource, route.namespace, route.name)
     if request.content == APPLY:
         if not request.query.get("fieldManager"):
             raise bad_request(
                 "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch"
             )
-        return await registry.apply(*place, read_yaml(request.body), options, subresource=route.subresource)
+        wanted = _strict(await read_yaml(request.body, strictly=strictly), resource, options)
+        return await registry.apply(*place, wanted, options, subresource=route.subresource)
     edit = _PATCHES.get(request.content)
     if edit is None:
         raise _unsupported_media(request.content)
-    patch = parse(request.body)
+    patch = _strict(await read_json(request.body, strictly=strictly), resource, options)
     if request.content != "application/json-patch+json" and not isinstance(patch, dict):
         raise bad_request("a merge patch is an object")
-    resource = route.resource
     return await registry.change(
-        *place, lambda value: edit(value, patch, resource), options, subresource=route.subresource
+        *place, lambda value: check_size(edit(value, patch, resource)), options, subresource=route.subresource
     )
 
 
 async def _delete(registry: Registry, request: Request) -> Answer:
-    route, (options, given) = request.route, _delete_options(request)
+    route, (options, given) = request.route, await _delete_options(request)
     wanted = given.preconditions
     result = await registry.delete(
         route.resource,
@@ -148,7 +150,7 @@ async def _delete(registry: Registry, request: Request) -> Answer:
 
 
 async def _delete_all(registry: Registry, request: Request) -> Answer:
-    route, (options, given) = request.route, _delete_options(request)
+    route, (options, given) = request.route, await _delete_options(request)
     selector: Selector = select(
         route.resource,
         route.namespace,
@@ -216,10 +218,10 @@ def _dry_run(text: str) -> bool:
     return text == "All"
 
 
-def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
+async def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
     query = request.query
     try:
-        body = _read_body(request) if request.body.strip() else {}
+        body = (await _read(request, Options())).value if request.body.strip() else {}
         given = msgspec.convert(body, _DeleteOptions)
     except (msgspec.MsgspecError, ValueError) as error:
         raise bad_request(f"DeleteOptions cannot be read: {error}") from None
@@ -235,19 +237,19 @@ def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
     return Options(dry_run=dry), given
 
 
-def read_body(content: str, body: bytes, types: Mapping[str, Type]) -> Any:
-    """Read a body of a media type; `types` are those that protobuf may hold, by kind. Raise ApiError 400 or 415."""
+async def read_object(content: str, body: bytes, types: Mapping[str, Type], *, strictly: bool = False) -> Parsed:
+    """Read a body of a media type; `types` are those that protobuf may hold, by kind. Raise ApiError."""
     if content == protobuf.MEDIA_TYPE:
-        return protobuf.decode_body(body, types)
+        return await read_protobuf(body, types)
     if content not in _TYPES:
         raise _unsupported_media(content)
-    return read_yaml(body) if content == "application/yaml" else parse(body)
+    return await (read_yaml if content == "application/yaml" else read_json)(body, strictly=strictly)
 
 
-def _read_body(request: Request) -> Any:
+async def _read(request: Request, options: Options) -> Parsed:
     kind = request.route.resource
     types = {kind.kind: kind.type, "DeleteOptions": META["DeleteOptions"]}
-    return read_body(request.content, request.body, types)
+    return await read_object(request.content, request.body, types, strictly=options.validation != "Ignore")
 
 
 def _unsupported_media(content: str) -> ApiError:

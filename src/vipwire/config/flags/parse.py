@@ -214,6 +214,39 @@ def _notes(config: Config) -> Iterator[str]:
         yield "winkernel only has a meaning on Windows"
 
 
+_NOT_FOR_OTHERS: Final = frozenset(
+    {"config", "state-dir", "write-config-to", "cleanup", "cleanup-iptables", "init-only"}
+)
+_FILES: Final = frozenset({"manifests", "kubeconfig"})
+
+
+def explicit_flags(config: Config) -> tuple[str, ...]:
+    """Write the flags that say what was chosen, by flag or file: read again, they give the same configuration."""
+    chosen = (
+        flag
+        for flag in FLAGS.values()
+        if flag.paths and flag.group is not Group.OLD and flag.name not in _NOT_FOR_OTHERS
+    )
+    return tuple(
+        f"--{flag.name}={text}"
+        for flag in chosen
+        if (path := _chosen_path(flag, config))
+        for text in _texts(flag, config, path)
+    )
+
+
+def _chosen_path(flag: Flag, config: Config) -> str:
+    """Name the field of a flag that was chosen: of several sections that of the mode first."""
+    chosen = [path for path in flag.paths if path in config.explicit]
+    return next((path for path in chosen if path.startswith(config.proxy_mode)), chosen[-1] if chosen else "")
+
+
+def _texts(flag: Flag, config: Config, path: str) -> Iterator[str]:
+    texts = config.manifests if flag.name == "manifests" else (_text_at(flag, config, path),)
+    for text in texts:
+        yield os.path.abspath(text) if flag.name in _FILES and text else text  # noqa: PTH100 - no file is touched
+
+
 def flag_values(config: Config) -> dict[str, str]:
     """Give every flag and the value that is in force, as `/flagz` shows them."""
     shown = (flag for flag in FLAGS.values() if flag.paths and flag.group is not Group.OLD)
@@ -224,8 +257,12 @@ def default_text(flag: Flag, config: Config | None = None) -> str:
     """Print a flag's value in a configuration (the defaults without one) as it would be typed."""
     if not flag.paths:
         return flag.default
-    value: Any = config or Config()
-    for name in flag.paths[-1].split("."):
+    return _text_at(flag, config or Config(), flag.paths[-1])
+
+
+def _text_at(flag: Flag, config: Config, path: str) -> str:
+    value: Any = config
+    for name in path.split("."):
         names = {setting_of(field).name: field.name for field in file_fields(type(value))}
         value = getattr(value, names.get(name, name))
     return _WRITERS.get(flag.kind, str)(value)

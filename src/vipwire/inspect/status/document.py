@@ -208,8 +208,10 @@ def _forward_document(forward: Forward) -> Document:
     return document
 
 
-def status_document(situation: Situation, services: list[Service], seen: AllCounts | None = None) -> Document:
-    """Describe everything, or the Services that were asked for; `seen` is what was counted."""
+def status_document(
+    situation: Situation, services: list[Service], seen: AllCounts | None = None, proxy: Document | None = None
+) -> Document:
+    """Describe everything, or the Services that were asked for; `seen` is what was counted, `proxy` who keeps it."""
     seen = seen or AllCounts()
     wanted = {service.name for service in services}
     everything = len(wanted) == len(situation.store.services)
@@ -217,6 +219,7 @@ def status_document(situation: Situation, services: list[Service], seen: AllCoun
         "kind": "Status",
         "node": situation.node_name,
         "mode": situation.config.proxy_mode,
+        **({} if proxy is None else {"proxy": proxy}),
         "families": [family_document(side) for side in situation.sides],
         "services": [service_document(situation, service, seen) for service in services],
         "refusals": refusal_documents(_refusals(seen, wanted, everything=everything)),

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from vipwire.inspect.show import coloured, shortened, size_text, table
 from vipwire.inspect.status.document import Document, share_text, state_words
+from vipwire.inspect.status.proxy import proxy_text
 
 _MOST = 4
 """Lines of one cell where not everything was asked for."""
@@ -34,6 +35,8 @@ def status_view(document: Document, *, wide: bool, details: bool) -> RenderableT
 
 def _head(document: Document) -> Text:
     text = Text.assemble(("node ", "dim"), document["node"], ("  mode ", "dim"), document["mode"])
+    if "proxy" in document:
+        text.append("\n").append_text(proxy_text(document["proxy"]))
     for family in document["families"]:
         text.append(f"\n{family['family']}: ", style="dim")
         text.append(coloured(family["state"]))

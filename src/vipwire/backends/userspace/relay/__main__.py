@@ -11,9 +11,9 @@ import socket
 import sys
 
 from vipwire.backends.userspace.relay.control_socket import ControlSocket
-from vipwire.backends.userspace.relay.file_limits import raise_limit
 from vipwire.backends.userspace.relay.loop import Loop
 from vipwire.backends.userspace.relay.relay import Relay
+from vipwire.process.file_limits import raise_limit
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ kubectl asks for `application/json;as=Table;v=v1;g=meta.k8s.io`, with plain JSON
 spoken; clients that offer it always take JSON as well.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -17,6 +17,7 @@ from vipwire.cluster.api.resource import Resource
 from vipwire.cluster.store.record import Record
 
 _META_GROUP: Final = "meta.k8s.io"
+_PIECE: Final = 64 << 10
 
 
 class View(Enum):
@@ -85,18 +86,37 @@ def shower(resource: Resource, form: Form, clock: Callable[[], datetime]) -> Cal
     return write
 
 
-def show_list(records: list[Record], resource: Resource, form: Form, meta: Mapping[str, Any], now: datetime) -> bytes:
-    """Write a list of objects in a form; `meta` is the list's own metadata."""
+def show_list(
+    records: Iterable[Record], resource: Resource, form: Form, meta: Mapping[str, Any], now: datetime
+) -> Iterator[bytes]:
+    """Write a list of objects in a form, piece by piece; `meta` is the list's own metadata."""
     if form.view is View.TABLE:
-        return encode(_table(resource, form, [_row(record, resource, form, now) for record in records], meta))
-    if form.view is View.META:
-        items = b",".join(encode(_partial(record, form)) for record in records)
-        kind, version = "PartialObjectMetadataList", form.api_version
+        head = _table(resource, form, [], meta)
+        del head["rows"]
+        name = "rows"
+
+        def write(record: Record) -> bytes:
+            return encode(_row(record, resource, form, now))
+
     else:
-        items = b",".join(record.value for record in records)
         kind, version = f"{resource.kind}List", resource.api_version
-    head = encode({"kind": kind, "apiVersion": version, "metadata": meta})
-    return b'%s,"items":[%s]}' % (head[:-1], items)
+        name = "items"
+        if form.view is View.META:
+            kind, version = "PartialObjectMetadataList", form.api_version
+
+        def write(record: Record) -> bytes:
+            return encode(_partial(record, form)) if form.view is View.META else record.value
+
+        head = {"kind": kind, "apiVersion": version, "metadata": meta}
+    piece = b'%s,"%s":[' % (encode(head)[:-1], name.encode())
+    comma = b""
+    for record in records:
+        piece += comma + write(record)
+        comma = b","
+        if len(piece) >= _PIECE:
+            yield piece
+            piece = b""
+    yield piece + b"]}"
 
 
 def bookmark(resource: Resource, form: Form, revision: int, *, initial_end: bool) -> bytes:

@@ -94,14 +94,18 @@ REVIEWS: Final = {
 """The questions by the path that they are posted to."""
 
 
-def answer(review: Review, user: User, body: Any) -> Object:
-    """Answer a question. Raise ApiError: 400 for a body that is none, 403 for nobody."""
+def check_asker(review: Review, user: User) -> None:
+    """Raise ApiError 403 for nobody: before a question is so much as read."""
     if user == guard.ANONYMOUS:
         plural = f"{review.kind.lower()}s"
         why = (
             f'User "{user.name}" cannot create resource "{plural}" in API group "{review.group}" at the cluster scope'
         )
         raise refused(f"{plural}.{review.group}", "", why)
+
+
+def answer(review: Review, user: User, body: Any) -> Object:
+    """Answer a question of who may ask. Raise ApiError 400 for a body that is none."""
     said = {"apiVersion": f"{review.group}/v1", "kind": review.kind}
     if not isinstance(body, dict) or any(body.get(name, text) != text for name, text in said.items()):
         raise bad_request(f"the body of the request is no {review.kind} of {review.group}/v1")

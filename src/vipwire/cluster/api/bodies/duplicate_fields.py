@@ -1,25 +1,19 @@
-"""Fields that a body has twice: of which a decoder takes one, without a word. Pure.
+"""Fields that a JSON body has twice: of which a decoder takes one, without a word. Pure.
 
-`fieldValidation` is about them as about unknown ones. JSON is looked through once by a hook that only counts; the
-paths are worked out only where there is something to name. What a YAML alias stands for is looked at once.
+`fieldValidation` is about them as about unknown ones. The body is looked through once by a hook that only counts; the
+paths are worked out only where there is something to name. YAML's are found while it is read (`yaml.py`).
 """
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 
 def repeated_fields(body: bytes) -> list[str]:
-    """List the paths of fields that stand twice in JSON or YAML; none in what is neither."""
+    """List the paths of fields that stand twice in JSON; none in what is no JSON."""
     try:
-        found = (
-            _of_json(body)
-            if body.lstrip()[:1] == b"{"
-            else list(_of_yaml(yaml.compose(body, yaml.SafeLoader), "", set()))
-        )
-    except (ValueError, yaml.YAMLError, RecursionError):  # whoever decodes it will say what is wrong
+        found = _of_json(body)
+    except (ValueError, RecursionError):  # whoever decodes it will say what is wrong
         return []
     return list(dict.fromkeys(found))
 
@@ -51,20 +45,3 @@ def _of_pairs(value: Any, path: str) -> Iterator[str]:
     elif isinstance(value, list):
         for index, part in enumerate(value):
             yield from _of_pairs(part, f"{path}[{index}]")
-
-
-def _of_yaml(node: yaml.Node | None, path: str, known: set[int]) -> Iterator[str]:
-    if id(node) in known:
-        return
-    known.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        seen = set[str]()
-        for key, part in node.value:
-            where = f"{path}.{key.value}" if path else str(key.value)
-            if where in seen:
-                yield where
-            seen.add(where)
-            yield from _of_yaml(part, where, known)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, part in enumerate(node.value):
-            yield from _of_yaml(part, f"{path}[{index}]", known)

@@ -68,4 +68,5 @@ def report_strictly(resource: Resource, texts: Sequence[str], options: Options) 
     if options.validation == "Strict":
         what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
         raise bad_request(f"{what}: strict decoding error: {', '.join(texts)}")
-    options.warnings.extend(text for text in texts if text not in options.warnings)
+    known = set(options.warnings)
+    options.warnings.extend(text for text in dict.fromkeys(texts) if text not in known)

@@ -1,14 +1,18 @@
 """The two patches that know no types: JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386). Pure.
 
-They give a new value and leave what they were given as it was.
+They give a new value and leave what they were given as it was. All that `copy` operations of one patch add
+is bounded, as in kube-apiserver: each can double the document.
 """
 
-import copy
 from typing import Any, Final
 
 from vipwire.cluster.api.errors import ApiError, bad_request
+from vipwire.cluster.api.object import encode
 
 _MOST_OPERATIONS: Final = 10_000
+_MOST_COPIED: Final = 3 << 20
+_LONGEST_INDEX: Final = 10  # digits
+_NESTED: Final = (dict, list)
 _MISSING: Final = object()
 
 
@@ -32,34 +36,62 @@ def json_patch(value: Any, operations: Any) -> Any:
     if len(operations) > _MOST_OPERATIONS:
         message = f"the allowed maximum operations in a JSON patch is {_MOST_OPERATIONS}, got {len(operations)}"
         raise ApiError(413, "RequestEntityTooLarge", message)
-    result = copy.deepcopy(value)
+    patching = _Patching(copied(value))
     for operation in operations:
-        result = _operate(result, operation)
-    return result
+        patching.operate(operation)
+    return patching.document
 
 
-def _operate(document: Any, operation: dict[str, Any]) -> Any:
-    name, path = operation.get("op"), _pointer(operation.get("path"))
-    if name in ("add", "replace", "test") and "value" not in operation:
-        raise bad_request(f"JSON patch: {name} {operation.get('path')}: no value")
-    match name:
-        case "add":
-            return _put(document, path, copy.deepcopy(operation["value"]), insert=True)
-        case "replace":
-            _find(document, path)
-            return _put(document, path, copy.deepcopy(operation["value"]), insert=False)
-        case "remove":
-            return _remove(document, path)
-        case "test":
-            if _find(document, path, absent=None) != operation["value"]:
-                raise _unfit(f"testing value {operation.get('path')} failed: test failed")
-            return document
-        case "move" | "copy":
-            source = _pointer(operation.get("from"))
-            moved = copy.deepcopy(_find(document, source))
-            document = _remove(document, source) if name == "move" else document
-            return _put(document, path, moved, insert=True)
-    raise bad_request(f"JSON patch: unknown operation {name!r}")
+def copied(value: Any) -> Any:
+    """Copy a value of JSON."""
+    if isinstance(value, dict):
+        return {key: copied(part) if type(part) in _NESTED else part for key, part in value.items()}
+    return [copied(part) for part in value] if isinstance(value, list) else value
+
+
+class _Patching:
+    """A document under the operations of one patch."""
+
+    def __init__(self, document: Any) -> None:
+        self.document = document
+        self._copied = 0
+
+    def operate(self, operation: dict[str, Any]) -> None:
+        """Do the next operation. Each is done once, so that its value needs no copy."""
+        name, path = operation.get("op"), _pointer(operation.get("path"))
+        if name in ("add", "replace", "test") and "value" not in operation:
+            raise bad_request(f"JSON patch: {name} {operation.get('path')}: no value")
+        match name:
+            case "add":
+                self.document = _put(self.document, path, operation["value"], insert=True)
+            case "replace":
+                _find(self.document, path)
+                self.document = _put(self.document, path, operation["value"], insert=False)
+            case "remove":
+                self.document = _remove(self.document, path)
+            case "test":
+                if _find(self.document, path, absent=None) != operation["value"]:
+                    raise _unfit(f"testing value {operation.get('path')} failed: test failed")
+            case "move":
+                self._move(_pointer(operation.get("from")), path)
+            case "copy":
+                self.document = _put(self.document, path, self._copy(_pointer(operation.get("from"))), insert=True)
+            case _:
+                raise bad_request(f"JSON patch: unknown operation {name!r}")
+
+    def _move(self, source: list[str], path: list[str]) -> None:
+        moved = _find(self.document, source)
+        if path[: len(source)] == source and len(path) > len(source):
+            raise _unfit(f"path /{'/'.join(source)} cannot be moved into itself")
+        self.document = _put(_remove(self.document, source), path, moved, insert=True)
+
+    def _copy(self, source: list[str]) -> Any:
+        found = _find(self.document, source)
+        self._copied += len(encode(found))
+        if self._copied > _MOST_COPIED:
+            why = f"the accumulated size increase of copy is {self._copied}, exceeding the limit {_MOST_COPIED}"
+            raise _unfit(f"Unable to complete the copy, {why}")
+        return copied(found)
 
 
 def _pointer(text: Any) -> list[str]:
@@ -72,8 +104,9 @@ def _find(document: Any, path: list[str], *, absent: Any = _MISSING) -> Any:
     for part in path:
         found = _MISSING
         if isinstance(document, list):
-            if part.isdecimal() and int(part) < len(document):
-                found = document[int(part)]
+            index = _index(part)
+            if 0 <= index < len(document):
+                found = document[index]
         elif isinstance(document, dict):
             found = document.get(part, _MISSING)
         if found is _MISSING:
@@ -84,6 +117,10 @@ def _find(document: Any, path: list[str], *, absent: Any = _MISSING) -> Any:
     return document
 
 
+def _index(part: str) -> int:
+    return int(part) if part.isdecimal() and part.isascii() and len(part) < _LONGEST_INDEX else -1
+
+
 def _put(document: Any, path: list[str], value: Any, *, insert: bool) -> Any:
     if not path:
         return value
@@ -91,7 +128,7 @@ def _put(document: Any, path: list[str], value: Any, *, insert: bool) -> Any:
     if isinstance(parent, dict):
         parent[last] = value
     elif isinstance(parent, list):
-        index = len(parent) if last == "-" else int(last) if last.isdecimal() else -1
+        index = len(parent) if last == "-" else _index(last)
         if not 0 <= index <= len(parent):
             raise _missing(path)
         parent[index : index + (not insert)] = [value]

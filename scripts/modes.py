@@ -1,0 +1,90 @@
+"""Write docs/modes/README.md from what each mode says of itself: `make docs`. A test holds the file to this."""
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from vipwire.backends.registry import every_spec
+from vipwire.backends.spec import Difference, ModeSpec
+
+DOCS = Path(__file__).parent.parent / "docs"
+PATH = DOCS / "modes" / "README.md"
+
+_INTRODUCTION = """\
+# Modes
+
+A mode is how Services get into the kernel. Every mode carries out the same plan, so what a Service *means* does not
+depend on the mode. [../semantics.md](../semantics.md) says what it means, in numbered sentences, and one test suite
+sends the same packets in every mode. The second table below lists every exception.
+
+`make docs` writes this page from `src/vipwire/backends/*/mode.py`, where each mode says what it is.
+
+## Which one
+
+| mode | choose it if you are | page |
+|---|---|---|
+"""
+_DIFFERENCES = """\
+
+`vipwire check` tells which of them this machine can run, and what it lacks for the others.
+
+## Differences between modes
+
+Each row is something that holds in all modes but those of the second column. The tests of these sentences are skipped
+there; all others pass. nftables mode has no row.
+
+| what holds elsewhere | not in | because | sentences |
+|---|---|---|---|
+"""
+_REST = """\
+
+Which annotations a mode does not follow is in [../annotations.md](../annotations.md).
+
+In userspace mode the relay connects from the node, so endpoints see the node whoever connects. What S36 and S39 to
+S43 say of clients that are not masqueraded does not hold there, nor does what any sentence says of SCTP. Their tests
+run all the same, without looking at sources and without SCTP.
+
+In ipvs mode every VIP is an address of this node. So a `healthCheckNodePort` answers at VIPs too, as with kube-proxy;
+in all other modes it answers at the node's own addresses only. At a ClusterIP `vipwire explain` calls that a
+difference.
+
+In every mode the tests hold `vipwire explain` to what packets really do, by the kernel's objects and by the plan.
+"""
+_HEADING = re.compile(r"^## (.+)$|^- \*\*(S\d+)\*\* ", re.MULTILINE)
+
+
+def document() -> str:
+    """Write the whole page."""
+    modes = every_spec()
+    chosen = (f"| `{each.name}` | {each.for_whom} | [{each.page}]({each.page}) |\n" for each in modes)
+    return "".join([_INTRODUCTION, *chosen, _DIFFERENCES, *_differences(modes), _REST])
+
+
+def _differences(modes: tuple[ModeSpec, ...]) -> Iterator[str]:
+    """Write a row for each difference; where several modes differ alike and for one reason, one row for them."""
+    sections = dict(_sections())
+    found = [(difference, mode.name) for mode in modes for difference in mode.differences]
+    for difference, group in groupby(sorted(found, key=_order), key=lambda pair: pair[0]):
+        names = ", ".join(name for _, name in group)
+        links = ", ".join(f"[{each}](../semantics.md#{sections[each]})" for each in difference.sentences)
+        yield f"| {difference.what} | {names} | {difference.why} | {links} |\n"
+
+
+def _order(pair: tuple[Difference, str]) -> tuple[int, str, str]:
+    difference, _ = pair
+    return int(difference.sentences[0][1:]), difference.what, difference.why
+
+
+def _sections() -> Iterator[tuple[str, str]]:
+    """Find under which heading each sentence stands, as links name it."""
+    section = ""
+    for heading, number in _HEADING.findall((DOCS / "semantics.md").read_text(encoding="utf-8")):
+        if heading:
+            section = re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
+        else:
+            yield number, section
+
+
+if __name__ == "__main__":
+    PATH.write_text(document(), encoding="utf-8")

@@ -1,0 +1,117 @@
+"""Accepting connections: each is counted before anything is done for it, and trouble is logged once a minute.
+
+asyncio's own way accepts a hundred at a time, logs a traceback for each that finds no free file, and leaves a failed
+TLS handshake as cyclic garbage of 30 kB, which is of so few objects that the collector would not look for it before
+there is half a gigabyte.
+"""
+
+import asyncio
+import errno
+import gc
+import socket
+import ssl
+from typing import Final
+
+from aiohttp import web
+
+from vipwire.cluster.api.serving.connections import Connection, Connections
+from vipwire.process.seldom import Seldom
+
+_REST_SECONDS: Final = 0.2  # after the machine could not give a connection: who waits stays in the kernel's queue
+_HANDSHAKE_SECONDS: Final = 10.0
+_CLOSING_SECONDS: Final = 2.0
+_FAILED_BETWEEN: Final = 200
+"""Handshakes that fail before the garbage they leave is collected."""
+_BACKLOG: Final = 512
+_GONE: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)
+
+
+async def bound(host: str, port: int) -> list[socket.socket]:
+    """Bind sockets to all addresses of a host; port 0 is any, the same for all. Raise OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    opened: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in dict.fromkeys(found):
+            opened.append(socket.create_server((address[0], port), family=family))
+            port = opened[0].getsockname()[1]
+    except BaseException:
+        for each in opened:
+            each.close()
+        raise
+    return opened
+
+
+class Listening(web.ServerRunner):
+    """A server with the sockets that it accepts connections at."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections, shutdown_timeout=1.0)
+        self._connections = connections
+        self._accepting: dict[asyncio.Task[None], socket.socket] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._failed = 0
+        self._log = Seldom()
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports that it listens at."""
+        return [int(listening.getsockname()[1]) for listening in self._accepting.values()]
+
+    def open(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Accept connections at a bound socket."""
+        listening.settimeout(0)
+        listening.listen(_BACKLOG)
+        loop = asyncio.get_running_loop()
+        self._accepting[loop.create_task(self._accept(listening, tls))] = listening
+
+    async def cleanup(self) -> None:
+        """Accept no more, and end what there is."""
+        for task in (*self._accepting, *self._opening):
+            task.cancel()
+        await asyncio.gather(*self._accepting, *self._opening, return_exceptions=True)
+        for listening in self._accepting.values():
+            listening.close()
+        self._accepting.clear()
+        await super().cleanup()
+
+    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                opened, address = await loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    self._log.warning("connections cannot be accepted", reason=error.strerror)
+                    await asyncio.sleep(_REST_SECONDS)
+                continue
+            connection = self._connections.admit(str(address[0]))
+            if connection is None:
+                self._log.warning("too many connections: some are refused", address=address[0])
+                opened.close()
+                continue
+            connection.opening(opened)
+            task = loop.create_task(self._open(connection, opened, tls))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: Connection, opened: socket.socket, tls: ssl.SSLContext | None) -> None:
+        seconds = (_HANDSHAKE_SECONDS, _CLOSING_SECONDS) if tls else (None, None)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                opened,
+                ssl=tls,
+                ssl_handshake_timeout=seconds[0],
+                ssl_shutdown_timeout=seconds[1],
+            )
+        except OSError:
+            self._connections.forget(connection)
+            opened.close()
+            self._failed += 1
+            if self._failed % _FAILED_BETWEEN == 0:
+                gc.collect(1)
+        except BaseException:
+            self._connections.forget(connection)
+            opened.close()
+            raise

@@ -1,0 +1,79 @@
+"""Requests that are being answered: how many there may be at a time, of all and of one user.
+
+As kube-apiserver does with --max-requests-inflight: reads and writes are counted apart, watches are not among them,
+and who is too many is told 429 and to come again in a second. Members of system:masters are never refused. Beyond
+that, one user alone does not get all, watches have a bound, and so have all bodies that are in memory at a time.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from enum import Enum
+
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.guard import Role, User
+from vipwire.cluster.api.serving.bounds import Bounds
+
+
+class Sort(Enum):
+    """What a request does."""
+
+    READ = "read"
+    WRITE = "write"
+    WATCH = "watch"
+
+
+class InFlight:
+    """Counts requests, and the bytes of their bodies."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._all = Counter[Sort]()
+        self._of = Counter[tuple[Sort, str, str]]()
+        self._bytes = 0
+
+    @contextlib.contextmanager
+    def request(self, sort: Sort, user: User, host: str) -> Iterator[None]:
+        """Count a request while it lasts. Raise ApiError 429."""
+        who = (sort, user.name, host if sort is Sort.WATCH else "")
+        most, most_of_one = self._most(sort)
+        exempt = Role.ADMIN.value in user.groups
+        if not exempt and (self._all[sort] >= most or self._of[who] >= most_of_one):
+            raise too_many()
+        self._all[sort] += 1
+        self._of[who] += 1
+        try:
+            yield
+        finally:
+            self._all[sort] -= 1
+            self._of[who] -= 1
+            if not self._of[who]:
+                del self._of[who]
+
+    @contextlib.contextmanager
+    def body(self, size: int) -> Iterator[None]:
+        """Count the bytes of a body while it is in memory. Raise ApiError 429."""
+        if self._bytes and self._bytes + size > self._bounds.all_bodies:
+            raise too_many()
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
+
+    def count(self, sort: Sort) -> int:
+        """Count the requests of a sort."""
+        return self._all[sort]
+
+    def _most(self, sort: Sort) -> tuple[int, int]:
+        bounds = self._bounds
+        if sort is Sort.WATCH:
+            return bounds.watches, bounds.one_watcher
+        most = bounds.reads if sort is Sort.READ else bounds.writes
+        return most, max(1, int(most * bounds.of_one))
+
+
+def too_many() -> ApiError:
+    """Say that a request has to come again later."""
+    message = "Too many requests, please try again later."
+    return ApiError(429, "TooManyRequests", message, {"retryAfterSeconds": 1})

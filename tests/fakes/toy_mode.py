@@ -1,0 +1,108 @@
+"""A mode in one file, to prove that a mode needs no more than itself and a line: it keeps its objects in JSON files.
+
+`python -m tests.fakes.toy_mode COMMAND …` is vipwire with this mode registered. The environment says where they are.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from vipwire.backends.spec import Difference, Driver, Mode, ModeSpec, Tool
+from vipwire.config.configuration import Config
+from vipwire.config.modes import ModeSettings, registering
+from vipwire.errors import UnsupportedError
+from vipwire.model.net import Family
+from vipwire.model.sysctl import Sysctl
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.delta import Delta, patch
+
+FOLDER: Final = "TOY_FOLDER"
+MODE: Final = ModeSpec(
+    name="toy",
+    driver="tests.fakes.toy_mode",
+    settings=ModeSettings(periods="nftables", masquerading="iptables"),
+    for_whom="a test",
+    page="toy.md",
+    fallback=("nftables",),
+    differences=(Difference(("S1",), "packets arrive", "a file moves none"),),
+    tools=(Tool("toy-tool", "shows the file of toy mode"),),
+)
+
+
+class ToyMode:
+    """The objects of one family, in a file."""
+
+    def __init__(self, family: Family) -> None:
+        self._file = Path(os.environ[FOLDER]) / f"{family.value}.json"
+
+    def render_node(self, node: NodePlan) -> Mapping[str, str]:
+        """Have one object."""
+        return {"node": node.name}
+
+    def render(self, plan: ServicePlan) -> Rendered[str, str]:
+        """Have one for each frontend."""
+        return Rendered({str(each.key): type(each.action).__name__ for each in plan.frontends})
+
+    def observe(self) -> dict[str, str]:
+        """Read the file."""
+        found: dict[str, str] = json.loads(self._file.read_text()) if self._file.exists() else {}
+        return found
+
+    def changed(self) -> bool:
+        """Believe that nobody else writes it."""
+        return False
+
+    def commit(self, delta: Delta[str, str]) -> int:
+        """Write the file."""
+        text = json.dumps(patch(self.observe(), delta))
+        self._file.write_text(text)
+        return len(text)
+
+    def close(self) -> None:
+        """Have nothing to close."""
+
+    def describe(self, key: str) -> str:
+        """Name an object."""
+        return f"toy {key}"
+
+    def delete(self) -> bool:
+        """Remove the file."""
+        found = self._file.exists()
+        self._file.unlink(missing_ok=True)
+        return found
+
+
+class ToyDriver(Driver):
+    """Builds it where there is a folder."""
+
+    def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
+        """Build it for each family."""
+        del config, prepare
+        if FOLDER not in os.environ:
+            raise UnsupportedError(f"toy mode needs a folder: set {FOLDER}")
+        return {family: ToyMode(family) for family in families}
+
+    def sysctls(self, config: Config) -> tuple[Sysctl, ...]:
+        """Want something that a new namespace does not have."""
+        del config
+        return (Sysctl("net/ipv4/conf/all/log_martians", 1),)
+
+
+DRIVER: Final = ToyDriver()
+
+
+def main() -> Any:
+    """Run a command of vipwire."""
+    from vipwire.cli.main import main as vipwire  # noqa: PLC0415  # the mode is registered by then
+
+    with registering(MODE.name, MODE.driver):
+        return vipwire()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
