@@ -68,6 +68,11 @@ def duplicate(field: str, value: Any) -> Cause:
     return Cause(field, "FieldValueDuplicate", f"Duplicate value: {json.dumps(value)}")
 
 
+def missing(field: str, value: Any) -> Cause:
+    """Say that what a field names is not there."""
+    return Cause(field, "FieldValueNotFound", f"Not found: {json.dumps(value)}")
+
+
 def forbidden(field: str, detail: str) -> Cause:
     """Say that a field may not be set here."""
     return Cause(field, "FieldValueForbidden", f"Forbidden{_colon(detail)}")

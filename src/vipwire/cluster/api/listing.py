@@ -74,6 +74,14 @@ def parse_number(query: Mapping[str, str], name: str, default: int = 0) -> int:
     return int(text)
 
 
+def parse_signed(query: Mapping[str, str], name: str) -> int:
+    """Read a number of 64 bits; raise ApiError 400."""
+    text = query.get(name, "")
+    if text == str(-1 << 63):
+        return -1 << 63
+    return -parse_number({name: text[1:]}, name) if text.startswith("-") else parse_number(query, name)
+
+
 async def reach(store: Store, revision: int) -> None:
     """Wait a little for a revision; raise ApiError 504 if it does not come."""
     try:

@@ -1,7 +1,7 @@
 """What the server does with metadata: at creation, change and deletion. Pure but for chance in names and UIDs."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from vipwire.cluster.api import names
@@ -10,7 +10,9 @@ from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, req
 from vipwire.cluster.api.object import KEPT_META, new_uid, random_name
 from vipwire.cluster.api.resource import Object, Resource
 
+_KNOWN_FINALIZERS = ("foregroundDeletion", "kubernetes", "orphan")
 _SET_BY_DELETION = ("deletionTimestamp", "deletionGracePeriodSeconds")
+_LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _FINALIZERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
@@ -56,14 +58,22 @@ def mark_deleted(resource: Resource, value: Object, now: datetime, *, grace: int
     if not waits:
         return False
     if "deletionTimestamp" not in meta:
-        meta["deletionTimestamp"] = format_time(now + timedelta(seconds=seconds))
+        meta["deletionTimestamp"] = format_time(later(now, seconds))
         meta["deletionGracePeriodSeconds"] = seconds
         if resource.plural == "namespaces":
             value["status"] = (value.get("status") or {}) | {"phase": "Terminating"}
     elif grace is not None and before and seconds < before:  # it may be shortened, not extended
-        meta["deletionTimestamp"] = format_time(now + timedelta(seconds=seconds))
+        meta["deletionTimestamp"] = format_time(later(now, seconds))
         meta["deletionGracePeriodSeconds"] = seconds
     return True
+
+
+def later(now: datetime, seconds: int) -> datetime:
+    """Tell the time so many seconds from now, or the last one that can be written."""
+    try:
+        return now + timedelta(seconds=seconds)
+    except OverflowError:
+        return _LAST
 
 
 def _grace(resource: Resource, value: Object, grace: int | None) -> int:
@@ -73,7 +83,7 @@ def _grace(resource: Resource, value: Object, grace: int | None) -> int:
     if ended or not value["spec"].get("nodeName"):
         return 0
     wanted = value["spec"].get("terminationGracePeriodSeconds", 30) if grace is None else grace
-    return max(int(wanted), 0)
+    return int(wanted) if wanted >= 0 else 1  # as Kubernetes means a negative one (registry/rest/delete.go)
 
 
 def check_metadata(resource: Resource, value: Object, old: Object | None) -> Iterator[Cause]:
@@ -100,5 +110,8 @@ def check_metadata(resource: Resource, value: Object, old: Object | None) -> Ite
     for index, entry in enumerate(finalizers):
         if problem := names.qualified(entry):
             yield invalid(f"metadata.finalizers[{index}]", entry, problem)
+        elif "/" not in entry and entry not in _KNOWN_FINALIZERS:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            yield invalid(f"metadata.finalizers[{index}]", entry, why)
         if entry in finalizers[:index]:
             yield duplicate(f"metadata.finalizers[{index}]", entry)

@@ -14,7 +14,7 @@ from vipwire.cluster.api.bodies.sent import Options, report_strictly
 from vipwire.cluster.api.bodies.size import check_size
 from vipwire.cluster.api.errors import ApiError, bad_request, not_allowed, not_valid, unsupported
 from vipwire.cluster.api.kinds.meta import META
-from vipwire.cluster.api.listing import list_page, parse_number
+from vipwire.cluster.api.listing import list_page, parse_signed
 from vipwire.cluster.api.object import parse
 from vipwire.cluster.api.openapi.schema import Type
 from vipwire.cluster.api.patches.strategic import strategic_patch
@@ -226,7 +226,7 @@ async def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
     except (msgspec.MsgspecError, ValueError) as error:
         raise bad_request(f"DeleteOptions cannot be read: {error}") from None
     if "gracePeriodSeconds" in query:
-        given.grace_period_seconds = parse_number(query, "gracePeriodSeconds")
+        given.grace_period_seconds = parse_signed(query, "gracePeriodSeconds")
     given.propagation_policy = query.get("propagationPolicy", given.propagation_policy)
     if given.orphan_dependents:
         given.propagation_policy = "Orphan"

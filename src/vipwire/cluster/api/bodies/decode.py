@@ -7,15 +7,17 @@ and the empty string of an enumeration mean "not said".
 
 import base64
 import binascii
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from vipwire.cluster.api.answers.cells import parse_time
+from vipwire.cluster.api.bodies.quantity import PATTERN, read_quantity, written
 from vipwire.cluster.api.errors import Cause, bad_request, invalid, required, too_long, unsupported
 from vipwire.cluster.api.openapi.schema import Field, Shape, Type
 
-_QUANTITY: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9}\d*)?(Z|[+-]\d\d:\d\d)")
 _NUMBERS: Final = {"int32": 1 << 31, "int64": 1 << 63}
 
 
@@ -98,20 +100,29 @@ def _decode_scalar(value: Any, name: str, path: str) -> Any:
             raise _mismatch(value, path, "bool")
         return value
     if name in ("intstr", "quantity") and isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value) if name == "quantity" else int(value)
+        return _decode_number(value, name, path)
     if not isinstance(value, str):
         raise _mismatch(value, path, "string" if name in ("time", "microtime", "bytes") else name)
     _check_text(value, name, path)
-    return value
+    return written(value) if name == "quantity" else value
+
+
+def _decode_number(value: float, name: str, path: str) -> int | str:
+    if name == "quantity":
+        _check_text(str(value), name, path)
+        return written(str(value))
+    limit = _NUMBERS["int32"]
+    if value != int(value) or not -limit <= value < limit:
+        raise _mismatch(value, path, "int32")
+    return int(value)
 
 
 def _check_text(value: str, name: str, path: str) -> None:
     if name in ("time", "microtime"):
-        moment = parse_time(value)
-        if value and (moment is None or moment.tzinfo is None):
-            raise bad_request(f'{path}: parsing time "{value}": not a time as RFC 3339 has it')
-    elif name == "quantity" and not _QUANTITY.fullmatch(value):
-        raise bad_request(f"{path}: quantities must match the regular expression '{_QUANTITY.pattern}'")
+        if value and (not _TIME.fullmatch(value) or parse_time(value) is None):
+            raise bad_request(f"{path}: parsing time {json.dumps(value[:64])}: not a time as RFC 3339 has it")
+    elif name == "quantity" and read_quantity(value) is None:
+        raise bad_request(f"{path}: quantities must match the regular expression '{PATTERN.pattern}'")
     elif name == "bytes":
         try:
             base64.b64decode(value, validate=True)

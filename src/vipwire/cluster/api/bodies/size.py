@@ -27,7 +27,7 @@ def check_size(value: Value) -> Value:
         if count > MOST_VALUES:
             message = f"Request entity too large: limit is {MOST_VALUES} values"
             raise ApiError(413, "RequestEntityTooLarge", message)
-        if any(type(part) is int and not -_LARGEST < 2 * part < 2 * _LARGEST for part in below):
+        if any(type(part) is int and not -_LARGEST <= 2 * part < 2 * _LARGEST for part in below):
             raise bad_request("the body of the request cannot be read: a number is out of range")
         level = [part for part in below if type(part) in _NESTED]
     return value

@@ -5,6 +5,7 @@ from typing import Final
 
 from vipwire.cluster.api import names
 from vipwire.cluster.api.answers.cells import AGE, NAME, NONE, UNKNOWN, at, joined, path_cell
+from vipwire.cluster.api.kinds.amounts import check_node
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
 from vipwire.cluster.api.openapi.schema import Type, read_types
@@ -117,6 +118,7 @@ NODES: Final = Resource(
     short_names=("no",),
     has_status=True,
     declares_status=True,
+    check=check_node,
     fields={"spec.unschedulable": lambda value: str(bool(at(value, "spec", "unschedulable"))).lower()},
     columns=(
         NAME,

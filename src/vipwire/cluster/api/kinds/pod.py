@@ -8,8 +8,10 @@ from typing import Any, Final
 from vipwire.cluster.api import names
 from vipwire.cluster.api.answers.cells import AGE, NAME, NONE, at, path_cell
 from vipwire.cluster.api.endpoint_address import problem_of
-from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, required
+from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, missing, required
+from vipwire.cluster.api.kinds.amounts import check_amounts, check_resources
 from vipwire.cluster.api.kinds.pod_types import POD_TYPES
+from vipwire.cluster.api.kinds.probe import check_probes
 from vipwire.cluster.api.resource import Column, Object, Resource
 
 _CHANGEABLE: Final = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
@@ -32,11 +34,34 @@ def _prepare(new: Object, old: Object | None) -> None:
 
 
 def _check(new: Object, old: Object | None) -> Iterator[Cause]:
-    spec, seen = new["spec"], set[str]()
+    spec = new["spec"]
     if not spec.get("containers"):
         yield required("spec.containers")
-    for index, container in enumerate(spec.get("containers") or ()):
-        path, name = f"spec.containers[{index}]", container.get("name") or ""
+    volumes = [volume.get("name") or "" for volume in spec.get("volumes") or ()]
+    for index, name in enumerate(volumes):
+        if problem := names.label(name):
+            yield invalid(f"spec.volumes[{index}].name", name, problem)
+        elif name in volumes[:index]:
+            yield duplicate(f"spec.volumes[{index}].name", name)
+    seen = set[str]()
+    for part in ("containers", "initContainers"):
+        yield from _check_containers(spec.get(part) or [], f"spec.{part}", seen, frozenset(volumes))
+    for name in ("hostname", "subdomain"):
+        if spec.get(name) and (problem := names.label(spec[name])):
+            yield invalid(f"spec.{name}", spec[name], problem)
+    if spec.get("nodeName") and (problem := names.subdomain(spec["nodeName"])):
+        yield invalid("spec.nodeName", spec["nodeName"], problem)
+    yield from check_amounts(spec.get("overhead") or {}, "spec.overhead")
+    yield from _check_addresses(new.get("status") or {})
+    if old is not None:
+        yield from _check_unchanged(spec, old.get("spec") or {})
+
+
+def _check_containers(
+    containers: list[Object], base: str, seen: set[str], volumes: frozenset[str]
+) -> Iterator[Cause]:
+    for index, container in enumerate(containers):
+        path, name = f"{base}[{index}]", container.get("name") or ""
         if not name:
             yield required(f"{path}.name")
         elif problem := names.label(name):
@@ -47,12 +72,20 @@ def _check(new: Object, old: Object | None) -> Iterator[Cause]:
             yield required(f"{path}.image")
         seen.add(name)
         yield from _check_ports(container, path)
-    for name in ("hostname", "subdomain"):
-        if spec.get(name) and (problem := names.label(spec[name])):
-            yield invalid(f"spec.{name}", spec[name], problem)
-    yield from _check_addresses(new.get("status") or {})
-    if old is not None:
-        yield from _check_unchanged(spec, old.get("spec") or {})
+        yield from check_probes(container, path)
+        yield from check_resources(container.get("resources") or {}, f"{path}.resources")
+        yield from _check_mounts(container, path, volumes)
+
+
+def _check_mounts(container: Object, path: str, volumes: frozenset[str]) -> Iterator[Cause]:
+    places = set[str]()
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
+        where, name, place = f"{path}.volumeMounts[{index}]", mount.get("name") or "", mount.get("mountPath") or ""
+        if name not in volumes:
+            yield missing(f"{where}.name", name)
+        if place in places:
+            yield invalid(f"{where}.mountPath", place, "must be unique")
+        places.add(place)
 
 
 def _warn(new: Object) -> Iterator[str]:

@@ -16,7 +16,7 @@ kind Pod | A workload with an address: a process, a container, a VM or another h
   spec PodSpec #2 default={} | What is wanted.
   status PodStatus #3 | What is the case.
 PodSpec | What a Pod consists of.
-  activeDeadlineSeconds int64 #5 | Seconds that the Pod may run.
+  activeDeadlineSeconds int64 #5 range=1..2147483647 | Seconds that the Pod may run.
   affinity any #18 | Wishes about nodes.
   automountServiceAccountToken bool #21 | Whether a token is mounted.
   containers []Container #2 required key=name merge=name | The containers; at least one.
@@ -53,7 +53,7 @@ PodSpec | What a Pod consists of.
   setHostnameAsFQDN bool #35 | Whether the hostname is the whole name.
   shareProcessNamespace bool #27 | Whether containers see each other's processes.
   subdomain string #17 | The headless Service under which DNS knows the hostname.
-  terminationGracePeriodSeconds int64 #4 default=30 range=0..9223372036854775807 | Seconds from deletion to the end.
+  terminationGracePeriodSeconds int64 #4 default=30 | Seconds from deletion to the end.
   tolerations []Toleration #22 atomic | Taints it does not mind.
   topologySpreadConstraints []any #33 | How Pods are spread.
   volumes []Volume #1 key=name merge=name retain | Files that containers can mount.

@@ -15,6 +15,7 @@ from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, req
 from vipwire.cluster.api.kinds.hand_made import check_endpoints
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
+from vipwire.cluster.api.kinds.probe import check_port
 from vipwire.cluster.api.openapi.schema import Type, read_types
 from vipwire.cluster.api.resource import Column, Object, Resource
 
@@ -211,7 +212,7 @@ def _check_ports(spec: Object) -> Iterator[Cause]:
             yield invalid(f"{path}.name", name, problem)
         elif name in seen["name"]:
             yield duplicate(f"{path}.name", name)
-        yield from _check_target(port.get("targetPort"), f"{path}.targetPort")
+        yield from check_port(port.get("targetPort"), f"{path}.targetPort")
         key = (port.get("protocol"), port.get("port"))
         if key in seen["port"]:
             yield duplicate(path, {"port": key[1], "protocol": key[0]})
@@ -223,13 +224,6 @@ def _check_ports(spec: Object) -> Iterator[Cause]:
         seen["name"].add(name)
         seen["port"].add(key)
         seen["nodePort"].add((key[0], node_port))
-
-
-def _check_target(target: Any, path: str) -> Iterator[Cause]:
-    if isinstance(target, int) and not 0 < target < 65536:
-        yield invalid(path, target, "must be between 1 and 65535, inclusive")
-    elif isinstance(target, str) and (problem := names.port_name(target)):
-        yield invalid(path, target, problem)
 
 
 def _check_addresses(spec: Object) -> Iterator[Cause]:
