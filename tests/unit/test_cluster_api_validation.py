@@ -1,4 +1,4 @@
-"""Values that Kubernetes refuses are refused, in its words; those at the ends of what it takes are taken and harmless."""
+"""Values that Kubernetes refuses are refused, in its words; those at the ends of what it takes are harmless."""
 
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ def test_a_node_has_nothing_less_than_nothing(tmp_path: Path, amount: str) -> No
         "10000-01-01T00:00:00Z",
         "2026-13-01T00:00:00Z",
         "9999-12-31T23:59:60Z",
-        "٢026-01-01T00:00:00Z",
+        "\u06626-01-01T00:00:00Z",
     ],
 )
 def test_times_are_those_of_rfc_3339(tmp_path: Path, time: str) -> None:
@@ -168,7 +168,7 @@ def test_amounts_without_end_are_capped(tmp_path: Path, sent: str, stored: str) 
     play(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("text", ["", "NaN", "inf", "1e", "Gi", "1 Gi", "1" * 300, "١", "--1", "0x1"])
+@pytest.mark.parametrize("text", ["", "NaN", "inf", "1e", "Gi", "1 Gi", "1" * 300, "\u0661", "--1", "0x1"])
 def test_what_is_no_amount(tmp_path: Path, text: str) -> None:
     async def scenario(here: Here) -> None:
         code, _ = await here.send("POST", PODS, pod({"resources": {"limits": {"cpu": text}}}))

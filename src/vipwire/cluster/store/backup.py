@@ -4,12 +4,11 @@ A backup is a store file of its own: one consistent revision, checked before it 
 backup first, and keeps what it replaces beside it, so that a wrong file costs nothing.
 """
 
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from vipwire.cluster.store.database import FILE_NAME, RESTORE, check, explained, lock
+from vipwire.cluster.store.database import FILE_NAME, RESTORE, check, explained, lock, sync
 from vipwire.cluster.store.record import StoreError
 
 
@@ -24,7 +23,10 @@ def backup(folder: Path, target: Path) -> int:
 
 
 def restore(folder: Path, source: Path) -> int:
-    """Put a backup's contents into a data directory; tell their revision. What was there becomes `store.db.old`."""
+    """Put a backup's contents into a data directory; tell their revision. What was there becomes `store.db.old`.
+
+    At any moment `store.db` is the old store or the new one, whole: who is interrupted begins again.
+    """
     if not source.exists():
         raise StoreError(f"{source}: no such backup")
     target = folder / FILE_NAME
@@ -33,9 +35,9 @@ def restore(folder: Path, source: Path) -> int:
         fresh.unlink(missing_ok=True)
         revision = _copy(source, fresh, "take another backup")
         if target.exists():
-            _move_aside(target)
+            _keep(target)
         fresh.rename(target)
-        _sync(folder)
+        sync(folder)
     return revision
 
 
@@ -55,9 +57,9 @@ def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
                 check(copy, unfinished)
                 query = "SELECT max(coalesce((SELECT max(revision) FROM changes), 0), (SELECT revision FROM floor))"
                 revision = int(copy.execute(query).fetchone()[0])
-        _sync(unfinished)
+        sync(unfinished)
         unfinished.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
     except OSError as error:
         raise StoreError(f"{target}: cannot be written: {error.strerror}") from error
     finally:
@@ -65,18 +67,42 @@ def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
     return revision
 
 
-def _move_aside(path: Path) -> None:
-    """Rename a store with its log, which belongs to it."""
+def _keep(path: Path) -> None:
+    """Give a store a second name, `store.db.old`, and leave its log empty: a log is of whatever has the first name.
+
+    SQLite reads `store.db-wal` into any file that is called store.db. So a store's log is folded in before another
+    file gets the name. Where that cannot be, the store is damaged: its log goes to the second name with it, and is
+    taken from the first.
+    """
+    second = path.with_name(f"{path.name}.old")
+    log = path.with_name(f"{path.name}-wal")
+    folded = _fold(path)
+    if not (second.exists() and second.samefile(path)):  # as an interrupted restore of a damaged store leaves it
+        _link(path, second)
+        second_log = path.with_name(f"{path.name}.old-wal")
+        if folded or not log.exists():
+            second_log.unlink(missing_ok=True)
+        else:
+            _link(log, second_log)
+    sync(path.parent)
     for suffix in ("-wal", "-shm"):
-        beside = path.with_name(path.name + suffix)
-        if beside.exists():
-            beside.rename(path.with_name(f"{path.name}.old{suffix}"))
-    path.rename(path.with_name(f"{path.name}.old"))
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    sync(path.parent)
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _fold(path: Path) -> bool:
+    """Write a store's log into its file; tell whether that was possible."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error:
+        return False
+    return not path.with_name(f"{path.name}-wal").exists()
+
+
+def _link(path: Path, second: Path) -> None:
+    """Give a file a second name, in place of what had it."""
+    made = second.with_name(f"{second.name}.part")
+    made.unlink(missing_ok=True)
+    made.hardlink_to(path)
+    made.rename(second)

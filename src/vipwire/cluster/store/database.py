@@ -62,6 +62,7 @@ class Database:
         with contextlib.ExitStack() as on_error:
             self._lock = on_error.enter_context(lock(folder))
             with explained(self.path):
+                _make_or_refuse(self.path)
                 self._connection = _connect(self.path)
                 on_error.callback(self._connection.close)
                 _prepare(self._connection, self.path)
@@ -182,11 +183,51 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-        connection.execute("PRAGMA journal_mode = WAL")
+def _make_or_refuse(path: Path) -> None:
+    """Make a store where there was none; raise StoreError where there was one, and it is not what it was."""
+    if not path.exists():
+        _make(path)
+    elif path.stat().st_size == 0:
+        why = "has no content, so that its objects are lost"
+        raise StoreError(f"{path}: {why}; {RESTORE}, or remove the file to begin with none")
+    second = path.with_name(f"{path.name}.old")
+    if second.exists() and second.samefile(path) and second.with_name(f"{second.name}-wal").exists():
+        raise StoreError(f"{path}: a restore was interrupted, and its log is moved aside; {RESTORE}")
+
+
+def _make(path: Path) -> None:
+    """Make an empty store, under another name until it is whole: an empty file is never the beginning of one."""
+    for left in leftovers(path):
+        raise StoreError(f"{path}: is missing, but {left.name} is there; {RESTORE}, or move {left.name} away")
+    unfinished = path.with_name(f"{path.name}.new")
+    unfinished.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
+        unfinished.chmod(0o600)
         identity = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {FORMAT};"
         connection.executescript(f"BEGIN; {_SCHEMA} {identity} COMMIT;")
+    sync(unfinished)
+    unfinished.rename(path)
+    sync(path.parent)
+
+
+def leftovers(path: Path) -> Iterator[Path]:
+    """Name what tells that there was a store: its log, or what a restore has moved aside or not yet put in place."""
+    for suffix in ("-wal", ".old", ".restored"):
+        beside = path.with_name(f"{path.name}{suffix}")
+        if beside.exists():
+            yield beside
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a directory, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     check(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
