@@ -431,10 +431,10 @@ def test_overflow_takes_the_next_when_the_heaviest_is_full(lab: Lab, proxy: Ipvs
 
 
 def test_an_unknown_scheduler_holds_up_its_service_only(lab: Lab, proxy: IpvsProxy) -> None:
-    proxy.put(web(annotations=annotated(scheduler="nosuch")), *slices(lab, "web", TWO))
+    proxy.put(web(annotations=annotated(scheduler="twos")), *slices(lab, "web", TWO))
     text = " ".join(str(each) for line in proxy.lines.values() for each in line.reconciler.isolated.values())
-    assert "no IPVS scheduler 'nosuch'" in text
-    assert "ip_vs_nosuch" in text
+    assert "no IPVS scheduler 'twos'" in text
+    assert "ip_vs_twos" in text
     proxy.put(web(), *slices(lab, "web", TWO))
     assert answered_by(lab.probe("client", VIP[Family.IPV4], 80, count=4)) == set(TWO)
 
@@ -595,7 +595,7 @@ def test_a_refused_commit_leaves_everything_as_it_was(lab: Lab, proxy: IpvsProxy
     proxy.put(web(), *slices(lab, "web", TWO))
     before = proxy.state()
     line = proxy.lines[Family.IPV4]
-    service = web(external_ips=addresses(EXTERNAL), annotations=annotated(scheduler="nosuch"))
+    service = web(external_ips=addresses(EXTERNAL), annotations=annotated(scheduler="twos"))
     proxy.objects[service.name] = service, slices(lab, "web", ALL)
     for change in line.planner.update([service.name], proxy.view).values():
         assert change.new is not None
@@ -603,7 +603,7 @@ def test_a_refused_commit_leaves_everything_as_it_was(lab: Lab, proxy: IpvsProxy
         with lab.inside(NODE):
             held = line.backend.observe()
             delta = diff({key: held[key] for key in rendered.own if key in held}, rendered.own)
-            with pytest.raises(CommitError, match="nosuch"):
+            with pytest.raises(CommitError, match="twos"):
                 line.backend.commit(delta)
     assert proxy.state() == before
 

@@ -1,0 +1,156 @@
+"""What goes wrong in a soak: each fault does its harm, undoes it, and says when connections may have failed by it."""
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from bench.soak.probing import Window
+from bench.soak.scene import NODE, Part, Scene
+from tests.fakes.conntrack import encode_flow
+
+from vipwire.model.net import parse_address
+from vipwire.netlink.conntrack import CT_NEW, Flow
+from vipwire.netlink.message import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode
+from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+
+_REPAIR: Final = 30.0
+"""Seconds in which rules that somebody else has removed must be there again; see `reconcile.pacer` for how often."""
+_LIMIT: Final = Path("/proc/sys/net/netfilter/nf_conntrack_max")
+_MOST: Final = 300_000
+"""Entries of the table that are made at most to fill it."""
+_PORT: Final = b"\xab\xcd"
+_SEEN, _ASSURED, _CONFIRMED = 1 << 1, 1 << 2, 1 << 3
+
+
+class Harm:
+    """The faults of one scene, and the windows that they have opened."""
+
+    def __init__(self, scene: Scene, chance: random.Random) -> None:
+        self._scene, self._chance = scene, chance
+        self.windows: list[Window] = []
+
+    @asynccontextmanager
+    async def _window(self, fault: str, after: float) -> AsyncIterator[None]:
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.windows.append(Window(fault, begin, time.monotonic() + after))
+
+    async def _again(self, part: Part, number: signal.Signals) -> None:
+        part.end(number)
+        await asyncio.sleep(self._chance.uniform(0.0, 4.0))
+        part.launch()
+        await asyncio.to_thread(self._ready, part)
+
+    def _ready(self, part: Part) -> None:
+        limit = time.monotonic() + 60
+        while not part.is_ready() and time.monotonic() < limit:
+            time.sleep(0.05)
+
+    async def server_stops(self) -> None:
+        """SIGTERM for the API server, and a start some seconds later."""
+        await self._again(self._scene.up, signal.SIGTERM)
+
+    async def server_killed(self) -> None:
+        """SIGKILL for the API server."""
+        await self._again(self._scene.up, signal.SIGKILL)
+
+    async def proxy_stops(self) -> None:
+        """SIGTERM for the proxy: rules stay."""
+        await self._again(self._scene.proxy, signal.SIGTERM)
+
+    async def proxy_killed(self) -> None:
+        """SIGKILL for the proxy at any moment."""
+        await self._again(self._scene.proxy, signal.SIGKILL)
+
+    async def rules_flushed(self) -> None:
+        """Somebody else removes our rules: all of them, those of a family, or a chain."""
+        command = self._chance.choice(
+            ("delete table ip vipwire", "flush table ip vipwire", "flush chain ip vipwire nat-prerouting")
+        )
+        before = self._repairs()
+        async with self._window("rules flushed", 1.0):
+            await asyncio.to_thread(self._scene.run, "nft", command)
+            limit = time.monotonic() + _REPAIR
+            while self._repairs() == before and time.monotonic() < limit:  # noqa: ASYNC110 - a log tells nobody
+                await asyncio.sleep(0.1)
+
+    def _repairs(self) -> int:
+        return self._scene.proxy.log.read_text(encoding="utf-8", errors="replace").count("repaired what others")
+
+    async def netlink_fails(self) -> None:
+        """Let receipts of the proxy overflow (ENOBUFS) or be interrupted (EINTR), and some sending fail."""
+        self._scene.proxy_faults.netlink(overflow=60, interrupt=60, unsent=30)
+        await asyncio.sleep(self._chance.uniform(3.0, 8.0))
+        self._scene.proxy_faults.netlink()
+
+    async def disk_full(self) -> None:
+        """Fill the API server's disk, for some seconds."""
+        filler = self._scene.data / "filler"
+        await asyncio.to_thread(_fill, filler)
+        await asyncio.sleep(self._chance.uniform(2.0, 5.0))
+        filler.unlink()
+
+    async def clock_jumps(self) -> None:
+        """Let the clock of both jump, by up to a day either way, and back."""
+        ahead = self._chance.choice((-86400, -3600, -30, 30, 3600, 86400))
+        for each in (self._scene.proxy_faults, self._scene.up_faults):
+            each.clock(ahead)
+        await asyncio.sleep(self._chance.uniform(3.0, 8.0))
+        for each in (self._scene.proxy_faults, self._scene.up_faults):
+            each.clock(0)
+
+    async def conntrack_full(self) -> None:
+        """Fill the table of connections of the proxy's node: the kernel drops new ones."""
+        async with self._window("conntrack full", 3.0):
+            with self._scene.lab.inside(NODE):
+                netlink = NetlinkSocket(NETLINK_NETFILTER)
+            with netlink:
+                await asyncio.to_thread(_fill_conntrack, netlink, int(_LIMIT.read_text(encoding="ascii")))
+            await asyncio.sleep(self._chance.uniform(1.0, 3.0))
+            await asyncio.to_thread(self._scene.run, "conntrack", "-F")
+
+    def all(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """Name the faults that are possible here."""
+        found: dict[str, Callable[[], Awaitable[None]]] = {
+            "API server stops": self.server_stops,
+            "API server killed": self.server_killed,
+            "proxy stops": self.proxy_stops,
+            "proxy killed": self.proxy_killed,
+            "rules flushed": self.rules_flushed,
+            "disk full": self.disk_full,
+        }
+        if self._scene.proxy_faults.possible:
+            found |= {"netlink fails": self.netlink_fails, "clock jumps": self.clock_jumps}
+        if int(_LIMIT.read_text(encoding="ascii")) <= _MOST:
+            found["conntrack full"] = self.conntrack_full
+        return found
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError:
+            return
+
+
+def _fill_conntrack(netlink: NetlinkSocket, limit: int) -> None:
+    """Make entries that the kernel does not drop early, until it takes no more; each lives 30 seconds."""
+    flags, status = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL, _SEEN | _ASSURED | _CONFIRMED
+    port, remote = int.from_bytes(_PORT), parse_address("203.0.113.1")
+    for host in range(limit // 60000 + 1):
+        local = parse_address(f"198.51.100.{host + 1}")
+        flow = Flow(17, local, port, remote, 9, remote, 9, local, port, status=status, timeout=30)
+        first, middle, last = encode(CT_NEW, flags, 0, encode_flow(flow)).split(_PORT)
+        for begin in range(1024, 65536, 256):
+            numbers = (number.to_bytes(2) for number in range(begin, min(begin + 256, 65536)))
+            netlink.send(b"".join(first + number + middle + number + last for number in numbers))
+            netlink.drain()

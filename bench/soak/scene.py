@@ -1,0 +1,169 @@
+"""The scene of a soak: a lab, an API server (`vipwire up`) on one node of it, and the proxy on the other."""
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.soak.shim import Faults
+
+from vipwire.lab.cluster import Lab
+
+SERVER, NODE = "node-2", "node-1"
+PATIENCE = 90.0
+DISK = "64m"
+_CIDRS = "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48"
+
+
+class Sample(NamedTuple):
+    """What a process held: at which time, at which age (seconds), resident MB, and open files."""
+
+    when: float
+    age: float
+    memory: float
+    files: int
+
+
+@dataclass
+class Part:
+    """A process of the scene, which can be started again; `samples` are of all that there were."""
+
+    name: str
+    lab: Lab
+    host: str
+    command: tuple[str, ...]
+    log: Path
+    faults: Faults
+    is_ready: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.samples: list[Sample] = []
+        self.unexpected: list[str] = []
+        self._started = 0.0
+
+    def start(self) -> None:
+        """Start it, and wait until it is ready."""
+        self.launch()
+        self.ready()
+
+    def launch(self) -> None:
+        """Start it, and do not wait."""
+        self._started = time.monotonic()
+        with self.log.open("ab") as log:
+            environment = self.faults.environment
+            self.process = self.lab.popen(self.host, self.command, stdout=log, stderr=log, env=environment)
+
+    def ready(self) -> None:
+        """Wait until it is ready. Start it again if it has ended by itself, and note that."""
+        limit = time.monotonic() + PATIENCE
+        while not self.is_ready():
+            self.look_after()
+            if time.monotonic() > limit:
+                raise SystemExit(f"{self.name} is not ready after {PATIENCE} s; its log: {self.log}")
+            time.sleep(0.05)
+
+    def look_after(self) -> None:
+        """Note if it has ended by itself, and start it again as a service manager would."""
+        if self.process is None or self.process.poll() is None:
+            return
+        self.unexpected.append(f"{self.name} ended with status {self.process.returncode}")
+        self.launch()
+
+    def end(self, number: signal.Signals) -> None:
+        """End it by a signal, and wait until it is gone."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        status = process.wait(PATIENCE)
+        if status not in (0, -number):
+            self.unexpected.append(f"{self.name} ended with status {status} after {number.name}")
+
+    def sample(self) -> None:
+        """Note what it holds."""
+        if self.process is None:
+            return
+        folder = Path(f"/proc/{self.process.pid}")
+        with contextlib.suppress(OSError):
+            pages = int((folder / "statm").read_text(encoding="ascii").split()[1])
+            files = len([*(folder / "fd").iterdir()])
+            now = time.monotonic()
+            memory = pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+            self.samples.append(Sample(now, now - self._started, memory, files))
+
+
+class Scene:
+    """All of it. `up` is the API server, `proxy` what is tried."""
+
+    def __init__(self, folder: Path, library: Path | None, seed: int) -> None:
+        self.lab, self.folder, self.data = Lab(), folder, folder / "disk"
+        self.up_faults = Faults(folder, "up", library, seed)
+        self.proxy_faults = Faults(folder, "proxy", library, seed + 1)
+        self.address = next(node.addresses[0] for node in self.lab.topology.nodes if node.name == SERVER)
+        self.node_address = self.lab.address(NODE)
+        vipwire = (sys.executable, "-m", "vipwire")
+        up = ("up", f"--data-dir={self.data}", f"--bind-address={self.address}", f"--node-name={SERVER}")
+        self.up = Part(
+            *("up", self.lab, SERVER, (*vipwire, *up, "--no-proxy", "--no-dns"), folder / "up.log"),
+            *(self.up_faults, self._server_is_ready),
+        )
+        flags = (f"--kubeconfig={self.data}/admin.kubeconfig", f"--hostname-override={NODE}", _CIDRS)
+        self.flags = flags
+        more = ("--iptables-sync-period=2s", "--oom-score-adj=0", "--nodeport-addresses=0.0.0.0/0")
+        self.proxy = Part(
+            *("proxy", self.lab, NODE, (*vipwire, "proxy", *flags, *more), folder / "proxy.log"),
+            *(self.proxy_faults, self._proxy_is_ready),
+        )
+
+    @contextlib.contextmanager
+    def standing(self) -> Iterator[None]:
+        """Build the lab, and mount the disk; leave nothing."""
+        self.data.mkdir()
+        with contextlib.ExitStack() as stack:
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "soak", str(self.data)]
+            subprocess.run(mount, check=True)
+            stack.callback(subprocess.run, ["umount", "--lazy", str(self.data)], check=False)
+            stack.enter_context(self.lab)
+            yield
+            for part in (self.proxy, self.up):
+                part.end(signal.SIGTERM)
+
+    def run(self, *command: str) -> "subprocess.CompletedProcess[Any]":
+        """Run a command on the proxy's node."""
+        return self.lab.run(NODE, list(command))
+
+    def difference(self) -> str:
+        """Tell what `vipwire diff` says; "" if there is no difference."""
+        done = self.run(sys.executable, "-m", "vipwire", "diff", *self.flags, "--nodeport-addresses=0.0.0.0/0")
+        return "" if done.returncode == 0 else f"status {done.returncode}: {done.stdout}{done.stderr}"[:4000]
+
+    def _server_is_ready(self) -> bool:
+        kubeconfig = self.data / "admin.kubeconfig"
+        return kubeconfig.exists() and _listens(self.address, 6443)
+
+    def _proxy_is_ready(self) -> bool:
+        connection = http.client.HTTPConnection(self.node_address, 10256, timeout=5.0)
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+
+def _listens(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
