@@ -5,14 +5,15 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo check test quick lint types imports pytest bench build man docs clean
+.PHONY: help demo check test quick lint types imports pytest bench build sbom lock man docs clean
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
 	@echo "make check   linters, types, layers, unit tests and laws: two minutes, while you work"
 	@echo "make test    linters, types, layers, and all tests"
 	@echo "make bench   the benchmarks behind docs/performance.md"
-	@echo "make build   the wheel, in dist/"
+	@echo "make build   the wheel, and what it is installed with (CycloneDX), in dist/"
+	@echo "make lock    pin the newest versions of all dependencies in requirements/"
 	@echo "make man     the manual pages, in build/man8/"
 	@echo "make docs    write docs/annotations.md, configuration.md and metrics.md anew, after a change of what they list"
 	@echo "make clean   remove what these have made"
@@ -51,15 +52,28 @@ pytest: .venv/ready-for-test
 bench: .venv/ready-for-test
 	@$(SUDO) $(BIN)/python -m bench
 
-build:
-	@scripts/setup demo
-	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+build: .venv/ready-for-test
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@$(MAKE) --no-print-directory sbom
+
+# CycloneDX: every package that an installation has, with version and hashes.
+sbom: .venv/ready-for-test
+	@mkdir -p dist
+	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file dist/vipwire.cdx.json requirements/run.lock
+
+# Pin anew what is installed: the newest versions that pyproject.toml allows, each file with its hash.
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade
+lock: .venv/ready-for-test
+	@$(BIN)/python -m pip install --quiet 'uv>=0.9'
+	@$(LOCK) pyproject.toml --output-file requirements/run.lock
+	@$(LOCK) pyproject.toml --group test --group lint --constraint requirements/run.lock --output-file requirements/test.lock
+	@$(LOCK) requirements/build.in --constraint requirements/test.lock --output-file requirements/build.lock
 
 man:
 	@scripts/setup demo
 	@$(BIN)/vipwire man --to build/man8
 
-.venv/ready-for-test: pyproject.toml scripts/setup
+.venv/ready-for-test: pyproject.toml scripts/setup requirements/test.lock
 	@scripts/setup test
 
 docs: .venv/ready-for-test

@@ -11,7 +11,7 @@ from tests.unit.deployed import DEPLOY, OVERLAYS, ROOT, containers, pod_of, reco
 from vipwire import __version__
 
 TEXT = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
-INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"}
+INSTRUCTIONS = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"}
 TARGETS = {"nftables": "nftables", "iptables": "iptables", "ipvs": "ipvs", "userspace": "iptables"}
 PROGRAMS = {"nftables": set(), "iptables": {"iptables"}, "ipvs": {"iptables", "ipset", "ipvsadm", "kmod"}}
 
@@ -33,6 +33,8 @@ def stages() -> dict[str, Stage]:
         if word == "FROM":
             parent, name = re.fullmatch(r"(\S+) AS (\S+)", rest).groups()  # type: ignore[union-attr]  # or it fails
             found[name] = stage = Stage(name, parent)
+        elif word == "ARG":
+            assert not found, "what stands before the first stage counts for all"
         else:
             stage.lines.append((word, " ".join(rest.split())))
     return found
@@ -50,8 +52,20 @@ def ancestry(name: str) -> list[Stage]:
 def test_every_stage_is_made_from_a_slim_python_or_an_earlier_stage() -> None:
     earlier: set[str] = set()
     for stage in stages().values():
-        assert stage.parent in earlier | {"docker.io/library/python:3.11-slim"}
+        assert stage.parent in earlier | {"${BASE}"}
         earlier.add(stage.name)
+
+
+def test_the_base_can_be_named_by_its_digest() -> None:
+    assert re.search(r"^ARG BASE=docker\.io/library/python:3\.11-slim$", TEXT, re.MULTILINE)
+    assert "--build-arg BASE=docker.io/library/python:3.11-slim@sha256:" in TEXT
+
+
+def test_nothing_is_fetched_from_an_index_without_a_hash() -> None:
+    commands = " && ".join(rest for word, rest in stages()["build"].lines if word == "RUN").split(" && ")
+    installing = [each for each in commands if re.search(r"pip\b.* (?:install|wheel)\b", each)]
+    assert len(installing) == 4
+    assert all(re.search(r"--require-hashes|--no-index|--no-build-isolation", each) for each in installing)
 
 
 def test_what_is_copied_is_there_and_not_left_out_of_the_context() -> None:

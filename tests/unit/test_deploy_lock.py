@@ -1,0 +1,86 @@
+"""What is installed is pinned with hashes: requirements/*.lock agree with pyproject.toml, and with each other."""
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "requirements"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+RUN = PROJECT["project"]["dependencies"]
+BUILD = [line for line in (FOLDER / "build.in").read_text().splitlines() if line and not line.startswith("#")]
+GROUPS = PROJECT["dependency-groups"]
+WANTED = {"run": RUN, "test": [*RUN, *GROUPS["test"], *GROUPS["lint"]], "build": BUILD}
+_PINNED = re.compile(r"([a-z0-9-]+)==([0-9a-z.]+)(?: ; [^\\]+)? \\((?: --hash=sha256:[0-9a-f]{64}(?: \\)?)+)")
+
+
+def pins(name: str) -> dict[str, str]:
+    """Read a lock; whatever in it is no pin with hashes fails."""
+    text = " ".join((FOLDER / f"{name}.lock").read_text(encoding="ascii").split())
+    found: dict[str, str] = {}
+    while text:
+        pin = _PINNED.match(text)
+        assert pin, text[:200]
+        found[pin[1]] = pin[2]
+        text = text[pin.end() :].strip()
+    return found
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_every_dependency_is_pinned_at_a_version_that_the_project_allows(name: str) -> None:
+    pinned = pins(name)
+    for text in WANTED[name]:
+        wanted = Requirement(text)
+        assert wanted.specifier.contains(pinned[canonicalize_name(wanted.name)]), f"{text}: `make lock`"
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_what_dependencies_depend_on_is_pinned_too(name: str) -> None:
+    """As far as it is installed here: `pip install --require-hashes` refuses what is missing."""
+    pinned = pins(name)
+    waiting = [Requirement(text) for text in WANTED[name]]
+    seen: set[str] = set()
+    while waiting:
+        wanted = waiting.pop()
+        key = f"{canonicalize_name(wanted.name)}[{','.join(sorted(wanted.extras))}]"
+        if key in seen:
+            continue
+        seen.add(key)
+        assert canonicalize_name(wanted.name) in pinned, f"{wanted}: `make lock`"
+        further = map(Requirement, importlib.metadata.requires(wanted.name) or ())
+        waiting += [each for each in further if _counts(each, wanted.extras)]
+
+
+def _counts(requirement: Requirement, extras: set[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in (*extras, ""))
+
+
+def test_nothing_is_pinned_twice_at_two_versions() -> None:
+    run, test, build = map(pins, ("run", "test", "build"))
+    assert run.items() <= test.items()
+    assert {name: test.get(name, version) for name, version in build.items()} == build
+
+
+def test_setup_and_the_image_take_nothing_without_a_hash() -> None:
+    for path in (ROOT / "scripts/setup", ROOT / "deploy/Containerfile"):
+        text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+        for command in re.findall(r"\bpip\b[^&\n]* (?:install|wheel) [^&\n]*", text):
+            assert re.search(r"--require-hashes|--no-deps", command), command
+
+
+def test_the_list_of_what_is_installed_names_every_package_with_its_version(tmp_path: Path) -> None:
+    path = tmp_path / "sbom.json"
+    command = [sys.executable, "-m", "cyclonedx_py", "requirements", "--pyproject", str(ROOT / "pyproject.toml")]
+    subprocess.run([*command, "--output-file", str(path), str(FOLDER / "run.lock")], check=True, capture_output=True)
+    made = json.loads(path.read_text(encoding="utf-8"))
+    assert (made["bomFormat"], made["metadata"]["component"]["name"]) == ("CycloneDX", "vipwire")
+    assert {canonicalize_name(each["name"]): each["version"] for each in made["components"]} == pins("run")
