@@ -6,7 +6,7 @@ from tests.fakes.iptables import FakeTables, FakeTool, FakeWitness
 from tests.fakes.values import node_plan
 
 from vipwire.backends.iptables.kernel import IptablesBackend
-from vipwire.backends.iptables.names import CLUSTER_IPS, NO_SUCH_PORT, Key, Rules
+from vipwire.backends.iptables.names import CLUSTER_IPS, EXTERNAL_SERVICES, NO_SUCH_PORT, Key, Rules
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
@@ -64,11 +64,14 @@ class World:
     def count(self, table: str) -> int:
         """Count the rules of our chains in a table, as kube-proxy's own test of their number does.
 
-        What it does not have is left out: the refusal of ClusterIPs' other ports.
+        What it does not have is left out: the refusal of ClusterIPs' other ports, and that sources which may not come
+        are dropped where nobody answers, too.
         """
         chains = self.tables.tables[table]
         ours = [chain for chain in chains if chain.startswith("KUBE-") and chain not in (CLUSTER_IPS, NO_SUCH_PORT)]
-        return sum(not rule.endswith(f"-j {CLUSTER_IPS}") for chain in ours for rule in chains[chain])
+        counted = [rule for chain in ours for rule in chains[chain] if not rule.endswith(f"-j {CLUSTER_IPS}")]
+        dropped = [rule for rule in chains.get(EXTERNAL_SERVICES, ()) if "traffic not accepted by" in rule]
+        return len(counted) - len(dropped)
 
     def _plan(self, names: Iterable[ObjectName]) -> None:
         view: Mapping[ObjectName, Service] = self._services

@@ -1,11 +1,19 @@
-"""Whatever text stands where iptables-save's should: chains and rules of it, or a DecodeError."""
+"""Whatever text stands where iptables-save's should: chains and rules of it, or a DecodeError.
+
+And whatever packet goes through them: a verdict, and whether it is certain.
+"""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
-from vipwire.xtables.save import read_tables, target
+from vipwire.model.net import Address, Protocol
+from vipwire.plan.resolve import Packet
+from vipwire.reconcile.explainer import ObjectState
+from vipwire.xtables.match import Header, Surroundings
+from vipwire.xtables.save import Chains, read_tables, target
+from vipwire.xtables.traversal import Listed, Traversal
 
 _LINES = st.lists(
     st.one_of(
@@ -34,3 +42,141 @@ def test_every_rule_is_read_or_the_text_is_refused(text: str) -> None:
 def test_a_rule_of_no_chain_and_a_chain_of_no_table_are_refused(text: str) -> None:
     with pytest.raises(DecodeError):
         read_tables(text)
+
+
+_WORDS = st.sampled_from(
+    [
+        "-m",
+        "-s",
+        "-d",
+        "-i",
+        "-p",
+        "-o",
+        "!",
+        "-j",
+        "-g",
+        "--dport",
+        "--dports",
+        "--ctstate",
+        "--ctorigdst",
+        "--ctorigdstport",
+        "--mark",
+        "--set-xmark",
+        "--match-set",
+        "--src-type",
+        "--dst-type",
+        "--tcp-flags",
+        "--mode",
+        "random",
+        "nth",
+        "--probability",
+        "--every",
+        "--packet",
+        "--rcheck",
+        "--set",
+        "--name",
+        "--mask",
+        "--rsource",
+        "--seconds",
+        "--reap",
+        "--bytecode",
+        "--comment",
+        "--to-destination",
+        "--to-ports",
+        "--map-set",
+        "--map-mark",
+        "--random-fully",
+        "mark",
+        "tcp",
+        "udp",
+        "conntrack",
+        "addrtype",
+        "statistic",
+        "recent",
+        "set",
+        "bpf",
+        "comment",
+        "multiport",
+        "A",
+        "B",
+        "DROP",
+        "ACCEPT",
+        "RETURN",
+        "REJECT",
+        "DNAT",
+        "REDIRECT",
+        "MASQUERADE",
+        "SET",
+        "MARK",
+        "TCPMSS",
+        "LOCAL",
+        "NEW",
+        "0",
+        "1",
+        "-1",
+        "0x1/0x1",
+        "80",
+        "79:90",
+        "90:79",
+        "99999999999",
+        "10.0.0.0/8",
+        "10.0.0.1",
+        "10.0.0.1:80",
+        "[::1]:80",
+        "::",
+        "1.2.3.4/255.0.255.0",
+        "eth+",
+        "dst,dst",
+        "src",
+        "1,6",
+        "é",
+        '"',
+        "'",
+        "\\",
+        "#",
+        "{port}",
+        "0.5",
+        "nan",
+        "inf",
+        "1e999",
+    ]
+)
+_RULES = st.lists(_WORDS, max_size=12).map(" ".join)
+_TABLES = st.lists(st.tuples(st.sampled_from(["A", "B", "PREROUTING"]), _RULES), max_size=12).map(
+    lambda rules: "\n".join(
+        [
+            "*nat",
+            ":PREROUTING ACCEPT [0:0]",
+            ":A - [0:0]",
+            ":B - [0:0]",
+            *(f"-A {chain} {rule}" for chain, rule in rules),
+        ]
+    )
+)
+
+
+class Saved(Surroundings):
+    """The chains that were saved, and nothing known of all else."""
+
+    def __init__(self, chains: Chains) -> None:
+        self._chains = chains
+
+    def owns(self, address: Address) -> bool:
+        return address[0] == 10
+
+    def rules(self, table: str, chain: str, header: Header) -> list[Listed] | None:
+        del table, header
+        rules = self._chains.get(chain)
+        return None if rules is None else [Listed(text, ObjectState.FOREIGN) for text in rules]
+
+
+@given(_TABLES, st.sampled_from([bytes((10, 0, 0, 1)), bytes(15) + b"\1"]), st.sampled_from(Protocol))
+def test_every_packet_has_a_verdict(text: str, address: bytes, protocol: Protocol) -> None:
+    try:
+        saved = Saved(read_tables(text)["nat"])
+    except DecodeError:
+        return
+    packet = Packet(Address(address), Address(address), protocol, 80, "eth0")
+    way = Traversal(saved, saved, Header.of(packet))
+    assert way.hook("nat", "PREROUTING") in ("", "ACCEPT", "DROP", "REJECT", "DNAT", "REDIRECT", "MASQUERADE")
+    assert way.uncertain == any("cannot be told" in step.effect for step in way.steps)

@@ -7,8 +7,9 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,23 @@ def dotted(path: Path) -> str:
 @cache
 def known_imports() -> dict[str, tuple[str, ...]]:
     return {dotted(path): tuple(imports(path)) for path in MODULES}
+
+
+def circle(imported: Mapping[str, Iterable[str]]) -> list[str]:
+    """Find modules that import each other, in a circle; none if there are none."""
+    graph = {module: (set(names) & imported.keys()) - {module} for module, names in imported.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other() -> None:
+    """Nor for type checkers, nor late: who reads one would have to read the other."""
+    assert circle(known_imports()) == []
+    assert set(circle({"one": ["two", "json"], "two": ["three"], "three": ["one"]})) == {"one", "two", "three"}
+    assert circle({"one": ["two", "three"], "two": ["three"], "three": ["os"]}) == []
 
 
 def ways_into_the_world(module: str) -> dict[str, str]:

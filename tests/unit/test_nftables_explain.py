@@ -9,7 +9,7 @@ from tests.unit.inspected import PODS, example, make_config
 
 from vipwire.backends.nftables.counts import CounterLevel
 from vipwire.backends.nftables.explain.explainer import walk
-from vipwire.backends.nftables.explain.walk import Table
+from vipwire.backends.nftables.explain.table import Table
 from vipwire.backends.nftables.names import CHAIN, Chain, Object, ObjectKey
 from vipwire.backends.nftables.render import render
 from vipwire.backends.nftables.skeleton import node_objects

@@ -1,1 +1,1 @@
-"""iptables as every mode that writes its rules meets it: the words of rules, and the programs that read and write."""
+"""iptables as every mode that writes its rules meets it: their words, what they do to a packet, and the programs."""

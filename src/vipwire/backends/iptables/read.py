@@ -135,10 +135,13 @@ def _in_place(
 
 
 def _pairs_in_order(there: list[str], rules: Rules) -> bool:
-    """Tell whether the rules of a node port with two (loopback is counted first) stand in that order."""
-    counted = [rule for rule in rules if names.LOCALHOST_COUNTER in rule]
-    if not counted:
+    """Tell whether the rules of a frontend with several stand in their order.
+
+    Those are a node port's (loopback is counted first), and those that refuse some sources and drop all others.
+    """
+    leading = [rule for rule in rules if names.LOCALHOST_COUNTER in rule or rule.startswith("-s ")]
+    if not leading:
         return True
     place = {rule: at for at, rule in enumerate(there)}
     following = dict(pairwise(rules))
-    return all(place[rule] < place[following[rule]] for rule in counted)
+    return all(place[rule] < place[following[rule]] for rule in leading)

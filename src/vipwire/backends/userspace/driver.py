@@ -38,8 +38,7 @@ class UserspaceDriver(Driver):
         """Build what explains a relay."""
         from vipwire.backends.userspace.explain.explainer import UserspaceExplainer  # noqa: PLC0415  # not to run
 
-        del mode
-        return UserspaceExplainer(family)
+        return UserspaceExplainer(family, mode.port_of)
 
     def cleaners(self, families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
         """Build what has the relay retire, which needs no right, and with `rules` removes these."""

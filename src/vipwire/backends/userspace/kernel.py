@@ -202,6 +202,10 @@ class UserspaceBackend:
             return ()
         return tuple(format_endpoint(*place) for place in self._bound(front_name(frontend)))
 
+    def port_of(self, front: str) -> int:
+        """Tell at which port rules find a front, as it was last seen; 0 if it is not there."""
+        return _first(self._remote.ports)(front)
+
     def _bound(self, front: str) -> Iterator[tuple[Address, int]]:
         """Tell the addresses and ports of a front's sockets, as last seen; nothing where it is not there."""
         listener = (self._left or {}).get(Front(front))

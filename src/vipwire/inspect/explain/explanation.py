@@ -148,7 +148,7 @@ def agreement(explanation: Explanation) -> tuple[bool | None, str]:
         return None, reason
     if walk.end is End.UNKNOWN:
         return None, "somebody has changed rules on the way, and what they do now cannot be told"
-    if walk.refuses_strays and explanation.planned is End.UNTOUCHED:
+    if walk.refuses_strays and explanation.frontend is None:
         return True, ""
     if walk.end is not explanation.planned:
         return False, f"the plan says {explanation.planned.value}, the kernel would leave it {walk.end.value}"
@@ -165,7 +165,9 @@ def _same_answer(explanation: Explanation, walk: Walk) -> tuple[bool, str]:
         return False, "; ".join(_share_differences(planned, walk.shares or {}))
     assert isinstance(explanation.outcome, Answered)  # noqa: S101 - it is what `planned` says
     reached = explanation.outcome.masqueraded & {target.address for target in explanation.pool}
-    if walk.masqueraded != reached and not walk.relayed and not _delivered_here(explanation):
+    # iptables mode masquerades what an endpoint elsewhere sends to itself by way of this node; so does kube-proxy.
+    itself = {target.address for target in explanation.pool if not target.local} & {explanation.packet.source}
+    if walk.masqueraded - itself != reached - itself and not walk.relayed and not _delivered_here(explanation):
         return False, "the kernel masquerades for other endpoints than the plan says"
     return True, ""
 

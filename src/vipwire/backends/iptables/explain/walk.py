@@ -1,4 +1,4 @@
-"""A packet's way through the rules: what the kernel would do with its first packet, rule by rule. Pure.
+"""A packet's way through the rules of this mode: which rules `xtables.traversal` tries, hook by hook. Pure.
 
 Chance is a parameter: `skipped` is how many of the rules that match by chance let the packet pass. Only the chain of
 a pool has such rules, so that as many walks as it has of them, and one more, are all that can happen.
@@ -6,27 +6,30 @@ a pool has such rules, so that as many walks as it has of them, and one more, ar
 Of a dispatch chain only the entries of the packet's own frontend are tried: no other can match, in whatever order.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
 from vipwire.backends.iptables import names
-from vipwire.backends.iptables.explain.trial import CERTAIN, RuleSyntaxError, Trial, Verdict
 from vipwire.backends.iptables.names import CHAIN, ENTRY, FILTER, NAT, ROOT, ROOTS, Key, Rules
 from vipwire.backends.iptables.read import last_port
+from vipwire.backends.iptables.rules import bpf
 from vipwire.backends.iptables.rules.frontend_code import ANY_PORT, decode, encode
 from vipwire.backends.iptables.rules.skeleton import jump_keys
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.plan import FrontendKey
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import ObjectState, Step
+from vipwire.xtables.match import Header, Surroundings
+from vipwire.xtables.save import BUILT_IN
+from vipwire.xtables.traversal import Listed, Traversal
 
-_DEEPEST: Final = 16
+_CERTAIN: Final = Fraction(1)
 _JUMPS: Final = jump_keys()[::-1]
 """Each was put before all others of its chain: the last comes first."""
-_ENDS: Final = frozenset({"DROP", "REJECT", "ACCEPT"})
+_REFUSALS: Final = {"DROP": "drop", "REJECT": "reject"}
 
 Recall = Callable[[str], float | None]
 """Tells how many seconds ago the packet's source was last seen in a list of `-m recent`; None if it is not in it."""
@@ -64,7 +67,7 @@ class Run:
     verdict: str = ""
     target: tuple[Address, int] | None = None
     masqueraded: bool = False
-    share: Fraction = CERTAIN
+    share: Fraction = _CERTAIN
     more: bool = False
     met: float | None = None
     uncertain: bool = False
@@ -73,44 +76,55 @@ class Run:
 
 def run(table: Table, packet: Packet, skipped: int = 0, recall: Recall = lambda _: None) -> Run:
     """Follow the first packet of a connection through the chains that it meets."""
-    walker = Walker(table, packet, skipped, recall)
-    first = "OUTPUT" if packet.from_node else "PREROUTING"
-    walker.hook(NAT, first)
-    if packet.from_node and walker.hook(FILTER, "OUTPUT"):
-        return walker.run
-    local = walker.to_own
-    later = [(NAT, "POSTROUTING"), (FILTER, "INPUT")] if packet.from_node else [(FILTER, "INPUT")]
-    if not local:
-        later = [(NAT, "POSTROUTING")] if packet.from_node else [(FILTER, "FORWARD"), (NAT, "POSTROUTING")]
-    for table_name, chain in later:
-        if walker.hook(table_name, chain):
+    done = Run()
+    rules = _Rules(table, packet, done, skipped, recall)
+    header = Header.of(packet)
+    way = Traversal(rules, rules, header)
+    for hook in _hooks(way, packet, table):
+        verdict = way.hook(*hook)
+        if verdict == "DNAT":
+            done.target = header.destination, header.port
+        if verdict in _REFUSALS:
+            done.verdict = _REFUSALS[verdict]
             break
-    return walker.run
+    done.steps, done.uncertain, done.masqueraded = way.steps, way.uncertain, way.masqueraded
+    return done
 
 
-class Walker:
-    """The packet, and where it is."""
+def _hooks(way: Traversal, packet: Packet, table: Table) -> Iterator[tuple[str, str]]:
+    """Name the built-in chains that the packet passes; where it goes is known once its destination is translated."""
+    yield NAT, "OUTPUT" if packet.from_node else "PREROUTING"
+    if packet.from_node:
+        yield FILTER, "OUTPUT"
+    local = way.header.destination in table.own if way.header.translated else packet.to_node
+    if packet.from_node:
+        yield NAT, "POSTROUTING"
+    if local:
+        yield FILTER, "INPUT"
+    elif not packet.from_node:
+        yield FILTER, "FORWARD"
+        yield NAT, "POSTROUTING"
 
-    def __init__(self, table: Table, packet: Packet, skipped: int, recall: Recall) -> None:
-        self.table, self.packet, self._left, self._recall = table, packet, skipped, recall
-        self.run = Run()
-        self.destination, self.port, self.mark = packet.destination, packet.port, 0
-        self._where = ""
-        self._depth = 0
 
-    @property
-    def to_own(self) -> bool:
-        """Whether the packet is now for this node itself."""
-        return self.packet.to_node if self.run.target is None else self.destination in self.table.own
+class _Rules(Surroundings):
+    """The rules of one family as one packet meets them, with what they ask for."""
+
+    def __init__(self, table: Table, packet: Packet, done: Run, skipped: int, recall: Recall) -> None:
+        self._table, self._packet, self._run = table, packet, done
+        self._left, self._recall = skipped, recall
+
+    def owns(self, address: Address) -> bool:
+        """Tell whether an address is this node's."""
+        return address in self._table.own
 
     def draw(self, chance: Fraction) -> bool:
         """Let chance decide about one rule."""
         if self._left:
             self._left -= 1
-            self.run.share *= 1 - chance
+            self._run.share *= 1 - chance
             return False
-        self.run.share *= chance
-        self.run.more = True
+        self._run.share *= chance
+        self._run.more = True
         return True
 
     def recall(self, name: str, seconds: int) -> bool:
@@ -118,89 +132,45 @@ class Walker:
         ago = self._recall(name)
         if ago is None or ago > seconds:
             return False
-        self.run.met = seconds - ago
+        self._run.met = seconds - ago
         return True
 
-    def hook(self, table: str, chain: str) -> bool:
-        """Call what is ours in a built-in chain; tell whether the packet ended there."""
-        self._where = f"{table} {chain}"
-        for key in _JUMPS:
-            if (key.table, key.chain) != (table, chain):
-                continue
-            if key in self.table.observed:
-                word = self._rule(table, chain, str(key.detail), self._state(key, self.table.observed[key])).word
-            else:
-                word = ""
-                if key in self.table.wanted:
-                    self._note(chain, str(key.detail), "is missing here", ObjectState.MISSING)
-            if word in _ENDS:
-                self.run.verdict = {"DROP": "drop", "REJECT": "reject"}.get(word, "")
-                return word != "ACCEPT"
-        return False
+    def run_program(self, code: str, source: Address) -> bool:
+        """Run our program, which hashes the client's address; raise ValueError for any other."""
+        return bpf.matches(code, source)
 
-    def _chain(self, table: str, name: str) -> str:
-        """Go through a chain of ours; return the target that ended all, or "" to go on behind the jump."""
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise RuleSyntaxError("chains jump in a circle")
-        for rule, state in self._rules(table, name):
-            if state is ObjectState.MISSING:
-                self._note(name, rule, "is missing here", state)
-                continue
-            verdict = self._rule(table, name, rule, state)
-            if verdict.word in _ENDS or verdict.word == "DNAT":
-                self._depth -= 1
-                return verdict.word
-            if verdict.word in ("RETURN", "GOTO"):
-                break
-        self._depth -= 1
-        return ""
+    def rules(self, table: str, chain: str, header: Header) -> Iterable[Listed] | None:
+        """List a chain; None if it is neither there nor planned. Of a dispatch chain, what this packet may match."""
+        keys = list(self._keys(table, chain, header))
+        known = chain in BUILT_IN or (table, chain) in ROOTS
+        if not known and not any(key in self._table.observed or key in self._table.wanted for key in keys):
+            return None
+        return self._listed(keys)
 
-    def _rules(self, table: str, name: str) -> Iterator[tuple[str, ObjectState]]:
-        """Yield the rules of a chain that may match, with what the plan says of each; those that are missing last."""
-        keys = [Key(CHAIN, table, name)]
-        if (table, name) in ROOTS:
-            keys = [*(Key(ENTRY, table, name, code) for code in self._codes(table, name)), Key(ROOT, table, name)]
+    def _keys(self, table: str, chain: str, header: Header) -> Iterator[Key]:
+        if (table, chain) in ROOTS:
+            yield from (Key(ENTRY, table, chain, code) for code in self._codes(table, chain, header))
+            yield Key(ROOT, table, chain)
+            return
+        yield from (key for key in _JUMPS if (key.table, key.chain) == (table, chain))
+        if chain not in BUILT_IN:
+            yield Key(CHAIN, table, chain)
+
+    def _listed(self, keys: Iterable[Key]) -> Iterator[Listed]:
+        """Yield the rules of keys, with what the plan says of each; those that are missing last."""
         for key in keys:
-            seen, planned = self.table.observed.get(key, ()), self.table.wanted.get(key, ())
+            seen, planned = self._table.observed.get(key, ()), self._table.wanted.get(key, ())
             for at, rule in enumerate(seen):
-                state = ObjectState.DIFFERENT if key in self.table.wanted else ObjectState.FOREIGN
-                yield rule, ObjectState.PLANNED if planned[at : at + 1] == (rule,) else state
-            yield from ((rule, ObjectState.MISSING) for rule in planned[len(seen) :])
+                state = ObjectState.DIFFERENT if key in self._table.wanted else ObjectState.FOREIGN
+                yield Listed(rule, ObjectState.PLANNED if planned[at : at + 1] == (rule,) else state)
+            yield from (Listed(rule, ObjectState.MISSING) for rule in planned[len(seen) :])
 
-    def _codes(self, table: str, root: str) -> tuple[int, ...]:
-        family, protocol = self.table.family, self.packet.protocol
+    def _codes(self, table: str, root: str, header: Header) -> tuple[int, ...]:
+        family, protocol = self._table.family, self._packet.protocol
         if root == names.CLUSTER_IPS:
-            return (encode(family, FrontendKey(self.destination, *ANY_PORT)),)
+            return (encode(family, FrontendKey(header.destination, *ANY_PORT)),)
         if root == names.RANGES:
-            ranges = self.table.ranges.get((table, self.destination, protocol), ())
-            return tuple(dict.fromkeys(code for ports, code in ranges if self.port in ports))
-        keys = (FrontendKey(address, protocol, self.port) for address in (self.destination, None))
+            ranges = self._table.ranges.get((table, header.destination, protocol), ())
+            return tuple(dict.fromkeys(code for ports, code in ranges if header.port in ports))
+        keys = (FrontendKey(address, protocol, header.port) for address in (header.destination, None))
         return tuple(encode(family, key) for key in keys)
-
-    def _state(self, key: Key, value: Rules) -> ObjectState:
-        if key not in self.table.wanted:
-            return ObjectState.FOREIGN
-        return ObjectState.PLANNED if self.table.wanted[key] == value else ObjectState.DIFFERENT
-
-    def _rule(self, table: str, chain: str, rule: str, state: ObjectState) -> Verdict:
-        """Try a rule; its chain ends if the verdict has a word, GOTO where it ended in another chain."""
-        try:
-            trial = Trial.of(self, rule)
-            if not trial.matches():
-                return Verdict()
-            verdict = trial.target()
-        except RuleSyntaxError:
-            self._note(chain, rule, "what this does cannot be told; passed over", ObjectState.DIFFERENT)
-            self.run.uncertain = True
-            return Verdict()
-        if verdict.effects:
-            self._note(chain, rule, ", ".join(verdict.effects), state)
-        if not verdict.chain:
-            return verdict
-        word = self._chain(table, verdict.chain)
-        return Verdict(word or ("GOTO" if verdict.goto else ""))
-
-    def _note(self, chain: str, text: str, effect: str, state: ObjectState) -> None:
-        place = self._where if self._where.endswith(f" {chain}") else f"{self._where}: {chain}"
-        self.run.steps.append(Step(place, text, effect, state))

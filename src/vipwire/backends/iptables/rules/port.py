@@ -133,22 +133,32 @@ class PortWriter:
         yield rule(words, jump)
 
     def _refused(self, frontend: Frontend) -> Rules:
-        """Refuse or drop where nobody answers."""
+        """Refuse or drop where nobody answers. Who may not come is dropped, as where somebody answers."""
         action = frontend.action
         if isinstance(action, Forward):
             return ()
         note = f"{self._text} {action.reason.value}"
         local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
-        verdict = "-j DROP" if isinstance(action, Drop) else refuse(self._family, frontend.key.protocol)
-        return (rule(self._served(frontend, note, *local), verdict),)
+        words = self._served(frontend, note, *local)
+        if isinstance(action, Drop):
+            return (rule(words, "-j DROP"),)
+        verdict = refuse(self._family, frontend.key.protocol)
+        if frontend.allowed_sources is None or reachable(frontend):
+            return (rule(words, verdict),)
+        admitted = dict.fromkeys(frontend.allowed_sources)
+        return (*(rule(f"-s {prefix}", words, verdict) for prefix in admitted), self._others_dropped(frontend))
 
     def _guarded(self, frontend: Frontend) -> Rules:
         """Drop what the firewall's chain has not let in."""
         if frontend.allowed_sources is None or not reachable(frontend):
             return ()
+        return (self._others_dropped(frontend),)
+
+    def _others_dropped(self, frontend: Frontend) -> str:
+        """Drop what comes from sources that may not."""
         note = f"{self._text} traffic not accepted by {self._firewall(frontend)}"
         local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
-        return (rule(self._served(frontend, note, *local), "-j DROP"),)
+        return rule(self._served(frontend, note, *local), "-j DROP")
 
     def _spread(self, policy: TrafficPolicy, forward: Forward) -> Iterator[str]:
         """Choose one endpoint: where the client was before, else each with the same chance."""

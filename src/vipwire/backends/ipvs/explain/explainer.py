@@ -5,7 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from vipwire.backends.ipvs.explain.objects import KernelObjects
-from vipwire.backends.ipvs.explain.passage import Node
+from vipwire.backends.ipvs.explain.rules import Node
 from vipwire.backends.ipvs.explain.templates import find_template
 from vipwire.backends.ipvs.explain.walk import Way, follow
 from vipwire.backends.ipvs.names import DEVICE, Object, ObjectKey

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from vipwire.backends.ipvs.explain.describe import describe_server
-from vipwire.backends.ipvs.explain.passage import Node, Tables, planned
+from vipwire.backends.ipvs.explain.rules import Node, planned
 from vipwire.backends.ipvs.explain.shares import connection_shares
 from vipwire.backends.ipvs.names import DEVICE
 from vipwire.model.net import Address, format_address, format_endpoint
 from vipwire.netlink.ipvs import Forwarding, Method, RealServer, VirtualServer
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import End, ObjectState, Step
+from vipwire.xtables.match import Header
+from vipwire.xtables.traversal import Traversal
 
+_REFUSALS = {"DROP": End.DROPPED, "REJECT": End.REJECTED}
 _METHODS = {Method.MASQUERADE: "by translation", Method.ROUTE: "as it is", Method.TUNNEL: "in a tunnel"}
 
 
@@ -38,7 +41,7 @@ class Way:
 
 def follow(node: Node, packet: Packet) -> Way:
     """Follow the first packet of a connection."""
-    walker = _Walker(node, packet, Tables(node, packet, packet.source, packet.destination, packet.port))
+    walker = _Walker(node, packet)
     walker.go()
     walker.way.uncertain = walker.tables.uncertain
     return walker.way
@@ -47,9 +50,10 @@ def follow(node: Node, packet: Packet) -> Way:
 class _Walker:
     """Takes a packet from hook to hook."""
 
-    def __init__(self, node: Node, packet: Packet, tables: Tables) -> None:
-        self.node, self.packet, self.tables = node, packet, tables
-        self.way = Way(steps=tables.steps)
+    def __init__(self, node: Node, packet: Packet) -> None:
+        self.node, self.packet, self.header = node, packet, Header.of(packet)
+        self.tables = Traversal(node, node, self.header)
+        self.way = Way(steps=self.tables.steps)
 
     def go(self) -> None:
         """Pass the hooks in order until one of them decides."""
@@ -67,16 +71,15 @@ class _Walker:
 
     def refused(self, table: str, chain: str) -> bool:
         """Pass a built-in chain; tell whether the packet ended there."""
-        verdict = self.tables.chain(table, chain)
-        if verdict in ("drop", "reject"):
-            self.way.end = End.DROPPED if verdict == "drop" else End.REJECTED
-            return True
-        return False
+        refused = _REFUSALS.get(self.tables.hook(table, chain))
+        if refused is not None:
+            self.way.end = refused
+        return refused is not None
 
     def is_local(self) -> bool:
         """Tell whether routing delivers the packet here; note by what, and what is missing."""
         held, wanted, address = self.node.held, self.node.wanted, self.packet.destination
-        mark, text = self.tables.mark, format_address(address)
+        mark, text = self.header.mark, format_address(address)
         if mark in held.steered:
             state = planned(mark in wanted.steered)
             self.tables.note(f"ip rule fwmark {mark:#x}", "", "leads to IPVS on this node", state)
@@ -91,8 +94,8 @@ class _Walker:
     def served(self) -> bool:
         """Look for the virtual server, by mark first; follow its real servers. Tell whether there is one."""
         place = VirtualServer(self.packet.protocol, self.packet.destination, self.packet.port)
-        marked = VirtualServer(0, Address(b""), 0, self.tables.mark)
-        candidates = [marked, place] if self.tables.mark else [place]
+        marked = VirtualServer(0, Address(b""), 0, self.header.mark)
+        candidates = [marked, place] if self.header.mark else [place]
         found = next((server for server in candidates if server in self.node.held.servers), None)
         if found is None:
             for server in candidates:
@@ -156,16 +159,15 @@ class _Walker:
 
         How it is for the first is told; of the others only what differs.
         """
-        tables, told = self.tables, len(self.way.steps)
-        mark = tables.mark
+        tables, header, told = self.tables, self.header, len(self.way.steps)
+        mark = header.mark
         for real, how in reals.items():
             stays = real.address in self.node.own and not self.packet.from_node
             if real not in self.way.shares or how.method is not Method.MASQUERADE or stays:
                 continue
             before = len(tables.steps)
-            tables.destination, tables.port, tables.masquerade, tables.mark = real.address, real.port, False, mark
-            tables.chain("nat", "POSTROUTING")
-            if tables.masquerade:
+            header.destination, header.port, header.mark = real.address, real.port, mark
+            if tables.hook("nat", "POSTROUTING") == "MASQUERADE":
                 self.way.masqueraded.add(real.address)
             known = tables.steps[told:before]
             tables.steps[before:] = [step for step in tables.steps[before:] if step not in known]

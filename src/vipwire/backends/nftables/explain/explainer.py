@@ -11,7 +11,8 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from vipwire.backends.nftables import text
-from vipwire.backends.nftables.explain.walk import Run, Table, run
+from vipwire.backends.nftables.explain.table import Run, Table
+from vipwire.backends.nftables.explain.walk import run
 from vipwire.backends.nftables.names import CHAIN, TABLE, Object, ObjectKey, handle_bytes
 from vipwire.backends.nftables.read import has_table
 from vipwire.model.net import Address, Family

@@ -6,17 +6,17 @@ anything else, so that nothing is ever explained that was not understood.
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+from typing import Protocol as Structural
 
 from vipwire.backends.nftables.counts import COUNTING
+from vipwire.backends.nftables.explain.table import Run, Table
 from vipwire.backends.nftables.language.scan import Scanner
 from vipwire.backends.nftables.names import Noted, Object, Until, Verdict
 from vipwire.model import jhash
 from vipwire.model.net import Address, Family, Prefix, Protocol
+from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import ObjectState
-
-if TYPE_CHECKING:
-    from vipwire.backends.nftables.explain.walk import Walker
 
 _HOST = struct.Struct("=I")
 
@@ -31,10 +31,40 @@ def _data(found: Object | None) -> bytes:
     return found if isinstance(found, bytes) else b""
 
 
+class Walking(Structural):
+    """The packet on its way, as a rule sees and changes it; `choice` is what `numgen` draws."""
+
+    table: Table
+    packet: Packet
+    choice: int
+    run: Run
+    destination: Address
+    port: int
+    priority: bytes
+    mark: int
+
+    @property
+    def to_own(self) -> bool:
+        """Whether the packet is now for this node itself."""
+        ...
+
+    def chain(self, name: str) -> str:
+        """Go through a chain; return the verdict that ended all, or "" to go on behind the jump."""
+        ...
+
+    def look_up(self, name: str, key: bytes) -> Object | None:
+        """Find an element of a set or map."""
+        ...
+
+    def note_rule(self, chain: str, rule: str, effects: list[str], state: ObjectState, at: int) -> None:
+        """Note a rule that took effect."""
+        ...
+
+
 class Trial:
     """One rule at work on the walker's packet."""
 
-    def __init__(self, walker: "Walker", chain: str, rule: str, state: ObjectState) -> None:
+    def __init__(self, walker: Walking, chain: str, rule: str, state: ObjectState) -> None:
         self._walker, self._chain, self._rule, self._state = walker, chain, rule, state
         self._words = Scanner(rule)
         self._effects: list[str] = []

@@ -1,27 +1,30 @@
 """userspace mode for people: differences as lines to read, and a packet's way through rules to a listener. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from vipwire.backends.userspace.explain.follow import Meeting, Verdict, follow
+from vipwire.backends.userspace.explain.rules import FrontRules, PortOf
 from vipwire.backends.userspace.messages import Listener
-from vipwire.backends.userspace.names import FILTER, NAT, Chain, Front, Key, Rule, Value
+from vipwire.backends.userspace.names import FILTER, NAT, Front, Key, Value
 from vipwire.backends.userspace.script import script
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_endpoint
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import End, ObjectState, Step, Walk
+from vipwire.xtables.match import Header, goes_here
+from vipwire.xtables.traversal import Traversal
 
 _UNKNOWN_PORT: Final = 65535
+_REFUSALS: Final = {"DROP": End.DROPPED, "REJECT": End.REJECTED}
 
 
 class UserspaceExplainer:
-    """Explains this mode's objects of one family."""
+    """Explains this mode's objects of one family. `port_of` tells at which port a front is, 0 if that is unknown."""
 
-    def __init__(self, family: Family) -> None:
-        self.family = family
+    def __init__(self, family: Family, port_of: PortOf = lambda _: 0) -> None:
+        self.family, self._port_of = family, port_of
 
     def script(self, delta: Delta[Key, Value], *, anew: bool = False) -> Iterable[str]:
         """Write a difference: listeners as comments, rules as input of iptables-restore.
@@ -35,7 +38,7 @@ class UserspaceExplainer:
         named: dict[str, str] = {}
 
         def number(front: str) -> int:
-            return int(named.setdefault(front, str(_UNKNOWN_PORT + 1 + len(named))))
+            return self._port_of(front) or int(named.setdefault(front, str(_UNKNOWN_PORT + 1 + len(named))))
 
         text = script(delta, number, number)
         for front, stand_in in named.items():
@@ -58,54 +61,54 @@ class UserspaceExplainer:
         """Follow a packet through the observed rules to a listener."""
         if not observed:
             return Walk(End.UNTOUCHED, (Step("relay", "", "nothing of userspace mode is here", ObjectState.MISSING),))
-        way = _Way(observed, wanted, packet, own)
-        return way.told()
+        return _Way(FrontRules(observed, wanted, own, self._port_of), packet).told()
 
 
-@dataclass
 class _Way:
     """One packet's way."""
 
-    observed: Mapping[Key, Value]
-    wanted: Mapping[Key, Value]
-    packet: Packet
-    own: frozenset[Address]
-    steps: list[Step] = field(default_factory=list)
+    def __init__(self, rules: FrontRules, packet: Packet) -> None:
+        self._rules, self._packet, self._header = rules, packet, Header.of(packet)
+        self._tables = Traversal(rules, rules, self._header)
 
     def told(self) -> Walk:
-        """Go it: translation first, then the filter, then whoever listens."""
-        meeting = self._through(NAT, "OUTPUT" if self.packet.from_node else "PREROUTING")
-        if meeting is not None and meeting.verdict is Verdict.TRANSLATED and meeting.rule is not None:
-            return self._served(Front(meeting.rule.front))
-        hooks = ["OUTPUT"] if self.packet.from_node else []
-        hooks.append("INPUT" if self.packet.to_node else "FORWARD")
-        for hook in hooks:
-            meeting = self._through(FILTER, hook)
-            if meeting is not None and meeting.verdict is Verdict.DROPPED:
-                return Walk(End.DROPPED, tuple(self.steps))
-            if meeting is not None and meeting.verdict is Verdict.REJECTED:
-                return Walk(End.REJECTED, tuple(self.steps))
-        front = self._listening_at()
-        return self._served(front) if front is not None else Walk(End.UNTOUCHED, tuple(self.steps))
+        """Follow it: translation first, then the filter, then whoever listens."""
+        walk = self._walk()
+        return replace(walk, end=End.UNKNOWN) if self._tables.uncertain else walk
 
-    def _through(self, table: str, chain: str) -> Meeting | None:
-        meeting = follow(self.observed, table, chain, self.packet, self.own)
-        for rule in meeting.passed if meeting else ():
-            self.steps.append(Step(f"{table} chain {rule.chain}", rule.words, _effect(rule), self._state(rule)))
-        return meeting
+    def _walk(self) -> Walk:
+        tables, packet = self._tables, self._packet
+        verdict = tables.hook(NAT, "OUTPUT" if packet.from_node else "PREROUTING")
+        if verdict in ("DNAT", "REDIRECT"):
+            front = tables.ended.detail if tables.ended is not None else ""
+            here = verdict == "REDIRECT" or goes_here(self._header, self._rules)
+            return self._served(Front(front)) if front or here else self._sent_away()
+        hooks = ["OUTPUT"] if packet.from_node else []
+        hooks.append("INPUT" if packet.to_node else "FORWARD")
+        while verdict not in _REFUSALS and hooks:
+            verdict = tables.hook(FILTER, hooks.pop(0))
+        if verdict in _REFUSALS:
+            return self._ended(_REFUSALS[verdict])
+        listening = self._listening_at()
+        return self._served(listening) if listening is not None else self._ended(End.UNTOUCHED)
 
-    def _state(self, key: Key) -> ObjectState:
-        if isinstance(key, Rule):
-            fixed = self.wanted.get(Chain(key.table, key.chain))
-            if isinstance(fixed, tuple) and key.words in fixed:
-                return ObjectState.PLANNED
-        if key not in self.wanted:
+    def _sent_away(self) -> Walk:
+        """Go where somebody else's rule leads."""
+        target = self._header.destination, self._header.port
+        return Walk(End.ANSWERED, tuple(self._tables.steps), {target: Fraction(1)})
+
+    def _ended(self, end: End) -> Walk:
+        return Walk(end, tuple(self._tables.steps))
+
+    def _state(self, front: Front) -> ObjectState:
+        if front not in self._rules.wanted:
             return ObjectState.FOREIGN
-        return ObjectState.PLANNED if self.wanted[key] == self.observed.get(key) else ObjectState.DIFFERENT
+        same = self._rules.wanted[front] == self._rules.observed.get(front)
+        return ObjectState.PLANNED if same else ObjectState.DIFFERENT
 
     def _listening_at(self) -> Front | None:
-        packet = self.packet
-        for key, value in self.observed.items():
+        packet = self._packet
+        for key, value in self._rules.observed.items():
             if not isinstance(key, Front) or not isinstance(value, Listener) or value.protocol != packet.protocol:
                 continue
             if any(place == (packet.destination, packet.port) for place in _places(value)):
@@ -113,21 +116,21 @@ class _Way:
         return None
 
     def _served(self, front: Front) -> Walk:
-        listener = self.observed.get(front)
+        listener, note = self._rules.observed.get(front), self._tables.note
         if not isinstance(listener, Listener):
-            self.steps.append(Step(f"listener {front.front}", "", "nobody listens there", ObjectState.MISSING))
-            return Walk(End.REJECTED, tuple(self.steps))
+            note(f"listener {front.front}".rstrip(), "", "nobody listens there", ObjectState.MISSING)
+            return self._ended(End.REJECTED)
         effect = f"is relayed to one of {len(listener.shares)}, {listener.algorithm}"
-        self.steps.append(Step(f"listener {front.front}", _listening(listener), effect, self._state(front)))
-        if listener.sources is not None and not _admits(listener.sources, self.packet.source):
-            return Walk(End.REJECTED, tuple(self.steps))
+        note(f"listener {front.front}", _listening(listener), effect, self._state(front))
+        if listener.sources is not None and not _admits(listener.sources, self._packet.source):
+            return self._ended(End.REJECTED)
         total = sum(share.weight for share in listener.shares)
         shares: dict[tuple[Address, int] | None, Fraction] = {
             (Address(share.place.address), share.place.port): Fraction(share.weight, total)
             for share in listener.shares
         }
         masqueraded = frozenset(Address(share.place.address) for share in listener.shares)
-        return Walk(End.ANSWERED, tuple(self.steps), shares, masqueraded, relayed=True)
+        return Walk(End.ANSWERED, tuple(self._tables.steps), shares, masqueraded, relayed=True)
 
 
 def _admits(sources: Iterable[tuple[bytes, int]], source: Address) -> bool:
@@ -136,13 +139,6 @@ def _admits(sources: Iterable[tuple[bytes, int]], source: Address) -> bool:
 
 def _places(listener: Listener) -> Iterator[tuple[bytes, int]]:
     return ((place.address, place.port) for place in listener.binds)
-
-
-def _effect(rule: Rule) -> str:
-    target = rule.words.rpartition("-j ")[2].split()[0]
-    return {"DNAT": "leads to the relay", "REDIRECT": "leads to the relay", "DROP": "drops it"}.get(
-        target, f"goes to {target}"
-    )
 
 
 def _listening(listener: Listener) -> str:
