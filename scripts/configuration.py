@@ -61,6 +61,7 @@ _NOT_IN_FILES = frozenset(
         "manifests",
         "proxy_mode_fallback",
         "init_only",
+        "takeover",
         "state_dir",
         "cleanup",
         "write_config_to",

@@ -41,6 +41,7 @@ from vipwire.kube.proxied import MANIFESTS, proxy_resources
 from vipwire.model.net import Family, format_address
 from vipwire.plan.node import NodePlan
 from vipwire.process import log
+from vipwire.process.only_one import Claim
 from vipwire.process.signals import Stop
 from vipwire.reconcile.pacer import Pacer
 from vipwire.serve.health import ProxyHealth
@@ -89,8 +90,8 @@ class Proxy:
         """The configuration that runs, which is not all that was asked for where a mode fell back."""
         return self._config
 
-    async def run(self, reloader: Reloader) -> int:
-        """Run until a signal; return the exit status."""
+    async def run(self, reloader: Reloader, claim: Claim | None = None) -> int:
+        """Run until a signal, or until a successor wants the place of `claim`; return the exit status."""
         source, recorder = self._source()
         reporter = Reporter(self._engine, self.metrics, recorder, self._node_name)
         flows = FlowKeeper(self._addresses, self.metrics)
@@ -108,7 +109,7 @@ class Proxy:
                     in_cluster=not self._config.manifests,
                 )
                 with ungrouped():
-                    reason = await self._serve(parts, recorder, reloader)
+                    reason = await self._serve(parts, recorder, reloader, claim)
         self._recorder.end(reason)
         log.info("stopped; the rules stay", reason=reason)
         return 0
@@ -126,9 +127,13 @@ class Proxy:
             self._health.failing(),
         )
 
-    async def _serve(self, parts: Parts, recorder: EventRecorder | None, reloader: Reloader) -> str:
+    async def _serve(
+        self, parts: Parts, recorder: EventRecorder | None, reloader: Reloader, claim: Claim | None
+    ) -> str:
         """Run every task until something ends the proxy; say what it was."""
         stop, loop = Stop(reloader.ask), Loop(parts)
+        if claim is not None:
+            claim.when_asked(stop.make_room)
         log.info("starting", version=__version__, mode=self._config.proxy_mode, node=self._node_name)
         parts.reporter.started()
         async with asyncio.TaskGroup() as tasks:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.registry import Collector
 
+from vipwire.app.claim import claim_proxy, require_none
 from vipwire.app.fallback import build_to_run, settle_mode
 from vipwire.app.loop import Source
 from vipwire.app.machine import families, prepare_machine
@@ -30,17 +31,20 @@ def run_proxy(config: Config, reread: Reread) -> int:
         prepare_machine(config)
         return 0
     cyclic_garbage.look_rarely()
-    with _prepared(config) as proxy:
-        status = asyncio.run(proxy.run(Reloader(config, proxy.config, reread, proxy.metrics)))
-    if proxy.changes_mode:
-        reexec()
+    with claim_proxy(config) as claim:
+        with _prepared(config) as proxy:
+            status = asyncio.run(proxy.run(Reloader(config, proxy.config, reread, proxy.metrics), claim))
+        if proxy.changes_mode:
+            claim.keep_over_exec()
+            reexec()
     return status
 
 
 async def run_beside(config: Config, source: Source, begun: Callable[[], None], counted: Collector) -> None:
     """Run the proxy in a loop that others share, with a source of theirs, until a signal or cancelled.
 
-    `begun` is called once this machine is found to be able to; `counted` is exposed with its metrics.
+    `begun` is called once this machine is found to be able to; `counted` is exposed with its metrics. The caller has
+    claimed this network namespace: see `app.claim`.
     """
     require_net_admin("vipwire up")
     cyclic_garbage.look_rarely()
@@ -66,9 +70,10 @@ def _prepared(asked: Config, source: Source | None = None) -> Iterator[Proxy]:
 
 
 def run_cleanup(config: Config) -> int:
-    """Remove everything of ours, of every mode and family, and nothing else."""
+    """Remove everything of ours, of every mode and family, and nothing else. A proxy that runs must end first."""
     if needs_net_admin(config):
         require_net_admin("vipwire cleanup")
+    require_none("vipwire cleanup")
     for name, family, mode in every_mode(families(), rules="CAP_NET_ADMIN" in capabilities()):
         with contextlib.closing(mode):
             if mode.delete():

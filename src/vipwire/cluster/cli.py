@@ -62,6 +62,7 @@ _FOLDER: Final = click.option(
 @click.option("--announce-interface", default="", help="Where they are announced to neighbours: ARP and NDP.")
 @click.option("--exec-probes", is_flag=True, help="Run the commands of readiness probes; only admins may set them.")
 @click.option("--exec-probes-user", default="", help="The user they run as; that of this process if not given.")
+@click.option("--takeover", is_flag=True, help="Take the place of the up or proxy that runs here: it ends first.")
 @click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
 def up(**flags: Any) -> None:
     """Run a cluster for Services on this machine: an API server, its store, controllers, DNS, and the proxy.
@@ -71,6 +72,7 @@ def up(**flags: Any) -> None:
     --masquerade-all or --config FILE. Ends on SIGTERM or Ctrl-C; what was acknowledged is on the disk at any moment,
     and the rules stay, so that traffic goes on.
     """
+    from vipwire.cluster.claim import claim_up  # noqa: PLC0415
     from vipwire.cluster.up import run  # noqa: PLC0415
     from vipwire.cluster.up_settings import read_setting  # noqa: PLC0415
     from vipwire.config.sections import Logging  # noqa: PLC0415
@@ -86,7 +88,7 @@ def up(**flags: Any) -> None:
             click.echo(line)
         click.echo(f"try: kubectl --kubeconfig {kubeconfig} get namespaces")
 
-    with plain_errors():
+    with plain_errors(), claim_up(setting, takeover=flags["takeover"]):
         asyncio.run(run(setting, ready))
 
 

@@ -92,7 +92,8 @@ def _proxy(flags: Mapping[str, Any], node: str) -> Config | None:
         raise ConfigError(f"--{others[0]} is not for vipwire up to pass on: it says that to its proxy itself")
     if mode and "config" in given:
         raise ConfigError(f"--proxy-mode {mode}: with --config the file says it (mode: {mode})")
-    ours = ("--hostname-override", node, *(("--proxy-mode", mode) if mode else ()))
+    takeover = ("--takeover",) if flags.get("takeover") else ()
+    ours = ("--hostname-override", node, *(("--proxy-mode", mode) if mode else ()), *takeover)
     return build_config({**everywhere, **given, **parse_flags(ours)}).config
 
 

@@ -100,6 +100,7 @@ class Config:
     state_dir: str = "/run/vipwire"
     proxy_mode_fallback: bool = False
     init_only: bool = False
+    takeover: bool = False
     cleanup: bool = False
     write_config_to: str = ""
     config_file: str = ""

@@ -62,6 +62,7 @@ def _flags(command: Any) -> Any:
 @click.option("--reload-pause", default=1.0, show_default=True, help="Least seconds between two reloads.")
 @click.option("--grace", default=30.0, show_default=True, help="Seconds that connections have when it ends.")
 @click.option("--leave-running", is_flag=True, help="Leave HAProxy running at the end; the next start takes it over.")
+@click.option("--takeover", is_flag=True, help="Take the place of the ingress that runs here; its HAProxy goes on.")
 @click.option("-v", "verbosity", default=0, help="Verbosity of the log.")
 @click.pass_context
 def ingress(context: click.Context, /, **given: Any) -> None:
@@ -156,6 +157,7 @@ def options_of(given: dict[str, Any]) -> Any:
         pause=given.get("reload_pause", 1.0),
         grace=given.get("grace", 0.0),
         leave_running=given.get("leave_running", False),
+        takeover=given.get("takeover", False),
         publish_service=_object_name("--publish-service", given.get("publish_service", "")),
         lease=_object_name("--lease", given.get("lease", "")),
     )

@@ -107,6 +107,10 @@ HELP: Final[dict[str, str]] = {
     "metrics-port": "Deprecated: the port of --metrics-bind-address; 0 switches it off.",
     # This process
     "cleanup": "Remove everything that vipwire has programmed, and exit; the same as `vipwire cleanup`.",
+    "takeover": (
+        "Take the place of the vipwire proxy or up that runs in this network namespace: it ends first, the rules "
+        "stay, and no connection is lost. Without it a second one does not start."
+    ),
     "state-dir": "Folder of what `vipwire drain` tells the proxies of this machine. Root writes there.",
     "init-only": "Do only what needs full privileges (sysctls), and exit. CAP_NET_ADMIN is enough to run afterwards.",
     "oom-score-adj": "The oom-score-adj of this process, -1000 to 1000.",

@@ -166,6 +166,7 @@ _PROCESS = _group(
     _flag("cleanup", _B, "cleanup", with_config=True),
     _flag("state-dir", _S, "state_dir", with_config=True),
     _flag("init-only", _B, "init_only", with_config=True),
+    _flag("takeover", _B, "takeover", with_config=True),
     _flag("oom-score-adj", _I, "oomScoreAdj"),
     _flag("help", _B, short="h", with_config=True),
     _flag("version", _B, with_config=True),

@@ -21,6 +21,7 @@ from vipwire.errors import ConfigError, ungrouped
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.certificates import read_pair
 from vipwire.ingress.plan.planner import Setting
+from vipwire.ingress.run.claim import claim_ingress
 from vipwire.ingress.run.control import ControlError, ask
 from vipwire.ingress.run.controller import Controller, Done
 from vipwire.ingress.run.default_certificate import default_certificate
@@ -39,6 +40,7 @@ from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.model.names import ObjectName
 from vipwire.process import log
+from vipwire.process.only_one import Claim
 from vipwire.process.signals import Stop
 from vipwire.serve.server import BindPolicy, HttpServer
 
@@ -64,6 +66,7 @@ class Options:
     pause: float = 1.0
     grace: float = 30.0
     leave_running: bool = False
+    takeover: bool = False
     publish_service: ObjectName | None = None
     lease: ObjectName | None = None
 
@@ -75,8 +78,8 @@ def run_ingress(options: Options) -> int:
         options.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
-    with ungrouped():
-        return asyncio.run(_Ingress(options).run())
+    with claim_ingress(options.folder, options.layout, takeover=options.takeover) as claim, ungrouped():
+        return asyncio.run(_Ingress(options).run(claim))
 
 
 def default_pem(options: Options) -> str:
@@ -138,9 +141,10 @@ class _Ingress:
         self._missed = False
         self._reported = (-1, -1)
 
-    async def run(self) -> int:
-        """Run until a signal."""
+    async def run(self, claim: Claim) -> int:
+        """Run until a signal, or until a successor wants our place: then HAProxy goes on for it."""
         options, stop = self._options, Stop(lambda: None)
+        claim.when_asked(stop.make_room)
         log.info("starting", version=__version__, ingress_class=options.setting.class_name, folder=options.folder)
         source = make_source(options, self._access)
         async with asyncio.TaskGroup() as tasks:
@@ -160,9 +164,10 @@ class _Ingress:
             reason = await stop.wait()
             for task in running:
                 task.cancel()
-        if not options.leave_running:
+        goes_on = options.leave_running or stop.succeeded
+        if not goes_on:
             await self._haproxy.stop(options.grace)
-        log.info("stopped", reason=reason, haproxy="goes on" if options.leave_running else "stopped")
+        log.info("stopped", reason=reason, haproxy="goes on" if goes_on else "stopped")
         return 0
 
     def _status(self, access: Access) -> Iterator[Coroutine[Any, Any, None]]:
