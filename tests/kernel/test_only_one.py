@@ -61,8 +61,8 @@ def names() -> str:
 
 
 def pid_of(daemon: Daemon) -> int:
-    assert daemon._process is not None
-    return daemon._process.pid
+    assert daemon.process is not None
+    return daemon.process.pid
 
 
 def test_a_second_proxy_names_the_first_and_writes_nothing(tmp_path: Path) -> None:
