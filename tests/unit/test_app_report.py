@@ -1,5 +1,8 @@
 """What is told of syncs costs what has changed, and what is asked for is counted when somebody asks."""
 
+import logging
+
+import pytest
 from tests.fakes.kernel import DictBackend
 from tests.fakes.values import node_plan, service
 
@@ -65,3 +68,15 @@ def test_problems_are_counted_when_somebody_asks() -> None:
     assert (told.counted(Kind.SERVICE), told.counted(Kind.ENDPOINT_SLICE)) == (MANY, 0)
     told.engine.apply(Deleted(Kind.SERVICE, ObjectName("default", "s0")))
     assert told.counted(Kind.SERVICE) == MANY - 1
+
+
+def test_a_node_that_does_not_exist_is_told_at_once_and_once(caplog: pytest.LogCaptureFixture) -> None:
+    reporter = Told().reporter
+    caplog.set_level(logging.INFO)
+    reporter.node_seen(exists=True)
+    assert "Node" not in caplog.text
+    for _ in range(3):
+        reporter.node_seen(exists=False)
+    assert caplog.text.count("there is no Node 'node-1': every endpoint counts as another node's") == 1
+    reporter.node_seen(exists=True)
+    assert "our Node is there" in caplog.text

@@ -45,7 +45,7 @@ def test_the_size_of_the_table(per_core: int, minimum: int, cpus: int, size: int
 
 def test_the_defaults_of_kube_proxy() -> None:
     assert conntrack_sysctls(Settings(), cpus=2) == (
-        Sysctl("net/netfilter/nf_conntrack_max", 131072),
+        Sysctl("net/netfilter/nf_conntrack_max", 131072, Want.EXACTLY_OR_MORE),
         Sysctl("net/netfilter/nf_conntrack_buckets", 32768, Want.AT_LEAST),
         Sysctl("net/netfilter/nf_conntrack_tcp_timeout_established", 86400),
         Sysctl("net/netfilter/nf_conntrack_tcp_timeout_close_wait", 3600),

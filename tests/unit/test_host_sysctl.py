@@ -43,6 +43,23 @@ def test_at_least_only_raises(tmp_path: Path, present: int, after: int) -> None:
     assert read_sysctl(BUCKETS.path, tmp_path) == after
 
 
+def test_more_than_wanted_that_cannot_be_written_is_no_obstacle() -> None:
+    # A setting of this kernel that nobody can write; its value is 65536.
+    for value, want, obstacles in (
+        (1, Want.EXACTLY_OR_MORE, 0),
+        (1, Want.EXACTLY, 1),
+        (1 << 30, Want.EXACTLY_OR_MORE, 1),
+    ):
+        report = apply_sysctls([Sysctl("kernel/ngroups_max", value, want)])
+        assert (len(report.changed), len(report.obstacles)) == (0, obstacles)
+
+
+def test_more_than_wanted_is_lowered_where_it_can_be(tmp_path: Path) -> None:
+    put(tmp_path, FORWARD.path, "9\n")
+    apply_sysctls([FORWARD._replace(want=Want.EXACTLY_OR_MORE)], tmp_path)
+    assert read_sysctl(FORWARD.path, tmp_path) == 1
+
+
 @pytest.mark.parametrize(
     ("path", "remedy"),
     [

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from vipwire.app.running import ProxyRecord, ProxyState
 from vipwire.config.configuration import Config
 from vipwire.host.kernel import KernelRelease
 from vipwire.inspect.check.facts import Facts, ForeignTable, gather
@@ -26,6 +27,9 @@ FINE = Facts(
 )
 
 
+RECORD = ProxyRecord(7, 0.0, "1.2.3", "node-1", "nftables")
+
+
 def found(facts: Facts, mode: str = "nftables") -> dict[str, tuple[Level, str]]:
     return {f"{each.area} {each.what}": (each.level, each.remedy) for each in judge(facts, mode)}
 
@@ -40,7 +44,31 @@ def test_a_machine_that_is_fine_has_nothing_bad_and_no_warning() -> None:
     [
         ({"capabilities": frozenset()}, "kernel rights", Level.BAD, "NET_ADMIN"),
         ({"ipv6": False}, "kernel IPv6", Level.WARNING, "ipv6.disable"),
-        ({"sysctls": {"net/ipv4/ip_forward": 0}}, "sysctl net.ipv4.ip_forward", Level.BAD, "ip_forward=1"),
+        (
+            {"sysctls": {"net/ipv4/ip_forward": 0}, "settings_writable": False},
+            "sysctl net.ipv4.ip_forward",
+            Level.BAD,
+            "ip_forward=1",
+        ),
+        (
+            {"sysctls": {"net/ipv4/ip_forward": 0}, "proxy": (ProxyState.RUNNING, RECORD)},
+            "sysctl net.ipv4.ip_forward",
+            Level.BAD,
+            "ip_forward=1",
+        ),
+        ({"proxy": (ProxyState.DIED, RECORD)}, "proxy state", Level.WARNING, "vipwire proxy"),
+        (
+            {"proxy": (ProxyState.RUNNING, replace(RECORD, problems=("there is no Node 'x'",)))},
+            "proxy node",
+            Level.WARNING,
+            "--hostname-override",
+        ),
+        (
+            {"proxy": (ProxyState.RUNNING, replace(RECORD, failing={"nodes": "cannot connect"}))},
+            "proxy nodes",
+            Level.WARNING,
+            "stays as it is",
+        ),
         ({"sysctls": {"net/ipv4/conf/all/rp_filter": 1}}, "sysctl net.ipv4.conf.all.rp_filter", Level.WARNING, "=2"),
         (
             {"sysctls": {"net/bridge/bridge-nf-call-iptables": 0}},
@@ -77,6 +105,29 @@ def test_what_is_wrong_is_said_with_a_remedy(change: dict[str, object], what: st
     got, said = found(facts)[what]
     assert got is level
     assert remedy in said
+
+
+def verdict(facts: Facts) -> tuple[int, str]:
+    document = check_document(judge(facts, "nftables"), "nftables")
+    screen = console(200)
+    with screen.capture() as out:
+        screen.print(check_view(document, wide=True))
+    return document["bad"], out.get()
+
+
+def test_what_the_proxy_will_set_is_not_bad() -> None:
+    fresh = replace(FINE, sysctls={"net/ipv4/ip_forward": 0, "net/ipv6/conf/all/forwarding": 0})
+    assert found(fresh)["sysctl net.ipv4.ip_forward"] == (Level.NOTE, "")
+    bad, said = verdict(fresh)
+    assert bad == 0
+    assert "`vipwire proxy` sets it to 1" in said
+    assert "nftables mode can work here (0 warnings)" in said
+
+
+def test_one_is_one_and_shares_are_written_as_everywhere() -> None:
+    said = verdict(replace(FINE, ipv6=False))[1]
+    assert "(1 warning)" in said
+    assert "10 of 1000 connections tracked (1 %)" in said
 
 
 def test_a_mode_needs_the_right_to_program_it() -> None:

@@ -1,15 +1,20 @@
 """Where those who look find the API server: by flags, or as kubectl does; and they are told which it was."""
 
 import asyncio
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.fakes.apiserver import FakeApiServer
+from click.testing import CliRunner
+from tests.fakes.apiserver import FakeApiServer, Fault
 from tests.fakes.apistore import ApiStore
 from tests.fakes.objects import service
+from tests.unit.inspected import example, make_config
 
+from vipwire.cli.main import main
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.errors import ConfigError
@@ -102,3 +107,41 @@ def test_where_nothing_leads_to_a_server_all_ways_are_named() -> None:
     with pytest.raises(ConfigError, match=r"no API server: give --kubeconfig .*no ~/\.kube/config") as caught:
         make_source(config_of())
     assert "$KUBECONFIG is not set" in str(caught.value)
+
+
+def test_a_server_that_is_away_is_told_at_once_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    began = time.monotonic()
+    with pytest.raises(ConfigError) as caught:
+        list_once(make_source(config_of(f"--master=https://127.0.0.1:{port}")))
+    assert str(caught.value) == f"cannot connect to 127.0.0.1:{port}: Connection refused"
+    assert time.monotonic() - began < 5
+
+
+def test_a_name_that_nobody_knows_is_told_in_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"^cannot connect to api\.invalid:6443: [^<>\n]+$"):
+        list_once(make_source(config_of("--master=https://api.invalid:6443")))
+
+
+def test_what_alone_may_not_be_listed_is_named() -> None:
+    store = ApiStore()
+
+    async def listed() -> str:
+        async with FakeApiServer(store) as server:
+            server.fail("nodes", Fault(403, times=9))
+            source = make_source(config_of(f"--master={server.url}"))
+            with pytest.raises(ConfigError) as caught:
+                await asyncio.to_thread(lambda: list_once(source))
+            return str(caught.value)
+
+    assert "403" in asyncio.run(listed())
+
+
+def test_a_node_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    make_config(tmp_path, example())
+    flags = [f"--manifests={tmp_path}", f"--state-dir={tmp_path}", "--nodeport-addresses=primary"]
+    said = CliRunner().invoke(main, ["status", *flags, "--hostname-override=node1"]).stdout
+    assert "there is no Node 'node1': every endpoint counts as another node's" in said
+    assert "did you mean 'node-1'?" in " ".join(said.split())
+    assert "no Node" not in CliRunner().invoke(main, ["status", *flags, "--hostname-override=node-1"]).stdout

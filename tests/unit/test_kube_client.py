@@ -202,7 +202,7 @@ def test_a_server_that_is_not_there_is_told_in_health() -> None:
             task.cancel()
         return source.health()
 
-    assert all("Cannot connect" in health.error and not health.synced for health in asyncio.run(run()))
+    assert all("Connection refused" in health.error and not health.synced for health in asyncio.run(run()))
 
 
 def openssl(*arguments: str, folder: Path) -> None:

@@ -41,6 +41,27 @@ def test_json_documents_one_after_the_other() -> None:
     assert names(MANIFESTS.read(text, "a.json")) == ["ns-1/service-1", "ns-2/service-2"]
 
 
+@pytest.mark.parametrize(
+    ("version", "kind", "said"),
+    [
+        ("v1", "Foo", "there is no kind Foo in v1"),
+        ("v1", "Servce", "there is no kind Servce in v1 (did you mean Service?)"),
+        ("discovery.k8s.io/v1", "EndpointSlices", "did you mean EndpointSlice?"),
+        ("discovery.k8s.io/v1", "Service", "there is no kind Service in discovery.k8s.io/v1"),
+    ],
+)
+def test_a_kind_that_nobody_has_is_told(version: str, kind: str, said: str) -> None:
+    manifest = read(service(1), {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}})
+    (problem,) = manifest.problems
+    assert (problem.field, manifest.ignored) == ("document 2", frozenset())
+    assert said in problem.message
+
+
+def test_kinds_that_others_read_are_no_problem() -> None:
+    manifest = read(*({"apiVersion": "v1", "kind": kind, "metadata": {}} for kind in ("ConfigMap", "Pod", "Secret")))
+    assert manifest.problems == ()
+
+
 def test_other_kinds_and_other_groups_are_ignored() -> None:
     manifest = read(
         {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}},

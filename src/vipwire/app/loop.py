@@ -78,6 +78,8 @@ class Loop:
             parts.health.listed(kind.value)
         if kind is Kind.NODE and (parts.in_cluster or parts.engine.node is not None):
             parts.health.node_seen(parts.engine.node)
+        if kind is Kind.NODE and (parts.in_cluster or parts.engine.store.nodes):
+            parts.reporter.node_seen(exists=parts.engine.node is not None)
         self._note_seen()
         self._queued()
 

@@ -21,7 +21,7 @@ from vipwire.app.machine import adjust_machine
 from vipwire.app.modes import attach_counters
 from vipwire.app.node_plan import health_check_prefixes, node_plan
 from vipwire.app.reloader import Reloader
-from vipwire.app.report import Reporter
+from vipwire.app.report import Reporter, missing_node
 from vipwire.app.running import ProxyRecord, Recorder
 from vipwire.app.servers import Servers
 from vipwire.backends.registry import selected
@@ -125,6 +125,7 @@ class Proxy:
             explicit_flags(dataclasses.replace(self._config, explicit=self._config.explicit | {"mode"})),
             self._health.last_updated(),
             self._health.failing(),
+            (missing_node(self._node_name),) if self._health.node_missing else (),
         )
 
     async def _serve(

@@ -35,6 +35,7 @@ class Reporter:
         self._isolated: dict[Family, frozenset[ObjectName]] = {}
         self._errors: dict[Family, str] = {}
         self._told: set[Problem] = set()
+        self._node_exists = True
         for kind in Kind:  # counted when somebody asks: an event about one object does not look at those of others
             metrics.object_problems.labels(kind=kind.value).set_function(partial(self._known, kind.value))
 
@@ -52,6 +53,16 @@ class Reporter:
             node = self._engine.node
             subject = Subject("Node", self._node_name, uid=node.uid if node else self._node_name)
             self._recorder.record(subject, reason, message, kind)
+
+    def node_seen(self, *, exists: bool) -> None:
+        """Say that there is no Node of our name, at once and once; and when there is one."""
+        if exists == self._node_exists:
+            return
+        self._node_exists = exists
+        if exists:
+            log.info("our Node is there", node=self._node_name)
+        else:
+            log.warning(missing_node(self._node_name))
 
     def problems(self, problems: Iterable[Problem]) -> None:
         """Report what is wrong with objects: each thing once."""
@@ -163,6 +174,11 @@ def _in_vain(line: Line, plan: ServicePlan | None) -> set[Problem]:
     if plan is None:
         return set()
     return {*plan.problems, *line.shortcomings(plan)}
+
+
+def missing_node(name: str) -> str:
+    """Say what it means that there is no Node of this name."""
+    return f"there is no Node {name!r}: every endpoint counts as another node's (--hostname-override names the Node)"
 
 
 def _log_sync(family: Family, outcome: Outcome) -> None:

@@ -45,7 +45,8 @@ class ProxyRecord:
     """One proxy. Times are seconds since the epoch.
 
     `flags` are those that would start it again, what a configuration file says included. `synced` has the time at
-    which each family was last as wanted, `failing` what is wrong with each source of objects.
+    which each family was last as wanted, `failing` what is wrong with each source of objects,
+    `problems` what an operator should know besides.
     """
 
     pid: int
@@ -56,6 +57,7 @@ class ProxyRecord:
     flags: tuple[str, ...] = ()
     synced: Mapping[str, float | None] = field(default_factory=dict)
     failing: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
     seen: float = 0.0
     ended: float | None = None
     reason: str = ""

@@ -55,7 +55,7 @@ def conntrack_sysctls(settings: ConntrackSettings, cpus: int) -> tuple[Sysctl, .
     """Name the settings of connection tracking to put in force on a machine with so many CPUs."""
     wanted: list[Sysctl] = []
     if size := table_size(settings.max_per_core, settings.min, cpus):
-        wanted.append(_netfilter("max", size))
+        wanted.append(_netfilter("max", size)._replace(want=Want.EXACTLY_OR_MORE))
         # One hash chain for four flows. This file is the module parameter `hashsize` that kube-proxy writes, but
         # writable where /sys is not. More chains than that are as good.
         wanted.append(_netfilter("buckets", size // 4)._replace(want=Want.AT_LEAST))

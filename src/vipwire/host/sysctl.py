@@ -63,6 +63,8 @@ def _apply(sysctl: Sysctl, root: Path) -> SysctlChange | Obstacle | None:
         finally:
             os.close(file)
     except OSError as error:
+        if verb != "read" and sysctl.want is Want.EXACTLY_OR_MORE and old > sysctl.value:
+            return None
         reason = f"cannot be {verb} ({error.strerror})"
         return Obstacle(sysctl.name, reason, _remedy(sysctl, error.errno or 0))
     except ValueError:

@@ -120,6 +120,11 @@ def ago(when: str, now: float) -> str:
     return f"{seconds / 86400:.0f} days ago"
 
 
+def plural(number: int, noun: str) -> str:
+    """Write a number with its noun: `1 warning`, `2 warnings`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def size_text(size: float) -> str:
     """Write bytes for a person: `999 B`, `1.5 kB`, `20 MB`."""
     for unit in ("B", "kB", "MB", "GB"):

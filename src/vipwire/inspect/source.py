@@ -1,16 +1,20 @@
 """Objects for one look: listed once, or followed for as long as somebody looks.
 
-A proxy waits for its API server for ever; who looks wants to know what is wrong. So the first listing has a limit.
+A proxy waits for its API server for ever; who looks wants to know at once what is wrong. So the first failure counts,
+and the first listing has a limit.
 """
 
 import asyncio
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, ungrouped
+from vipwire.kube.contact import Health
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.proxied import MANIFESTS, proxy_resources
 from vipwire.process.terminal import note, warn
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 15.0
 """Seconds for the first listing."""
+_LOOK_SECONDS = 0.05
 
 
 def node_name(config: Config) -> str:
@@ -114,11 +119,27 @@ async def _run(
 
 
 async def _wait(source: "Source", store: Store, listed: asyncio.Event, patience: float) -> None:
-    try:
-        async with asyncio.timeout(patience):
-            await listed.wait()
-    except TimeoutError:
-        missing = ", ".join(sorted(kind.value for kind in store.waiting))
-        said = [f"{health.resource}: {health.error}" for health in source.health() if health.error]
-        lines = [f"no list of {missing} came within {patience:g} seconds", *said]
-        raise ConfigError("\n".join(lines)) from None
+    """Wait for the first lists. Raise ConfigError when every one that is missing has failed, or after a while."""
+    deadline = time.monotonic() + patience
+    while not listed.is_set():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await listed.wait()
+        awaited = [health for health in source.health() if not health.synced]
+        if not listed.is_set() and awaited and all(health.error for health in awaited):
+            raise ConfigError("\n".join(_reasons(awaited)))
+        if not listed.is_set() and time.monotonic() > deadline:
+            missing = ", ".join(sorted(kind.value for kind in store.waiting))
+            failed = [health for health in awaited if health.error]
+            lines = [f"no list of {missing} came within {patience:g} seconds", *_reasons(failed)]
+            raise ConfigError("\n".join(lines))
+
+
+def _reasons(failed: Iterable[Health]) -> list[str]:
+    """Say what went wrong: one line for each thing, whatever it kept from coming."""
+    by_error: dict[str, list[str]] = {}
+    for health in failed:
+        by_error.setdefault(health.error.removeprefix("list: "), []).append(health.resource)
+    if len(by_error) == 1:
+        return list(by_error)
+    return [f"{', '.join(resources)}: {error}" for error, resources in by_error.items()]

@@ -9,6 +9,7 @@ class Want(enum.Enum):
 
     EXACTLY = "exactly"
     AT_LEAST = "at least"
+    EXACTLY_OR_MORE = "exactly, where it can be written; more is as good where it cannot"
 
 
 class Sysctl(NamedTuple):

@@ -51,6 +51,7 @@ class ProxyHealth:
     families: tuple[Family, ...]
     lists: tuple[str, ...]
     sync_period: float
+    node_missing: bool = False
     _health: dict[Family, _FamilyHealth] = field(default_factory=dict)
     _awaited: list[str] = field(default_factory=list)
     _eligible: bool = True
@@ -80,6 +81,7 @@ class ProxyHealth:
 
         As long as this was never called the node counts as eligible: without an API server there is no Node object.
         """
+        self.node_missing = node is None
         self._eligible = node is not None and not node.deleting and LEAVING_TAINT not in node.taints
 
     def source_failed(self, resource: str, message: str, now: float) -> None:

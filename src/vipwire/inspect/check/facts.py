@@ -4,6 +4,7 @@ Each fact that cannot be had is None or missing; `check` judges that too.
 """
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from vipwire.app.machine import families
 from vipwire.app.modes import build_modes
+from vipwire.app.running import ProxyRecord, ProxyState, read_record
 from vipwire.backends.registry import every_spec
 from vipwire.config.configuration import Config
 from vipwire.config.modes import mode_names
@@ -61,7 +63,7 @@ class Facts:
 
     `sysctls` are by path, numbers only. `tools` are paths in PATH, with what they say of their variant. `tables` is
     None where nftables cannot be read. `legacy` are the chains in tables of the old iptables. `conntrack_losses`
-    are the kernel's counts of connections that found no room, or no port.
+    are the kernel's counts of connections that found no room, or no port. `proxy` is that of this network namespace.
     """
 
     release: KernelRelease | None = None
@@ -77,6 +79,8 @@ class Facts:
     conntrack_losses: Mapping[str, int] = field(default_factory=dict)
     sctp: bool = False
     ipv6: bool = True
+    settings_writable: bool = True
+    proxy: tuple[ProxyState, ProxyRecord | None] = (ProxyState.NONE, None)
 
 
 def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
@@ -95,6 +99,8 @@ def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
         conntrack_losses=_losses(proc),
         sctp="SCTP" in _text(proc / "net/protocols"),
         ipv6=(proc / "net/if_inet6").exists(),
+        settings_writable=os.access(proc / "sys/net/ipv4/ip_forward", os.W_OK),
+        proxy=read_record(config.state_dir),
     )
 
 

@@ -7,11 +7,12 @@ from typing import Final, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from vipwire.app.running import ProxyState
 from vipwire.backends.registry import every_spec, spec_of
 from vipwire.handover.rules import own_chains
 from vipwire.inspect.check.facts import Facts, ForeignTable
-from vipwire.inspect.show import coloured, table
-from vipwire.inspect.status.document import Document
+from vipwire.inspect.show import coloured, plural, table
+from vipwire.inspect.status.document import Document, share_text
 
 _OURS: Final = frozenset({"ip vipwire", "ip6 vipwire"})
 _KUBELETS: Final = frozenset({"KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"})
@@ -102,9 +103,11 @@ def _sysctls(facts: Facts, mode: str) -> Iterator[Finding]:
     for path, what in (("net/ipv4/ip_forward", "IPv4"), ("net/ipv6/conf/all/forwarding", "IPv6")):
         value = facts.sysctls.get(path)
         name = path.replace("/", ".")
-        if value == 0:
+        if value == 0 and _will_be_set(facts):
+            yield Finding("sysctl", name, Level.NOTE, f"{what} is not forwarded yet: `vipwire proxy` sets it to 1")
+        elif value == 0:
             said = f"{what} is not forwarded: Pods and clients elsewhere are not reached"
-            yield Finding("sysctl", name, Level.BAD, said, f"sysctl -w {name}=1 (`vipwire proxy` does it, too)")
+            yield Finding("sysctl", name, Level.BAD, said, f"sysctl -w {name}=1")
         elif value is not None:
             yield _ok("sysctl", name, str(value))
     if facts.sysctls.get("net/ipv4/conf/all/rp_filter") == 1:
@@ -115,6 +118,34 @@ def _sysctls(facts: Facts, mode: str) -> Iterator[Finding]:
         said = "rules do not see answers between Pods on one bridge: a Pod cannot reach a VIP whose endpoint is there"
         remedy = "sysctl -w net.bridge.bridge-nf-call-iptables=1, if the network plugin uses a bridge"
         yield Finding("sysctl", "net.bridge.bridge-nf-call-iptables", Level.WARNING, said, remedy)
+
+
+def _will_be_set(facts: Facts) -> bool:
+    """Tell whether a proxy that starts now can change kernel settings; one that runs has changed what it could."""
+    able = "CAP_NET_ADMIN" in facts.capabilities and facts.settings_writable
+    return able and facts.proxy[0] is not ProxyState.RUNNING
+
+
+def _proxy(facts: Facts, mode: str) -> Iterator[Finding]:
+    state, record = facts.proxy
+    if record is None:
+        yield _ok("proxy", "state", "none runs here")
+        return
+    who = f"pid {record.pid}, vipwire {record.version}"
+    if state is ProxyState.RUNNING:
+        yield _ok("proxy", "state", f"one runs in {record.mode} mode ({who})")
+        if record.mode != mode:
+            said = f"the proxy that runs is in {record.mode} mode; {mode} mode is judged here"
+            yield Finding("proxy", "mode", Level.NOTE, said)
+    else:
+        word = "has ended" if state is ProxyState.ENDED else "was killed or has crashed"
+        yield Finding(
+            "proxy", "state", Level.WARNING, f"the last one {word} ({who})", "start it again: vipwire proxy"
+        )
+    for source, error in record.failing.items():
+        yield Finding("proxy", source, Level.WARNING, error, "what is programmed stays as it is until this is mended")
+    for problem in record.problems:
+        yield Finding("proxy", "node", Level.WARNING, problem, "give the Node's name with --hostname-override")
 
 
 def _conntrack(facts: Facts, mode: str) -> Iterator[Finding]:
@@ -135,7 +166,7 @@ def _conntrack(facts: Facts, mode: str) -> Iterator[Finding]:
 
 def _fill(count: int, most: int) -> Finding:
     share = count / most
-    said = f"{count} of {most} connections tracked ({share:.0%})"
+    said = f"{count} of {most} connections tracked ({share_text(share)})"
     if share < _NEARLY_FULL:
         return _ok("conntrack", "fill", said)
     level = Level.BAD if share >= _FULL else Level.WARNING
@@ -222,7 +253,7 @@ def _ipvs(facts: Facts, mode: str) -> Iterator[Finding]:
         yield Finding("others", "kube-ipvs0", Level.BAD, said, "stop kube-proxy, then `ip link delete kube-ipvs0`")
 
 
-CHECKS: Final[tuple[Check, ...]] = (_kernel, _modes, _tools, _sysctls, _conntrack, _others)
+CHECKS: Final[tuple[Check, ...]] = (_kernel, _modes, _tools, _proxy, _sysctls, _conntrack, _others)
 
 
 def judge(facts: Facts, mode: str) -> list[Finding]:
@@ -248,13 +279,11 @@ def check_view(document: Document, *, wide: bool) -> RenderableType:
         said = Text(each["said"])
         if each["remedy"]:
             said.append(f"\n→ {each['remedy']}", style="cyan")
-        if wide or each["level"] != "ok" or each["area"] in ("kernel", "mode", "conntrack"):
+        if wide or each["level"] != "ok" or each["area"] in ("kernel", "mode", "proxy", "conntrack"):
             rows.append([each["area"], each["what"], coloured(each["level"]), said])
-    bad, warnings = document["bad"], document["warnings"]
+    bad, warnings = document["bad"], plural(document["warnings"], "warning")
     if bad:
-        verdict = Text(
-            f"{document['mode']} mode will not work well here: {bad} bad, {warnings} warnings", style="bold red"
-        )
+        verdict = Text(f"{document['mode']} mode will not work well here: {bad} bad, {warnings}", style="bold red")
     else:
-        verdict = Text(f"{document['mode']} mode can work here ({warnings} warnings)", style="green")
+        verdict = Text(f"{document['mode']} mode can work here ({warnings})", style="green")
     return Group(table(["area", "what", "state", "found"], rows), Text(), verdict)

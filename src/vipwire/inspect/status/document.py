@@ -3,10 +3,12 @@
 Names are those of Kubernetes where it has the thing (`nodePort`, `sessionAffinity`); shares are fractions of 1.
 """
 
+import difflib
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
+from vipwire.app.report import missing_node
 from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.status.counts import AllCounts, count_document, open_document, refusal_documents
@@ -225,7 +227,7 @@ def status_document(
         "refusals": refusal_documents(_refusals(seen, wanted, everything=everything)),
         "problems": [
             {"kind": item.kind, "object": str(item.object), "field": item.field, "message": item.message}
-            for item in (*situation.store.problems, *_plan_problems(situation))
+            for item in (*_node_problems(situation), *situation.store.problems, *_plan_problems(situation))
             if everything or item.object in wanted
         ],
     }
@@ -240,6 +242,16 @@ def _refusals(
         for (reason, name), number in seen.refusals().items()
         if everything or (name is not None and name.service in wanted)
     }
+
+
+def _node_problems(situation: Situation) -> list[Problem]:
+    """Say that nobody has given the name under which endpoints of this node would be known."""
+    store, name = situation.store, situation.node_name
+    if name in store.nodes or (situation.config.manifests and not store.nodes):  # manifests need no Node
+        return []
+    near = difflib.get_close_matches(name, store.nodes, 1)
+    text = missing_node(name) + (f"; did you mean {near[0]!r}?" if near else "")
+    return [Problem("Node", ObjectName("", name), "metadata.name", text)]
 
 
 def _plan_problems(situation: Situation) -> list[Problem]:

@@ -7,6 +7,7 @@ a silent watch is otherwise no different from a quiet cluster.
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import time
@@ -168,6 +169,9 @@ def _headers(credential: Credential, payload: Payload | None) -> Mapping[str, st
 
 def describe(error: BaseException) -> str:
     """Say in a line what a transport error was; a time-out's own text is empty."""
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        reason = error.os_error.strerror if error.os_error.errno is None else os.strerror(error.os_error.errno)
+        return f"cannot connect to {error.host}:{error.port}: {reason or error.os_error}"
     text = str(error) or type(error).__name__
     return "timed out" if isinstance(error, TimeoutError) and not str(error) else text
 

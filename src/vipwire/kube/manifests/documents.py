@@ -4,9 +4,11 @@ YAML as Kubernetes reads it: several documents a file, lists of objects, JSON to
 off, since they change what was written: dates become no date objects (a timestamp is a string on the wire), and a
 key that stands twice in a mapping is an error, not a silent loss of the first.
 
-Other kinds (Deployments, Knative's `Service`) are ordinary in people's folders; they are left out.
+Other kinds (Deployments, Knative's `Service`) are ordinary in people's folders: they are left out, and named. A kind
+that Kubernetes does not have in a group of its own is a mistake, and told as a problem.
 """
 
+import difflib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -27,6 +29,18 @@ from vipwire.model.problem import Problem
 from vipwire.state.event import K, K_co, T, T_co
 
 _DEEPEST_LIST = 8
+_KINDS_OF_KUBERNETES = {
+    "": frozenset(
+        (
+            *("Binding", "ComponentStatus", "ConfigMap", "Endpoints", "Event", "LimitRange", "Namespace", "Node"),
+            *("PersistentVolume", "PersistentVolumeClaim", "Pod", "PodTemplate", "ReplicationController", "Service"),
+            *("ResourceQuota", "Secret", "ServiceAccount"),
+        )
+    ),
+    "discovery.k8s.io": frozenset(("EndpointSlice",)),
+    "networking.k8s.io": frozenset(("IPAddress", "Ingress", "IngressClass", "NetworkPolicy", "ServiceCIDR")),
+}
+"""The kinds of those groups of which any is read here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +115,20 @@ class ManifestReader(Generic[K, T]):
                     problems.append(file_problem(file, f"document {index + 1}", item))
                 elif entry := self._entry(item):
                     entries.append(entry)
+                elif mistake := self._mistake(str(item["kind"]), str(item["apiVersion"])):
+                    problems.append(file_problem(file, f"document {index + 1}", mistake))
                 else:
                     ignored.add(f"{item['kind']} ({item['apiVersion']})")
         return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
+
+    def _mistake(self, word: str, version: str) -> str:
+        """Say what is wrong with a kind that is not read; "" for one that others read."""
+        near = difflib.get_close_matches(word, self._by_word, 1, 0.7)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        known = _KINDS_OF_KUBERNETES.get(version.rpartition("/")[0])
+        if known is None or word in known:
+            return ""
+        return f"there is no kind {word} in {version}{meant}"
 
     def _entry(self, item: dict[str, object]) -> Entry[K, T] | None:
         """Read one object; None when it is of a kind that is not read here."""

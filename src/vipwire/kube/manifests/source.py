@@ -172,7 +172,7 @@ class ManifestSource(Generic[K, T]):
             good: Manifest[K, T] = known.manifest if known else Manifest(name)
             return _File(signature, good, file_problem(name, *_place(error)))
         if manifest.ignored:
-            _log.debug("%s: kinds that are not read here: %s", name, ", ".join(sorted(manifest.ignored)))
+            _log.info("%s: kinds that are not read here: %s", name, ", ".join(sorted(manifest.ignored)))
         return _File(signature, manifest)
 
     def _note_health(self, *, synced: bool) -> None:
