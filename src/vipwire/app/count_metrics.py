@@ -14,7 +14,7 @@ from vipwire.serve.metrics import Metrics
 
 
 def export_counts(engine: Engine, config: Config, metrics: Metrics) -> None:
-    """Have the metrics tell what the modes count, as finely as the configuration says."""
+    """Connect the metrics to the counts of the modes, as finely as the configuration says."""
     told = metrics.counted
     told.series, told.limit = Series(config.counters.series), config.counters.limit
     told.read = CountReader(engine, endpoints=told.series is Series.ENDPOINTS).read

@@ -105,7 +105,7 @@ class Loop:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def configured(self) -> None:
-        """Take it that the configuration, or what is drained, is another one."""
+        """Sync again: the configuration, or what is drained, has changed."""
         self._soon(self._move)
 
     async def _sync(self) -> list[Outcome]:

@@ -37,7 +37,7 @@ class Reloader:
         self._note(good=True)
 
     def ask(self) -> None:
-        """Have the file read again, although it may be as it was."""
+        """Read the file again, even if it looks unchanged."""
         if self._started.config_file:
             self._asked.set()
         else:

@@ -1,4 +1,4 @@
-"""What operators get to know of a sync: one log line, metrics, and Kubernetes Events about Services and the Node."""
+"""Reports a sync to operators: one log line, metrics, and Kubernetes Events about Services and the Node."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial

@@ -47,7 +47,7 @@ class Servers:
             task.cancel()
 
     def _show(self, config: Config) -> None:
-        """Have the pages that tell the configuration tell this one."""
+        """Show this configuration on the pages that show one."""
         self._document.clear()
         self._document.update(config_document(config))
         self._flags.clear()

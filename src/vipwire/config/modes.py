@@ -61,7 +61,7 @@ def registered(name: str) -> Registered:
 
 @contextlib.contextmanager
 def registering(name: str, module: str) -> Iterator[None]:
-    """Have one more mode for a while: for tests, and to try one that is written elsewhere."""
+    """Register one more mode for as long as the context lasts: for tests, and to try a mode from elsewhere."""
     _MODULES[name] = module
     try:
         yield

@@ -164,7 +164,7 @@ class _Attempt:
         self._event = 0
 
     def advance(self, selector: selectors.BaseSelector, results: dict[int, ProbeResult]) -> None:
-        """Go on until the next wait, or finish."""
+        """Run until the attempt has to wait again, or has its outcome."""
         try:
             event = next(self._steps)
         except StopIteration as stop:

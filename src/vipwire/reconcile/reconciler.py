@@ -92,7 +92,7 @@ class Reconciler(Generic[K, V]):
         return not self._trusted
 
     def distrust(self) -> None:
-        """Have the next sync observe the kernel in any case."""
+        """Make the next sync observe the kernel in any case."""
         self._trusted = False
 
     def sync(self) -> Report[K]:

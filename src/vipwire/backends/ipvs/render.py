@@ -70,7 +70,7 @@ class _Writer:
         self.shared: Objects = {}
 
     def vip(self, address: Address) -> None:
-        """Have an address on kube-ipvs0, unless another device of this node has it."""
+        """Add an address to kube-ipvs0, unless another device of this node has it."""
         if address not in self._plan.own_addresses:
             self.shared[Vip(address)] = None
             self._entry(Set.IPVS_IPS, Element(address), shared=True)

@@ -77,7 +77,7 @@ def _backend(family: Family, settings: Settings, *, load: bool) -> IpvsBackend:
 
 
 def _load_module() -> bool:
-    """Have modprobe load IPVS; tell whether it could."""
+    """Load IPVS with modprobe; tell whether that worked."""
     modprobe = shutil.which("modprobe", path="/usr/sbin:/sbin:/usr/bin:/bin")
     if modprobe is None:
         return False

@@ -58,7 +58,7 @@ def keys(name: str, known: Elements) -> list[bytes] | None:
 
 
 def _pools(space: Space, known: Elements) -> Iterator[tuple[bytes, Class | None]]:
-    """Go through the pools of all frontends; None is one that was not written by us."""
+    """Yield the pools of all frontends; None stands for one that we did not write."""
     for ips, turns, local in _LEADING[space]:
         for (_, frontend), value in known.get(ips, {}).items():
             kind = _class(value.data) if isinstance(value, Noted) else None

@@ -71,7 +71,7 @@ class Observe(msgspec.Struct, tag=True):
 
 
 class Put(msgspec.Struct, tag=True):
-    """Have these listeners, in place of those with the same key: all of them, or nothing is changed.
+    """Open these listeners, in place of those with the same key: all of them, or nothing is changed.
 
     Those in `instead` end with it; their sockets are handed on where another wants to listen at the same place.
     """
@@ -81,7 +81,7 @@ class Put(msgspec.Struct, tag=True):
 
 
 class Remove(msgspec.Struct, tag=True):
-    """Have these no longer. Connections that are established go on."""
+    """Close these listeners. Established connections go on."""
 
     keys: list[str]
 

@@ -82,7 +82,7 @@ class Remote:
     def put(
         self, wanted: Mapping[str, Listener], before: Mapping[str, Listener], instead: Iterable[str] = ()
     ) -> None:
-        """Have listeners, and those in `instead` no longer; `before` are the old values of all that are there now.
+        """Open listeners and close those in `instead`; `before` are the old values of all that are there now.
 
         Raise CommitError if one cannot be: then everything is as it was.
         """
@@ -116,7 +116,7 @@ class Remote:
                 self.ports.update(answer.ports)
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Have these listeners no longer."""
+        """Close these listeners."""
         if gone := list(keys):
             self._ask(Remove(gone), Done)
             for key in gone:
@@ -137,7 +137,7 @@ class Remote:
         return [] if self._call is None else self._ask(AskNotes(), Notes).notes
 
     def retire(self) -> bool:
-        """Have the relay end when its connections do; tell whether there was one."""
+        """End the relay when its last connection ends; tell whether there was a relay."""
         if self._call is None and not self._find(starts=False):
             return False
         self._ask(Retire(), Done)

@@ -69,7 +69,7 @@ class _Writer:
         self.objects: dict[Key, Value] = {}
 
     def rule(self, table: str, chain: str, words: str, front: str = "") -> None:
-        """Have a rule."""
+        """Add a rule to this Service's objects."""
         self.objects[Rule(table, chain, words, front)] = 1
 
     def _add(self, rules: Iterable[Rule]) -> None:

@@ -43,7 +43,7 @@ class StreamEcho(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Read from the client again."""
         self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:

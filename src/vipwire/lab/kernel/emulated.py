@@ -120,7 +120,7 @@ def _line(number: int, descriptor: int) -> list[str]:
 
 
 def _share(tag: str, folder: Path, how: str) -> list[str]:
-    """Have a folder served. Files of different file systems of the machine need numbers of their own (`remap`)."""
+    """Serve a folder to the guest. Files of different file systems need inode numbers of their own (`remap`)."""
     path = str(folder).replace(",", ",,")
     served = f"local,id={tag},path={path},security_model=none,multidevs=remap{how}"
     return ["-fsdev", served, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]

@@ -101,12 +101,12 @@ def bitwise(word: int, mask: bytes, xor: bytes) -> bytes:
 
 
 def cmp(word: int, operation: int, value: bytes) -> bytes:
-    """Go on only if the register compares so."""
+    """Continue the rule only if the comparison of the register holds."""
     return _expression("cmp", u32be(1, register(word)), u32be(2, operation), _group(3, attribute(1, value)))
 
 
 def lookup(word: int, name: str, target: int | None = None, *, flags: int = 0) -> bytes:
-    """Go on only if the set has the key, and load what it maps to from word `target` on."""
+    """Continue the rule only if the set has the key; load its value into the words from `target` on."""
     return _lookup(word, name, None if target is None else register(target), flags)
 
 

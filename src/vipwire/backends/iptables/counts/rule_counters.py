@@ -143,7 +143,7 @@ def _ask(opened: socket.socket, level: int, what: int, question: bytes) -> bytes
 
 
 def _entries(family: Family, block: bytes) -> Iterator[RuleCounter]:
-    """Go through a table. Every chain of a user ends with a rule that returns, which is the kernel's own."""
+    """Yield the rules of a table. A chain that somebody made ends with a rule that returns, which is the kernel's."""
     shape = _SHAPES[family]
     at, chain, place = 0, "", 0
     while at < len(block):

@@ -72,7 +72,7 @@ class _Way:
         self._tables = Traversal(rules, rules, self._header)
 
     def told(self) -> Walk:
-        """Follow it: translation first, then the filter, then whoever listens."""
+        """Follow the packet through translation, the filter and the listener."""
         walk = self._walk()
         return replace(walk, end=End.UNKNOWN) if self._tables.uncertain else walk
 

@@ -184,7 +184,7 @@ class Pool:
         return _first(self._from(begin), now, tried)[1]
 
     def _from(self, begin: int) -> Iterator[Target]:
-        """Go round once."""
+        """Yield every target once, in order from `begin` on."""
         order, size = self._order, len(self._order)
         for at in range(begin, begin + size):
             yield order[at if at < size else at - size]

@@ -69,7 +69,7 @@ class Pipe:
         return cls.spare.pop() if cls.spare else cls()
 
     def give_back(self) -> None:
-        """Have no more use for it."""
+        """Keep the pipe for another connection, or close it."""
         if not self.filled and len(Pipe.spare) < _SPARE_PIPES:
             Pipe.spare.append(self)
         else:
@@ -104,7 +104,7 @@ class Direction:
             self.link.close()
 
     def flush(self) -> None:
-        """Go on, as the sink can take more."""
+        """Copy again, because the sink can take more."""
         if not self.waiting:
             return
         self.waiting = False
@@ -215,6 +215,6 @@ class Direction:
 
 
 def make_reset(sock: _socket.socket) -> None:
-    """Have close() send a reset: the other side must not take an abort for an end."""
+    """Make close() send a reset: the other side must not take an abort for an end."""
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -39,7 +39,7 @@ class Owner(Protocol):
         """Take note that a connection has ended."""
 
     def dialled(self, link: "Link", step: int) -> None:
-        """Have `link.late(step)` called when the patience of this step is over."""
+        """Call `link.late(step)` when the time for this step is over."""
 
     def greeting(self, link: "Link") -> bytes:
         """Tell what an endpoint is sent first."""
