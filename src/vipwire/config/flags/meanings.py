@@ -47,17 +47,17 @@ HELP: Final[dict[str, str]] = {
     "iptables-localhost-nodeports": "Answer NodePorts on 127.0.0.1 too (iptables mode, IPv4).",
     # ipvs mode
     "ipvs-scheduler": "Scheduler of virtual servers, such as rr, wrr, lc, wlc, sh, dh, sed, nq, mh; empty means rr.",
-    "ipvs-sync-period": "Like --iptables-sync-period, for ipvs mode.",
-    "ipvs-min-sync-period": "Like --iptables-min-sync-period, for ipvs mode.",
+    "ipvs-sync-period": "As --iptables-sync-period, for ipvs mode.",
+    "ipvs-min-sync-period": "As --iptables-min-sync-period, for ipvs mode.",
     "ipvs-exclude-cidrs": "Comma-separated CIDRs: vipwire leaves virtual servers with these addresses alone.",
-    "ipvs-strict-arp": "Set arp_ignore to 1 and arp_announce to 2, so that nothing answers ARP for kube-ipvs0's VIPs.",
+    "ipvs-strict-arp": "Set arp_ignore to 1 and arp_announce to 2, so that nothing answers ARP for its VIPs.",
     "ipvs-tcp-timeout": "Timeout of idle TCP connections; 0 keeps the kernel's value.",
     "ipvs-tcpfin-timeout": "Timeout of TCP connections after a FIN; 0 keeps the kernel's value.",
     "ipvs-udp-timeout": "Timeout of UDP flows; 0 keeps the kernel's value.",
     # userspace mode
     "proxy-port-range": "Ports to listen on, as begin-end (both inclusive); empty means any. Unused in other modes.",
     "userspace-bind": (
-        "Write no iptables rules; listen at the VIPs (vip), at loopback addresses made from them (loopback: 10.96.3.7 "
+        "Write no iptables rules; listen at the VIPs (vip), at loopback addresses made of them (loopback: 10.96.3.7 "
         "becomes 127.96.3.7) or at the proxy's own ports (none). Empty means with rules."
     ),
     "udp-timeout": "How long an idle UDP flow is kept. Must be greater than 0. Unused in other modes.",
