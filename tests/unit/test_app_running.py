@@ -119,6 +119,11 @@ def test_the_flags_of_a_configuration_give_it_again(words: list[str]) -> None:
     assert again == config
 
 
+def test_what_is_asked_for_once_is_not_among_them() -> None:
+    config = build_config(parse_flags(["--takeover", "--state-dir=/tmp", "--cluster-cidr=10.0.0.0/8"])).config
+    assert explicit_flags(config) == ("--cluster-cidr=10.0.0.0/8",)
+
+
 def test_what_a_file_says_is_among_them(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(
