@@ -1,6 +1,8 @@
 """The certificate authority and the credentials: made once, kept, renewed, refused where they are broken."""
 
 import ssl
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -82,3 +84,83 @@ def test_a_broken_line_of_tokens_is_named(tmp_path: Path, line: str) -> None:
     path.write_text(f"good,me,1\n{line}\n")
     with pytest.raises(ConfigError, match=r"tokens\.csv: line 2: expected token,user,uid"):
         load_tokens(path)
+
+
+def serves(authority: Authority) -> None:
+    """Load what a server loads."""
+    authority.server_context(authority.server(["localhost"]))
+
+
+KILLED = """
+import datetime as dt, os, sys
+from pathlib import Path
+from vipwire.cluster.ca import Authority
+now = dt.datetime.fromisoformat(sys.argv[1])
+def dies(folder, most):
+    left = [most]
+    def count(event, arguments):
+        if event in ("open", "os.rename", "os.remove", "os.mkdir") and str(folder) in str(arguments[0]):
+            left[0] -= 1
+            if left[0] < 0:
+                os._exit(9)
+    if (child := os.fork()) == 0:
+        sys.addaudithook(count)
+        Authority(folder, now).server(["localhost"])
+        os._exit(0)
+    return os.waitpid(child, 0)[1] != 0
+for root in sys.argv[2:]:
+    print(next(n for n in range(60) if not dies(Path(root) / str(n), n)))
+"""
+
+
+def test_killed_between_any_two_files_the_next_start_has_sound_keys(tmp_path: Path) -> None:
+    later, first, renewed = NOW + timedelta(days=350), tmp_path / "first", tmp_path / "renewed"
+    first.mkdir()
+    for number in range(60):
+        serves(Authority(renewed / str(number), NOW))
+    command = [sys.executable, "-c", KILLED, later.isoformat(), str(first), str(renewed)]
+    said = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout.split()
+    for root, steps in zip((first, renewed), map(int, said), strict=True):
+        assert steps > 8
+        for number in range(steps + 1):
+            serves(Authority(root / str(number), later))
+            made = certificate(root / str(number) / "server.crt")
+            assert made.not_valid_after_utc > later + timedelta(days=30)
+
+
+def test_a_certificate_that_is_not_of_the_key_beside_it_is_made_again(tmp_path: Path) -> None:
+    pair = Authority(tmp_path / "a", NOW).server(["localhost"])
+    other = Authority(tmp_path / "b", NOW).server(["localhost"])
+    pair.key.write_bytes(other.key.read_bytes())
+    serves(Authority(tmp_path / "a", NOW))
+
+
+@pytest.mark.parametrize("wrong", [NOW + timedelta(days=2), datetime(1970, 1, 1, tzinfo=UTC)])
+def test_what_was_made_with_a_wrong_clock_is_made_again_for_the_same_key(tmp_path: Path, wrong: datetime) -> None:
+    first = Authority(tmp_path, wrong)
+    client = first.client("view", "viewer", ("g",)).certificate.read_bytes()
+    key = first.pair.key.read_bytes()
+    now = Authority(tmp_path, NOW)
+    trusted = certificate(now.pair.certificate)
+    pairs = now.server(["localhost"]), now.client("view", "viewer", ("g",))
+    for made in (trusted, *(certificate(pair.certificate) for pair in pairs)):
+        assert made.not_valid_before_utc <= NOW - timedelta(hours=1)
+        assert made.not_valid_after_utc > NOW + timedelta(days=100)
+        made.verify_directly_issued_by(trusted)
+    assert now.pair.key.read_bytes() == key
+    x509.load_pem_x509_certificate(client).verify_directly_issued_by(trusted)
+
+
+def test_a_revoked_certificate_is_made_again_with_another_key(tmp_path: Path) -> None:
+    pair = Authority(tmp_path, NOW).client("view", "viewer", ("g",))
+    serial, key = certificate(pair.certificate).serial_number, pair.key.read_bytes()
+    Authority(tmp_path, NOW, {serial}).client("view", "viewer", ("g",))
+    assert certificate(pair.certificate).serial_number != serial
+    assert pair.key.read_bytes() != key
+
+
+def test_an_authority_whose_certificate_is_of_another_key_says_what_to_do(tmp_path: Path) -> None:
+    ours, other = Authority(tmp_path / "a", NOW), Authority(tmp_path / "b", NOW)
+    ours.pair.key.write_bytes(other.pair.key.read_bytes())
+    with pytest.raises(ConfigError, match=r"ca\.crt: not of the key beside it: put back the right one, or delete"):
+        Authority(tmp_path / "a", NOW)

@@ -1,15 +1,21 @@
 """The cluster's own certificate authority: its key, the server's certificate, and certificates for users.
 
 Keys are ECDSA on P-256, files are readable by their owner only, and nothing that is still good is made anew: who has
-been given a certificate keeps it. The server's certificate is made again when an address is missing in it, or its end
-is near; its clients trust the authority, so that they need not be told.
+been given a certificate keeps it. A certificate is made again when an address is missing in it, its end is near, it
+is not valid yet (the clock was ahead when it was made), or it has been revoked.
+
+A key is written before its certificate, and stays when the certificate is renewed; only a revoked one gets another
+key. So each step is one file, and after an interruption at any point the next start finds a key, with its certificate
+or without, and makes what is missing. A certificate that is not of the key beside it counts as missing. The authority
+keeps its key for ever: certificates that it has signed stay good when its own is renewed, which the wrong clock of a
+first start may make necessary, and so does a copy of its certificate that is still valid.
 """
 
+import contextlib
 import datetime as dt
 import ipaddress
-import os
 import ssl
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,12 +26,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from vipwire.cluster.private_files import write_private
 from vipwire.errors import ConfigError
+from vipwire.process import log
 
 _YEARS_OF_AUTHORITY: Final = dt.timedelta(days=3650)
 _YEAR: Final = dt.timedelta(days=365)
 _NEAR: Final = dt.timedelta(days=30)
-_BACKDATE: Final = dt.timedelta(minutes=5)  # for clients whose clocks are behind
+_BACKDATE: Final = dt.timedelta(hours=24)  # for clients whose clocks are behind
+_PEM: Final = serialization.Encoding.PEM
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +48,39 @@ class Pair:
 class Authority:
     """The authority of a folder, made if there is none. Raise ConfigError for files that cannot be used."""
 
-    def __init__(self, folder: Path, now: dt.datetime) -> None:
-        self._folder, self._now = folder, now
+    def __init__(self, folder: Path, now: dt.datetime, revoked: Collection[int] = ()) -> None:
+        self._folder, self._now, self._revoked = folder, now, revoked
         self.pair = Pair(folder / "ca.crt", folder / "ca.key")
-        try:
+        with _explained(self.pair.key):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self.pair.key.exists():
-                self._found()
-            self._certificate, self._key = _load(self.pair)
-        except OSError as error:
-            raise ConfigError(f"{error.filename}: {error.strerror}") from error
+                self.pair.certificate.unlink(missing_ok=True)  # it would be of another key
+                _write_key(self.pair)
+            self._key = _load_key(self.pair)
+            self._certificate = self._own_certificate()
+
+    def _own_certificate(self) -> x509.Certificate:
+        """Read the authority's certificate; sign it anew where it is missing, or not valid for long."""
+        if self.pair.certificate.exists():
+            found = _load_certificate(self.pair)
+            if not _is_of(found, self._key):
+                remedy = f"put back the right one, or delete {self.pair.certificate} to have one made for the key"
+                raise ConfigError(f"{self.pair.certificate}: not of the key beside it: {remedy}")
+            if self._is_valid(found, _YEAR):
+                return found
+            log.warning(
+                "the authority's certificate is not valid now: it is signed anew, with the same key; copies of it, "
+                "and of kubeconfigs, have to be copied again",
+                from_time=found.not_valid_before_utc.isoformat(),
+                to_time=found.not_valid_after_utc.isoformat(),
+            )
+        made = self._signed_by_itself()
+        write_private(self.pair.certificate, made.public_bytes(_PEM))
+        return made
+
+    def _is_valid(self, certificate: x509.Certificate, for_long: dt.timedelta) -> bool:
+        begun = certificate.not_valid_before_utc <= self._now
+        return begun and certificate.not_valid_after_utc > self._now + for_long
 
     def server(self, names: Iterable[str]) -> Pair:
         """Give the server's certificate, good for names and addresses."""
@@ -71,8 +103,8 @@ class Authority:
         context.set_alpn_protocols(["http/1.1"])
         return context
 
-    def _found(self) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
+    def _signed_by_itself(self) -> x509.Certificate:
+        key = self._key
         subject = _subject("vipwire-ca", ())
         builder = self._builder(subject, subject, key.public_key(), _YEARS_OF_AUTHORITY)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -90,7 +122,7 @@ class Authority:
         builder = builder.add_extension(usage, critical=True)
         identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
         builder = builder.add_extension(identifier, critical=False)
-        _write(self.pair, builder.sign(key, hashes.SHA256()), key)
+        return builder.sign(key, hashes.SHA256())
 
     def _issue(
         self,
@@ -100,9 +132,30 @@ class Authority:
         usage: x509.ObjectIdentifier,
     ) -> Pair:
         pair = Pair(self._folder / f"{file}.crt", self._folder / f"{file}.key")
-        if self._is_good(pair, subject, alternative):
+        found = _readable(pair)
+        if found is not None and self._is_good(found, subject, alternative):
             return pair
-        key = ec.generate_private_key(ec.SECP256R1())
+        try:
+            if found is None or found.serial_number in self._revoked:
+                _write_key(pair)
+            made = self._signed(_load_key(pair), subject, alternative, usage)
+            write_private(pair.certificate, made.public_bytes(_PEM))
+        except OSError as error:
+            usable = found is not None and found.serial_number not in self._revoked
+            if found is None or not usable or not self._is_valid(found, dt.timedelta()):
+                raise ConfigError(f"{pair.certificate}: cannot be written: {error.strerror}") from error
+            log.error(
+                "a certificate cannot be renewed; the old one is used", file=pair.certificate, reason=error.strerror
+            )
+        return pair
+
+    def _signed(
+        self,
+        key: ec.EllipticCurvePrivateKey,
+        subject: x509.Name,
+        alternative: x509.SubjectAlternativeName | None,
+        usage: x509.ObjectIdentifier,
+    ) -> x509.Certificate:
         builder = self._builder(subject, self._certificate.subject, key.public_key(), _YEAR)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
@@ -110,8 +163,7 @@ class Authority:
         builder = builder.add_extension(issuer, critical=False)
         if alternative is not None:
             builder = builder.add_extension(alternative, critical=False)
-        _write(pair, builder.sign(self._key, hashes.SHA256()), key)
-        return pair
+        return builder.sign(self._key, hashes.SHA256())
 
     def _builder(
         self, subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: dt.timedelta
@@ -120,10 +172,9 @@ class Authority:
         builder = builder.serial_number(x509.random_serial_number())
         return builder.not_valid_before(self._now - _BACKDATE).not_valid_after(self._now + life)
 
-    def _is_good(self, pair: Pair, subject: x509.Name, alternative: x509.SubjectAlternativeName | None) -> bool:
-        if not (pair.certificate.exists() and pair.key.exists()):
-            return False
-        certificate, _ = _load(pair)
+    def _is_good(
+        self, certificate: x509.Certificate, subject: x509.Name, alternative: x509.SubjectAlternativeName | None
+    ) -> bool:
         try:
             certificate.verify_directly_issued_by(self._certificate)
         except (InvalidSignature, ValueError, TypeError):
@@ -133,7 +184,8 @@ class Authority:
         except x509.ExtensionNotFound:
             names = set()
         covers = alternative is None or names >= set(alternative)
-        return certificate.subject == subject and covers and certificate.not_valid_after_utc > self._now + _NEAR
+        ours = certificate.subject == subject and certificate.serial_number not in self._revoked
+        return ours and covers and self._is_valid(certificate, _NEAR)
 
 
 def _subject(user: str, groups: tuple[str, ...]) -> x509.Name:
@@ -152,30 +204,48 @@ def _general(name: str) -> x509.GeneralName:
         raise ConfigError(f"--tls-san {name!r}: not a name that a certificate can have: {error}") from error
 
 
-def _load(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
     try:
-        certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+        yield
+    except OSError as error:
+        raise ConfigError(f"{error.filename or path}: {error.strerror}") from error
+
+
+def _load_certificate(pair: Pair) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{pair.certificate}: not a certificate: {error}") from error
+
+
+def _load_key(pair: Pair) -> ec.EllipticCurvePrivateKey:
+    try:
         key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{pair.certificate}: not a certificate with a key beside it: {error}") from error
+        raise ConfigError(f"{pair.key}: not a key: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{pair.key}: not an elliptic curve's key")
-    return certificate, key
+    return key
 
 
-def _write(pair: Pair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+def _readable(pair: Pair) -> x509.Certificate | None:
+    """Read the certificate of a pair; None for one that is missing, broken, or not of the key."""
+    try:
+        certificate, key = _load_certificate(pair), _load_key(pair)
+    except (OSError, ConfigError):
+        return None
+    return certificate if _is_of(certificate, key) else None
+
+
+def _is_of(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
+    public = serialization.PublicFormat.SubjectPublicKeyInfo
+    ours = key.public_key().public_bytes(_PEM, public)
+    return certificate.public_key().public_bytes(_PEM, public) == ours
+
+
+def _write_key(pair: Pair) -> None:
+    """Write a new key. Raise OSError."""
+    key = ec.generate_private_key(ec.SECP256R1())
     plain = serialization.NoEncryption()
-    text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    write_private(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
-    write_private(pair.key, text)  # last: a key without its certificate is what an interruption must not leave
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read, whole or not at all."""
-    fresh = path.with_name(f"{path.name}.new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)
+    write_private(pair.key, key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain))

@@ -1,7 +1,7 @@
 """Who comes with which credentials: client certificates of our authority, and bearer tokens from a file.
 
 The file of tokens has Kubernetes' form (--token-auth-file): `token,user,uid,"group1,group2"`, a line each. It is
-written once, with a token for each role; whoever changes it restarts the server.
+written once, with a token for each role, and read again when it changes (keys.py).
 """
 
 import base64
@@ -18,8 +18,11 @@ from aiohttp.web_request import BaseRequest
 
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.guard import ANONYMOUS, Role, User
-from vipwire.cluster.ca import Authority, write_private
+from vipwire.cluster.ca import Authority
+from vipwire.cluster.private_files import update_private, write_private
+from vipwire.cluster.revocation import NOBODY, Revoked
 from vipwire.errors import ConfigError
+from vipwire.process import log
 
 _AUTHENTICATED: Final = "system:authenticated"
 
@@ -41,53 +44,90 @@ IDENTITIES: Final = (
 
 
 class Access:
-    """Tells who sends a request. Tokens are kept as hashes, and so compared without telling how far they agree."""
+    """Tells who sends a request. Tokens are kept as hashes, and so compared without telling how far they agree.
 
-    def __init__(self, tokens: Mapping[str, User]) -> None:
+    Tokens and `revoked` may change at any time; the next request meets what they are then.
+    """
+
+    def __init__(self, tokens: Mapping[str, User], revoked: Revoked = NOBODY) -> None:
+        self.take(tokens)
+        self.revoked = revoked
+
+    def take(self, tokens: Mapping[str, User]) -> None:
+        """Let these tokens be good, and no others."""
         self._users = {_digest(token): user for token, user in tokens.items()}
 
     def identify(self, request: BaseRequest) -> User:
-        """Tell the user: by token if one is sent, by certificate, or nobody. Raise ApiError 401 for a wrong token."""
+        """Tell the user: by token if one is sent, by certificate, or nobody. Raise ApiError 401 for wrong ones."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme:
             user = self._users.get(_digest(token.strip())) if scheme.lower() == "bearer" else None
-            if user is None:
+            if user is None or user.name in self.revoked.users:
                 raise ApiError(401, "Unauthorized", "Unauthorized")
             return user
         certificate = request.transport.get_extra_info("peercert") if request.transport else None
-        return _of_certificate(certificate) if certificate else ANONYMOUS
+        return self._of_certificate(certificate) if certificate else ANONYMOUS
+
+    def _of_certificate(self, certificate: Mapping[str, Any]) -> User:
+        """Read a user from the subject of a certificate that TLS has verified."""
+        parts = [pair for part in certificate.get("subject", ()) for pair in part]
+        name = next((value for key, value in parts if key == "commonName"), "")
+        serial = int(certificate.get("serialNumber") or "0", 16)
+        if name in self.revoked.users or serial in self.revoked.serials:
+            raise ApiError(401, "Unauthorized", "Unauthorized")
+        groups = tuple(value for key, value in parts if key == "organizationName")
+        return User(name, (*groups, _AUTHENTICATED)) if name else ANONYMOUS
 
 
 def load_tokens(path: Path) -> dict[str, User]:
-    """Read the file of tokens; write it first if there is none. Raise ConfigError that names the line."""
-    if not path.exists():
-        rows = (f'{secrets.token_urlsafe(32)},{i.user},{i.file},"{i.role.value}"\n' for i in IDENTITIES)
-        write_private(path, "".join(rows).encode())
+    """Read the file of tokens; write it first if there is none. Raise ConfigError that names the line.
+
+    Where it cannot be written, nobody comes by token.
+    """
+    try:
+        if not path.exists():
+            rows = (f'{secrets.token_urlsafe(32)},{i.user},{i.file},"{i.role.value}"\n' for i in IDENTITIES)
+            write_private(path, "".join(rows).encode())
+    except OSError as error:
+        log.error("tokens cannot be written; nobody comes by token", file=path, reason=error.strerror)
+        return {}
+    try:
+        return parse_tokens(path, path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def parse_tokens(path: Path, content: bytes) -> dict[str, User]:
+    """Read the content of the file of tokens. Raise ConfigError that names the line."""
     users: dict[str, User] = {}
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            for number, row in enumerate(csv.reader(file, skipinitialspace=True), 1):
-                if not row or row[0].startswith("#"):
-                    continue
-                if len(row) not in (3, 4) or not row[0] or not row[1]:
-                    raise ConfigError(f'{path}: line {number}: expected token,user,uid,"group1,group2"')
-                groups = tuple(filter(None, row[3].split(","))) if len(row) == 4 else ()
-                users[row[0]] = User(row[1], (*groups, _AUTHENTICATED))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        lines = content.decode().splitlines()
+        for number, row in enumerate(csv.reader(lines, skipinitialspace=True), 1):
+            if not row or row[0].startswith("#"):
+                continue
+            if len(row) not in (3, 4) or not row[0] or not row[1]:
+                raise ConfigError(f'{path}: line {number}: expected token,user,uid,"group1,group2"')
+            groups = tuple(filter(None, row[3].split(","))) if len(row) == 4 else ()
+            users[row[0]] = User(row[1], (*groups, _AUTHENTICATED))
+    except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     return users
 
 
 def write_kubeconfigs(folder: Path, authority: Authority, url: str) -> Path:
-    """Write a kubeconfig for each role, with a client certificate of its own; give the admin's path."""
+    """Write a kubeconfig for each role, with a client certificate of its own; give the admin's path.
+
+    One that cannot be written, on a full disk, is told: the server goes on without.
+    """
     trusted = authority.pair.certificate.read_bytes()
     for identity in IDENTITIES:
-        pair = authority.client(identity.file, identity.user, (identity.role.value,))
-        text = yaml.safe_dump(
-            _kubeconfig(url, identity.user, trusted, pair.certificate.read_bytes(), pair.key.read_bytes()),
-            sort_keys=False,
-        )
-        write_private(folder / f"{identity.file}.kubeconfig", text.encode())
+        path = folder / f"{identity.file}.kubeconfig"
+        try:
+            pair = authority.client(identity.file, identity.user, (identity.role.value,))
+            found = _kubeconfig(url, identity.user, trusted, pair.certificate.read_bytes(), pair.key.read_bytes())
+            update_private(path, yaml.safe_dump(found, sort_keys=False).encode())
+        except (ConfigError, OSError) as error:
+            log.error("a kubeconfig cannot be written; what is there stays", file=path, reason=error)
     return folder / "admin.kubeconfig"
 
 
@@ -105,14 +145,6 @@ def _kubeconfig(url: str, user: str, trusted: bytes, certificate: bytes, key: by
 
 def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
-
-
-def _of_certificate(certificate: Mapping[str, Any]) -> User:
-    """Read a user from the subject of a certificate that TLS has verified."""
-    parts = [pair for part in certificate.get("subject", ()) for pair in part]
-    name = next((value for key, value in parts if key == "commonName"), "")
-    groups = tuple(value for key, value in parts if key == "organizationName")
-    return User(name, (*groups, _AUTHENTICATED)) if name else ANONYMOUS
 
 
 def _digest(token: str) -> bytes:

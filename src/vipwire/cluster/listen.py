@@ -14,9 +14,8 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.server import ApiServer
 from vipwire.cluster.api.serving.accept import Listening
 from vipwire.cluster.api.serving.bounds import Bounds
-from vipwire.cluster.ca import Authority
 from vipwire.cluster.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
-from vipwire.cluster.identity import Access, load_tokens, write_kubeconfigs
+from vipwire.cluster.keys import Keys
 from vipwire.cluster.own_addresses import Reach, inner_socket, reach
 from vipwire.cluster.source import StoreSource
 from vipwire.dns.run import serve as serve_dns
@@ -48,9 +47,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server that listens: what to clean up, its URL, and the admin's kubeconfig."""
+    """A server that listens: what to clean up, its credentials, its URL, and the admin's kubeconfig."""
 
     runner: Listening
+    keys: Keys
     url: str
     kubeconfig: Path
 
@@ -59,17 +59,17 @@ async def serve_api(
     place: Place,
     registry: Registry,
     services: OwnServices,
-    now: datetime,
+    clock: Callable[[], datetime],
     troubles: Callable[[], Mapping[str, str]],
 ) -> Served:
     """Open the API server, and have Service `kubernetes` lead to it. Raise ConfigError.
 
     `troubles` tells of each part of this process what is wrong.
     """
-    authority = Authority(place.folder / "pki", now)
-    tls = authority.server_context(authority.server(_names(place, services.address(API_NUMBER))))
-    identify, bounds = Access(load_tokens(place.folder / "tokens.csv")).identify, Bounds().fitting(raise_limit())
-    server = ApiServer(registry, identify, troubles=troubles, bounds=bounds)
+    keys = Keys(place.folder, _names(place, services.address(API_NUMBER)), clock)
+    tls = keys.tls
+    bounds = Bounds().fitting(raise_limit())
+    server = ApiServer(registry, keys.access.identify, troubles=troubles, bounds=bounds)
     try:
         runner, port = await server.listen(place.address, place.port, tls)
     except OSError as error:
@@ -80,7 +80,7 @@ async def serve_api(
         found = None
     await services.add(api_service(_listed(found), port, place.node))
     url = _url(place.address, port)
-    return Served(runner, url, write_kubeconfigs(place.folder, authority, url))
+    return Served(runner, keys, url, keys.write_kubeconfigs(url))
 
 
 async def serve_names(

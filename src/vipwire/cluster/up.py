@@ -121,11 +121,11 @@ class _Cluster:
         """Make what has to be there, open the API server, run all parts, and wait for the end."""
         self._hear_signals()
         await self._begin(tasks)
-        served = await serve_api(self._place, self._registry, self._services, now(), self._supervisor.troubles)
+        served = await serve_api(self._place, self._registry, self._services, now, self._supervisor.troubles)
         try:
             if self._setting.dns is None:
                 await self._services.drop(DNS_SERVICE)
-            for part in self._parts():
+            for part in (_Part("keys", _simply(served.keys.run)), *self._parts()):
                 self._start(tasks, part)
             ready(served.url, served.kubeconfig)
             await self._ending.wait()

@@ -1,0 +1,108 @@
+"""The credentials of a data directory while `vipwire up` runs: renewed, read again, withdrawn, without a restart.
+
+pki/            certificates are looked at every minute, and renewed as ca.py says; new connections get the new one
+*.kubeconfig    written again when what they hold is another
+tokens.csv      read again within a second of its change; a file that is broken or missing changes nothing
+revoked         who may not come any more (revocation.py); read again likewise
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from vipwire.cluster.ca import Authority
+from vipwire.cluster.identity import Access, load_tokens, parse_tokens, write_kubeconfigs
+from vipwire.cluster.revocation import load_revoked, parse_revoked
+from vipwire.errors import ConfigError
+from vipwire.process import log
+
+LOOK_SECONDS: Final = 1.0
+RENEW_EVERY: Final = 60
+TOKENS: Final = "tokens.csv"
+REVOKED: Final = "revoked"
+
+
+class Keys:
+    """Opens what a folder has, or makes it. Raise ConfigError for what cannot be used."""
+
+    def __init__(self, folder: Path, names: Iterable[str], clock: Callable[[], datetime]) -> None:
+        self._folder, self._names, self._clock = folder, tuple(names), clock
+        self._revoked = load_revoked(folder / REVOKED)
+        authority = self._authority()
+        pair = authority.server(self._names)
+        self.tls = authority.server_context(pair)
+        self._shown = _certificates(authority, pair.certificate)
+        self.access = Access(load_tokens(folder / TOKENS), self._revoked)
+        self._url = ""
+        self._known = {name: _content(folder / name) for name in (TOKENS, REVOKED)}
+
+    def write_kubeconfigs(self, url: str) -> Path:
+        """Write a kubeconfig for each role, which lead to a URL; give the admin's path."""
+        self._url = url
+        return write_kubeconfigs(self._folder, self._authority(), url)
+
+    async def run(self) -> None:
+        """Look after everything until cancelled."""
+        turns = 0
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            turns += 1
+            if self.read_again() or turns % RENEW_EVERY == 0:
+                await self.renew()
+
+    def read_again(self) -> bool:
+        """Take what files say that have changed; tell whether any has. They are small."""
+        before = dict(self._known)
+        for name, take in ((TOKENS, self._take_tokens), (REVOKED, self._take_revoked)):
+            path = self._folder / name
+            content = _content(path)
+            if content is None or content == self._known.get(name):
+                continue
+            self._known[name] = content
+            try:
+                take(path, content)
+            except ConfigError as error:
+                log.error("a file of credentials cannot be used; what it said before holds", reason=error)
+            else:
+                log.info("a file of credentials was read again", file=path)
+        return self._known != before
+
+    async def renew(self) -> None:
+        """Renew what is due; what cannot be renewed now is told, and tried again."""
+        try:
+            await asyncio.to_thread(self._renew)
+        except (ConfigError, OSError) as error:
+            log.error("certificates cannot be looked after", reason=error)
+
+    def _renew(self) -> None:
+        authority = self._authority()
+        pair = authority.server(self._names)
+        if (now := _certificates(authority, pair.certificate)) != self._shown:
+            self.tls.load_cert_chain(pair.certificate, pair.key)
+            self.tls.load_verify_locations(authority.pair.certificate)
+            self._shown = now
+            log.info("new connections get a new certificate", file=pair.certificate)
+        if self._url:
+            write_kubeconfigs(self._folder, authority, self._url)
+
+    def _authority(self) -> Authority:
+        return Authority(self._folder / "pki", self._clock(), self._revoked.serials)
+
+    def _take_tokens(self, path: Path, content: bytes) -> None:
+        self.access.take(parse_tokens(path, content))
+
+    def _take_revoked(self, path: Path, content: bytes) -> None:
+        self._revoked = self.access.revoked = parse_revoked(path, content)
+
+
+def _certificates(authority: Authority, certificate: Path) -> tuple[bytes | None, ...]:
+    return _content(authority.pair.certificate), _content(certificate)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
