@@ -24,7 +24,7 @@ from vipwire.cluster.controllers.endpoints.controller import EndpointController
 from vipwire.cluster.controllers.own_services import OwnServices, api_service
 from vipwire.cluster.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire.cluster.garbage import GarbageCollector
-from vipwire.cluster.probes import Probes
+from vipwire.cluster.probing.probes import Probes
 
 NUMBERS = st.sampled_from([-(2**63), -1, 0, 1, 80, 80800, 2**31, 2**63 - 1, 10**400])
 TEXTS = st.sampled_from(

@@ -11,8 +11,8 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from vipwire.cluster.api.guard import Role
-from vipwire.cluster.ca import Authority
-from vipwire.cluster.identity import IDENTITIES, load_tokens
+from vipwire.cluster.credentials.ca import Authority
+from vipwire.cluster.credentials.identity import IDENTITIES, load_tokens
 from vipwire.errors import ConfigError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -94,7 +94,7 @@ def serves(authority: Authority) -> None:
 KILLED = """
 import datetime as dt, os, sys
 from pathlib import Path
-from vipwire.cluster.ca import Authority
+from vipwire.cluster.credentials.ca import Authority
 now = dt.datetime.fromisoformat(sys.argv[1])
 def dies(folder, most):
     left = [most]

@@ -13,8 +13,8 @@ from tests.unit.cluster_here import START, Here, play
 from tests.unit.controllers_here import PODS, items
 
 from vipwire.cluster.controllers.endpoints.workloads import Workloads
-from vipwire.cluster.probe import ask
-from vipwire.cluster.probes import NO_COMMANDS, Probes, Verdict
+from vipwire.cluster.probing.probe import ask
+from vipwire.cluster.probing.probes import NO_COMMANDS, Probes, Verdict
 
 
 def clock() -> datetime:

@@ -14,8 +14,8 @@ from cryptography import x509
 from tests.unit.cluster_here import Clock
 
 from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.keys import Keys
-from vipwire.cluster.revocation import Revoked, parse_revoked
+from vipwire.cluster.credentials.keys import Keys
+from vipwire.cluster.credentials.revocation import Revoked, parse_revoked
 from vipwire.errors import ConfigError
 
 NOW = datetime.now(UTC).replace(microsecond=0)  # noqa: TID251  # OpenSSL goes by it

@@ -15,7 +15,7 @@ from vipwire.cluster.api.server import ApiServer
 from vipwire.cluster.api.serving.accept import Listening
 from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
-from vipwire.cluster.keys import Keys
+from vipwire.cluster.credentials.keys import Keys
 from vipwire.cluster.own_addresses import Reach, inner_socket, reach
 from vipwire.cluster.source import StoreSource
 from vipwire.dns.run import serve as serve_dns

@@ -23,7 +23,6 @@ from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.commands import RunAs
 from vipwire.cluster.complaints import Complaints
 from vipwire.cluster.controllers.allocation.cidrs import ServiceCidrs
 from vipwire.cluster.controllers.allocation.ranges import Network
@@ -36,7 +35,8 @@ from vipwire.cluster.garbage import GarbageCollector
 from vipwire.cluster.listen import Place, serve_api, serve_names
 from vipwire.cluster.own_addresses import internal_addresses
 from vipwire.cluster.part_metrics import PartFailures
-from vipwire.cluster.probes import Probes
+from vipwire.cluster.probing.commands import RunAs
+from vipwire.cluster.probing.probes import Probes
 from vipwire.cluster.source import StoreSource
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.record import StoreError

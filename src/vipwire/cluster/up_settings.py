@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from vipwire.cluster.commands import RunAs
 from vipwire.cluster.controllers.allocation.ranges import Network, Range, port_range
 from vipwire.cluster.controllers.parts import Ranges
+from vipwire.cluster.probing.commands import RunAs
 from vipwire.cluster.up import Setting
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import build_config, environment_flags, parse_flags

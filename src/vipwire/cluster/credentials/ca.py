@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from vipwire.cluster.private_files import write_private
+from vipwire.cluster.credentials.private_files import write_private
 from vipwire.errors import ConfigError
 from vipwire.process import log
 

@@ -13,7 +13,7 @@ import aiohttp
 
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.commands import RunAs, run_command
+from vipwire.cluster.probing.commands import RunAs, run_command
 
 _LONGEST: Final = 200
 _MOST: Final = 86_400

@@ -12,9 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from vipwire.cluster.ca import Authority
-from vipwire.cluster.identity import Access, load_tokens, parse_tokens, write_kubeconfigs
-from vipwire.cluster.revocation import load_revoked, parse_revoked
+from vipwire.cluster.credentials.ca import Authority
+from vipwire.cluster.credentials.identity import Access, load_tokens, parse_tokens, write_kubeconfigs
+from vipwire.cluster.credentials.revocation import load_revoked, parse_revoked
 from vipwire.errors import ConfigError
 from vipwire.process import log
 

@@ -20,12 +20,12 @@ from vipwire.cluster.api.kinds.pod import PODS
 from vipwire.cluster.api.object import decoded, key_of
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.commands import RunAs
 from vipwire.cluster.controllers.endpoints.selection import Name
 from vipwire.cluster.controllers.endpoints.workloads import probes, ready_condition
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
-from vipwire.cluster.probe import ask, number
+from vipwire.cluster.probing.commands import RunAs
+from vipwire.cluster.probing.probe import ask, number
 from vipwire.cluster.store.record import Key
 from vipwire.process.supervision import Guard
 

@@ -18,9 +18,9 @@ from aiohttp.web_request import BaseRequest
 
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.guard import ANONYMOUS, Role, User
-from vipwire.cluster.ca import Authority
-from vipwire.cluster.private_files import update_private, write_private
-from vipwire.cluster.revocation import NOBODY, Revoked
+from vipwire.cluster.credentials.ca import Authority
+from vipwire.cluster.credentials.private_files import update_private, write_private
+from vipwire.cluster.credentials.revocation import NOBODY, Revoked
 from vipwire.errors import ConfigError
 from vipwire.process import log
 
