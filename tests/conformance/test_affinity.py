@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests.conformance.cluster import Cluster
@@ -63,7 +64,7 @@ def test_a_local_policy_keeps_each_client_where_it_may_go(cluster: Cluster, fami
 # before them, come in another order at each port.
 
 
-@sentence("S73")
+@sentence("S72")
 def test_clients_and_ports_are_kept_apart(cluster: Cluster, family: Family) -> None:
     service = sticky(cluster, "sticky-ports", ports=MANY)
     where: dict[Caller, list[str]] = {caller: [] for caller in (OUTSIDE, BLOCKED, POD, OTHER_POD)}
@@ -80,16 +81,36 @@ def rotated(callers: tuple[Caller, ...], by: int) -> tuple[Caller, ...]:
 
 
 @sentence("S73")
-def test_frontends_are_kept_apart(cluster: Cluster, family: Family) -> None:
-    service = sticky(cluster, f"sticky-frontends-{family.value}".lower(), ports=MANY)
-    where: dict[FrontendKind, list[str]] = {kind: [] for kind in FrontendKind}
+@pytest.mark.parametrize("protocol", [Protocol.TCP, Protocol.UDP], ids=lambda protocol: protocol.label)
+def test_frontends_share_what_is_remembered(cluster: Cluster, family: Family, protocol: Protocol) -> None:
+    """Whichever a client comes to first: it finds the same endpoint at all of them."""
+    ports = [replace(each, protocol=protocol) for each in MANY[:4]]
+    service = sticky(cluster, f"sharing-{family.value}-{protocol.label}".lower(), ports=ports)
+    for index, first in enumerate(FrontendKind):
+        for caller in (OUTSIDE, POD):
+            pod = cluster.sticks(caller, service.at(first, family, index), 2)
+            for kind in FrontendKind:
+                assert cluster.sticks(caller, service.at(kind, family, index), 2) == pod, kind
+
+
+@sentence("S73")
+def test_a_local_policy_goes_by_what_is_remembered_only_where_it_may(cluster: Cluster, family: Family) -> None:
+    """Of twelve ports chance takes an endpoint of another node at some, and one of this node at others."""
+    name = f"sharing-local-{family.value}".lower()
+    service = sticky(cluster, name, ports=MANY, externalTrafficPolicy="Local")
+    outside = (FrontendKind.LOAD_BALANCER, FrontendKind.NODE_PORT)
+    seen: set[bool] = set()
     for index in range(len(MANY)):
-        for number, kind in enumerate(FrontendKind):
-            target = service.at(kind, family, index)
-            if index >> number & 1:
-                cluster.probe(OTHER_POD, target)
-            where[kind].append(cluster.sticks(OUTSIDE, target, 2))
-    assert len(set(map(tuple, where.values()))) == len(where)
+        for _ in range(index % len(PODS)):  # where endpoints are dealt in turn, another one is the next
+            cluster.probe(OTHER_POD, service.vip(family, index))
+        pod = cluster.sticks(OUTSIDE, service.vip(family, index), 2)
+        there = {cluster.sticks(OUTSIDE, service.at(kind, family, index), 2) for kind in outside}
+        assert len(there) == 1
+        assert there <= set(PODS[:3])
+        assert there == {pod} or pod not in PODS[:3]
+        assert cluster.sticks(OUTSIDE, service.vip(family, index), 2) == pod, "the ClusterIP keeps its own"
+        seen.add(pod in PODS[:3])
+    assert seen == {True, False}
 
 
 @sentence("S75")

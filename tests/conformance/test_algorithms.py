@@ -210,7 +210,7 @@ def test_weight_0_drains(cluster: Cluster, family: Family, algorithm: str) -> No
 
 
 @sentence("S159")
-@pytest.mark.parametrize("kind", [CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER], ids=lambda kind: kind.value)
+@pytest.mark.parametrize("kind", list(FrontendKind), ids=lambda kind: kind.value)
 def test_a_client_is_remembered_at_all_ports(cluster: Cluster, family: Family, kind: FrontendKind) -> None:
     ports = [Port(8000 + number, 80, name=f"p{number}") for number in range(8)]
     service = asking(cluster, "shared", FIVE, {SCOPE: "service"}, ports, sessionAffinity="ClientIP")

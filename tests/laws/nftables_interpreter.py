@@ -392,7 +392,7 @@ _FIELD = r"(?:(?:ip6?) [sd]addr|meta l4proto|th dport|meta priority)"
 _KEY = rf"({_FIELD}(?: \. {_FIELD})*)"
 _TUPLE = r"ct (?:original|reply) (?:ip6? [sd]addr|proto-(?:src|dst))"
 _COUNTED = rf"(?:{_FIELD}|{_TUPLE})(?: \. (?:{_FIELD}|{_TUPLE}))*"
-_NAME = r"([a-z0-9-]+)"
+_NAME = r"([a-z0-9./-]+)"
 _Statement = Callable[..., str]
 _STATEMENTS: list[tuple[str, _Statement]] = [
     (rf"jump {_NAME}", _Walk._jump),

@@ -17,6 +17,7 @@ from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Protocol
 from vipwire.model.service import Service, TrafficPolicy
+from vipwire.plan.affinity import held, memory_of
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Action, Forward, Frontend, FrontendKey, FrontendKind, ServicePlan
 from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve
@@ -107,9 +108,37 @@ def test_a_client_is_remembered_where_the_plan_has_affinity_and_then_goes_where_
     for result, memory in first.items():
         assert bool(memory) is sticks
         assert set(pair.outcomes(packet, memory)) == ({result} if sticks else set(first))
-        other = packet._replace(port=packet.port ^ 1)
-        if not (isinstance(action, Forward) and action.shared_affinity):
-            assert set(pair.outcomes(other, memory)) == set(pair.outcomes(other))
+
+
+@given(data=st.data(), pair=pairs)
+def test_what_is_remembered_counts_at_the_frontends_that_share_it_and_at_no_other(
+    data: st.DataObject, pair: Both
+) -> None:
+    """What one packet leaves in the memory decides the way of another of the same client, as `held` says."""
+    packet = data.draw(pair.packets())
+    other = data.draw(pair.packets())._replace(source=packet.source, interface=packet.interface)
+    other = other._replace(from_node=packet.from_node)
+    seen, here = (resolve(pair.plan, each) for each in (packet, other))
+    assume(contended(pair.plan, packet) is None and contended(pair.plan, other) is None)
+    assume(isinstance(here, Answered))
+    assert isinstance(here, Answered)
+    before, action = taken_of(pair, seen, packet), taken_of(pair, here, other)
+    assert isinstance(action, Forward)
+    for result, memory in pair.outcomes(packet).items():
+        found = {each.target for each in pair.outcomes(other, memory)}
+        known = {}
+        if before is not None and before.affinity_seconds is not None and isinstance(seen, Answered):
+            target = next(each for each in before.pool if (each.address, each.port) == result.target)
+            known = {memory_of(seen.frontend, before): target}
+        bound = held(here.frontend, action, known) if action.affinity_seconds is not None else None
+        pool = action.pool if bound is None else (bound,)
+        assert found == {(each.address, each.port) for each in pool}
+
+
+def taken_of(pair: Both, outcome: object, packet: Packet) -> Forward | None:
+    """Tell what was done for a packet that was answered."""
+    action = taken(outcome, packet, pair.world.node) if isinstance(outcome, Answered) else None
+    return action if isinstance(action, Forward) else None
 
 
 @given(data=st.data(), pair=pairs)

@@ -6,7 +6,7 @@ from tests.laws.worlds import World, worlds
 
 from vipwire.backends.nftables.expected_chains import written
 from vipwire.backends.nftables.index import INDEXED, keys
-from vipwire.backends.nftables.names import CHAIN, LARGEST_POOL, Class, Memory, Object, ObjectKey, Space
+from vipwire.backends.nftables.names import CHAIN, LARGEST_POOL, Class, Object, ObjectKey, Space
 from vipwire.backends.nftables.ranges import HOOKED
 from vipwire.backends.nftables.render import render
 from vipwire.plan.spread import Algorithm
@@ -41,7 +41,7 @@ def test_every_chain_of_a_service_is_known_without_having_been_rendered(world: W
         Class,
         st.sampled_from(Space),
         st.booleans(),
-        st.sampled_from(Memory),
+        st.booleans(),
         st.sampled_from([each for each in Algorithm if each is not Algorithm.ROUND_ROBIN]),
         st.integers(1, LARGEST_POOL),
     )

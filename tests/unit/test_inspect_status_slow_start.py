@@ -1,6 +1,6 @@
 """Weights of endpoints that start slowly are read from what the objects of a mode deal; nothing else is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from vipwire.backends.nftables.skeleton import node_objects as nftables_objects
 from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.status.slow_start import grown
 from vipwire.model.net import Family
+from vipwire.netlink.nftables.elements import Element
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Forward, ServicePlan
 from vipwire.plan.planner import Planner
@@ -36,11 +37,18 @@ class Mode:
     render: Callable[[ServicePlan], Rendered[Any, Any]]
 
 
+class Forgetful(NftablesExplainer):
+    """Nobody is remembered, and no kernel is asked."""
+
+    def _memory(self, maps: Iterable[str]) -> dict[tuple[str, bytes], Element]:
+        del maps
+        return {}
+
+
 def nftables(node: NodePlan) -> tuple[Any, Any, Any]:
     del node
     mode = Mode(lambda plan: nftables_render(FAMILY, plan))
-    explainer = NftablesExplainer(FAMILY)
-    explainer._memory = dict  # type: ignore[method-assign]  # nobody is remembered, and no kernel is asked
+    explainer = Forgetful(FAMILY)
     return mode, explainer, nftables_objects
 
 

@@ -123,8 +123,8 @@ def test_what_is_remembered_of_a_client_is_found(objects: Objects) -> None:
         for key, value in objects.items()
         if key[0] == "service-affinity-endpoints" and value == ENDPOINTS[1][0] + (8080).to_bytes(2) + bytes(2)
     )
-    key = to.source + to.destination + bytes((6, 0, 0, 0)) + (80).to_bytes(2) + bytes(2)
-    memory = {("affinity", key): Element(key, identity, expiration=12_000)}
+    where: tuple[str, bytes] = ("affinity/default/web/tcp/http", to.source)
+    memory = {where: Element(to.source, identity, expiration=12_000)}
     way = walk(Table(Family.IPV4, objects, objects), to, memory)
     assert way.remembered == (*ENDPOINTS[1], 12.0)
     assert way.shares == dict.fromkeys(ENDPOINTS, Fraction(1, 2))

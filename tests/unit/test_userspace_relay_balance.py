@@ -199,6 +199,18 @@ def test_one_memory_for_all_ports_of_an_endpoint() -> None:
         assert chosen(http.choose(client, 1, 0.0)) == chosen(https.choose(client, 2, 0.0))
 
 
+def test_who_is_remembered_elsewhere_goes_there_where_it_may_and_otherwise_keeps_both() -> None:
+    whole, here = Memory(), Memory()
+    cluster, local = Pool(lambda: 0.0), Pool(lambda: 0.0)
+    cluster.take(listener(1, 2, 3, affinity=10), whole, here)
+    local.take(listener(3, affinity=10), here, whole)
+    first = cluster.choose("192.0.2.1", 1, 0.0)
+    assert chosen(local.choose("192.0.2.1", 2, 0.0)) == 3
+    assert cluster.choose("192.0.2.1", 3, 0.0) is first, "what the other policy chose counts for itself"
+    assert chosen(local.choose("192.0.2.2", 4, 0.0)) == 3
+    assert chosen(cluster.choose("192.0.2.2", 5, 0.0)) == 3, "who came by the other policy first goes there"
+
+
 def test_counters_outlive_a_change_of_others() -> None:
     subject = pool(listener(1, 2))
     subject.connected(subject.targets[place(1)])

@@ -1,5 +1,6 @@
 """From plans to fronts and rules, and from rules to text and back."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -245,7 +246,15 @@ def test_weights_affinity_and_the_proxy_protocol_reach_the_relay() -> None:
     ).values()
     assert [share.weight for share in listener.shares] == [1, 3]
     assert (listener.affinity, listener.proxy_protocol) == (60, 2)
-    assert listener.group == "default/web 0a600001"
+    assert (listener.group, listener.whole) == ("default/web Cluster", True)
+
+
+def test_frontends_of_a_port_share_what_they_remember_and_ask_those_of_the_other_policy() -> None:
+    exposed = service("web", "10.96.0.1", port(80, node_port=30080), external_policy=TrafficPolicy.LOCAL)
+    objects = rendered(replace(exposed, affinity_seconds=60), LOCAL, REMOTE)
+    found = {(each.group, each.beside, each.whole) for each in fronts(objects).values()}
+    inside, outside = "default/web http tcp Cluster", "default/web http tcp Local"
+    assert found == {(inside, outside, False), (outside, inside, False)}
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,6 @@ MODE: Final = ModeSpec(
     fallback=("nftables", "userspace"),
     differences=(
         Difference(
-            ("S73",),
-            "session affinity chooses an endpoint for each address of a Service port",
-            "a list of `-m recent` belongs to the chain of an endpoint, which all frontends of a Service port share",
-        ),
-        Difference(
             ("S132",),
             "packets and bytes are counted, with --count-traffic",
             "the nat table sees the first packet of a connection only",

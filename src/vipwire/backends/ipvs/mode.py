@@ -28,6 +28,11 @@ MODE: Final = ModeSpec(
             "packets to external addresses come to IPVS because they are this node's own: it cannot pass them on",
         ),
         Difference(
+            ("S73",),
+            "session affinity is shared by all frontends of a Service port",
+            "IPVS remembers a client for each virtual server by itself, in kube-proxy as well",
+        ),
+        Difference(
             ("S75",),
             "session affinity ends after timeoutSeconds",
             "the kernel remembers a client until its last connection has left TIME_WAIT, two minutes after it ended",

@@ -7,11 +7,10 @@ import re
 from functools import lru_cache
 
 from vipwire.backends.nftables.names import LARGEST_POOL, Chain, Class, Memory, Space
-from vipwire.backends.nftables.skeleton import class_chain, remember_chain, turn_chain
+from vipwire.backends.nftables.skeleton import class_chain, remember_chain, remembered_chain, turn_chain
 from vipwire.model.net import Family
 from vipwire.plan.spread import Algorithm
 
-_MEMORIES = {"": Memory.NONE, "-affinity": Memory.FRONTEND, "-shared-affinity": Memory.ADDRESS}
 _VERBS = {
     "pick": Algorithm.RANDOM,
     "turn": Algorithm.ROUND_ROBIN,
@@ -19,21 +18,23 @@ _VERBS = {
     "maglev": Algorithm.MAGLEV,
 }
 _DEALING = re.compile(
-    r"(service|nodeport|range)(-local)?(-affinity|-shared-affinity|)(?:-(pick|turn|hash|maglev))?(?:-(\d{1,5}))?(-.+)?"
+    r"(service|nodeport|range)(-local)?(-affinity)?(?:-(pick|turn|hash|maglev))?(?:-(\d{1,5}))?(-.+)?"
 )
-_REMEMBERING = re.compile(r"(service|nodeport)(-shared)?-remember-(\d{1,6})")
+_REMEMBERING = re.compile(r"((service|nodeport)(?:-local)?)-(remember|remembered)-(\d{1,6})(-local)?(-both)?/(.+)")
 
 
 @lru_cache(maxsize=4096)
 def written(family: Family, name: str) -> Chain | None:
     """Write the chain that has this name if a vipwire has made it; None for a name that tells nothing."""
     if found := _REMEMBERING.fullmatch(name):
-        memory = Memory.ADDRESS if found[2] else Memory.FRONTEND
-        return remember_chain(family, Space(found[1]), int(found[3]), memory)
+        memory, seconds = Memory(found[7], bool(found[5]), bool(found[6])), int(found[4])
+        if found[3] == "remembered":
+            return remembered_chain(family, found[1], seconds, memory)
+        return remember_chain(family, Space(found[2]), found[1], seconds, memory)
     if not (found := _DEALING.fullmatch(name)):
         return None
-    space, local, memory = Space(found[1]), bool(found[2]), _MEMORIES[found[3]]
-    kind = Class(space, local, memory, _VERBS[found[4] or "pick"], int(found[5] or 1))
+    space, local, sticky = Space(found[1]), bool(found[2]), bool(found[3])
+    kind = Class(space, local, sticky, _VERBS[found[4] or "pick"], int(found[5] or 1))
     if not 1 <= kind.size <= LARGEST_POOL:
         return None
     if found[6]:  # a Service's own chain

@@ -13,7 +13,6 @@ from functools import lru_cache
 
 from vipwire.backends.nftables.names import (
     Class,
-    Memory,
     Noted,
     Object,
     ObjectKey,
@@ -32,8 +31,9 @@ _LEADING = {
 }
 """The maps of frontends to classes and to chains that take turns, and whether they are those of local pools."""
 _ENDPOINTS = {f"{space.value}-endpoints": space for space in _LEADING}
-_SLOTS = {f"{space.value}-affinity-slots": space for space in _LEADING}
-_REMEMBERED = {f"{space.value}-affinity-endpoints": f"{space.value}-affinity-slots" for space in _LEADING}
+_POOLS = {f"{space.value}{'-local' * local}": (space, local) for space in _LEADING for local in (False, True)}
+_SLOTS = {f"{pool}-affinity-slots": which for pool, which in _POOLS.items()}
+_REMEMBERED = {f"{pool}-affinity-endpoints": f"{pool}-affinity-slots" for pool in _POOLS}
 
 INDEXED = (*_ENDPOINTS, *_SLOTS, *_REMEMBERED)
 """The maps whose keys can be told, in the order in which they can be: all other sets are read before."""
@@ -47,12 +47,12 @@ def keys(name: str, known: Elements) -> list[bytes] | None:
     if name in _REMEMBERED:
         slots = known.get(_REMEMBERED[name], {}).items()
         return list(dict.fromkeys(key[:-4] + value for (_, key), value in slots if isinstance(value, bytes)))
-    space = _ENDPOINTS.get(name) or _SLOTS[name]
+    space, local = (_ENDPOINTS[name], None) if name in _ENDPOINTS else _SLOTS[name]
     found: list[bytes] = []
     for frontend, kind in _pools(space, known):
         if kind is None:
             return None
-        if (kind.memory is Memory.NONE) is (name in _ENDPOINTS):
+        if kind.sticky is (local is not None) and local in (None, kind.local):
             found += [frontend + slot for slot in _slots(kind.first_slot, kind.size)]
     return found
 

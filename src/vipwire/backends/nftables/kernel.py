@@ -23,12 +23,13 @@ from vipwire.backends.nftables.names import (
     Hook,
     Object,
     ObjectKey,
+    is_memory,
 )
 from vipwire.backends.nftables.ranges import HOOKED
 from vipwire.backends.nftables.read import LARGE, has_table, read_counted, read_elements
 from vipwire.backends.nftables.render import render
 from vipwire.backends.nftables.script import DescribedOperation, steps
-from vipwire.backends.nftables.skeleton import compiled, node_objects
+from vipwire.backends.nftables.skeleton import compiled, memory_set, node_objects
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
@@ -47,8 +48,6 @@ from vipwire.reconcile.delta import Delta
 T = TypeVar("T", decode.Chain, decode.Rule, decode.SetDeclaration)
 
 _HOOK_NAMES = {number: name for name, number in encode.HOOKS.items()}
-_UNREAD = frozenset({"affinity", "shared-affinity"}) | COUNTING
-"""What packets fill: what it remembers is nobody's wish."""
 _ATTEMPTS = 5
 
 
@@ -179,14 +178,14 @@ class NftablesBackend:
         declared = self._dump(MessageType.GETSET, decode.declaration)
         for item in declared:
             key = (SET, item.name.encode())
-            ours = self._known.get(key)
+            ours = memory_set(self.family, item.name) if is_memory(item.name) else self._known.get(key)
             if isinstance(ours, SetSpec) and not same_set(compile_set(ours, self.family), item.attributes):
                 self._recreate = True
             objects[key] = ours if isinstance(ours, SetSpec) else SetSpec(item.name, ())
         if self._recreate or self._wrong_hook(objects):
             self._recreate = True
             return {}
-        wanted = [item for item in declared if (SET, item.name.encode()) in self._known and item.name not in _UNREAD]
+        wanted = [item for item in declared if (SET, item.name.encode()) in self._known and item.name not in COUNTING]
         objects.update(read_elements(self._socket, self.family, wanted, self._large))
         return objects
 

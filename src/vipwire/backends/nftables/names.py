@@ -108,20 +108,51 @@ class Space(enum.Enum):
     RANGE = "range"
 
 
-class Memory(enum.IntEnum):
-    """Whether a client is remembered: not at all, for each frontend, or for all ports of an address together."""
+class Memory(NamedTuple):
+    """What remembers the clients of all frontends of `owner`, a Service port or a Service, that have a policy.
 
-    NONE = 0
-    FRONTEND = 1
-    ADDRESS = 2
+    `both`: the owner has frontends of the other policy too, so that each asks the other's memory where its own has
+    nothing that it may use.
+    """
+
+    owner: str
+    local: bool
+    both: bool
+
+    @property
+    def map(self) -> str:
+        """The map from clients to identities."""
+        return f"{_MEMORY_MAP[self.local]}/{self.owner}"
+
+    @property
+    def other(self) -> str:
+        """The map of the other policy."""
+        return f"{_MEMORY_MAP[not self.local]}/{self.owner}"
+
+    def remember_chain(self, prefix: str, seconds: int) -> str:
+        """Name the chain that remembers a client of a frontend's pool, by the prefix of the pool's class."""
+        return f"{prefix}-remember-{seconds}{_LOCAL[self.local]}/{self.owner}"
+
+    def remembered_chain(self, prefix: str, seconds: int) -> str:
+        """Name the chain that asks whether a client is remembered."""
+        return f"{prefix}-remembered-{seconds}{_LOCAL[self.local]}{'-both' if self.both else ''}/{self.owner}"
+
+
+_LOCAL = ("", "-local")
+_MEMORY_MAP = ("affinity", "affinity-local")
+
+
+def is_memory(name: str) -> bool:
+    """Tell whether a map remembers clients."""
+    return name.partition("/")[0] in _MEMORY_MAP and "/" in name
 
 
 class Class(NamedTuple):
-    """How a pool is spread: whose key, which of its pools, what is remembered, how it is chosen, how many slots."""
+    """How a pool is spread: whose key, which of its pools, if clients are remembered, how it is chosen, how many."""
 
     space: Space
     local: bool
-    memory: Memory
+    sticky: bool
     algorithm: Algorithm
     size: int
 
@@ -134,14 +165,14 @@ class Class(NamedTuple):
     def chain(self) -> str:
         """The chain that spreads over such pools: `service-pick-3`, `service-affinity-hash-3`."""
         verb = _VERBS[self.algorithm]
-        words = [self.prefix, *_MEMORY_WORDS[self.memory], *([verb] if verb != "pick" or not self.memory else [])]
+        words = [self.prefix, *(["affinity"] if self.sticky else []), *_verb(verb, sticky=self.sticky)]
         # Pools in turn are counted for each Service: the class only leads to the Service's own chain.
         return "-".join(words if self.algorithm is Algorithm.ROUND_ROBIN else [*words, str(self.size)])
 
     @property
     def handle(self) -> bytes:
         """The class handle in a register."""
-        kind = 1 + (self.space is Space.NODE_PORT) + 2 * self.local + 4 * self.memory
+        kind = 1 + (self.space is Space.NODE_PORT) + 2 * self.local + 4 * self.sticky
         major = kind + 12 * list(Algorithm).index(self.algorithm) + 48 * (self.space is Space.RANGE)
         return handle_bytes(major << 16 | (1 if self.algorithm is Algorithm.ROUND_ROBIN else self.size))
 
@@ -153,12 +184,12 @@ class Class(NamedTuple):
         major, size = divmod(_HANDLE.unpack(handle)[0], 1 << 16)
         wide, rest = divmod(major - 1, 48)
         algorithm, rest = divmod(rest, 12)
-        memory, rest = divmod(rest, 4)
+        sticky, rest = divmod(rest, 4)
         local, node_port = divmod(rest, 2)
-        if not 0 <= wide <= 1 or (wide and node_port):
+        if not 0 <= wide <= 1 or (wide and node_port) or sticky > 1:
             return None
         space = Space.RANGE if wide else Space.NODE_PORT if node_port else Space.SERVICE
-        return cls(space, bool(local), Memory(memory), list(Algorithm)[algorithm], size)
+        return cls(space, bool(local), bool(sticky), list(Algorithm)[algorithm], size)
 
     @property
     def first_slot(self) -> int:
@@ -172,7 +203,10 @@ _VERBS = {
     Algorithm.SOURCE_HASH: "hash",
     Algorithm.MAGLEV: "maglev",
 }
-_MEMORY_WORDS = {Memory.NONE: [], Memory.FRONTEND: ["affinity"], Memory.ADDRESS: ["shared-affinity"]}
+
+
+def _verb(verb: str, *, sticky: bool) -> list[str]:
+    return [] if sticky and verb == "pick" else [verb]
 
 
 _PROTO_PORT = struct.Struct("!B3xH2x")
@@ -195,17 +229,17 @@ def connection_bytes(source: Address, target: Target, protocol: int) -> bytes:
     return source + target.address + _PROTO_PORT.pack(protocol, target.port)
 
 
-def identities(targets: Iterable[Target], *, local: bool, by_address: bool) -> list[bytes]:
+def identities(targets: Iterable[Target], *, by_address: bool) -> list[bytes]:
     """Give each target of a pool a number that lasts as long as the target, whatever comes and goes beside it.
 
-    `by_address` numbers a Pod, whichever of its ports is meant. Two targets with the same checksum (one in 40,000
-    pools of 500) are told apart by counting on. The pools of a frontend number the same target differently, so that
-    no memory of one leads into the other.
+    It is the same in all pools of a Service port, which share what is remembered. `by_address` numbers a Pod,
+    whichever of its ports is meant. Two targets with the same checksum (one in 40,000 pools of 500) are told apart by
+    counting on.
     """
     taken: set[int] = set()
     numbers: list[bytes] = []
     for target in targets:
-        number = zlib.crc32(target.address if by_address else target_bytes(target), int(local)) or 1
+        number = zlib.crc32(target.address if by_address else target_bytes(target)) or 1
         while number in taken:
             number = number % 0xFFFFFFFF + 1
         taken.add(number)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from vipwire.backends.nftables.names import (
     CHAIN,
     LARGEST_POOL,
+    SET,
     Class,
     Memory,
     Noted,
@@ -32,10 +33,15 @@ from vipwire.backends.nftables.skeleton import (
     NODE_PORT_RANGES,
     RANGES,
     class_chain,
+    memory_set,
     remember_chain,
+    remembered_chain,
     turn_chain,
 )
+from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
+from vipwire.model.service import TrafficPolicy
+from vipwire.plan.affinity import memory_of, sticky_actions
 from vipwire.plan.plan import (
     Drop,
     Forward,
@@ -61,11 +67,35 @@ def render(family: Family, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
     shared: Objects = {}
     for address in plan.cluster_ips:
         own["cluster-ips", address] = noted(b"", plan.name)
+    memories = _Memories(plan)
     for frontend in plan.frontends:
-        _Writer(family, frontend, own, shared).write()
+        _Writer(family, frontend, memories, own, shared).write()
     for wide in plan.ranges:
-        _RangeWriter(family, wide, own, shared).write()
+        _RangeWriter(family, wide, memories, own, shared).write()
     return Rendered(own, shared)
+
+
+class _Memories:
+    """Who remembers the clients of a Service's frontends: a port's own memory, or that of all, for each policy."""
+
+    def __init__(self, plan: ServicePlan) -> None:
+        self._policies: dict[str, set[TrafficPolicy]] = {}
+        for frontend in plan.frontends:
+            for action in sticky_actions(frontend):
+                policies = self._policies.setdefault(_owner(frontend, action), set())
+                policies.add(action.policy)
+                if frontend.short_circuit is not None:  # even while nobody on this node answers
+                    policies.add(TrafficPolicy.LOCAL)
+
+    def of(self, frontend: Frontend, action: Forward) -> Memory:
+        """Name what remembers the clients of a frontend to which this happens."""
+        owner = _owner(frontend, action)
+        return Memory(owner, action.policy is TrafficPolicy.LOCAL, len(self._policies[owner]) > 1)
+
+
+def _owner(frontend: Frontend, action: Forward) -> str:
+    owner = memory_of(frontend, action).owner
+    return str(owner) if isinstance(owner, ObjectName) else f"{owner.service}/{owner.protocol.label}/{owner.port}"
 
 
 _ALLOWED = {Space.SERVICE: RANGES, Space.NODE_PORT: NODE_PORT_RANGES, Space.RANGE: RANGE_ALLOWED}
@@ -74,8 +104,11 @@ _ALLOWED = {Space.SERVICE: RANGES, Space.NODE_PORT: NODE_PORT_RANGES, Space.RANG
 class _Writer:
     """Writes one frontend's objects."""
 
-    def __init__(self, family: Family, frontend: Frontend, own: Objects, shared: Objects) -> None:
+    def __init__(
+        self, family: Family, frontend: Frontend, memories: _Memories, own: Objects, shared: Objects
+    ) -> None:
         self._family, self._frontend, self._own, self._shared = family, frontend, own, shared
+        self._memories = memories
         node_port = frontend.kind is FrontendKind.NODE_PORT
         self._space = Space.NODE_PORT if node_port else Space.SERVICE
         self._ips = "nodeports" if node_port else "ips"
@@ -109,7 +142,7 @@ class _Writer:
         if len(targets) > 1 and (action.spread != EVENLY or len(targets) > LARGEST_POOL):
             names = [target_bytes(target) for target in targets]
             targets = spread_slots(action.spread, targets, names, LARGEST_POOL)
-        kind = Class(self._space, local, self._memory(action), action.spread.algorithm, len(targets))
+        kind = Class(self._space, local, action.affinity_seconds is not None, action.spread.algorithm, len(targets))
         self._own[classes, self._key] = Noted(kind.handle, self._note.comment)
         self._shared.update(_class_objects(self._family, kind))
         if kind.algorithm is Algorithm.ROUND_ROBIN:
@@ -131,13 +164,7 @@ class _Writer:
             for slot, target in zip(slots, targets, strict=True):
                 own[endpoints, key + handle_bytes(slot)] = target_bytes(target)
         else:
-            self._remember(kind, action.pool, zip(slots, targets, strict=True), action.affinity_seconds)
-
-    def _memory(self, action: Forward) -> Memory:
-        """Choose what is remembered. Node ports of all Services share the node's address: each remembers its own."""
-        if action.affinity_seconds is None:
-            return Memory.NONE
-        return Memory.ADDRESS if action.shared_affinity and self._space is Space.SERVICE else Memory.FRONTEND
+            self._remember(kind, action, zip(slots, targets, strict=True), action.affinity_seconds)
 
     def _take_turns(self, kind: Class) -> None:
         name = self._frontend.port_name
@@ -146,27 +173,31 @@ class _Writer:
         self._shared[CHAIN, chain.encode()] = turn_chain(self._family, kind)
         self._own[f"{kind.prefix}-turns", self._key] = Verdict(chain)
 
-    def _remember(self, kind: Class, pool: Pool, slots: Iterable[tuple[int, Target]], seconds: int) -> None:
-        space, key, own = self._space, self._key, self._own
-        numbers = identities(pool, local=kind.local, by_address=kind.memory is Memory.ADDRESS)
-        numbered = dict(zip(pool, numbers, strict=True))
+    def _remember(self, kind: Class, action: Forward, slots: Iterable[tuple[int, Target]], seconds: int) -> None:
+        key, own, pool = self._key, self._own, kind.prefix
+        numbered = dict(zip(action.pool, identities(action.pool, by_address=action.shared_affinity), strict=True))
         for slot, target in slots:
-            own[f"{space.value}-affinity-slots", key + handle_bytes(slot)] = numbered[target]
+            own[f"{pool}-affinity-slots", key + handle_bytes(slot)] = numbered[target]
         for target, number in numbered.items():
-            own[f"{space.value}-affinity-endpoints", key + number] = target_bytes(target)
-        chain = f"{space.value}-{'shared-' if kind.memory is Memory.ADDRESS else ''}remember-{seconds}"
-        own[f"{space.value}-affinity-timeouts", key] = Verdict(chain)
-        self._shared[CHAIN, chain.encode()] = _remember_chain(self._family, space, seconds, kind.memory)
-
-
-_remember_chain = lru_cache(maxsize=1024)(remember_chain)
+            own[f"{pool}-affinity-endpoints", key + number] = target_bytes(target)
+        memory = self._memories.of(self._frontend, action)
+        remember, remembered = memory.remember_chain(pool, seconds), memory.remembered_chain(pool, seconds)
+        own[f"{pool}-affinity-remember", key] = Verdict(remember)
+        own[f"{pool}-affinity-remembered", key] = Verdict(remembered)
+        shared, family = self._shared, self._family
+        shared[CHAIN, remember.encode()] = remember_chain(family, kind.space, pool, seconds, memory)
+        shared[CHAIN, remembered.encode()] = remembered_chain(family, pool, seconds, memory)
+        for name in (memory.map, memory.other) if memory.both else (memory.map,):
+            shared[SET, name.encode()] = memory_set(family, name)
 
 
 class _RangeWriter(_Writer):
     """Writes a range of ports: the same objects, in sets of intervals. It has no affinity; see `plan.ranges`."""
 
-    def __init__(self, family: Family, wide: RangeFrontend, own: Objects, shared: Objects) -> None:
-        super().__init__(family, wide.frontend, {}, shared)
+    def __init__(
+        self, family: Family, wide: RangeFrontend, memories: _Memories, own: Objects, shared: Objects
+    ) -> None:
+        super().__init__(family, wide.frontend, memories, {}, shared)
         self._wide, self._widened = wide, own
         self._space, self._ips, self._checks = Space.RANGE, "ranges", "ranges"
         first = FrontendKey(wide.key.address, wide.key.protocol, wide.key.first)

@@ -35,8 +35,10 @@ from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.counts import Refusal
 
 _PROTO_PORT = ("meta l4proto", "th dport")
-AFFINITY_SIZE = 1 << 20
-"""At most so many (client, frontend) pairs are remembered; memory is taken as they come."""
+AFFINITY_SIZE = 1 << 18
+"""At most so many clients of a Service port are remembered; memory is taken as they come."""
+_AFFINITY_SWEEP = 60
+"""So many seconds apart the kernel frees what it has forgotten: every map has a timer of its own."""
 RANGES = "firewall-allowed"
 NODE_PORT_RANGES = "firewall-nodeports-allowed"
 """The sets of ranges; how a rule looks into one depends on its being one."""
@@ -65,12 +67,6 @@ class Words:
         """Write source, destination, protocol and port as they stand in a rule."""
         return " . ".join(self.client)
 
-    def memory(self, memory: Memory) -> tuple[str, str]:
-        """Name the map that remembers clients, and write its key."""
-        if memory is Memory.ADDRESS:
-            return "shared-affinity", " . ".join(self.client[:2])
-        return "affinity", self.connection
-
 
 def sets(family: Family) -> Iterator[SetSpec]:
     """Declare every set and map of the table."""
@@ -88,14 +84,13 @@ def sets(family: Family) -> Iterator[SetSpec]:
     for space in (Space.SERVICE, Space.NODE_PORT):
         key = words.frontend[space]
         yield SetSpec(f"{space.value}-endpoints", (*key, *handle), words.target)
-        yield SetSpec(f"{space.value}-affinity-slots", (*key, *handle), handle)
-        yield SetSpec(f"{space.value}-affinity-endpoints", (*key, *handle), words.target)
-        yield SetSpec(f"{space.value}-affinity-timeouts", key, "verdict")
+        for pool in (space.value, f"{space.value}-local"):
+            yield SetSpec(f"{pool}-affinity-slots", (*key, *handle), handle)
+            yield SetSpec(f"{pool}-affinity-endpoints", (*key, *handle), words.target)
+            yield SetSpec(f"{pool}-affinity-remember", key, "verdict")
+            yield SetSpec(f"{pool}-affinity-remembered", key, "verdict")
         yield SetSpec(f"{space.value}-turns", key, "verdict")
         yield SetSpec(f"{space.value}-local-turns", key, "verdict")
-    remembering = frozenset({"dynamic", "timeout"})
-    yield SetSpec("affinity", words.client, handle, flags=remembering, size=AFFINITY_SIZE)
-    yield SetSpec("shared-affinity", words.client[:2], handle, flags=remembering, size=AFFINITY_SIZE)
     yield SetSpec("firewall-ips", service)
     yield SetSpec("firewall-nodeports", node_port)
     yield SetSpec(NODE_PORT_RANGES, (*node_port, f"{words.ip} saddr"), flags=frozenset({"interval"}))
@@ -279,17 +274,11 @@ def _targets(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
     """
     name, key = space.value, words.key(space)
     yield f"{name}-dnat", Chain((f"dnat {words.ip} to {key} . meta priority map @{name}-endpoints",))
-    yield (
-        f"{name}-choose",
-        Chain((f"meta priority set {key} . meta priority map @{name}-affinity-slots goto {name}-remember",)),
-    )
-    for prefix, memory in (("", Memory.FRONTEND), ("shared-", Memory.ADDRESS)):
-        if space is Space.NODE_PORT and memory is Memory.ADDRESS:
-            continue  # node ports of all Services share the node's address
-        memories, client = words.memory(memory)
-        known = f"meta priority set {client} map @{memories} goto {name}-remember"
-        yield f"{name}-{prefix}remembered", Chain((known,))
-    yield f"{name}-remember", Chain((f"{key} vmap @{name}-affinity-timeouts",))
+    for pool in (name, f"{name}-local"):
+        identity = f"meta priority set {key} . meta priority map @{pool}-affinity-slots"
+        yield f"{pool}-choose", Chain((f"{identity} goto {pool}-remember",))
+        yield f"{pool}-remembered", Chain((f"{key} vmap @{pool}-affinity-remembered",))
+        yield f"{pool}-remember", Chain((f"{key} vmap @{pool}-affinity-remember",))
 
 
 def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
@@ -320,17 +309,35 @@ _INTERVALS = frozenset({RANGES, NODE_PORT_RANGES}) | RANGE_SETS
 _ADDRESSES = frozenset({RANGE_ADDRESSES})
 
 
-def remember_chain(family: Family, space: Space, seconds: int, memory: Memory) -> Chain:
-    """Write the chain that goes to the endpoint in `meta priority` and remembers it; returns if it has gone."""
+def memory_set(family: Family, name: str) -> SetSpec:
+    """Declare a map that remembers clients; see `Memory`."""
+    client, remembering = Words(family).client[:1], frozenset({"dynamic", "timeout"})
+    return SetSpec(
+        name, client, ("meta priority",), flags=remembering, size=AFFINITY_SIZE, gc_seconds=_AFFINITY_SWEEP
+    )
+
+
+def remember_chain(family: Family, space: Space, pool: str, seconds: int, memory: Memory) -> Chain:
+    """Write the chain that goes to the endpoint in `meta priority` and remembers it; returns if it has gone.
+
+    `pool` is the prefix of the pool's class: an endpoint that this pool has not is gone for it.
+    """
     words = Words(family)
-    memories, client = words.memory(memory)
+    client = f"{words.ip} saddr"
     return Chain(
         (
-            f"update @{memories} {{ {client} timeout {seconds}s : meta priority }}",
-            f"dnat {words.ip} to {words.key(space)} . meta priority map @{space.value}-affinity-endpoints",
-            f"delete @{memories} {{ {client} : meta priority }}",
+            f"update @{memory.map} {{ {client} timeout {seconds}s : meta priority }}",
+            f"dnat {words.ip} to {words.key(space)} . meta priority map @{pool}-affinity-endpoints",
+            f"delete @{memory.map} {{ {client} : meta priority }}",
         )
     )
+
+
+def remembered_chain(family: Family, pool: str, seconds: int, memory: Memory) -> Chain:
+    """Write the chain that goes where a client went before; returns if it is not remembered, or may not go there."""
+    maps = (memory.map, memory.other) if memory.both else (memory.map,)
+    there = memory.remember_chain(pool, seconds)
+    return Chain(tuple(f"meta priority set {Words(family).ip} saddr map @{each} jump {there}" for each in maps))
 
 
 _CHOICES = {
@@ -363,7 +370,6 @@ def _dealing(words: Words, kind: Class) -> Chain:
     seed = _SEED if kind.algorithm in (Algorithm.SOURCE_HASH, Algorithm.MAGLEV) else ""
     choice = _CHOICES[kind.algorithm].format(ip=words.ip)
     slot = f"meta priority set {choice} mod {kind.size}{seed} offset {kind.first_slot}"
-    if kind.memory is Memory.NONE:
+    if not kind.sticky:
         return Chain((f"{slot} goto {name}-dnat",))
-    shared = "shared-" if kind.memory is Memory.ADDRESS else ""
-    return Chain((f"jump {name}-{shared}remembered", f"{slot} goto {name}-choose"))
+    return Chain((f"jump {kind.prefix}-remembered", f"{slot} goto {kind.prefix}-choose"))

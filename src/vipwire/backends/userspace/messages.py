@@ -12,7 +12,7 @@ import msgspec
 
 from vipwire.errors import DecodeError
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of these messages. A relay of another version is told to retire; `Hello` and `Retire` mean the same in all."""
 
 HEAD: Final = struct.Struct("!I")
@@ -38,7 +38,9 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
     """One frontend as the relay serves it: where it listens, and to whom it relays.
 
     `name` is for people. `protocol` is the IANA number. `algorithm` is a value of `balance.Choice`. `affinity` is the
-    seconds for which a client keeps its endpoint, 0 for not at all; listeners of one `group` share the memory of it.
+    seconds for which a client keeps its endpoint, 0 for not at all; listeners of one `group` share the memory of it,
+    and where that has nothing that can be used, they ask that of the group `beside`, if there is one. If `whole`, an
+    endpoint is remembered by its address, whichever of its ports is meant.
     `sources` are (network, prefix length), None for everybody. `proxy_protocol` is the version of the header that
     endpoints are sent, 0 for none. `serving` may go on to answer UDP clients that they have.
     """
@@ -53,6 +55,8 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
     sources: tuple[tuple[bytes, int], ...] | None = None
     proxy_protocol: int = 0
     serving: tuple[Place, ...] = ()
+    beside: str = ""
+    whole: bool = False
 
 
 class Hello(msgspec.Struct, tag=True):

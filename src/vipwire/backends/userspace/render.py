@@ -26,7 +26,9 @@ from vipwire.backends.userspace.refusing import denials, other_ports, sctp_refus
 from vipwire.backends.userspace.rule_words import named, packet, sources, translate
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import serves_loopback
+from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol
+from vipwire.plan.affinity import Memory, memory_of, sticky_actions
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Forward, Frontend, ServicePlan
 from vipwire.plan.spread import Algorithm
@@ -61,11 +63,21 @@ class _NamedForward:
     forward: Forward
 
 
+def _group(memory: Memory) -> str:
+    """Name the listeners that share what is remembered of a client."""
+    owner = memory.owner
+    port = f" {owner.port} {owner.protocol.label}" if isinstance(owner, ServicePortName) else ""
+    return f"{owner.service if isinstance(owner, ServicePortName) else owner}{port} {memory.policy.value}"
+
+
 class _Writer:
     """Writes one Service's objects."""
 
     def __init__(self, node: NodePlan, choices: Choices, plan: ServicePlan) -> None:
         self._node, self._choices, self._plan = node, choices, plan
+        self._memories = frozenset(
+            memory_of(frontend, action) for frontend in plan.frontends for action in sticky_actions(frontend)
+        )
         self.objects: dict[Key, Value] = {}
 
     def rule(self, table: str, chain: str, words: str, front: str = "") -> None:
@@ -169,8 +181,7 @@ class _Writer:
         forward, allowed, plan = side.forward, frontend.allowed_sources, self._plan
         if not binds:
             return
-        address = frontend.key.address
-        where = "node ports" if address is None else address.hex()
+        own = memory_of(frontend, forward) if forward.affinity_seconds else None
         self.objects[Front(side.name)] = Listener(
             name=side.name,
             protocol=int(frontend.key.protocol),
@@ -181,10 +192,12 @@ class _Writer:
             ),
             algorithm=self._algorithm(forward),
             affinity=forward.affinity_seconds or 0,
-            group=f"{plan.name} {where}" if forward.shared_affinity and forward.affinity_seconds else "",
+            group=_group(own) if own is not None else "",
             sources=None if allowed is None else tuple((prefix.network, prefix.length) for prefix in allowed),
             proxy_protocol=plan.wishes.proxy_protocol,
             serving=tuple(Place(*each) for each in sorted(frontend.serving)),
+            beside=_group(own.other) if own is not None and own.other in self._memories else "",
+            whole=forward.shared_affinity and own is not None,
         )
 
     def _algorithm(self, forward: Forward) -> str:

@@ -24,7 +24,6 @@ from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import End, ObjectState, Step, Walk
 
-_MEMORIES = ("affinity", "shared-affinity")
 _SHOWN = 4
 """Slots whose elements are shown; of the others only how many there are."""
 
@@ -60,14 +59,14 @@ class NftablesExplainer:
         table = self._table
         if table is None or table.observed is not observed or table.wanted is not wanted or table.own != own:
             self._table = table = Table(self.family, observed, wanted, own=own)
-        return walk(table, packet, self._memory() if observed else {})
+        return walk(table, packet, self._memory(run(table, packet).asked) if observed else {})
 
-    def _memory(self) -> dict[tuple[str, bytes], Element]:
-        """Read what session affinity remembers: (map, key) to the element."""
+    def _memory(self, maps: Iterable[str]) -> dict[tuple[str, bytes], Element]:
+        """Read what session affinity remembers in some maps: (map, key) to the element."""
         found: dict[tuple[str, bytes], Element] = {}
         try:
             with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
-                for name in _MEMORIES:
+                for name in maps:
                     request = encode.list_elements(self.family, TABLE, name)
                     for payload in netlink.dump(MessageType.GETSETELEM, request):
                         # Elements with a timeout are read by the general walk, which needs no sizes.
@@ -123,8 +122,7 @@ def _remembered(
     table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Element]
 ) -> tuple[Address, int, float] | None:
     """Find the endpoint that session affinity holds for this client, if it does."""
-    client = packet.source + packet.destination
-    known = {key: each for key, each in memory.items() if key[1].startswith(client)}
+    known = {key: each for key, each in memory.items() if key[1] == packet.source}
     if not known:
         return None
     identities = {key: element.data or b"" for key, element in known.items()}

@@ -18,7 +18,7 @@ class Run:
 
     `modulus` is from how many slots one was drawn, `offset` the number of the first; `slot` is where the drawn one
     was looked up: the map's name, and its key without the slot. Nothing else on the way depends on the slot.
-    `met` is what was remembered of the client.
+    `met` is what was remembered of the client, and `asked` the maps that were asked for it.
     """
 
     verdict: str = ""
@@ -28,6 +28,7 @@ class Run:
     offset: int = 0
     slot: tuple[str, bytes] | None = None
     met: tuple[str, bytes] | None = None
+    asked: list[str] = field(default_factory=list)
     uncertain: bool = False
     steps: list[Step] = field(default_factory=list)
 

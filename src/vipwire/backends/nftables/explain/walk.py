@@ -13,7 +13,7 @@ from vipwire.backends.nftables import text as texts
 from vipwire.backends.nftables.explain.table import Run, Table
 from vipwire.backends.nftables.explain.trial import Trial
 from vipwire.backends.nftables.language import RuleSyntaxError
-from vipwire.backends.nftables.names import CHAIN, Chain, Object, ObjectKey, Until
+from vipwire.backends.nftables.names import CHAIN, Chain, Object, ObjectKey, Until, is_memory
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import ObjectState, Step
 
@@ -127,6 +127,8 @@ class Walker:
         single = spec is None or "interval" not in spec.flags  # slots of ranges are tried one by one
         if self.run.modulus > 1 and self.run.slot is None and single and key.endswith(self.priority):
             self.run.slot = name, key[: -len(self.priority)]
+        if is_memory(name):
+            self.run.asked.append(name)
         if (name, key) in table.memory:
             self.run.met = name, key
             return table.memory[name, key]

@@ -67,7 +67,7 @@ class Memory:
     """Which endpoint each client had, and when. `whole`: ports of an endpoint are one."""
 
     def __init__(self, *, whole: bool = False) -> None:
-        self._whole = whole
+        self.whole = whole
         self._clients: dict[str, tuple[bytes | Place, float]] = {}
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class Memory:
 
     def identity(self, place: Place) -> bytes | Place:
         """Tell what of an endpoint is remembered."""
-        return place.address if self._whole else place
+        return place.address if self.whole else place
 
     def recall(self, client: str, now: float, seconds: float) -> bytes | Place | None:
         """Tell where a client went, if it is not too long ago."""
@@ -108,21 +108,25 @@ class Pool:
         self._shares: Sequence[object] = ()
         self.targets: dict[Place, Target] = {}
         self.memory = Memory()
+        self._beside: Memory | None = None
         self._identities: dict[bytes | Place, Target] = {}
         self._order: list[Target] = []
         self._next = 0
         self._affinity = 0.0
         self._choice = Choice.ROUND_ROBIN
 
-    def take(self, listener: Listener, memory: Memory) -> None:
-        """Take a listener's endpoints and manner. Endpoints that stay keep what was counted."""
+    def take(self, listener: Listener, memory: Memory, beside: Memory | None = None) -> None:
+        """Take a listener's endpoints and manner. Endpoints that stay keep what was counted.
+
+        `beside` is asked for clients of whom `memory` knows nothing that can be used.
+        """
         known = self.targets
         self.targets = {}
         for share in listener.shares:
             target = known.get(share.place) or Target(share.place, share.weight)
             target.weight = share.weight
             self.targets[share.place] = target
-        self.memory, self._affinity = memory, float(listener.affinity)
+        self.memory, self._beside, self._affinity = memory, beside, float(listener.affinity)
         self._identities = {memory.identity(place): target for place, target in reversed(self.targets.items())}
         choice = Choice(listener.algorithm)
         if choice is not self._choice or listener.shares != self._shares:
@@ -133,16 +137,21 @@ class Pool:
         """Choose for a client (address and port); `tried` have failed it. None if there is no endpoint at all."""
         if not self._order:
             return None
-        if self._affinity and not tried:
-            had = self.memory.recall(client, now, self._affinity)
-            target = self._identities.get(had) if had is not None else None
-            if target is not None and target.rests_until <= now:
-                self.memory.note(client, target.place, now)
-                return target
-        target = self._fresh(client, port, now, tried)
+        target = self._remembered(client, now) if self._affinity and not tried else None
+        if target is None:
+            target = self._fresh(client, port, now, tried)
         if self._affinity:
             self.memory.note(client, target.place, now)
         return target
+
+    def _remembered(self, client: str, now: float) -> Target | None:
+        """Find the endpoint that a client had, if it may have it here and it does not rest."""
+        for memory in (self.memory, self._beside):
+            had = memory.recall(client, now, self._affinity) if memory is not None else None
+            target = self._identities.get(had) if had is not None else None
+            if target is not None and target.rests_until <= now:
+                return target
+        return None
 
     def connected(self, target: Target) -> None:
         """Note that an endpoint was reached."""

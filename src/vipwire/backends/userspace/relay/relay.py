@@ -143,12 +143,20 @@ class Relay:
         self._settle(opened, listener)
 
     def _settle(self, opened: BaseListener, listener: Listener) -> None:
-        if listener.group:
-            memory = self._memories.setdefault(listener.group, Memory(whole=True))
-        else:
+        memory = self._memory(listener.group, listener)
+        if memory is None:
             memory = opened.pool.memory if not opened.listener.group else Memory()
-        opened.pool.take(listener, memory)
+        opened.pool.take(listener, memory, self._memory(listener.beside, listener))
         opened.settle(listener)
+
+    def _memory(self, group: str, listener: Listener) -> Memory | None:
+        """Find or make what a group remembers; anew where another thing of endpoints is to be remembered."""
+        if not group:
+            return None
+        found = self._memories.get(group)
+        if found is None or found.whole is not listener.whole:
+            found = self._memories[group] = Memory(whole=listener.whole)
+        return found
 
     def _close(self, key: str) -> None:
         opened = self._listeners.pop(key, None)
@@ -178,7 +186,8 @@ class Relay:
     def _sweep(self, _: object) -> None:
         for opened in self._listeners.values():
             opened.pool.sweep(self._loop.now)
-        used = {opened.listener.group for opened in self._listeners.values()}
+        listeners = [opened.listener for opened in self._listeners.values()]
+        used = {group for listener in listeners for group in (listener.group, listener.beside)}
         self._memories = {group: memory for group, memory in self._memories.items() if group in used}
         self._loop.later(self._sweeping, None)
 
