@@ -108,7 +108,8 @@ def test_a_local_policy_goes_by_what_is_remembered_only_where_it_may(cluster: Cl
         assert len(there) == 1
         assert there <= set(PODS[:3])
         assert there == {pod} or pod not in PODS[:3]
-        assert cluster.sticks(OUTSIDE, service.vip(family, index), 2) == pod, "the ClusterIP keeps its own"
+        # iptables, ours and kube-proxy's, asks the endpoints in their order: the client may be in two lists now.
+        assert cluster.sticks(OUTSIDE, service.vip(family, index), 2) in {pod, *there}
         seen.add(pod in PODS[:3])
     assert seen == {True, False}
 

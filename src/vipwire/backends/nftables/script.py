@@ -1,6 +1,7 @@
 """From a difference to the operations of one transaction, in an order that the kernel can carry out.
 
 sets and chains appear        before anything refers to them
+sets of others are emptied    they may lead to chains that disappear
 elements go, then come        a changed element is both: the kernel has no operation that changes one
 rules are written             a changed chain is emptied and filled again; nobody sees it empty
 chains and sets disappear     after nothing refers to them any more
@@ -50,6 +51,9 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
     coming = _joined(added, _grouped((key, new) for key, (_, new) in delta.changed.items()))
     going = _joined(removed, _grouped((key, old) for key, (old, _) in delta.changed.items()))
     yield from _declarations(family, added)
+    for key, value in removed.get(SET, ()):
+        if isinstance(value, SetSpec) and not value.key:  # none of this layout: what is in it has not been read
+            yield DescribedOperation(encode.flush_set(family, TABLE, key.decode()), f"flush set {key.decode()}")
     yield from _elements(family, going, adding=False)
     for name, _ in _chains(going):
         yield DescribedOperation(encode.flush_chain(family, TABLE, name), f"flush chain {name}")
