@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 from tests.fakes.values import endpoint, node_plan, port, service, slice_of
@@ -17,8 +18,9 @@ from tests.kernel.own_network import enter, own_network, run
 from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.backends.nftables.names import SET, Object, ObjectKey
 from vipwire.model.net import Family
+from vipwire.model.service import TrafficPolicy
 from vipwire.plan.planner import Planner
-from vipwire.reconcile.delta import diff
+from vipwire.reconcile.delta import Delta, diff
 from vipwire.state.event import Upserted
 from vipwire.state.store import Store
 
@@ -28,13 +30,17 @@ WHOLE = (("vipwire.io/affinity-scope", "service"),)
 VIP, ENDPOINTS = ("10.96.0.1", 80), ("127.0.0.1", "127.0.0.2")
 
 
-def wanted(backend: NftablesBackend) -> dict[ObjectKey, Object]:
-    """Render the Services that the old table has."""
-    planner, store = Planner(node_plan()), Store()
-    store.apply(Upserted(service("web", VIP[0], port(80, node_port=30080), affinity_seconds=600)))
-    store.apply(Upserted(service("whole", "10.96.0.2", port(80), affinity_seconds=600, annotations=WHOLE)))
+def wanted(backend: NftablesBackend, **fields: Any) -> dict[ObjectKey, Object]:
+    """Render the Services that the old table has; `fields` are more of theirs."""
+    family = backend.family
+    planner, store = Planner(node_plan(family)), Store()
+    vips = (VIP[0], "10.96.0.2") if family is Family.IPV4 else ("fd00::1", "fd00::2")
+    endpoints = ENDPOINTS if family is Family.IPV4 else ("fd00:1::1", "fd00:1::2")
+    fields["affinity_seconds"] = 600
+    store.apply(Upserted(service("web", vips[0], port(80, node_port=30080), **fields)))
+    store.apply(Upserted(service("whole", vips[1], port(80), annotations=WHOLE, **fields)))
     for name in ("web", "whole"):
-        store.apply(Upserted(slice_of(name, *map(endpoint, ENDPOINTS))))
+        store.apply(Upserted(slice_of(name, *map(endpoint, endpoints), family=family)))
     objects = dict(backend.render_node(planner.node))
     for change in planner.update(store.take_dirty(), store.view).values():
         assert change.new is not None
@@ -126,6 +132,20 @@ def test_an_upgrade_is_one_transaction_that_no_connection_notices() -> None:
             assert held.recv(100) == b"still there?"
         assert "map affinity {" not in run("nft list table ip vipwire")
         assert len({endpoint_of(VIP) for _ in range(5)}) == 1, "remembered from its first connection on"
+
+
+@pytest.mark.parametrize("family", Family)
+def test_a_table_that_remembers_is_loaded_from_its_listing(family: Family) -> None:
+    table = "ip vipwire" if family is Family.IPV4 else "ip6 vipwire"
+    with own_network(), closing(NftablesBackend(family)) as backend:
+        objects = wanted(backend, external_policy=TrafficPolicy.LOCAL)
+        backend.commit(Delta(added=objects))
+        listing = run(f"nft list table {table}")
+        assert "map affinity-local/default/web/tcp/ {" in listing
+        run("nft flush ruleset")
+        run("nft -f -", listing)
+        assert backend.observe() == objects
+        assert run(f"nft list table {table}") == listing
 
 
 def endpoint_of(to: tuple[str, int]) -> str:

@@ -114,7 +114,7 @@ def test_the_way_of_a_packet_names_no_chain_that_is_not_there() -> None:
 
 def test_limits_are_those_of_the_code() -> None:
     assert f"at most {LARGEST_POOL:,} endpoints" in NFTABLES
-    assert f"room for {AFFINITY_SIZE:,} pairs" in NFTABLES
+    assert f"room for {AFFINITY_SIZE:,} clients" in NFTABLES
     assert f"{LARGEST_POOL:,} endpoints" in (ROOT / "docs/design/0002-class-in-meta-priority.md").read_text()
 
 

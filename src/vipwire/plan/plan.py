@@ -55,7 +55,7 @@ class Forward:
 
     A target on this node that is the client itself (hairpin) is masqueraded in any case, or it would answer itself
     directly. Elsewhere a Pod meets the rules of its own node first. `policy` is the traffic policy that chose the
-    pool: kube-proxy names its chains by it. `shared_affinity`: a client's memory serves all ports of an address.
+    pool: kube-proxy names its chains by it. `shared_affinity`: a client's memory serves all ports of the Service.
     """
 
     pool: Pool

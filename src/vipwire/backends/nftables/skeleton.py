@@ -37,8 +37,6 @@ from vipwire.reconcile.counts import Refusal
 _PROTO_PORT = ("meta l4proto", "th dport")
 AFFINITY_SIZE = 1 << 18
 """At most so many clients of a Service port are remembered; memory is taken as they come."""
-_AFFINITY_SWEEP = 60
-"""So many seconds apart the kernel frees what it has forgotten: every map has a timer of its own."""
 RANGES = "firewall-allowed"
 NODE_PORT_RANGES = "firewall-nodeports-allowed"
 """The sets of ranges; how a rule looks into one depends on its being one."""
@@ -312,9 +310,7 @@ _ADDRESSES = frozenset({RANGE_ADDRESSES})
 def memory_set(family: Family, name: str) -> SetSpec:
     """Declare a map that remembers clients; see `Memory`."""
     client, remembering = Words(family).client[:1], frozenset({"dynamic", "timeout"})
-    return SetSpec(
-        name, client, ("meta priority",), flags=remembering, size=AFFINITY_SIZE, gc_seconds=_AFFINITY_SWEEP
-    )
+    return SetSpec(name, client, ("meta priority",), flags=remembering, size=AFFINITY_SIZE)
 
 
 def remember_chain(family: Family, space: Space, pool: str, seconds: int, memory: Memory) -> Chain:

@@ -87,7 +87,7 @@ def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str
     if explanation.service is not None and (seconds := wishes(explanation.service[0]).slow_start):
         yield f"an endpoint that joins has less than its share for {seconds} s (slow start)"
     if action.affinity_seconds is not None:
-        shared = ", at all ports of this address" if action.shared_affinity else ""
+        shared = ", at all ports of the Service" if action.shared_affinity else ""
         yield f"after its first choice this client stays with it for {action.affinity_seconds} s{shared}"
     if explanation.walk is not None and explanation.walk.relayed:
         yield "relayed: endpoints see this node, whoever the client is"

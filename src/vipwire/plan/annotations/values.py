@@ -64,7 +64,7 @@ class SchedulerFlag(enum.Enum):
 
 
 class Scope(enum.Enum):
-    """How far a client's memory reaches: one port, or all ports of an address."""
+    """How far a client's memory reaches: one port, or all ports of the Service."""
 
     PORT = "port"
     SERVICE = "service"

@@ -58,7 +58,7 @@ class Wishes:
 
     @property
     def shared_affinity(self) -> bool:
-        """Whether a client's memory serves all ports of an address."""
+        """Whether a client's memory serves all ports of the Service."""
         return self.scope is Scope.SERVICE
 
 

@@ -93,7 +93,7 @@ WORDS: Final = (
         values.member_of("scope", Scope),
         "`port`, `service`",
         "`port`",
-        "with `sessionAffinity: ClientIP`: a client has one endpoint for each port, or for all ports of an address",
+        "with `sessionAffinity: ClientIP`: a client has one endpoint for each port, or for all ports of the Service",
     ),
     Word(
         f"{PREFIX}nodeport-source-ranges",
