@@ -160,6 +160,12 @@ def delete_elements(family: Family, table: str, name: str, blobs: Iterable[bytes
     return _element_operations(MessageType.DELSETELEM, 0, family, table, name, blobs)
 
 
+def flush_set(family: Family, table: str, name: str) -> Operation:
+    """Remove all elements of a set."""
+    body = string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
+    return _operation(MessageType.DELSETELEM, 0, family, body)
+
+
 def list_tables() -> bytes:
     """Make the payload of a dump (Kind.GETTABLE) of all tables of all families."""
     return wire.header(0)
