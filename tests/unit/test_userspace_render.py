@@ -253,7 +253,7 @@ def test_frontends_of_a_port_share_what_they_remember_and_ask_those_of_the_other
     exposed = service("web", "10.96.0.1", port(80, node_port=30080), external_policy=TrafficPolicy.LOCAL)
     objects = rendered(replace(exposed, affinity_seconds=60), LOCAL, REMOTE)
     found = {(each.group, each.beside, each.whole) for each in fronts(objects).values()}
-    inside, outside = "default/web http tcp Cluster", "default/web http tcp Local"
+    inside, outside = "default/web  tcp Cluster", "default/web  tcp Local"
     assert found == {(inside, outside, False), (outside, inside, False)}
 
 
