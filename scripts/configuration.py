@@ -62,6 +62,7 @@ _NOT_IN_FILES = frozenset(
         "proxy_mode_fallback",
         "init_only",
         "takeover",
+        "cleanup_all",
         "state_dir",
         "cleanup",
         "write_config_to",

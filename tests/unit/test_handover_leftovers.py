@@ -16,7 +16,7 @@ from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta
-from vipwire.xtables.ownership import Place, census, removals
+from vipwire.xtables.ownership import Place, VipwiresOwn, all_of, census, removals
 from vipwire.xtables.save import Chains, read_table
 
 WEB, DNS, POD = (parse_address(each) for each in ("10.96.0.1", "10.96.0.10", "10.244.1.5"))
@@ -95,6 +95,21 @@ def test_a_chain_that_others_jump_to_is_only_emptied() -> None:
     (text,) = (each for each in removals(tables, [owners(Family.IPV4)["ipvs"]]) if each.startswith("*nat"))
     assert ":KUBE-LOAD-BALANCER - [0:0]" in text
     assert "-X KUBE-LOAD-BALANCER" not in text
+
+
+def test_beside_a_kube_proxy_in_ipvs_mode_only_chains_that_vipwire_alone_makes_go() -> None:
+    ipvs, iptables = owners(Family.IPV4)["ipvs"], owners(Family.IPV4)["iptables"]
+    leaving = [VipwiresOwn(ipvs), iptables]
+    texts = removals(read_saved(Family.IPV4), leaving, all_of([ipvs]))
+    tables = {text.partition("\n")[0]: text for text in texts}
+    assert "-X KUBE-PROXY-FIREWALL" in tables["*mangle"], "kube-proxy has none in that table"
+    text = tables["*nat"] + tables["*filter"]
+    gone = {line.removeprefix("-X ") for line in text.splitlines() if line.startswith("-X ")}
+    assert gone == {"KUBE-CLUSTER-IP", "KUBE-NO-LOCAL-ENDPOINTS"}
+    kept = "SERVICES POSTROUTING NODE-PORT LOAD-BALANCER MARK-MASQ FORWARD SOURCE-RANGES-FIREWALL IPVS-FILTER"
+    assert not gone & {f"KUBE-{name}" for name in kept.split()}
+    jumps = [line for line in text.splitlines() if line.startswith("-D ")]
+    assert not [line for line in jumps if line.rpartition(" ")[2].removeprefix("KUBE-") in kept.split()]
 
 
 def test_where_iptables_mode_does_not_run_its_names_go_with_ipvs_mode() -> None:

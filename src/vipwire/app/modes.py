@@ -3,7 +3,7 @@
 A mode that this machine cannot run is an UnsupportedError that says what is missing. There is no silent fallback.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from vipwire.backends.registry import driver_of, every_spec, selected
@@ -44,11 +44,3 @@ def build_explainer(config: Config, family: Family, mode: Mode) -> Explainer[Any
 def vip_devices() -> frozenset[str]:
     """Name the devices whose addresses are VIPs, not the machine's own, in whichever mode."""
     return frozenset[str]().union(*(spec.vip_devices for spec in every_spec()))
-
-
-def every_mode(families: Iterable[Family], *, rules: bool = True) -> Iterator[tuple[str, Family, Mode]]:
-    """Build every mode that this machine can run, to clean up after any of them; without `rules` only relays."""
-    families = tuple(families)
-    for spec in every_spec():
-        for family, mode in driver_of(spec).cleaners(families, rules=rules):
-            yield spec.name, family, mode

@@ -10,13 +10,15 @@ from vipwire.app.claim import claim_proxy, require_none
 from vipwire.app.fallback import build_to_run, settle_mode
 from vipwire.app.loop import Source
 from vipwire.app.machine import families, prepare_machine
-from vipwire.app.modes import every_mode, needs_net_admin, vip_devices
+from vipwire.app.modes import needs_net_admin, vip_devices
 from vipwire.app.proxy import Proxy
 from vipwire.app.reloader import Reloader, Reread
 from vipwire.app.running import recorded
 from vipwire.config.configuration import Config
 from vipwire.config.file import Loaded
+from vipwire.handover.cleanup import clean_up
 from vipwire.handover.handover import reexec
+from vipwire.handover.kube_proxy import find_kube_proxy
 from vipwire.host.addresses import AddressWatch
 from vipwire.host.rights import capabilities, require_net_admin
 from vipwire.process import cyclic_garbage, log
@@ -70,12 +72,20 @@ def _prepared(asked: Config, source: Source | None = None) -> Iterator[Proxy]:
 
 
 def run_cleanup(config: Config) -> int:
-    """Remove everything of ours, of every mode and family, and nothing else. A proxy that runs must end first."""
+    """Remove everything of ours, of every mode and family, and nothing that others have.
+
+    A vipwire proxy that runs must end first. What has names of a running kube-proxy's stays, unless all is to go.
+    """
     if needs_net_admin(config):
         require_net_admin("vipwire cleanup")
     require_none("vipwire cleanup")
-    for name, family, mode in every_mode(families(), rules="CAP_NET_ADMIN" in capabilities()):
-        with contextlib.closing(mode):
-            if mode.delete():
-                log.info("removed", mode=name, ip_family=family.value)
+    rules = "CAP_NET_ADMIN" in capabilities()
+    beside = find_kube_proxy() if rules and not config.cleanup_all else None
+    for each in clean_up(families(), rules=rules, beside=beside):
+        told = {"mode": each.mode, "ip_family": each.family.value, "what": each.what}
+        told = {name: value for name, value in told.items() if value}
+        if each.left:
+            log.warning("left", **told, reason=each.left, remedy="`vipwire cleanup --all` removes it too")
+        else:
+            log.info("removed", **told)
     return 0

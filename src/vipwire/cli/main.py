@@ -160,6 +160,14 @@ class GoFlagsCommand(click.Command):
         formatter.write(f"{self.help}\n\nUsage:\n  {ctx.command_path} [flags]\n\n{help_text()}")
 
 
+class CleanupCommand(GoFlagsCommand):
+    """`cleanup`, which has the proxy's flags, and one of them by a shorter name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take `--all` for `--cleanup-all`."""
+        return super().parse_args(ctx, ["--cleanup-all" if word == "--all" else word for word in args])
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="vipwire %(version)s")
 def main() -> None:
@@ -179,10 +187,12 @@ def proxy(given: "Given") -> None:
 
 
 @main.command(
-    cls=GoFlagsCommand,
+    cls=CleanupCommand,
     short_help="Remove everything that vipwire has programmed on this node, and only that.",
     help="Remove everything that vipwire has programmed on this node, and only that.\n\n"
-    "The same as `vipwire proxy --cleanup`; takes the same flags, so that it finds what they have programmed.",
+    "The same as `vipwire proxy --cleanup`; takes the same flags, so that it finds what they have programmed.\n"
+    "It is refused while a vipwire proxy runs here. Where a kube-proxy runs, what has names of kube-proxy's in its\n"
+    "mode stays, and the log says so; --all removes that too.",
 )
 def cleanup(given: "Given") -> None:
     """Remove what was programmed."""

@@ -102,6 +102,7 @@ class Config:
     init_only: bool = False
     takeover: bool = False
     cleanup: bool = False
+    cleanup_all: bool = False
     write_config_to: str = ""
     config_file: str = ""
     explicit: frozenset[str] = frozenset()

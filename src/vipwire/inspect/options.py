@@ -38,7 +38,9 @@ _SHOWN: Final = (
 """The flags that `--help` explains; all others of `vipwire proxy` are taken too."""
 
 _SOURCES: Final = frozenset({"manifests", "kubeconfig", "master"})
-_REFUSED: Final = frozenset({"cleanup", "cleanup-iptables", "init-only", "takeover", "write-config-to"})
+_REFUSED: Final = frozenset(
+    {"cleanup", "cleanup-all", "cleanup-iptables", "init-only", "takeover", "write-config-to"}
+)
 
 
 class LookCommand(click.Command):

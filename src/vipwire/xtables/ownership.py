@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from vipwire.xtables.save import Chains, target
+from vipwire.xtables.save import BUILT_IN, Chains, target
 from vipwire.xtables.variant import KUBELETS
 
 TABLES: Final = ("filter", "nat", "mangle")
@@ -50,6 +50,9 @@ class RuleOwner(Protocol):
     def owns(self, table: str, chain: str) -> bool:
         """Tell whether a chain has a name of this mode's; others may have it too."""
 
+    def vipwires(self, table: str, chain: str) -> bool:
+        """Tell whether a chain has a name that vipwire alone gives: kube-proxy makes no such chain in this mode."""
+
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
         """Choose the chains of a table that go with this mode. `kubelet`: it has made its own in this engine."""
 
@@ -58,6 +61,79 @@ class RuleOwner(Protocol):
 
     def words(self, table: str) -> frozenset[Link]:
         """Give the very words of such rules, where another mode's may be the same."""
+
+
+class VipwiresOwn:
+    """Of a mode only what vipwire alone has: what can go where kube-proxy runs in that mode."""
+
+    refuses: Final = False
+
+    def __init__(self, owner: RuleOwner) -> None:
+        self._owner, self.trial = owner, owner.trial
+
+    def owns(self, table: str, chain: str) -> bool:
+        """Tell whether a chain has a name of vipwire's own."""
+        return self.vipwires(table, chain)
+
+    def vipwires(self, table: str, chain: str) -> bool:
+        """Tell the same."""
+        return self._owner.vipwires(table, chain)
+
+    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
+        """Choose the chains of vipwire's own."""
+        del kubelet
+        return frozenset(chain for chain in chains if self.vipwires(table, chain))
+
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
+        """Yield the rules that jump to these from chains that stay: whoever wrote them, it was not kube-proxy."""
+        del kubelet
+        for chain, rules in chains.items():
+            if chain in BUILT_IN or self._owner.owns(table, chain):
+                yield from (Link(chain, rule) for rule in rules if self.vipwires(table, target(rule)))
+
+    def words(self, table: str) -> frozenset[Link]:
+        """Give the words of such rules."""
+        return frozenset(link for link in self._owner.words(table) if self.vipwires(table, target(link.rule)))
+
+
+class _KubeProxys:
+    """What kube-proxy has in one of several modes: all but vipwire's own."""
+
+    trial: Final = ""
+    refuses: Final = False
+
+    def __init__(self, owners: Collection[RuleOwner]) -> None:
+        self._owners = owners
+
+    def owns(self, table: str, chain: str) -> bool:
+        """Tell whether a chain has a name of kube-proxy's."""
+        return any(owner.owns(table, chain) and not owner.vipwires(table, chain) for owner in self._owners)
+
+    def vipwires(self, table: str, chain: str) -> bool:
+        """Tell of none."""
+        del table, chain
+        return False
+
+    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
+        """Choose the chains with kube-proxy's names."""
+        del kubelet
+        return frozenset(chain for chain in chains if self.owns(table, chain))
+
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
+        """Yield the rules that jump to these."""
+        found = (link for owner in self._owners for link in owner.links(table, chains, kubelet=kubelet))
+        return (link for link in found if self.owns(table, target(link.rule)))
+
+    def words(self, table: str) -> frozenset[Link]:
+        """Give the words of such rules."""
+        return frozenset(
+            link for owner in self._owners for link in owner.words(table) if self.owns(table, target(link.rule))
+        )
+
+
+def all_of(owners: Collection[RuleOwner]) -> RuleOwner | None:
+    """Give what knows the chains and rules that kube-proxy may have in the modes of these; None for no mode."""
+    return _KubeProxys(owners) if owners else None
 
 
 Owners = Mapping[str, RuleOwner]

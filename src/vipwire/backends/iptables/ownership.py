@@ -9,11 +9,15 @@ from functools import cache
 from typing import Final
 
 from vipwire.backends.iptables import names
-from vipwire.backends.iptables.names import JUMP, Key
+from vipwire.backends.iptables.names import JUMP, Key, tree_root
 from vipwire.backends.iptables.read import is_ours
 from vipwire.backends.iptables.rules.skeleton import guards, jump_keys
 from vipwire.xtables.ownership import Link
 from vipwire.xtables.save import Chains
+
+_OWN: Final = frozenset({names.CLUSTER_IPS, names.RANGES, names.NO_SUCH_PORT, names.NOT_POD_MASQ})
+"""Chains that kube-proxy does not have (pkg/proxy/iptables/proxier.go)."""
+_OWN_PREFIXES: Final = ("KUBE-NPFW-",)
 
 
 class IptablesOwner:
@@ -25,6 +29,13 @@ class IptablesOwner:
     def owns(self, table: str, chain: str) -> bool:
         """Tell whether a chain is this mode's wholly."""
         return is_ours(table, chain)
+
+    def vipwires(self, table: str, chain: str) -> bool:
+        """Tell whether a chain is of a tree, of ranges or of frontends that only vipwire has."""
+        root = tree_root(table, chain)
+        return is_ours(table, chain) and (
+            chain in _OWN or chain.startswith(_OWN_PREFIXES) or (root is not None and root != chain)
+        )
 
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
         """Choose its chains, and KUBE-FIREWALL where nobody else uses it."""

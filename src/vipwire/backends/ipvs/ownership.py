@@ -15,6 +15,16 @@ GUARD: Final = Place("filter", "KUBE-IPVS-FILTER")
 """Keeps the host's own ports off the addresses of kube-ipvs0: it stays as long as these do."""
 
 
+_KUBE_PROXY_HAS: Final = frozenset(
+    {
+        *(("nat", f"KUBE-{name}") for name in ("SERVICES", "POSTROUTING", "NODE-PORT", "LOAD-BALANCER", "MARK-MASQ")),
+        *(("filter", f"KUBE-{name}") for name in ("FORWARD", "NODE-PORT", "PROXY-FIREWALL")),
+        *(("filter", f"KUBE-{name}") for name in ("SOURCE-RANGES-FIREWALL", "IPVS-FILTER", "IPVS-OUT-FILTER")),
+    }
+)
+"""kube-proxy's chains in ipvs mode (pkg/proxy/ipvs/proxier.go, iptablesChains)."""
+
+
 class IpvsOwner:
     """Knows the chains and rules of one family."""
 
@@ -27,6 +37,10 @@ class IpvsOwner:
     def owns(self, table: str, chain: str) -> bool:
         """Tell whether a chain has a name of this mode's."""
         return ChainName(table, chain) in _chains(self._family) and chain not in BUILT_IN
+
+    def vipwires(self, table: str, chain: str) -> bool:
+        """Tell whether a chain is none of kube-proxy's."""
+        return self.owns(table, chain) and (table, chain) not in _KUBE_PROXY_HAS
 
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
         """Choose its chains."""

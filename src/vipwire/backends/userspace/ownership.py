@@ -3,9 +3,20 @@
 from collections.abc import Iterator
 from typing import Final
 
+from vipwire.backends.userspace import names
 from vipwire.backends.userspace.names import CHAINS
 from vipwire.xtables.ownership import Link
 from vipwire.xtables.save import BUILT_IN, Chains, target
+
+_KUBE_PROXY_HAD: Final = frozenset(
+    {
+        names.PORTALS_CONTAINER,
+        names.PORTALS_HOST,
+        names.NODEPORT_CONTAINER,
+        names.NODEPORT_HOST,
+        names.NODEPORT_NON_LOCAL,
+    }
+)
 
 
 class UserspaceOwner:
@@ -17,6 +28,10 @@ class UserspaceOwner:
     def owns(self, table: str, chain: str) -> bool:
         """Tell whether a chain is this mode's."""
         return chain in CHAINS.get(table, ())
+
+    def vipwires(self, table: str, chain: str) -> bool:
+        """Tell whether a chain is none of kube-proxy's, which had this mode up to 1.25."""
+        return self.owns(table, chain) and chain not in _KUBE_PROXY_HAD
 
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
         """Choose its chains."""

@@ -106,6 +106,10 @@ HELP: Final[dict[str, str]] = {
     "metrics-port": "Deprecated: the port of --metrics-bind-address; 0 disables the server.",
     # This process
     "cleanup": "Remove everything that vipwire has programmed, and exit; the same as `vipwire cleanup`.",
+    "cleanup-all": (
+        "With --cleanup, or as `vipwire cleanup --all`: remove what has names of a running kube-proxy's, too. "
+        "Otherwise that stays, for it is kube-proxy's by now."
+    ),
     "takeover": (
         "Take the place of the vipwire proxy or up that runs in this network namespace: it ends first, the rules "
         "stay, and no connection is lost. Without it a second one does not start."

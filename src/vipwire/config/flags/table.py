@@ -164,6 +164,7 @@ _SERVERS = _group(
 _PROCESS = _group(
     Group.PROCESS,
     _flag("cleanup", _B, "cleanup", with_config=True),
+    _flag("cleanup-all", _B, "cleanup_all", with_config=True),
     _flag("state-dir", _S, "state_dir", with_config=True),
     _flag("init-only", _B, "init_only", with_config=True),
     _flag("takeover", _B, "takeover", with_config=True),

@@ -1,0 +1,103 @@
+"""Whether kube-proxy runs in this network namespace, and in which mode: whoever removes rules must know.
+
+Asked are its process, where we see it (a container may have process ids of its own), and the ports of its health
+check and metrics, which are in the network namespace. A vipwire proxy answers there too: first ask whether one runs.
+"""
+
+import contextlib
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT
+
+_NAME: Final = "kube-proxy"
+_DEFAULT_MODE: Final = "iptables"
+"""What kube-proxy runs where no mode is named."""
+_MODES: Final = ("iptables", "ipvs", "nftables", "userspace")
+_PATIENCE: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class KubeProxy:
+    """A running kube-proxy. `pid` is 0 where it is not to be seen, `mode` empty where nobody tells."""
+
+    pid: int = 0
+    mode: str = ""
+
+    def __str__(self) -> str:
+        seen = f"process {self.pid}" if self.pid else f"it answers at port {METRICS_PORT} or {HEALTHZ_PORT}"
+        return f"kube-proxy ({seen}{f', {self.mode} mode' if self.mode else ''})"
+
+
+def find_kube_proxy(proc: Path = Path("/proc")) -> KubeProxy | None:
+    """Find the kube-proxy of this network namespace; None if nothing tells of one."""
+    pid = next(_processes(proc), 0)
+    said = (_page(METRICS_PORT, "/proxyMode") or "").strip()
+    mode = said if said in _MODES else ""
+    if not pid and not mode and not _is_healthz(_page(HEALTHZ_PORT, "/healthz")):
+        return None
+    return KubeProxy(pid, mode or (_configured_mode(proc / str(pid)) if pid else ""))
+
+
+def _processes(proc: Path) -> Iterator[int]:
+    """Yield the processes of that name in this network namespace."""
+    here = _namespace(proc / "thread-self")
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                if (folder / "comm").read_text(encoding="utf-8", errors="replace").strip() != _NAME:
+                    continue
+                if _namespace(folder) in (here, 0):
+                    yield int(folder.name)
+
+
+def _namespace(folder: Path) -> int:
+    """Tell a process's network namespace; 0 if we may not know."""
+    try:
+        return (folder / "ns/net").stat().st_ino
+    except OSError:
+        return 0
+
+
+def _page(port: int, path: str) -> str | None:
+    """Get a page of this namespace's loopback; None if nobody answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read(1 << 16).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _is_healthz(body: str | None) -> bool:
+    """Tell kube-proxy's answer from anybody's."""
+    with contextlib.suppress(ValueError, TypeError):
+        return "lastUpdated" in json.loads(body or "")
+    return False
+
+
+def _configured_mode(folder: Path) -> str:
+    """Read from a process's command line, or the file that it names, which mode it was told to run; "" if unknown."""
+    try:
+        words = (folder / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+    except OSError:
+        return ""
+    flags = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    if file := flags.get("config"):
+        try:
+            read = yaml.safe_load((folder / "root" / file.lstrip("/")).read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            return ""
+        mode = read.get("mode") if isinstance(read, dict) else None
+    else:
+        mode = flags.get("proxy-mode")
+    mode = str(mode or _DEFAULT_MODE)
+    return mode if mode in _MODES else ""
