@@ -8,7 +8,7 @@ Packets are seen from the IP header on; numbers have 32 bits (Documentation/netw
 `-m cluster` hashes addresses too, but of an IPv6 address the first 32 bits only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -57,9 +57,25 @@ def _hash(family: Family) -> Iterator[BpfInstruction]:
 
 
 def matches(bytecode: str, source: Address) -> bool:
-    """Run a program of ours on a packet of a client. Raise ValueError for instructions that ours do not have."""
-    _, *steps = bytecode.split(",")
-    program = [BpfInstruction(*map(int, step.split(" "))) for step in steps]
+    """Run a program of ours on a packet of a client. Raise ValueError for one that ours could not be."""
+    try:
+        return _run(_program(bytecode), source)
+    except (IndexError, ZeroDivisionError) as error:
+        raise ValueError(f"no program of ours: {bytecode!r}") from error
+
+
+def _program(bytecode: str) -> list[BpfInstruction]:
+    program: list[BpfInstruction] = []
+    for step in bytecode.split(",")[1:]:
+        code, if_true, if_false, number = map(int, step.split())
+        if min(code, if_true, if_false, number) < 0:
+            raise ValueError(f"no instruction: {step!r}")
+        program.append(BpfInstruction(code, if_true, if_false, number))
+    return program
+
+
+def _run(program: Sequence[BpfInstruction], source: Address) -> bool:
+    """Run a program; it only goes forward, so that it ends."""
     header = bytes(_SOURCE[Family.IPV4 if len(source) == 4 else Family.IPV6]) + source
     a = x = at = 0
     while True:
@@ -75,7 +91,7 @@ def matches(bytecode: str, source: Address) -> bool:
             case 0x07:
                 x = a
             case 0x74:
-                a >>= number
+                a >>= min(number, 32)
             case 0x94:
                 a %= number
             case 0x35:
