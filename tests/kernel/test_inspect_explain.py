@@ -1,6 +1,7 @@
 """What `vipwire explain` says is what real packets meet: each kind of frontend, policy and client, both families."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import Explanation, explain
-from vipwire.inspect.explain.routes import source_towards
+from vipwire.inspect.explain.routes import obstacle_towards, source_towards
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.situation import Situation, opened, take
 from vipwire.inspect.source import list_once, make_source
@@ -260,3 +261,21 @@ def test_the_endpoint_that_a_client_is_bound_to_is_named(
     endpoint = parse_address(first.answer.local.address), first.answer.local.port
     assert remembered["endpoint"] == format_endpoint(*endpoint)
     assert 0 < remembered["seconds"] <= 300
+
+
+def test_an_address_without_a_route_is_known(lab: Lab) -> None:
+    with lab.inside("node-1"):
+        for kind in ("blackhole", "unreachable", "prohibit", "throw"):
+            subprocess.run(["ip", "route", "add", kind, f"198.18.{len(kind)}.0/24"], check=True)
+        said = {
+            kind: obstacle_towards(parse_address(f"198.18.{len(kind)}.1"))
+            for kind in ("blackhole", "unreachable", "prohibit", "throw")
+        }
+        assert said == {
+            "blackhole": "a route drops it",
+            "unreachable": "host is unreachable",
+            "prohibit": "a route prohibits it",
+            "throw": "network is unreachable",
+        }
+        for address in (*lab.host("node-2").addresses, "127.0.0.1", "::1"):
+            assert obstacle_towards(parse_address(address)) == ""

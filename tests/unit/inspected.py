@@ -69,6 +69,9 @@ class Teller:
         yield from (f"set {key} {new}" for key, (_, new) in delta.changed.items())
         yield from (f"set {key} {value}" for key, value in delta.added.items())
 
+    def script_taker(self) -> str:
+        return "shelf --family IPv4"
+
     def remains(self) -> str:
         return self._remains
 

@@ -13,7 +13,7 @@ from tests.unit.inspected import REFUSING, Shelf, Teller, example, look, make_co
 
 from vipwire.config.configuration import Config
 from vipwire.inspect.decisions import plan_document, plan_view
-from vipwire.inspect.difference import diff_document, diff_exit
+from vipwire.inspect.difference import diff_document, diff_exit, script_lines
 from vipwire.inspect.explain.document import explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain
 from vipwire.inspect.packet import read_packet
@@ -21,7 +21,7 @@ from vipwire.inspect.situation import Situation
 from vipwire.inspect.status.document import status_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.inspect.suggestions import find_services
-from vipwire.model.net import Address
+from vipwire.model.net import Address, Family
 
 
 @pytest.fixture
@@ -104,6 +104,16 @@ def test_what_another_version_left_is_said_and_would_be_cleared(config: Config) 
     assert document["families"][0]["state"] == "of another version"
     assert document["families"][0]["reason"] == "a table of 2019"
     assert document["families"][0]["script"][0] == "clear"
+
+
+def test_a_difference_is_text_for_one_tool_a_family(drifted: Situation) -> None:
+    """Whatever is no command of the tool is a comment, line by line, however long."""
+    document = diff_document(drifted, None)
+    (family,) = document["families"]
+    lines = list(script_lines(family | {"reason": f"read\nby halves, {'long ' * 100}"}))
+    assert lines[:3] == ["# IPv4: read", f"# by halves, {'long ' * 100}", "# IPv4, for shelf --family IPv4"]
+    assert lines[3:] == family["script"]
+    assert diff_document(drifted, None, [Family.IPV6])["families"] == []
 
 
 def explanation(situation: Situation, source: str, destination: str) -> Any:

@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from tests.fakes.iptables_world import World
+from tests.fakes.iptables_world import PLAIN, World
 from tests.fakes.values import cidr, endpoint, ips, node_plan, port, service, slice_of
 
 from vipwire.backends.iptables.explain.explainer import IptablesExplainer, walk
@@ -17,7 +17,7 @@ from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.model.service import TrafficPolicy
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import diff
-from vipwire.reconcile.explainer import End, ObjectState, Walk
+from vipwire.reconcile.explainer import BY_ADDRESS, BY_CHANCE, IN_TURN, End, ObjectState, Walk
 
 POD, CLIENT, OTHER = "10.1.0.9", "203.0.113.2", "203.0.113.200"
 NODE = "192.168.0.2"
@@ -93,6 +93,27 @@ def test_what_becomes_of_others(world: World, asked: Packet, end: End) -> None:
     assert found.end is end
     if end is End.ANSWERED and found.masqueraded:
         assert found.masqueraded == {target[0] for target in found.shares or {} if target}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [("random", BY_CHANCE), ("round-robin", IN_TURN), ("source-hash", f"{BY_ADDRESS}, the same on every node")],
+)
+def test_how_an_endpoint_is_chosen_is_what_the_rules_do(algorithm: str, said: str) -> None:
+    made = World()
+    chosen = service(annotations=(("vipwire.io/algorithm", algorithm),))
+    made.put(chosen, slice_of("web", endpoint("10.1.0.1"), endpoint("10.2.0.1")))
+    made.sync()
+    assert way(made, packet(POD, "10.96.0.1")).choice == said
+
+
+def test_affinity_without_rules_for_it_is_said(world: World) -> None:
+    sticky = packet(POD, "10.96.0.4")
+    assert way(world, sticky).affinity == ""
+    forgetting = World(settings=replace(PLAIN, affinity=False))
+    forgetting.put(service("sticky", "10.96.0.4", affinity_seconds=60), slice_of("sticky", endpoint("10.1.0.1")))
+    forgetting.sync()
+    assert "not remembered" in way(forgetting, sticky).affinity
 
 
 def test_the_outside_is_masqueraded(world: World) -> None:

@@ -26,13 +26,13 @@ from vipwire.backends.ipvs.names import Set as Which
 from vipwire.backends.ipvs.objects.commands import commands
 from vipwire.backends.ipvs.render import Manner, render
 from vipwire.backends.ipvs.skeleton import node_objects
-from vipwire.model.net import Address, Family, Protocol
+from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta, diff
-from vipwire.reconcile.explainer import End, ObjectState, Walk
+from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN, End, ObjectState, Walk
 from vipwire.xtables.rule_text import parse_rule
 
 WEB = VirtualServer(6, ip("10.96.0.1"), 80)
@@ -245,6 +245,41 @@ def test_who_finishes_its_connections_counts_for_a_hash_of_the_source() -> None:
         assert ("finishes its connections", ObjectState.PLANNED) in {(step.effect, step.state) for step in walk.steps}
         met |= walk.shares.keys()
     assert met == {(real.address, real.port) for real in reals}
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "said"),
+    [
+        (Scheduling("rr"), IN_TURN),
+        (Scheduling("wlc"), "each new connection goes to the one with the fewest connections for its weight"),
+        (Scheduling("sh", Flag.SCHEDULER_1), BY_ADDRESS),
+        (Scheduling("mh", Flag.SCHEDULER_1 | Flag.SCHEDULER_2), BY_ADDRESS_AND_PORT),
+        (Scheduling("mh", Flag.SCHEDULER_1), BY_ADDRESS),
+        (Scheduling("another"), ""),
+    ],
+)
+def test_how_a_server_is_chosen_is_what_its_scheduler_does(scheduling: Scheduling, said: str) -> None:
+    wanted = objects()
+    found = walked({**wanted, WEB: scheduling}, wanted)
+    assert found.choice == said
+    assert "not remembered" in found.affinity
+    assert walked({**wanted, WEB: Scheduling("rr", Flag.PERSISTENT, 300)}, wanted).affinity == ""
+
+
+@pytest.mark.parametrize("persistence", [0, 300])
+def test_a_virtual_server_without_its_servers_refuses_and_they_are_named(persistence: int) -> None:
+    """As it is for a moment while a Service comes, or where somebody has deleted them."""
+    scheduling = Scheduling("rr", Flag.PERSISTENT if persistence else Flag(0), persistence)
+    wanted: dict[ObjectKey, Object] = {**objects(), WEB: scheduling}
+    held: dict[ObjectKey, Object] = {key: each for key, each in wanted.items() if not isinstance(key, RealServer)}
+    packet = Packet(CLIENT, ip("10.96.0.1"), Protocol.TCP, 80, "eth0")
+    finishing: dict[VirtualServer, dict[RealServer, Forwarding]] = {WEB: {PODS[0]: Forwarding(0)}}
+    for resting, lacking in (({}, ips("10.0.0.1", "10.0.0.2")), (finishing, ips("10.0.0.2"))):
+        found = IpvsExplainer(Family.IPV4, lambda: resting).walk(held, wanted, packet)  # noqa: B023 - asked at once
+        assert (found.end, found.shares) == (End.REJECTED, None)
+        said = {(step.object, step.effect) for step in found.steps if step.state is not ObjectState.PLANNED}
+        assert {(f"-> {format_endpoint(pod, 8080)}", "does not exist") for pod in lacking} <= said
+        assert ("TCP 10.96.0.1:80", "has nobody for it, so the client is refused") in said
 
 
 def test_nothing_in_the_kernel() -> None:

@@ -23,7 +23,7 @@ from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.netlink.nftables.elements import Element
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import End, ObjectState
+from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, BY_CHANCE, IN_TURN, End, ObjectState
 
 Objects = dict[ObjectKey, Object]
 CLIENT = parse_address("203.0.113.9")
@@ -187,3 +187,16 @@ def test_a_range_is_followed_by_its_port_and_counters_do_not_stand_in_the_way(
     assert way.shares == {(parse_address(pod.addresses[0]), arrives_at): Fraction(1, 2) for pod in pods}
     assert all(step.state is ObjectState.PLANNED for step in way.steps)
     assert walk(Table(Family.IPV4, table, table), packet("10.96.0.7", 20001)).end is End.REJECTED
+
+
+def test_how_a_slot_is_chosen_is_what_the_table_does(objects: Objects) -> None:
+    found = [
+        walk(Table(Family.IPV4, objects, objects), packet(address, 80)).choice
+        for address in ("10.96.0.10", "10.96.1.0", "10.96.1.1", "10.96.1.2")
+    ]
+    assert found == [
+        BY_CHANCE,
+        f"{BY_ADDRESS}, the same on every node",
+        IN_TURN,
+        f"{BY_ADDRESS_AND_PORT} (Maglev), the same on every node",
+    ]

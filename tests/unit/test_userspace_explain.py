@@ -14,7 +14,7 @@ from vipwire.model.net import Family, Protocol
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta, diff
-from vipwire.reconcile.explainer import End, ObjectState, Walk
+from vipwire.reconcile.explainer import IN_TURN, End, ObjectState, Walk
 
 NODE = ip("192.168.0.2")
 TO_WEB = Packet(ip("203.0.113.9"), ip("10.96.0.1"), Protocol.TCP, 80, "eth0")
@@ -41,7 +41,7 @@ def walked(
 
 def test_the_rule_is_told_with_the_port_that_the_relay_has() -> None:
     found = walked()
-    assert found.end is End.ANSWERED
+    assert (found.end, found.choice) == (End.ANSWERED, IN_TURN)
     assert any(step.text.endswith("--to-destination 192.168.0.2:40123") for step in found.steps)
     unknown = walked(port_of=lambda _: 0)
     assert unknown.end is End.ANSWERED

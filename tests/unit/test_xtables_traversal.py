@@ -35,7 +35,8 @@ class Around(Surroundings):
     def look_up(self, name: str, fields: str, header: Header) -> Lookup | None:
         return Lookup(found=header.port == 80, mark=7) if (name, fields) == ("KNOWN", "dst,dst") else None
 
-    def draw(self, chance: Fraction) -> bool:
+    def draw(self, chance: Fraction, *, in_turn: bool) -> bool:
+        assert in_turn
         self.drawn.append(chance)
         return True
 

@@ -20,7 +20,7 @@ from vipwire.inspect.check.facts import gather
 from vipwire.inspect.check.findings import check_document, check_view, judge
 from vipwire.inspect.explain.document import explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain as explanation_of
-from vipwire.inspect.explain.routes import interface_towards, source_towards
+from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
 from vipwire.inspect.live.flows import flows_of
 from vipwire.inspect.options import OUTPUT, CompareCommand, LookCommand
 from vipwire.inspect.packet import read_packet
@@ -31,6 +31,7 @@ from vipwire.inspect.status.document import Document, status_document
 from vipwire.inspect.status.proxy import proxy_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.inspect.suggestions import find_services
+from vipwire.model.net import Family
 from vipwire.model.text import visible_document
 from vipwire.netlink.conntrack import Flow
 from vipwire.plan.resolve import Packet
@@ -120,15 +121,18 @@ def plan(config: Config, service: str, output: str) -> None:
 @click.command(cls=CompareCommand)
 @_SERVICE
 @OUTPUT
-def diff(config: Config, service: str, output: str) -> None:
+@click.option("--family", type=click.Choice(["ipv4", "ipv6"]), help="Show this family only.")
+def diff(config: Config, service: str, output: str, family: str | None) -> None:
     """Show what a sync would change in the kernel, without changing it.
 
-    Prints the commands of the mode's own tool (for nftables: what `nft -f` takes). The exit status is 0 if nothing
-    would change, 1 if anything would, 2 if that cannot be told.
+    Prints the commands of the mode's own tool, under a comment that names it. iptables has a tool for each family:
+    `vipwire diff --family ipv4 | iptables-restore --noflush`. The exit status is 0 if nothing would change, 1 if
+    anything would, 2 if that cannot be told.
     """
     situation = _looked(config)
     chosen = find_services(situation.store.services, service) if service else None
-    document = difference.diff_document(situation, chosen)
+    families = [each for each in Family if family in (None, each.value.lower())]
+    document = difference.diff_document(situation, chosen, families)
     if output in ("json", "yaml"):
         show.print_document(document, output)
     else:
@@ -137,12 +141,11 @@ def diff(config: Config, service: str, output: str) -> None:
 
 
 def _print_script(document: Document) -> None:
+    """Print what the tools take, each line as it is: a terminal may fold it, nothing else does."""
     console = show.console()
     for family in document["families"]:
-        if family.get("reason"):
-            console.print(f"# {family['family']}: {family['reason']}", style="yellow", markup=False)
-        for line in family["script"]:
-            style = "red" if line.startswith(("delete", "flush")) else "green"
+        for line in difference.script_lines(family):
+            style = "yellow" if line.startswith("# ") else "red" if line.startswith(("delete", "flush")) else "green"
             console.print(line, style=style, markup=False, soft_wrap=True)
     changes = sum(
         sum(family[what] or 0 for what in ("missing", "different", "surplus")) for family in document["families"]
@@ -179,7 +182,7 @@ def explain(config: Config, destination: str, source: str, interface: str, outpu
     packet = read_packet(situation, source, destination, interface)
     if not packet.from_node and not packet.interface:
         packet = packet._replace(interface=interface_towards(packet.source))
-    explanation = explanation_of(situation, packet, source_towards)
+    explanation = explanation_of(situation, packet, source_towards, obstacle_towards)
     if explanation is None:
         raise UnsupportedError("this machine has no IPv6")
     if flow:

@@ -1,22 +1,25 @@
 """`vipwire diff`: what a sync would change in the kernel, as the mode's own tool would write it."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.status.document import Document, family_document
+from vipwire.model.net import Family
 from vipwire.model.service import Service
 from vipwire.reconcile.delta import Delta
 
 
-def diff_document(situation: Situation, services: list[Service] | None) -> Document:
-    """Describe the difference of every family; of these Services only, where some are named."""
+def diff_document(
+    situation: Situation, services: list[Service] | None, families: Collection[Family] = tuple(Family)
+) -> Document:
+    """Describe the difference of these families; of these Services only, where some are named."""
     return {
         "kind": "Diff",
         "node": situation.node_name,
         "mode": situation.config.proxy_mode,
-        "families": [_family(side, services) for side in situation.sides],
+        "families": [_family(side, services) for side in situation.sides if side.family in families],
     }
 
 
@@ -24,11 +27,12 @@ def _family(side: FamilyView, services: list[Service] | None) -> Document:
     document = family_document(side)
     delta = side.delta
     if delta is None or side.mode is None:
-        return document | {"script": []}
+        return document | {"tool": "", "script": []}
     if services is not None:
         delta = FamilyView.within(delta, _keys(side, services))
         document |= {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
-    return document | {"script": _script(side, delta)}
+    taker = side.explainer.script_taker() if side.explainer is not None else ""
+    return document | {"tool": taker, "script": _script(side, delta)}
 
 
 def _keys(side: FamilyView, services: Iterable[Service]) -> set[Any]:
@@ -44,6 +48,19 @@ def _script(side: FamilyView, delta: Delta[Any, Any]) -> list[str]:
     assert side.mode is not None  # noqa: S101 - the caller has looked
     words = (("add", delta.added), ("change", delta.changed), ("delete", delta.removed))
     return [f"{verb} {side.mode.describe(key)}" for verb, keys in words for key in keys]
+
+
+def script_lines(family: Document) -> Iterator[str]:
+    """Write one family as its tool takes it: whatever is no command of it is a comment, every line of that."""
+    if family.get("reason"):
+        yield from _comment(f"{family['family']}: {family['reason']}")
+    if family["script"] and family["tool"]:
+        yield from _comment(f"{family['family']}, for {family['tool']}")
+    yield from family["script"]
+
+
+def _comment(text: str) -> Iterator[str]:
+    yield from (f"# {line}" for line in text.splitlines())
 
 
 def diff_exit(document: Document) -> int:

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from vipwire.model.net import Address
 from vipwire.plan.resolve import Packet
@@ -48,6 +48,13 @@ class End(enum.Enum):
     UNKNOWN = "unknown"
 
 
+BY_CHANCE: Final = "each new connection goes to one of them by chance"
+IN_TURN: Final = "new connections go to them in turn"
+BY_ADDRESS: Final = "the client's address decides which of them it gets"
+BY_ADDRESS_AND_PORT: Final = "the client's address and port decide which of them it gets"
+"""How a target is chosen, for `Walk.choice`; modes that know other ways have words of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Walk:
     """A packet's way through the kernel's objects.
@@ -57,7 +64,9 @@ class Walk:
     addresses that see the node instead of the client. `remembered` is the target to which session affinity binds this
     client now, with the seconds that are left. `relayed`: the client's connection ends on this node, and another one
     begins here, so that every target sees the node. `refuses_strays`: in this mode the address is the node's own, so
-    that ports which no Service has are refused, where the plan leaves such packets alone.
+    that ports which no Service has are refused, where the plan leaves such packets alone. `choice` is how a target is
+    chosen, as a sentence; "" where that was not seen. `affinity` says in how far session affinity is kept otherwise
+    than by remembering clients.
     """
 
     end: End
@@ -67,6 +76,8 @@ class Walk:
     remembered: tuple[Address, int, float] | None = None
     relayed: bool = False
     refuses_strays: bool = False
+    choice: str = ""
+    affinity: str = ""
 
 
 class Explainer(Protocol[K, V]):
@@ -74,6 +85,10 @@ class Explainer(Protocol[K, V]):
 
     def script(self, delta: Delta[K, V], *, anew: bool = False) -> Iterable[str]:
         """Write a difference as commands of the mode's own tool, a line each; `anew` to remove what remains first."""
+        ...
+
+    def script_taker(self) -> str:
+        """Name the program that takes such a script of this family: `nft -f -`."""
         ...
 
     def remains(self) -> str:

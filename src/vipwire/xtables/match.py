@@ -58,9 +58,9 @@ class Surroundings:
         del name, fields, header
         return None
 
-    def draw(self, chance: Fraction) -> bool | None:
-        """Let chance decide about one rule."""
-        del chance
+    def draw(self, chance: Fraction, *, in_turn: bool) -> bool | None:
+        """Let chance, or whose turn it is, decide about one rule."""
+        del chance, in_turn
         return None
 
     def recall(self, name: str, seconds: int) -> bool | None:
@@ -204,7 +204,7 @@ class _Judging:
             chance = Fraction(1, int(condition.detail("--every")))
         else:
             return None
-        return self._around.draw(chance) if 0 <= chance <= 1 else None
+        return self._around.draw(chance, in_turn=mode == "nth") if 0 <= chance <= 1 else None
 
     def recalled(self, condition: Condition) -> bool | None:
         return self._around.recall(self._list(condition), int(condition.detail("--seconds")))

@@ -16,7 +16,7 @@ from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.status.document import share_text, shares
 from vipwire.inspect.status.usage import DrainedTarget, drained
-from vipwire.model.net import Address, family_of, format_endpoint
+from vipwire.model.net import Address, family_of, format_address, format_endpoint
 from vipwire.model.service import Service, ServicePort
 from vipwire.netlink.conntrack import Flow
 from vipwire.plan.plan import Forward, Frontend, Target
@@ -32,6 +32,9 @@ _MANY = 5
 SourceTowards = Callable[[Address], Address | None]
 """Tells from which address this node sends to another."""
 
+ObstacleTowards = Callable[[Address], str]
+"""Says why this node cannot send to an address; "" if it can."""
+
 _ENDS = {Answered: End.ANSWERED, Dropped: End.DROPPED, Rejected: End.REJECTED}
 
 
@@ -45,6 +48,7 @@ class Explanation:
     outcome: Outcome
     walk: Walk | None
     source_towards: SourceTowards
+    obstacle_towards: ObstacleTowards = lambda _: ""
     flows: tuple[Flow, ...] | None = None
 
     @property
@@ -128,7 +132,12 @@ def bypassed(explanation: Explanation) -> frozenset[Target]:
     )
 
 
-def explain(situation: Situation, packet: Packet, source_towards: SourceTowards) -> Explanation | None:
+def explain(
+    situation: Situation,
+    packet: Packet,
+    source_towards: SourceTowards,
+    obstacle_towards: ObstacleTowards = lambda _: "",
+) -> Explanation | None:
     """Explain a packet; None if this machine does not have its family."""
     side = situation.side(family_of(packet.destination))
     if side is None:
@@ -137,11 +146,39 @@ def explain(situation: Situation, packet: Packet, source_towards: SourceTowards)
     walk = None
     if side.explainer is not None and side.observed is not None and not side.remains:
         walk = side.explainer.walk(side.observed, side.wanted, packet, situation.own_addresses)
-    return Explanation(situation, side, packet, outcome, walk, source_towards)
+    return Explanation(situation, side, packet, outcome, walk, source_towards, obstacle_towards)
 
 
 def agreement(explanation: Explanation) -> tuple[bool | None, str]:
-    """Compare plan and kernel: whether they agree (None if unknown), and in what they differ."""
+    """Compare plan and kernel: whether they agree (None if unknown), and in what they differ.
+
+    The kernel is its routes, too: without one to the destination a process here sends nothing that a rule could meet.
+    """
+    agrees, difference = _agreement_of_rules(explanation)
+    if agrees is not False and (missing := _missing_route(explanation)):
+        return False, missing
+    return agrees, difference
+
+
+def _missing_route(explanation: Explanation) -> str:
+    """Say for which address of the way this node lacks a route; "" if it has them."""
+    packet, obstacle = explanation.packet, explanation.obstacle_towards
+    if explanation.planned is End.UNTOUCHED:
+        return ""
+    if packet.from_node and (why := obstacle(packet.destination)):
+        return f"no route leads to {format_address(packet.destination)} ({why}): no rule ever meets the packet"
+    if explanation.planned is not End.ANSWERED:
+        return ""
+    lost = [target for target, share in explanation.pool.items() if share and obstacle(target.address)]
+    if lost:
+        return f"no route leads to {_listed([format_endpoint(each.address, each.port) for each in lost])}"
+    through = explanation.pool.keys() - bypassed(explanation)
+    if through and not packet.from_node and (why := obstacle(packet.source)):
+        return f"no route leads back to the client {format_address(packet.source)} ({why})"
+    return ""
+
+
+def _agreement_of_rules(explanation: Explanation) -> tuple[bool | None, str]:
     walk = explanation.walk
     if walk is None:
         reason = explanation.side.obstacle or explanation.side.remains or "this mode does not show a packet's way"

@@ -10,6 +10,7 @@ from vipwire.plan.annotations import wishes
 from vipwire.plan.plan import Forward, Masquerade
 from vipwire.plan.resolve import Answered, Dropped, Packet, Rejected, from_pod
 from vipwire.plan.spread import Algorithm
+from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN, End, Walk
 
 _MANY = 5
 
@@ -63,11 +64,28 @@ def _drained_words(found: Sequence[DrainedTarget]) -> Iterable[str]:
         yield f"{len(found) - _MANY} more endpoints are drained"
 
 
-_CHOICES = {
-    Algorithm.RANDOM: "each new connection goes to one of them by chance",
-    Algorithm.ROUND_ROBIN: "new connections go to them in turn",
-    Algorithm.SOURCE_HASH: "the client's address decides which of them it gets, the same on every node",
-    Algorithm.MAGLEV: "the client's address and port decide which of them it gets (Maglev), the same on every node",
+def _choice(explanation: Explanation, action: Forward) -> str:
+    """Say how a target is chosen: as the kernel's objects do it, if they were seen, else as the Service asks."""
+    walk = _answering(explanation)
+    if len(action.pool) == 1:
+        return "every new connection goes to the only one"
+    words = (walk.choice if walk is not None else "") or _ASKED[action.spread.algorithm]
+    shares = list(walk.shares.values()) if walk is not None and walk.shares else []
+    weighted = len(set(shares)) > 1 if len(shares) > 1 else bool(action.spread.weights)
+    return words + (", by weight" if weighted else "")
+
+
+def _answering(explanation: Explanation) -> Walk | None:
+    """Take the kernel's way, if the packet is answered on it."""
+    walk = explanation.walk
+    return walk if walk is not None and walk.end is End.ANSWERED else None
+
+
+_ASKED = {
+    Algorithm.RANDOM: "each new connection goes to one of them, as this mode chooses",
+    Algorithm.ROUND_ROBIN: IN_TURN,
+    Algorithm.SOURCE_HASH: BY_ADDRESS,
+    Algorithm.MAGLEV: BY_ADDRESS_AND_PORT,
 }
 
 
@@ -83,10 +101,13 @@ def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str
     if frontend.allowed_sources is not None:
         yield "the source is in loadBalancerSourceRanges"
     assert action is not None  # noqa: S101 - it is answered
-    yield _CHOICES[action.spread.algorithm] + (", by weight" if action.spread.weights else "")
+    yield _choice(explanation, action)
     if explanation.service is not None and (seconds := wishes(explanation.service[0]).slow_start):
         yield f"an endpoint that joins has less than its share for {seconds} s (slow start)"
-    if action.affinity_seconds is not None:
+    walk = _answering(explanation)
+    if action.affinity_seconds is not None and walk is not None and walk.affinity:
+        yield f"session affinity is asked for, but {walk.affinity}"
+    elif action.affinity_seconds is not None:
         shared = ", at all ports of the Service" if action.shared_affinity else ""
         yield f"after its first choice this client stays with it for {action.affinity_seconds} s{shared}"
     if explanation.walk is not None and explanation.walk.relayed:

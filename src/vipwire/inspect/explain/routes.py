@@ -1,6 +1,7 @@
 """What this machine's routes say: which of its addresses masquerading takes, and by which interface it sends."""
 
 import contextlib
+import errno
 import socket
 import struct
 from typing import NamedTuple
@@ -15,6 +16,13 @@ _GET_ROUTE = 26
 _ROUTE = struct.Struct(
     "=BBBBBBBBI"
 )  # rtmsg: family, lengths of both prefixes, tos, table, protocol, scope, type, flags
+_NO_WAY = {
+    errno.ENETUNREACH: "network is unreachable",
+    errno.EHOSTUNREACH: "host is unreachable",
+    errno.EACCES: "a route prohibits it",
+    errno.EINVAL: "a route drops it",
+}
+"""What the kernel says where there is no route, and of routes of the types unreachable, prohibit and blackhole."""
 _DESTINATION, _OUT_INTERFACE, _GATEWAY = 1, 4, 5  # RTA_DST, RTA_OIF, RTA_GATEWAY
 
 
@@ -41,6 +49,19 @@ def interface_towards(address: Address) -> str:
     with contextlib.suppress(OSError), NetlinkSocket(NETLINK_ROUTE) as netlink:
         way = _way(netlink, address)
         return "" if way is None else socket.if_indextoname(way.link)
+    return ""
+
+
+def obstacle_towards(address: Address) -> str:
+    """Say why this machine cannot send to an address, as the kernel would tell a process; "" if it can."""
+    try:
+        with NetlinkSocket(NETLINK_ROUTE) as netlink:
+            try:
+                _way(netlink, address)
+            except OSError as error:
+                return _NO_WAY.get(error.errno or 0, "")
+    except OSError:  # nobody can be asked
+        pass
     return ""
 
 

@@ -16,6 +16,7 @@ from vipwire.model.net import Address, Family
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import End, ObjectState, Step, Walk
+from vipwire.xtables.words import RESTORE
 
 _SHOWN: Final = 4
 """Endpoints whose rules are shown; of the others only how many there are."""
@@ -40,6 +41,10 @@ class IptablesExplainer:
         """Write a difference as a sync would: the input of `iptables-restore --noflush`."""
         del anew
         return [line for text in self._scribe.script(delta) for line in text.splitlines()]
+
+    def script_taker(self) -> str:
+        """Name iptables-restore, of the family."""
+        return RESTORE[self._scribe.family]
 
     def remains(self) -> str:
         """Say nothing: every chain of ours is seen."""
@@ -75,7 +80,10 @@ def walk(table: Table, packet: Packet, recall: Recall = lambda _: None) -> Walk:
     remembered = None
     if bound.met is not None and bound.target is not None:
         remembered = (*bound.target, bound.met)
-    return Walk(end, tuple(_merged(runs)), shares, masqueraded, remembered)
+    remembers = any("remembers " in step.effect for each in runs for step in each.steps)
+    affinity = "" if remembers else "clients are not remembered: there is no rule for it"
+    steps = tuple(_merged(runs))
+    return Walk(end, steps, shares, masqueraded, remembered, choice=runs[0].choice, affinity=affinity)
 
 
 def _end(runs: Sequence[Run]) -> End:

@@ -21,7 +21,7 @@ from vipwire.backends.iptables.rules.skeleton import jump_keys
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.plan.plan import FrontendKey
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import ObjectState, Step
+from vipwire.reconcile.explainer import BY_ADDRESS, BY_CHANCE, IN_TURN, ObjectState, Step
 from vipwire.xtables.match import Header, Surroundings
 from vipwire.xtables.save import BUILT_IN
 from vipwire.xtables.traversal import Listed, Traversal
@@ -61,7 +61,8 @@ class Table:
 class Run:
     """One walk. `target` is where DNAT sent the packet, `share` how likely this way is, `more` whether others are.
 
-    `met` is the list that the client was found in, with the seconds that it is still remembered.
+    `met` is the list that the client was found in, with the seconds that it is still remembered. `choice` is how a
+    target is chosen.
     """
 
     verdict: str = ""
@@ -71,6 +72,7 @@ class Run:
     more: bool = False
     met: float | None = None
     uncertain: bool = False
+    choice: str = ""
     steps: list[Step] = field(default_factory=list)
 
 
@@ -117,8 +119,9 @@ class _Rules(Surroundings):
         """Tell whether an address is this node's."""
         return address in self._table.own
 
-    def draw(self, chance: Fraction) -> bool:
-        """Let chance decide about one rule."""
+    def draw(self, chance: Fraction, *, in_turn: bool) -> bool:
+        """Let chance, or whose turn it is, decide about one rule."""
+        self._run.choice = IN_TURN if in_turn else BY_CHANCE
         if self._left:
             self._left -= 1
             self._run.share *= 1 - chance
@@ -137,6 +140,7 @@ class _Rules(Surroundings):
 
     def run_program(self, code: str, source: Address) -> bool:
         """Run our program, which hashes the client's address; raise ValueError for any other."""
+        self._run.choice = f"{BY_ADDRESS}, the same on every node"
         return bpf.matches(code, source)
 
     def rules(self, table: str, chain: str, header: Header) -> Iterable[Listed] | None:

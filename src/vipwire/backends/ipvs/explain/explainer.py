@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vipwire.backends.ipvs.explain.objects import KernelObjects
 from vipwire.backends.ipvs.explain.rules import Node
+from vipwire.backends.ipvs.explain.shares import choice
 from vipwire.backends.ipvs.explain.templates import find_template
 from vipwire.backends.ipvs.explain.walk import Way, follow
 from vipwire.backends.ipvs.names import DEVICE, Object, ObjectKey
@@ -38,6 +39,10 @@ class IpvsExplainer:
         """Write a difference as commands of ipset, iptables, ipvsadm and ip; nothing ever has to be made anew."""
         del anew
         return commands(self.family, delta)
+
+    def script_taker(self) -> str:
+        """Name a shell: the commands are of ipset, iptables, ipvsadm and ip."""
+        return "sh"
 
     def remains(self) -> str:
         """Say nothing: whatever has our names is read, and what has not is in nobody's way."""
@@ -74,11 +79,22 @@ def _told(way: Way, node: Node, packet: Packet) -> Walk:
         as_planned = all(step.state is ObjectState.PLANNED for step in way.steps)
         strays = end is End.REJECTED and way.server is None and packet.destination in node.wanted.vips and as_planned
         return Walk(end, tuple(way.steps), refuses_strays=strays)
-    remembered = None
-    if node.held.servers[way.server].persistence:
+    remembered, scheduling = None, node.held.servers[way.server]
+    if scheduling.persistence:
         taking = {real.address: real.port for real, how in node.held.reals[way.server].items() if how.weight}
         remembered = find_template(_connections(), way.server, packet.source, taking)
-    return Walk(end, tuple(way.steps), shares, frozenset(way.masqueraded), remembered)
+    affinity = (
+        "" if scheduling.persistence else "clients are not remembered: only that choice keeps them where they are"
+    )
+    return Walk(
+        end,
+        tuple(way.steps),
+        shares,
+        frozenset(way.masqueraded),
+        remembered,
+        choice=choice(scheduling),
+        affinity=affinity,
+    )
 
 
 def _connections() -> Iterable[str]:

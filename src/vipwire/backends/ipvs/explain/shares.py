@@ -11,14 +11,43 @@ Sources: net/netfilter/ipvs/ip_vs_*.c.
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Final
 
 from vipwire.model.net import Address
 from vipwire.netlink.ipvs import Flag, Forwarding, RealServer, Scheduling
+from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN
 
 _EQUAL = frozenset({"rr", "lc", "dh", "lblc", "lblcr", "twos"})
 _HEAVIEST = frozenset({"fo", "ovf"})
 _BUCKETS, _GOLDEN = 256, 0x61C88647  # IP_VS_SH_TAB_SIZE, GOLDEN_RATIO_32
 _SHIFT = 24  # what hash_32 keeps 8 bits with
+
+
+_CHOICES: Final = {
+    "rr": IN_TURN,
+    "wrr": IN_TURN,
+    "lc": "each new connection goes to the one with the fewest connections",
+    "wlc": "each new connection goes to the one with the fewest connections for its weight",
+    "sed": "each new connection goes to where the shortest delay is expected",
+    "nq": "each new connection goes to one without any, else to where the shortest delay is expected",
+    "lblc": "new connections go where those to this address went before, unless that one has too many",
+    "lblcr": "new connections go where those to this address went before, unless these have too many",
+    "dh": "this address decides which of them all clients get",
+    "sh": BY_ADDRESS,
+    "mh": BY_ADDRESS,
+    "fo": "all new connections go to the one of the greatest weight",
+    "ovf": "new connections go to the one of the greatest weight that has fewer connections than its weight",
+    "twos": "of two that are drawn by chance, each new connection goes to the one with less to do",
+}
+_WITH_PORT: Final = {"mh": Flag.SCHEDULER_2, "sh": Flag.SCHEDULER_2}
+
+
+def choice(scheduling: Scheduling) -> str:
+    """Say how a virtual server chooses, in a sentence; "" for a scheduler that is not known."""
+    name = scheduling.scheduler
+    if scheduling.flags & _WITH_PORT.get(name, Flag(0)):
+        return BY_ADDRESS_AND_PORT
+    return _CHOICES.get(name, "")
 
 
 def connection_shares(

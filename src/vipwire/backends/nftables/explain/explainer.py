@@ -41,6 +41,10 @@ class NftablesExplainer:
         first = [f"delete table {name}"] if anew else []
         return [*first, *(line for command in text.script(self.family, delta) for line in command.splitlines())]
 
+    def script_taker(self) -> str:
+        """Name nft."""
+        return "nft -f -"
+
     def remains(self) -> str:
         """Say that the table exists where nothing of our layout was seen in it."""
         with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
@@ -93,7 +97,7 @@ def walk(table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Elemen
         counted = Counter(None if each.verdict else each.target for each in runs)
         shares = {target: Fraction(count, len(runs)) for target, count in counted.items()}
     masqueraded = frozenset(each.target[0] for each in runs if each.target and each.masqueraded)
-    return Walk(end, steps, shares, masqueraded, remembered)
+    return Walk(end, steps, shares, masqueraded, remembered, choice=runs[0].choice)
 
 
 def _end(runs: Sequence[Run]) -> End:

@@ -18,7 +18,8 @@ class Run:
 
     `modulus` is from how many slots one was drawn, `offset` the number of the first; `slot` is where the drawn one
     was looked up: the map's name, and its key without the slot. Nothing else on the way depends on the slot.
-    `met` is what was remembered of the client, and `asked` the maps that were asked for it.
+    `met` is what was remembered of the client, and `asked` the maps that were asked for it. `choice` is how a slot is
+    chosen.
     """
 
     verdict: str = ""
@@ -30,6 +31,7 @@ class Run:
     met: tuple[str, bytes] | None = None
     asked: list[str] = field(default_factory=list)
     uncertain: bool = False
+    choice: str = ""
     steps: list[Step] = field(default_factory=list)
 
 

@@ -16,9 +16,15 @@ from vipwire.backends.nftables.names import Noted, Object, Until, Verdict
 from vipwire.model import jhash
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import ObjectState
+from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, BY_CHANCE, IN_TURN, ObjectState
 
 _HOST = struct.Struct("=I")
+_CHOICES = {
+    "by chance": BY_CHANCE,
+    "in turn": IN_TURN,
+    "by the client's address": f"{BY_ADDRESS}, the same on every node",
+    "by the client's address and port": f"{BY_ADDRESS_AND_PORT} (Maglev), the same on every node",
+}
 
 Going = tuple[bool, str | None]
 """Whether the rule goes on to its next part, and what its chain returns if the rule has ended the chain."""
@@ -205,6 +211,7 @@ class Trial:
         seed = words.number() if words.skip("seed") else 0
         offset = words.number() if words.skip("offset") else 0
         self._effects.append(f"chooses one of {modulus} slots {why}")
+        run.choice = _CHOICES.get(why, "")
         if key:
             return _HOST.pack(offset + jhash.slot(key, seed, modulus))
         run.modulus, run.offset = modulus, offset

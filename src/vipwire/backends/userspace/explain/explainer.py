@@ -12,12 +12,29 @@ from vipwire.backends.userspace.script import script
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_endpoint
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
-from vipwire.reconcile.explainer import End, ObjectState, Step, Walk
+from vipwire.reconcile.explainer import (
+    BY_ADDRESS,
+    BY_ADDRESS_AND_PORT,
+    BY_CHANCE,
+    IN_TURN,
+    End,
+    ObjectState,
+    Step,
+    Walk,
+)
 from vipwire.xtables.match import Header, goes_here
 from vipwire.xtables.traversal import Traversal
+from vipwire.xtables.words import RESTORE
 
 _UNKNOWN_PORT: Final = 65535
 _REFUSALS: Final = {"DROP": End.DROPPED, "REJECT": End.REJECTED}
+_CHOICES: Final = {
+    "round-robin": IN_TURN,
+    "random": BY_CHANCE,
+    "least-connections": "each new connection goes to the one with the fewest open connections for its weight",
+    "source-hash": f"{BY_ADDRESS}, the same on every node",
+    "maglev": f"{BY_ADDRESS_AND_PORT} (Maglev), the same on every node",
+}
 
 
 class UserspaceExplainer:
@@ -46,6 +63,10 @@ class UserspaceExplainer:
                 f"--to-ports {stand_in}\n", f"--to-ports <port of {front}>\n"
             )
         yield from text.splitlines()
+
+    def script_taker(self) -> str:
+        """Name iptables-restore, of the family."""
+        return RESTORE[self.family]
 
     def remains(self) -> str:
         """Say nothing: whatever has our names is read."""
@@ -130,7 +151,8 @@ class _Way:
             for share in listener.shares
         }
         masqueraded = frozenset(Address(share.place.address) for share in listener.shares)
-        return Walk(End.ANSWERED, tuple(self._tables.steps), shares, masqueraded, relayed=True)
+        choice = _CHOICES.get(listener.algorithm, "")
+        return Walk(End.ANSWERED, tuple(self._tables.steps), shares, masqueraded, relayed=True, choice=choice)
 
 
 def _admits(sources: Iterable[tuple[bytes, int]], source: Address) -> bool:
