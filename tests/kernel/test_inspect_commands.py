@@ -41,6 +41,7 @@ def _no_flags_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 def network() -> Iterator[int]:
     with own_network() as namespace:
         run("ip addr add 192.168.0.1/24 dev lo")
+        run("ip route add default dev lo")
         yield namespace
 
 
@@ -106,6 +107,32 @@ def test_an_empty_kernel_is_not_programmed_and_the_script_is_what_nft_takes(netw
     script = "\n".join(line for line in result.stdout.splitlines() if not any(each in line for each in beyond))
     run("nft -f -", script + "\n")
     assert "service-ips" in run("nft list table ip vipwire")
+
+
+def test_without_a_route_nothing_is_answered_and_that_is_said(programmed: list[str]) -> None:
+    assert vipwire("explain", "web", *programmed).exit_code == 0
+    run("ip route del default")
+    result = vipwire("explain", "web", *programmed)
+    assert result.exit_code == 1
+    assert "does otherwise: no route leads to 10.96.0.10 (network is unreachable)" in result.stdout
+    assert "does the same" not in result.stdout
+
+
+def test_each_familys_part_of_the_script_is_what_its_tool_takes(
+    network: int, flags: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del network
+    monkeypatch.setenv("COLUMNS", "60")
+    flags = [*flags, "--proxy-mode=iptables"]
+    both = vipwire("diff", *flags).stdout.splitlines()
+    assert [line for line in both if line.startswith("#")] == [
+        "# IPv4, for iptables-restore --noflush",
+        "# IPv6, for ip6tables-restore --noflush",
+    ]
+    for family, tool in (("ipv4", "iptables-restore"), ("ipv6", "ip6tables-restore")):
+        run(f"{tool} --noflush", vipwire("diff", *flags, f"--family={family}").stdout)
+    result = vipwire("diff", *flags)
+    assert (result.exit_code, result.stdout) == (0, "")
 
 
 def test_an_element_that_is_gone_is_found_by_every_command(programmed: list[str]) -> None:

@@ -155,7 +155,7 @@ def agreement(explanation: Explanation) -> tuple[bool | None, str]:
     The kernel is its routes, too: without one to the destination a process here sends nothing that a rule could meet.
     """
     agrees, difference = _agreement_of_rules(explanation)
-    if agrees is not False and (missing := _missing_route(explanation)):
+    if agrees and (missing := _missing_route(explanation)):
         return False, missing
     return agrees, difference
 
