@@ -29,7 +29,7 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.route import READING, Route, find_route
 from vipwire.cluster.api.selectors import select
 from vipwire.cluster.api.serving.accept import Listening, bound
-from vipwire.cluster.api.serving.answer import JSON, abort, add_warnings, send, status, stream
+from vipwire.cluster.api.serving.answer import JSON, abort, add_warnings, send, split, status, stream
 from vipwire.cluster.api.serving.bodies import read_body
 from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.api.serving.connections import Connection, Connections
@@ -195,9 +195,10 @@ class ApiServer:
             events = follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
             async with contextlib.aclosing(events):
                 async for lines in events:
-                    async with asyncio.timeout(self.bounds.stall_seconds):
-                        await response.write(lines)
-                    await asyncio.sleep(0)
+                    for part in split(lines):
+                        async with asyncio.timeout(self.bounds.stall_seconds):
+                            await response.write(part)
+                        await asyncio.sleep(0)
             async with asyncio.timeout(self.bounds.stall_seconds):
                 await response.write_eof()
         except TimeoutError:

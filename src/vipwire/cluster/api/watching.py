@@ -10,7 +10,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 from vipwire.cluster.api.answers.form import Form, bookmark, shower
 from vipwire.cluster.api.errors import ApiError, bad_request, expired
@@ -23,7 +23,10 @@ from vipwire.cluster.store.store import Store
 
 BOOKMARK_SECONDS: Final = 60.0
 _SHORTEST, _LONGEST = 1800, 3600  # how long a watch lasts that does not say: clients should not all come back at once
-_ENOUGH: Final = 1 << 18  # bytes that are written at once
+_ENOUGH: Final = 1 << 16  # bytes that are written at once; what is larger is passed on as it is, without a copy
+
+Line: TypeAlias = tuple[bytes, ...]
+"""An event as parts of a line: watchers share those of an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ async def follow(
             for chunk in _initial(store, request, write):
                 yield chunk
             if request.initial_end:
-                yield _line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=True))
+                yield b"".join(_line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=True)))
         async for chunk in _onwards(store, request, write, since, min(bookmark_every, request.seconds)):
             yield chunk
     except CompactedError as error:
@@ -105,44 +108,47 @@ async def _onwards(
             continue
         if request.bookmarks and not store.changes(request.resource.id, since):
             since = max(since, store.revision)
-            yield _line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=False))
+            yield b"".join(_line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=False)))
 
 
-def event(change: RecordChange, selector: Selector, write: Callable[[Record], bytes]) -> bytes:
+def event(change: RecordChange, selector: Selector, write: Callable[[Record], bytes]) -> Line:
     """Tell what a change is to a watcher: a line, or nothing."""
     was = change.previous is not None and selector.matches(change.previous)
     now = not change.deleted and selector.matches(change.record)
     if now:
         return _line("MODIFIED" if was else "ADDED", write(change.record))
     if not was or change.previous is None:
-        return b""
+        return ()
     return _line("DELETED", write(change.record if change.deleted else _at(change.previous, change.revision)))
 
 
 def error_line(error: ApiError) -> bytes:
     """Write an ERROR event."""
-    return _line("ERROR", encode(error.status()))
+    return b"".join(_line("ERROR", encode(error.status())))
 
 
 def _initial(store: Store, request: WatchRequest, write: Callable[[Record], bytes]) -> Iterator[bytes]:
-    matching = [record for record in store.scan(request.resource.id) if request.selector.matches(record)]
+    matching = (record for record in store.scan(request.resource.id) if request.selector.matches(record))
     return _joined(_line("ADDED", write(record)) for record in matching)
 
 
-def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
-    gathered, size = [], 0
-    for line in lines:
-        gathered.append(line)
-        size += len(line)
-        if size > _ENOUGH:
+def _joined(lines: Iterator[Line]) -> Iterator[bytes]:
+    gathered, size = list[bytes](), 0
+    for part in (part for line in lines for part in line):
+        if size and size + len(part) > _ENOUGH:
             yield b"".join(gathered)
             gathered, size = [], 0
+        if len(part) > _ENOUGH:
+            yield part
+        else:
+            gathered.append(part)
+            size += len(part)
     if gathered:
         yield b"".join(gathered)
 
 
-def _line(kind: str, value: bytes) -> bytes:
-    return b'{"type":"%s","object":%s}\n' % (kind.encode(), value)
+def _line(kind: str, value: bytes) -> Line:
+    return (b'{"type":"%s","object":' % kind.encode(), value, b"}\n")
 
 
 def _at(record: Record, revision: int) -> Record:

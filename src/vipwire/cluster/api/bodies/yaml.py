@@ -105,7 +105,7 @@ class _Reading:
 
     def _grow(self, by: int) -> None:
         self._size += by
-        if self._size > MOST_VALUES:
+        if self._size > 2 * MOST_VALUES:  # keys are counted, too
             raise ValueError("the document contains excessive aliasing, or too many values")
 
     def _open(self, event: Any, values: Any) -> None:

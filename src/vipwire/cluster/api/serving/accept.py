@@ -1,8 +1,9 @@
 """Accepting connections: each is counted before anything is done for it, and trouble is logged once a minute.
 
-asyncio's own way accepts a hundred at a time, logs a traceback for each that finds no free file, and leaves a failed
-TLS handshake as cyclic garbage of 30 kB, which is of so few objects that the collector would not look for it before
-there is half a gigabyte.
+asyncio's own way accepts a hundred at a time, logs a traceback for each that finds no free file, and has a buffer of
+256 KiB for each TLS connection. So TLS begins with the client's first byte, if that is one of TLS, with a buffer of
+two of its records. A failed handshake leaves cyclic garbage, of so few objects that the collector would not look for
+it before there is half a gigabyte.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import errno
 import gc
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from typing import Final
 
 from aiohttp import web
@@ -23,6 +25,8 @@ _CLOSING_SECONDS: Final = 2.0
 _FAILED_BETWEEN: Final = 200
 """Handshakes that fail before the garbage they leave is collected."""
 _BACKLOG: Final = 512
+_TLS_BUFFER: Final = 32 << 10
+_HANDSHAKE: Final = b"\x16"  # how every TLS connection begins (RFC 8446, 5.1)
 _GONE: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)
 
 
@@ -47,6 +51,7 @@ class Listening(web.ServerRunner):
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections, shutdown_timeout=1.0)
+        SSLProtocol.max_size = _TLS_BUFFER  # of all this process's connections: there is no other way to say it
         self._connections = connections
         self._accepting: dict[asyncio.Task[None], socket.socket] = {}
         self._opening: set[asyncio.Task[None]] = set()
@@ -94,10 +99,14 @@ class Listening(web.ServerRunner):
             task = loop.create_task(self._open(connection, opened, tls))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
+            await asyncio.sleep(0)  # who is here already gets a turn
 
     async def _open(self, connection: Connection, opened: socket.socket, tls: ssl.SSLContext | None) -> None:
         seconds = (_HANDSHAKE_SECONDS, _CLOSING_SECONDS) if tls else (None, None)
         try:
+            if tls is not None and await _first_byte(opened) != _HANDSHAKE:
+                self._end(connection, opened)
+                return
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 opened,
@@ -106,12 +115,28 @@ class Listening(web.ServerRunner):
                 ssl_shutdown_timeout=seconds[1],
             )
         except OSError:
-            self._connections.forget(connection)
-            opened.close()
+            self._end(connection, opened)
             self._failed += 1
             if self._failed % _FAILED_BETWEEN == 0:
                 gc.collect(1)
         except BaseException:
-            self._connections.forget(connection)
-            opened.close()
+            self._end(connection, opened)
             raise
+
+    def _end(self, connection: Connection, opened: socket.socket) -> None:
+        connection.busy()
+        self._connections.forget(connection)
+        opened.close()
+
+
+async def _first_byte(opened: socket.socket) -> bytes:
+    """Wait for the first byte of a connection, and leave it there; b"" if it ends. Raise OSError."""
+    loop = asyncio.get_running_loop()
+    opened.settimeout(0)
+    came = asyncio.Event()
+    loop.add_reader(opened, came.set)
+    try:
+        await came.wait()
+    finally:
+        loop.remove_reader(opened)
+    return opened.recv(1, socket.MSG_PEEK)

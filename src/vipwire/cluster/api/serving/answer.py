@@ -54,7 +54,7 @@ async def send(request: BaseRequest, response: web.StreamResponse, bounds: Bound
     body = response.body
     parted = web.StreamResponse(status=response.status, headers=response.headers)
     parted.content_length = len(body)
-    return await stream(request, parted, (body[at : at + _PIECE] for at in range(0, len(body), _PIECE)), bounds)
+    return await stream(request, parted, (body,), bounds)
 
 
 async def stream(
@@ -64,17 +64,18 @@ async def stream(
     if response.content_length is None and request.version >= (1, 1):
         response.enable_chunked_encoding()
     await _in_time(request, bounds, response.prepare(request))
-    for piece in _split(pieces) if request.method != "HEAD" else ():
-        await _in_time(request, bounds, response.write(piece))
-        await asyncio.sleep(0)
+    for piece in pieces if request.method != "HEAD" else ():
+        for part in split(piece):
+            await _in_time(request, bounds, response.write(part))
+            await asyncio.sleep(0)
     await _in_time(request, bounds, response.write_eof())
     return response
 
 
-def _split(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    for piece in pieces:
-        for at in range(0, len(piece), _PIECE):
-            yield piece[at : at + _PIECE]
+def split(piece: bytes) -> Iterator[memoryview]:
+    """Divide bytes into pieces that can be written at once, without a copy."""
+    whole = memoryview(piece)
+    return (whole[at : at + _PIECE] for at in range(0, len(piece), _PIECE))
 
 
 async def _in_time(request: BaseRequest, bounds: Bounds, write: Awaitable[object]) -> None:

@@ -45,6 +45,7 @@ class Connection(web.RequestHandler):
     def opening(self, opened: socket.socket) -> None:
         """Note the socket, by which it can be cut off while TLS is still being agreed on."""
         self._opening = opened
+        self.expect(self._here.bounds.first_seconds)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin: the first request has to come soon."""

@@ -1,0 +1,261 @@
+"""What a client can cost the API server at most: how long the event loop stands still, and how much memory it takes.
+
+Each cost is of one thing that somebody may try with a role, or with none, against a server with TLS and 18 MB of
+ConfigMaps, in a process of its own. While it lasts, an admin's requests have to be answered.
+"""
+
+import asyncio
+import contextlib
+import csv
+import json
+import ssl
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from bench.options import Options
+from bench.report import Figure
+
+TITLE: Final = "what one client can cost the API server"
+_MAPS: Final = "/api/v1/namespaces/default/configmaps"
+_PODS: Final = "/api/v1/namespaces/default/pods"
+_REVIEW: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_STALL_MS: Final = 500.0
+_MORE_MB: Final = 150.0
+
+
+@dataclass
+class Server:
+    """The server, and how to reach it."""
+
+    process: asyncio.subprocess.Process
+    folder: Path
+    port: int
+    tls: ssl.SSLContext
+    session: aiohttp.ClientSession
+    base: float = 0.0
+
+    def token(self, user: str) -> dict[str, str]:
+        """Give the header that says who asks, none for nobody."""
+        rows = csv.reader((self.folder / "tokens.csv").read_text().splitlines())
+        found = next((row[0] for row in rows if row[2] == user), "")
+        return {"Authorization": f"Bearer {found}"} if found else {}
+
+    async def told(self) -> dict[str, float]:
+        """Ask what it has cost since the last time."""
+        assert self.process.stdin is not None  # noqa: S101  # they are pipes
+        assert self.process.stdout is not None  # noqa: S101
+        self.process.stdin.write(b"\n")
+        answer: dict[str, float] = json.loads(await self.process.stdout.readline())
+        return answer
+
+    async def ask(
+        self, method: str, path: str, body: bytes | None = None, kind: str = "json", user: str = "admin"
+    ) -> int:
+        """Send a request; give its code."""
+        headers = {"Content-Type": f"application/{kind}"} | self.token(user)
+        url = f"https://127.0.0.1:{self.port}{path}"
+        async with self.session.request(method, url, data=body, headers=headers, ssl=self.tls) as response:
+            await response.read()
+            return response.status
+
+    async def connect(self, said: bytes = b"", *, plain: bool = False) -> asyncio.StreamWriter:
+        """Open a connection, say something, and do not read."""
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=None if plain else self.tls, limit=1 << 12
+        )
+        reader._transport.pause_reading()  # type: ignore[attr-defined]  # noqa: SLF001  # as if nobody were there
+        writer.write(said)
+        return writer
+
+
+@contextlib.asynccontextmanager
+async def served() -> AsyncIterator[Server]:
+    """Run a server."""
+    with tempfile.TemporaryDirectory() as name:
+        command = ("prlimit", "--nofile=1024:20000", sys.executable, "-m", "bench.api_under_watch", name)
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+        assert process.stdout is not None  # noqa: S101  # it is a pipe
+        assert process.stdin is not None  # noqa: S101
+        port = int(await process.stdout.readline())
+        tls = ssl.create_default_context(cafile=f"{name}/pki/ca.crt")
+        try:
+            async with aiohttp.ClientSession() as session:
+                server = Server(process, Path(name), port, tls, session)
+                await server.ask("GET", "/version")
+                server.base = (await server.told())["now_mb"]
+                yield server
+        finally:
+            process.stdin.close()
+            await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def held(server: Server, count: int, said: bytes = b"", *, plain: bool = False) -> AsyncIterator[None]:
+    """Hold connections open."""
+    writers = []
+    for _ in range(count):
+        with contextlib.suppress(OSError):
+            writers.append(await server.connect(said, plain=plain))
+    try:
+        yield
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def silent(server: Server) -> None:
+    """1,100 connections that say nothing, under a limit of 1,024 files."""
+    async with held(server, 1100, plain=True):
+        assert await server.ask("GET", _MAPS + "/m0") == 200  # noqa: S101
+
+
+async def halting(server: Server) -> None:
+    """1,100 connections that begin TLS and go no further."""
+    async with held(server, 1100, b"\x16", plain=True):
+        assert await server.ask("GET", _MAPS + "/m0") == 200  # noqa: S101
+
+
+async def slow_headers(server: Server) -> None:
+    """400 connections with half of a request of a megabyte each."""
+    lines = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 16_000) for number in range(60))
+    async with held(server, 400, b"GET /version HTTP/1.1\r\n" + lines):
+        assert await server.ask("GET", _MAPS + "/m0") == 200  # noqa: S101
+
+
+def garbage(said: bytes) -> Callable[[Server], Awaitable[None]]:
+    """Open 5,000 connections that are no TLS, or begin as if they were."""
+
+    async def say(server: Server) -> None:
+        for _ in range(5000):
+            async with held(server, 1, said, plain=True):
+                await asyncio.sleep(0)
+
+    return say
+
+
+def review(user: str, size: int) -> Callable[[Server], Awaitable[None]]:
+    """Post YAML of many values as a question."""
+
+    async def post(server: Server) -> None:
+        with contextlib.suppress(aiohttp.ClientError):
+            await server.ask("POST", _REVIEW, b"a: [" + b"1, " * (size // 3) + b"1]", "yaml", user)
+
+    return post
+
+
+async def unread(server: Server) -> None:
+    """40 lists of 18 MB that are not read."""
+    token = server.token("view")["Authorization"]
+    said = f"GET {_MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: {token}\r\n\r\n".encode()
+    async with held(server, 40, said):
+        for _ in range(20):
+            assert await server.ask("GET", _MAPS + "/m0") == 200  # noqa: S101
+            await asyncio.sleep(0.1)
+
+
+async def lists(server: Server) -> None:
+    """8 lists of 18 MB at a time, read as fast as they come, twice."""
+    for _ in range(2):
+        await asyncio.gather(*(server.ask("GET", _MAPS, user="view") for _ in range(8)))
+
+
+async def watches(server: Server) -> None:
+    """500 watches that begin with 18 MB and are not read."""
+    token = server.token("view")["Authorization"]
+    said = f"GET {_MAPS}?watch=1 HTTP/1.1\r\nHost: x\r\nAuthorization: {token}\r\n\r\n".encode()
+    async with held(server, 500, said):
+        assert await server.ask("GET", _MAPS + "/m0") == 200  # noqa: S101
+        await asyncio.sleep(1)
+
+
+def patched(operations: Sequence[object]) -> Callable[[Server], Awaitable[None]]:
+    """Send a JSON patch of a Pod."""
+
+    async def patch(server: Server) -> None:
+        body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "image": "none"}]}}
+        await server.ask("POST", _PODS, json.dumps(body).encode(), user="node")
+        await server.ask("PATCH", f"{_PODS}/p", json.dumps(operations).encode(), "json-patch+json", "node")
+
+    return patch
+
+
+def posted(kind: str, body: bytes) -> Callable[[Server], Awaitable[None]]:
+    """Post a body as a Pod."""
+
+    async def post(server: Server) -> None:
+        await server.ask("POST", _PODS, body, kind, "node")
+
+    return post
+
+
+_DOUBLING: Final = [{"op": "add", "path": "/metadata/annotations", "value": {"a": "x" * 1000}}] + [
+    {"op": "copy", "from": "/metadata/annotations", "path": f"/metadata/annotations/c{n}"} for n in range(22)
+]
+_MANY: Final = [{"op": "add", "path": "/metadata/annotations", "value": {}}] + [
+    {"op": "add", "path": f"/metadata/annotations/a{number}", "value": "b"} for number in range(9_999)
+]
+_LABELS: Final = json.dumps(
+    {"metadata": {"name": "l", "labels": {f"l{number}": "v" for number in range(100_000)}}, "spec": {}}
+).encode()
+_UNKNOWN: Final = json.dumps(
+    {"metadata": {"name": "u"}, **{f"field{number}": 1 for number in range(150_000)}}
+).encode()
+COSTS: Final[tuple[tuple[str, Callable[[Server], Awaitable[None]]], ...]] = (
+    ("anonymous: 1,100 silent connections", silent),
+    ("anonymous: 400 x 1 MB of headers, unfinished", slow_headers),
+    ("anonymous: 5,000 x no TLS", garbage(b"GET / HTTP/1.1\r\n\r\n")),
+    ("anonymous: 5,000 x TLS that fails", garbage(b"\x16\x03\x01\x00\x05hello")),
+    ("anonymous: 1,100 x TLS that begins only", halting),
+    ("anonymous: a question of 1 MiB in YAML", review("", 1 << 20)),
+    ("view: a question of 64 KB in YAML", review("view", 65_000)),
+    ("view: 40 lists of 18 MB, unread", unread),
+    ("view: 16 lists of 18 MB, 8 at a time", lists),
+    ("view: 500 watches of 18 MB, unread", watches),
+    ("node: JSON patch, copies that double", patched(_DOUBLING)),
+    ("node: JSON patch, 10,000 operations", patched(_MANY)),
+    ("node: 1.6 MB of labels", posted("json", _LABELS)),
+    ("node: 2.2 MB of unknown fields", posted("json", _UNKNOWN)),
+    ("node: 3 MB of YAML", posted("yaml", b"metadata: {name: y}\nspec: [" + b"a, " * 1_000_000 + b"]")),
+)
+
+
+async def cost() -> list[Figure]:
+    """Try each thing against a server of its own."""
+    figures = []
+    for name, attempt in COSTS:
+        async with served() as server:
+            async with asyncio.TaskGroup() as tasks:
+                work = tasks.create_task(_tried(attempt, server))
+                slowest = await _slowest_answer(server, work)
+            told = await server.told()
+            figures += [
+                Figure(f"{name}: loop stands", told["ms"], "ms", _STALL_MS),
+                Figure(f"{name}: memory more", told["mb"] - server.base, "MB", _MORE_MB),
+                Figure(f"{name}: slowest answer to an admin", slowest, "ms"),
+            ]
+    return figures
+
+
+async def _tried(attempt: Callable[[Server], Awaitable[None]], server: Server) -> None:
+    await attempt(server)
+
+
+async def _slowest_answer(server: Server, work: asyncio.Task[None]) -> float:
+    loop, slowest = asyncio.get_running_loop(), 0.0
+    while not work.done():
+        begun = loop.time()
+        await server.ask("GET", f"{_MAPS}/none")
+        slowest = max(slowest, loop.time() - begun)
+        await asyncio.sleep(0.01)
+    return slowest * 1000
+
+
+def measure(_: Options) -> list[Figure]:
+    """Measure all of it."""
+    return asyncio.run(cost())

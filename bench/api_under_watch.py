@@ -1,0 +1,92 @@
+"""An API server with TLS that tells what it costs: `python -m bench.api_under_watch FOLDER`, for `bench.api_costs`.
+
+It says its port, and after each line on its input the longest time that its event loop stood still since the last,
+in ms, the most memory that it had meanwhile, in MB, and the CPU seconds that it took.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from vipwire.cluster.api.bodies.sent import Options
+from vipwire.cluster.api.kinds.node import NAMESPACES
+from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
+from vipwire.cluster.api.registry import Registry
+from vipwire.cluster.api.server import ApiServer
+from vipwire.cluster.api.serving.bounds import Bounds
+from vipwire.cluster.ca import Authority
+from vipwire.cluster.identity import Access, load_tokens, write_kubeconfigs
+from vipwire.cluster.store.database import Database
+from vipwire.cluster.store.store import Store
+from vipwire.process.cyclic_garbage import look_rarely
+from vipwire.process.file_limits import raise_limit
+
+OBJECTS: Final = 36
+OBJECT_BYTES: Final = 500_000
+_BEAT: Final = 0.002
+
+
+class Watch:
+    """How late the loop was at most, and how much memory it had."""
+
+    def __init__(self) -> None:
+        self.late = self.most = 0.0
+        self._cpu = time.process_time()
+
+    async def run(self) -> None:
+        """Look all the time."""
+        while True:
+            due = time.perf_counter() + _BEAT
+            await asyncio.sleep(_BEAT)
+            self.late = max(self.late, time.perf_counter() - due)
+            self.most = max(self.most, resident())
+
+    def told(self) -> dict[str, float]:
+        """Tell, and begin anew."""
+        cpu, self._cpu = self._cpu, time.process_time()
+        told = {"ms": self.late * 1000, "mb": self.most, "now_mb": resident(), "cpu": self._cpu - cpu}
+        self.late = self.most = 0.0
+        return told
+
+
+def resident() -> float:
+    """Tell this process's memory, in MB."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+async def serve(folder: Path) -> None:
+    """Serve until the input ends."""
+    store = Store(Database(folder))
+    registry = Registry(store, lambda: datetime.now(UTC))  # noqa: TID251  # a server's clock
+    authority = Authority(folder / "pki", datetime.now(UTC))  # noqa: TID251
+    tls = authority.server_context(authority.server(["127.0.0.1", "localhost"]))
+    access = Access(load_tokens(folder / "tokens.csv"))
+    server = ApiServer(registry, access.identify, bounds=Bounds().fitting(raise_limit()))
+    watch, loop = Watch(), asyncio.get_running_loop()
+    tasks = [loop.create_task(store.run()), loop.create_task(watch.run())]
+    await asyncio.sleep(0)
+    await registry.create(NAMESPACES, "", {"metadata": {"name": "default"}}, Options())
+    for number in range(OBJECTS):
+        body = {"metadata": {"name": f"m{number}"}, "data": {"a": "x" * OBJECT_BYTES}}
+        await registry.create(CONFIG_MAPS, "default", body, Options())
+    runner, port = await server.listen("127.0.0.1", 0, tls)
+    write_kubeconfigs(folder, authority, f"https://127.0.0.1:{port}")
+    print(port, flush=True)
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        print(json.dumps(watch.told()), flush=True)
+    await runner.cleanup()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    look_rarely()
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve(Path(sys.argv[1])))
