@@ -11,6 +11,7 @@ import os
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Coroutine, Hashable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -236,6 +237,7 @@ class Running:
 
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     failures: list[str] = field(default_factory=list)
+    codes: Counter[tuple[str, int]] = field(default_factory=Counter)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     here: Future[Here] = field(default_factory=Future)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
@@ -280,6 +282,8 @@ def running() -> Iterator[Running]:
         try:
             made.here.result(60)
             yield made
+            print("answers:", *(f"{method} {code}: {count}" for (method, code), count in sorted(made.codes.items())))
+            assert made.codes["POST", 201] > EXAMPLES // 100  # what is drawn is also what can be stored
         finally:
             made.loop.call_soon_threadsafe(made.ending.set)
             thread.join(60)
@@ -297,6 +301,7 @@ async def answered(here: Here, sent: Sent) -> tuple[int, Any]:
         return response.status, json.loads(text) if text else None
 
 
+@pytest.mark.timeout(60 + EXAMPLES)
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -309,6 +314,7 @@ def test_any_requests_are_answered_and_all_parts_go_on(running: Running, sent: l
         began = time.monotonic()
         code, body = running.call(answered(here, each))
         assert time.monotonic() - began < SLOWEST, each
+        running.codes[each.method, code] += 1
         assert 200 <= code < FAULTS, (each, body)
         if code >= 400:
             assert body["kind"] == "Status", (each, body)
