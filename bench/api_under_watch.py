@@ -20,8 +20,8 @@ from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.server import ApiServer
 from vipwire.cluster.api.serving.bounds import Bounds
-from vipwire.cluster.ca import Authority
-from vipwire.cluster.identity import Access, load_tokens, write_kubeconfigs
+from vipwire.cluster.credentials.ca import Authority
+from vipwire.cluster.credentials.identity import Access, load_tokens, write_kubeconfigs
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.store import Store
 from vipwire.process.cyclic_garbage import look_rarely

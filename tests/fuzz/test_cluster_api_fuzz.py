@@ -35,7 +35,7 @@ from vipwire.cluster.controllers.balancers import Balancers
 from vipwire.cluster.controllers.endpoints.controller import EndpointController
 from vipwire.cluster.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire.cluster.garbage import GarbageCollector
-from vipwire.cluster.probes import Probes
+from vipwire.cluster.probing.probes import Probes
 from vipwire.process.supervision import Guard
 
 EXAMPLES = int(os.environ.get("VIPWIRE_FUZZ_EXAMPLES", "250"))

@@ -25,8 +25,8 @@ from vipwire.cluster.api.object import encode
 from vipwire.cluster.api.serving.bounds import Bounds
 
 LONGEST_LINE: Final = 64 << 10  # selectors stand in the request line
-_LONGEST_FIELD: Final = 16 << 10
-_MOST_FIELDS: Final = 64
+_LONGEST_FIELD: Final = 8 << 10
+_MOST_FIELDS: Final = 40
 _BUFFERED: Final = 64 << 10  # bytes that wait for a client to read
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 _LOG: Final = logging.getLogger("vipwire.api")
