@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from vipwire.cluster.cli import up
 from vipwire.cluster.up_settings import read_setting
+from vipwire.config.flags.parse import explicit_flags
 from vipwire.errors import ConfigError
 
 
@@ -53,6 +54,18 @@ def test_what_the_proxy_cannot_be_told_is_refused(words: tuple[str, ...], said: 
     with pytest.raises(ConfigError) as error:
         read_setting(flags(*words))
     assert said in str(error.value)
+
+
+def test_a_server_that_is_none_is_refused_with_and_without_dns() -> None:
+    for words in (("--dns-upstream", "foo"), ("--no-dns", "--dns-upstream", "foo")):
+        with pytest.raises(ConfigError, match="--dns-upstream: 'foo' is not an IP address"):
+            read_setting(flags(*words))
+
+
+def test_the_proxy_leads_those_who_look_to_this_api_server() -> None:
+    setting = read_setting(flags("--data-dir", "/srv/cluster"))
+    assert setting.proxy is not None
+    assert "--kubeconfig=/srv/cluster/admin.kubeconfig" in explicit_flags(setting.proxy)
 
 
 def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:

@@ -145,3 +145,13 @@ def test_a_node_that_does_not_exist_is_told(tmp_path: Path) -> None:
     assert "there is no Node 'node1': every endpoint counts as another node's" in said
     assert "did you mean 'node-1'?" in " ".join(said.split())
     assert "no Node" not in CliRunner().invoke(main, ["status", *flags, "--hostname-override=node-1"]).stdout
+
+
+def test_a_data_directory_leads_to_its_api_server_as_for_expose(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    kubeconfig(home / "data/admin.kubeconfig", f"http://127.0.0.1:{port}")
+    for command in (["status"], ["plan"], ["expose", "web", "--port=80", "--to=10.0.0.1:80"]):
+        said = CliRunner().invoke(main, [*command, f"--data-dir={home}/data"])
+        assert (said.exit_code, said.stdout) == (1, "")
+        assert f"cannot connect to 127.0.0.1:{port}: Connection refused" in said.stderr

@@ -25,23 +25,35 @@ if TYPE_CHECKING:
     from vipwire.config.flags.parse import Given
 
 _ELSEWHERE: Final = {
-    "lab": ("vipwire.lab.cli", "lab", "A small cluster out of network namespaces, to try things and to test."),
-    "status": ("vipwire.inspect.cli", "status", "Show Services, VIPs, endpoints with their share, and drift."),
-    "plan": ("vipwire.inspect.cli", "plan", "Show what is decided for each Service, and why."),
-    "diff": ("vipwire.inspect.cli", "diff", "Show what a sync would change in the kernel; exit 1 if anything."),
-    "explain": ("vipwire.inspect.cli", "explain", "Explain what becomes of a packet, and which rules it meets."),
+    "lab": ("vipwire.lab.cli", "lab", "Build a small cluster out of network namespaces, to try things in."),
+    "status": (
+        "vipwire.inspect.cli",
+        "status",
+        "Show Services, their endpoints and shares, and whether the kernel agrees.",
+    ),
+    "plan": ("vipwire.inspect.cli", "plan", "Show what vipwire decided for each Service, and why."),
+    "diff": ("vipwire.inspect.cli", "diff", "Show what a sync would change in the kernel."),
+    "explain": ("vipwire.inspect.cli", "explain", "Explain what happens to a packet, and which rules it meets."),
     "trace": (
         "vipwire.inspect.live.commands",
         "trace",
-        "Follow connections to VIPs: which endpoint each new one got.",
+        "Follow connections to Services and the endpoints they get.",
     ),
-    "top": ("vipwire.inspect.live.commands", "top", "Show live rates of every Service and endpoint."),
-    "drain": ("vipwire.inspect.drain.command", "drain", "Give an endpoint no new connections on this node."),
-    "check": ("vipwire.inspect.cli", "check", "Check this machine: kernel, settings, and who else writes rules."),
-    "up": ("vipwire.cluster.cli", "up", "Run a cluster for Services on this machine; kubectl talks to it."),
-    "expose": ("vipwire.cluster.cli", "expose", "Make a Service and its endpoints in a running `vipwire up`."),
-    "ingress": ("vipwire.ingress.cli", "ingress", "Serve Ingresses with HAProxy: hosts, paths, TLS, cookies."),
-    "dns": ("vipwire.dns.cli", "dns", "Answer DNS for the cluster's Services, and forward the rest."),
+    "top": ("vipwire.inspect.live.commands", "top", "Show live rates for every Service and endpoint."),
+    "drain": (
+        "vipwire.inspect.drain.command",
+        "drain",
+        "Stop sending new connections to an endpoint from this node.",
+    ),
+    "check": ("vipwire.inspect.cli", "check", "Check whether this machine can run vipwire, and what it lacks."),
+    "up": ("vipwire.cluster.cli", "up", "Run an API server, controllers, DNS and a proxy without a cluster."),
+    "expose": ("vipwire.cluster.cli", "expose", "Create a Service and its endpoints in a running `vipwire up`."),
+    "ingress": (
+        "vipwire.ingress.cli",
+        "ingress",
+        "Serve Ingresses with HAProxy: hosts, paths, TLS, sticky sessions.",
+    ),
+    "dns": ("vipwire.dns.cli", "dns", "Answer DNS queries for Services, and forward all others."),
     "store": ("vipwire.cluster.cli", "store", "Back up and restore the objects of `vipwire up`."),
     "completion": ("vipwire.cli.completion", "completion", "Print a script that completes commands in a shell."),
     "man": ("vipwire.cli.man", "man", "Print the manual page of a command, or write all of them."),
@@ -171,15 +183,15 @@ class CleanupCommand(GoFlagsCommand):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="vipwire %(version)s")
 def main() -> None:
-    """Proxy Kubernetes Services: a drop-in for kube-proxy that keeps Services as data in the kernel."""
+    """Make connections to Kubernetes Services reach Pods: in place of kube-proxy, or without a cluster."""
 
 
 @main.command(
     cls=GoFlagsCommand,
-    short_help="Serve the VIPs of all Services on this node; a drop-in.",
-    help="Serve the VIPs of all Services on this node.\n\n"
-    "Takes kube-proxy's flags and configuration file unchanged, in Go's style: --flag=value or --flag value,\n"
-    "booleans as --flag or --flag=false. A flag that has no meaning here is accepted with a warning.",
+    short_help="Make connections to Services on this node reach Pods.",
+    help="Make connections to Services on this node reach Pods, in place of kube-proxy.\n\n"
+    "Takes kube-proxy's flags and configuration file unchanged. Flags are in Go's style: --flag=value or\n"
+    "--flag value; booleans are --flag or --flag=false. A flag that has no meaning here causes a warning.",
 )
 def proxy(given: "Given") -> None:
     """Run the proxy, or do the one thing that a flag asks for instead."""
@@ -188,11 +200,11 @@ def proxy(given: "Given") -> None:
 
 @main.command(
     cls=CleanupCommand,
-    short_help="Remove everything that vipwire has programmed on this node, and only that.",
-    help="Remove everything that vipwire has programmed on this node, and only that.\n\n"
-    "The same as `vipwire proxy --cleanup`; takes the same flags, so that it finds what they have programmed.\n"
-    "It is refused while a vipwire proxy runs here. Where a kube-proxy runs, what has names of kube-proxy's in its\n"
-    "mode stays, and the log says so; --all removes that too.",
+    short_help="Remove the rules that vipwire wrote on this node.",
+    help="Remove the rules that vipwire wrote on this node.\n\n"
+    "The same as `vipwire proxy --cleanup`. Give it the flags that the proxy had. It refuses to run while a vipwire\n"
+    "proxy runs here. If a kube-proxy runs, it leaves what has names of kube-proxy's in that mode, and says so;\n"
+    "--all removes that, too.",
 )
 def cleanup(given: "Given") -> None:
     """Remove what was programmed."""

@@ -15,7 +15,7 @@ _FOLDER: Final = click.option(
     default=Path("/var/lib/vipwire"),
     show_default=True,
     envvar="VIPWIRE_DATA_DIR",
-    help="Where objects, keys and kubeconfigs are kept.",
+    help="Folder with the objects, keys and kubeconfigs.",
 )
 
 
@@ -65,12 +65,12 @@ _FOLDER: Final = click.option(
 @click.option("--takeover", is_flag=True, help="Take the place of the up or proxy that runs here: it ends first.")
 @click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
 def up(**flags: Any) -> None:
-    """Run a cluster for Services on this machine: an API server, its store, controllers, DNS, and the proxy.
+    """Run an API server for Services, its store, controllers, DNS and a proxy, in one process.
 
     kubectl talks to it. Writes a kubeconfig for each role into the data directory: admin.kubeconfig,
-    node.kubeconfig, view.kubeconfig. What stands behind -- are flags of vipwire proxy, such as
-    --masquerade-all or --config FILE. Ends on SIGTERM or Ctrl-C; what was acknowledged is on the disk at any moment,
-    and the rules stay, so that traffic goes on.
+    node.kubeconfig, view.kubeconfig. Put flags of vipwire proxy behind --, such as
+    --masquerade-all or --config FILE. SIGTERM or Ctrl-C ends it. Every acknowledged change is on the disk, and the
+    rules stay, so that traffic goes on.
     """
     from vipwire.cluster.claim import claim_up  # noqa: PLC0415
     from vipwire.cluster.up import run  # noqa: PLC0415
@@ -96,11 +96,11 @@ def up(**flags: Any) -> None:
 @_FOLDER
 @click.argument("name")
 @click.option("--port", type=click.IntRange(1, 65535), required=True, help="The Service's port.")
-@click.option("--to", "targets", required=True, help="Where it leads: ADDRESS:PORT, several separated by commas.")
+@click.option("--to", "targets", required=True, help="Endpoints: ADDRESS:PORT, separated by commas.")
 @click.option("-n", "--namespace", default="default", show_default=True, help="The Service's namespace.")
 @click.option("--type", "kind", type=click.Choice(["ClusterIP", "NodePort", "LoadBalancer"]), default="ClusterIP")
 @click.option("--protocol", type=click.Choice(["TCP", "UDP", "SCTP"]), default="TCP", show_default=True)
-@click.option("--check", default="", help="Health check of each target: tcp, or http:/path. None if not given.")
+@click.option("--check", default="", help="Health check of each endpoint: tcp or http:/path. Without it, none.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="How to reach the API server.")
 @click.pass_context
 def expose(
@@ -113,12 +113,12 @@ def expose(
     targets: str,
     **given: str,
 ) -> None:
-    """Make a Service NAME and its endpoints in a running `vipwire up`, in one line; again to change them.
+    """Create a Service NAME and its endpoints in a running `vipwire up`. Run it again to change them.
 
     vipwire expose web --port 80 --to 10.0.0.5:8080,10.0.0.6:8080 --check http:/healthz
 
-    The API server is that of --kubeconfig or --data-dir, else kubectl's, of $KUBECONFIG or ~/.kube/config, else that
-    of /var/lib/vipwire.
+    The API server is that of --kubeconfig or --data-dir; without these, the one that kubectl would ask ($KUBECONFIG,
+    ~/.kube/config), or that of /var/lib/vipwire.
     """
     from vipwire.cluster import expose as exposing  # noqa: PLC0415  # not for --help
 
@@ -143,7 +143,7 @@ def store() -> None:
 @_FOLDER
 @click.argument("target", type=click.Path(path_type=Path))
 def backup(data_dir: Path, target: Path) -> None:
-    """Copy all objects into the new file TARGET. The cluster may be running."""
+    """Copy all objects into the new file TARGET, also while `vipwire up` runs."""
     from vipwire.cluster.store.backup import backup as copy  # noqa: PLC0415
 
     with plain_errors():
@@ -154,7 +154,7 @@ def backup(data_dir: Path, target: Path) -> None:
 @_FOLDER
 @click.argument("source", type=click.Path(path_type=Path))
 def restore(data_dir: Path, source: Path) -> None:
-    """Put the objects of the backup SOURCE in place of those that are there. The cluster must be stopped.
+    """Replace all objects by those of the backup SOURCE. `vipwire up` must not run.
 
     What was there is kept beside it, as store.db.old. Keys and kubeconfigs stay as they are.
     """

@@ -31,6 +31,7 @@ _OURS_TO_SAY: Final = frozenset({"hostname-override", "kubeconfig", "manifests",
 def read_setting(flags: Mapping[str, Any]) -> Setting:
     """Read the flags; raise ConfigError."""
     node = flags["node_name"] or socket.gethostname().lower()
+    dns = _dns(flags)  # what is wrong is told, whether DNS runs or not
     ranges = Ranges(read_cidrs(flags["service_cluster_ip_range"]), read_ports(flags["service_node_port_range"]))
     return Setting(
         folder=flags["data_dir"],
@@ -41,7 +42,7 @@ def read_setting(flags: Mapping[str, Any]) -> Setting:
         ranges=ranges,
         node=node,
         proxy=_proxy(flags, node),
-        dns=_dns(flags) if flags["dns"] else None,
+        dns=dns if flags["dns"] else None,
         exec_probes=flags["exec_probes"],
         run_as=_run_as(flags),
         balancers=tuple(_network(text, "--load-balancer-range") for text in flags["load_balancer_ranges"]),
@@ -92,8 +93,11 @@ def _proxy(flags: Mapping[str, Any], node: str) -> Config | None:
         raise ConfigError(f"--{others[0]} is not for vipwire up to pass on: it says that to its proxy itself")
     if mode and "config" in given:
         raise ConfigError(f"--proxy-mode {mode}: with --config the file says it (mode: {mode})")
+    kubeconfig = flags["data_dir"] / "admin.kubeconfig"  # for commands that look: the proxy itself reads the store
     takeover = ("--takeover",) if flags.get("takeover") else ()
-    ours = ("--hostname-override", node, *(("--proxy-mode", mode) if mode else ()), *takeover)
+    ours = ["--hostname-override", node, "--kubeconfig", str(kubeconfig), *takeover]
+    if mode:
+        ours += ["--proxy-mode", mode]
     return build_config({**everywhere, **given, **parse_flags(ours)}).config
 
 

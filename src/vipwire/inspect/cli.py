@@ -49,10 +49,10 @@ def _looked(config: Config) -> Situation:
 @click.command(cls=LookCommand)
 @_SERVICE
 @OUTPUT
-@click.option("--watch", "-w", is_flag=True, help="Go on looking until interrupted.")
+@click.option("--watch", "-w", is_flag=True, help="Show changes until interrupted.")
 @click.option("--interval", default=2.0, show_default=True, help="With --watch: seconds between looks.")
 def status(config: Config, service: str, output: str, interval: float, *, watch: bool) -> None:
-    """Show Services: where they are reached, their endpoints and each one's share, and whether the kernel agrees.
+    """Show Services: their addresses, their endpoints with each one's share, and whether the kernel agrees.
 
     SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace; with it, every endpoint is listed with the
     reason why it is used or not. The first lines say whether a proxy runs here and how old its last sync is. None
@@ -109,7 +109,7 @@ def _follow(
 @_SERVICE
 @OUTPUT
 def plan(config: Config, service: str, output: str) -> None:
-    """Show what is decided for each Service, and why: who answers at which address, who sees whom, what is dropped.
+    """Show what vipwire decided for each Service, and why: who answers where, whom they see, what is dropped.
 
     SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace.
     """
@@ -154,7 +154,7 @@ def _print_script(document: Document) -> None:
         click.echo("# nothing would change", err=True)
 
 
-_EXPLAIN = """Explain what becomes of a new connection to DST:PORT: who can answer, whom they see, or what drops it.
+_EXPLAIN = """Explain what happens to a new connection to DST:PORT: who can answer, whom they see, or what drops it.
 
 DST is an address, IPv6 in brackets, or a Service as NAMESPACE/NAME; PROTO is tcp (the default), udp or sctp. Shown
 are the plan's answer, the kernel's objects that the packet meets, and whether the two agree.
@@ -204,10 +204,10 @@ def _tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
 @click.command(cls=CompareCommand)
 @OUTPUT
 def check(config: Config, output: str) -> None:
-    """Check this machine: kernel, rights, tools, settings, connection tracking, who else writes rules.
+    """Check whether this machine can run the chosen mode: kernel, rights, tools, settings, who else writes rules.
 
-    For everything that is not as it should be a remedy is given. -o wide lists what is well, too. The exit status is
-    1 if the chosen mode will not work well here. Nothing is changed, and no manifests or API server are needed.
+    Every finding that needs action has a remedy. -o wide lists what is well, too. The exit status is 1 if the mode
+    will not work well here. Changes nothing, and needs no manifests and no API server.
     """
     mode = config.proxy_mode
     document = check_document(judge(gather(config), mode), mode)

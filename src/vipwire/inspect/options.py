@@ -5,6 +5,7 @@ with can be pasted behind any command here. `VIPWIRE_FLAGS` in the environment h
 """
 
 import difflib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,7 @@ _SHOWN: Final = (
 """The flags that `--help` explains; all others of `vipwire proxy` are taken too."""
 
 _SOURCES: Final = frozenset({"manifests", "kubeconfig", "master"})
+_DATA_DIR: Final = "Ask the `vipwire up` that has this data directory, as for `vipwire expose`."
 _REFUSED: Final = frozenset(
     {"cleanup", "cleanup-all", "cleanup-iptables", "init-only", "takeover", "write-config-to"}
 )
@@ -49,6 +51,10 @@ class LookCommand(click.Command):
     trouble = FAILED
     """The exit status when the command could not do its work."""
 
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self.params.append(click.Option(["--data-dir"], type=click.Path(path_type=Path), help=_DATA_DIR))
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Part the proxy's flags from this command's own options and arguments."""
         if ctx.resilient_parsing:  # a shell completes an unfinished line: nothing else will be done
@@ -59,7 +65,6 @@ class LookCommand(click.Command):
         try:
             flags, rest = _parted(args, own)
             given = {**environment_flags(), **parse_flags(flags)}
-            given = {**running_flags(given), **given}
         except ConfigError as error:
             raise click.UsageError(str(error), ctx) from error
         try:
@@ -67,8 +72,10 @@ class LookCommand(click.Command):
         except click.NoSuchOption as error:
             near = difflib.get_close_matches(error.option_name, [f"--{name}" for name in FLAGS] + sorted(own), n=1)
             raise click.NoSuchOption(error.option_name, possibilities=near, ctx=ctx) from error
+        if (data_dir := ctx.params.pop("data_dir", None)) is not None:
+            given = {**given, "kubeconfig": str(data_dir / "admin.kubeconfig")}
         with plain_errors(MISUSED):
-            ctx.params["config"] = _config(given)
+            ctx.params["config"] = _config({**running_flags(given), **given})
         return left
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -110,7 +117,7 @@ def running_flags(given: Given) -> Given:
 def _usable(name: str, value: Any) -> bool:
     """Tell whether a flag of the proxy means something here: the files of a container may be nowhere on its node."""
     paths = value if name == "manifests" else (value,) if name == "kubeconfig" else ()
-    return all(Path(path).exists() for path in paths)
+    return all(os.access(path, os.R_OK) for path in paths)
 
 
 class CompareCommand(LookCommand):
