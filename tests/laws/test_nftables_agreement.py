@@ -17,7 +17,7 @@ from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Protocol
 from vipwire.model.service import Service, TrafficPolicy
-from vipwire.plan.affinity import held, memory_of
+from vipwire.plan.affinity import memory_of
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Action, Forward, Frontend, FrontendKey, FrontendKind, ServicePlan
 from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve
@@ -114,25 +114,23 @@ def test_a_client_is_remembered_where_the_plan_has_affinity_and_then_goes_where_
 def test_what_is_remembered_counts_at_the_frontends_that_share_it_and_at_no_other(
     data: st.DataObject, pair: Both
 ) -> None:
-    """What one packet leaves in the memory decides the way of another of the same client, as `held` says."""
+    """What one packet leaves in the memory decides the way of another of the same client, as the plan says."""
     packet = data.draw(pair.packets())
     other = data.draw(pair.packets())._replace(source=packet.source, interface=packet.interface)
     other = other._replace(from_node=packet.from_node)
     seen, here = (resolve(pair.plan, each) for each in (packet, other))
     assume(contended(pair.plan, packet) is None and contended(pair.plan, other) is None)
     assume(isinstance(here, Answered))
-    assert isinstance(here, Answered)
-    before, action = taken_of(pair, seen, packet), taken_of(pair, here, other)
-    assert isinstance(action, Forward)
+    before = taken_of(pair, seen, packet)
     for result, memory in pair.outcomes(packet).items():
         found = {each.target for each in pair.outcomes(other, memory)}
         known = {}
         if before is not None and before.affinity_seconds is not None and isinstance(seen, Answered):
             target = next(each for each in before.pool if (each.address, each.port) == result.target)
             known = {memory_of(seen.frontend, before): target}
-        bound = held(here.frontend, action, known) if action.affinity_seconds is not None else None
-        pool = action.pool if bound is None else (bound,)
-        assert found == {(each.address, each.port) for each in pool}
+        bound = resolve(pair.plan, other, known)
+        assert isinstance(bound, Answered)
+        assert found == {(each.address, each.port) for each in bound.pool}
 
 
 def taken_of(pair: Both, outcome: object, packet: Packet) -> Forward | None:

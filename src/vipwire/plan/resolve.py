@@ -5,9 +5,11 @@ Every mode is tested against this, and `vipwire explain` prints it. It is writte
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from vipwire.model.net import Address, Protocol, is_loopback
+from vipwire.plan.affinity import Memory, held
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.plan.plan import (
     Action,
@@ -20,6 +22,7 @@ from vipwire.plan.plan import (
     RangeFrontend,
     Reason,
     ServicePlan,
+    Target,
 )
 
 
@@ -66,6 +69,9 @@ class Untouched(NamedTuple):
 
 Outcome: TypeAlias = Answered | Dropped | Rejected | Untouched
 
+NOBODY: Mapping[Memory, Target] = MappingProxyType({})
+"""Nothing is remembered."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -85,8 +91,8 @@ class Plan:
                 self.ranges.setdefault((wide.key.address, wide.key.protocol), []).append(wide)
 
 
-def resolve(plan: Plan, packet: Packet) -> Outcome:
-    """Tell what becomes of a packet."""
+def resolve(plan: Plan, packet: Packet, remembered: Mapping[Memory, Target] = NOBODY) -> Outcome:
+    """Tell what becomes of a packet. `remembered` is what session affinity has of its client; see `affinity`."""
     frontend = _frontend(plan, packet)
     if frontend is None:
         return _without_frontend(plan, packet)
@@ -97,6 +103,8 @@ def resolve(plan: Plan, packet: Packet) -> Outcome:
     if frontend.short_circuit is not None and (pod or packet.from_node):
         action = frontend.short_circuit
     if isinstance(action, Forward):
+        bound = held(frontend, action, remembered) if action.affinity_seconds is not None else None
+        action = action if bound is None else replace(action, pool=(bound,))
         return Answered(frontend, action.pool, _masqueraded(action, packet, plan.node, pod=pod))
     if isinstance(action, Drop):
         return Dropped(f"{frontend.port_name} {action.reason.value}", frontend)
