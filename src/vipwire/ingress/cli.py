@@ -20,6 +20,7 @@ _FLAGS: Final = (
         "--controller", default="vipwire.io/ingress", show_default=True, help="Our IngressClasses' controller."
     ),
     click.option("--watch-ingress-without-class", is_flag=True, help="Serve Ingresses that name no class, too."),
+    click.option("--hosts-apart", is_flag=True, help="A host is one namespace's, that of its oldest Ingress."),
     click.option("--zone", default="", envvar="VIPWIRE_ZONE", help="Where we are, for endpoints' hints of zones."),
     click.option("--http", default="*:80", show_default=True, help="Where to listen for HTTP; empty for nowhere."),
     click.option("--https", default="*:443", show_default=True, help="Where to listen for HTTPS; empty for nowhere."),
@@ -146,7 +147,13 @@ def options_of(given: dict[str, Any]) -> Any:
     return Options(
         folder,
         layout,
-        Setting(given["ingress_class"], given["controller"], given["watch_ingress_without_class"], given["zone"]),
+        Setting(
+            given["ingress_class"],
+            given["controller"],
+            given["watch_ingress_without_class"],
+            given["zone"],
+            given["hosts_apart"],
+        ),
         manifests=given["manifests"],
         kubeconfig=given["kubeconfig"],
         master=given["master"],

@@ -73,6 +73,7 @@ READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "cors-expose-headers": readers.headers,
     "cors-allow-credentials": readers.flag,
     "cors-max-age": readers.number,
+    "share-with": readers.namespaces,
     "canary": readers.flag,
     "canary-weight": readers.percent,
     "canary-by-header": readers.header,

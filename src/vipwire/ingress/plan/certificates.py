@@ -16,14 +16,17 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
+from cryptography.x509.oid import NameOID
 
+from vipwire.ingress.watch.convert import is_host
 from vipwire.ingress.watch.objects import Secret
 
 
 class Pair(NamedTuple):
-    """A certificate with its key as HAProxy reads it. Times are seconds since the epoch."""
+    """A certificate with its key as HAProxy reads it, and the names it is for. Times are seconds since the epoch."""
 
     pem: str
+    names: tuple[str, ...]
     begins: float
     ends: float
 
@@ -66,7 +69,18 @@ def read_pair(certificate: bytes, key: bytes) -> tuple[Pair | None, str]:
     pem = b"".join(each.public_bytes(Encoding.PEM) for each in chain) + written
     leaf = chain[0]
     times = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
-    return Pair(pem.decode("ascii"), *times), ""
+    return Pair(pem.decode("ascii"), _names(leaf), *times), ""
+
+
+def _names(leaf: x509.Certificate) -> tuple[str, ...]:
+    """Read the names for which HAProxy serves a certificate where nobody says: alternative ones and the subject's."""
+    try:
+        found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = [str(each) for each in found.get_values_for_type(x509.DNSName)]
+    except (x509.ExtensionNotFound, ValueError):
+        names = []
+    names += [str(each.value) for each in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    return tuple(name for name in dict.fromkeys(name.lower() for name in names) if is_host(name))
 
 
 def _day(seconds: float) -> str:

@@ -1,7 +1,8 @@
 """From objects to a `SitePlan`: who owns which path, which pools there are, which certificates are served.
 
 Ingresses are taken from the oldest to the youngest, and the first to name a path of a host has it. A default backend
-ranks after all rules. A path whose Service is missing is not handed to the next best path: it answers 503.
+ranks after all rules. A path whose Service is missing is not handed to the next best path: it answers 503. What one
+namespace may do at another's hosts, `tenancy` says.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,7 @@ from vipwire.ingress.plan.sites import (
     pool_name,
     split_name,
 )
+from vipwire.ingress.plan.tenancy import Tenancy, tenancy_of, with_guards_of
 from vipwire.ingress.plan.wishes import Key, Known, Wanted, forget, recall
 from vipwire.ingress.watch.objects import (
     BackendService,
@@ -30,7 +32,6 @@ from vipwire.ingress.watch.objects import (
     PathRule,
     Secret,
     ServiceRef,
-    Tls,
 )
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -40,12 +41,16 @@ CONTROLLER = "vipwire.io/ingress"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Which Ingresses are ours. `controller` is that of our IngressClasses; `zone` is ours, if known."""
+    """Which Ingresses are ours. `controller` is that of our IngressClasses; `zone` is ours, if known.
+
+    With `hosts_apart` a host is one namespace's, with all its paths.
+    """
 
     class_name: str = "vipwire"
     controller: str = CONTROLLER
     without_class: bool = False
     zone: str = ""
+    hosts_apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,12 @@ def plan_sites(world: World, setting: Setting, known: Known | None = None) -> Si
     ours = [ingress for ingress in world.ingresses.values() if is_ours(ingress, world.classes, setting)]
     known = {} if known is None else known
     forget(known, (ingress.name for ingress in ours))
-    draft = _Draft(world, known)
+    ours.sort(key=lambda each: each.age)
+    asked = [recall(ingress, world.secrets, known) for ingress in ours]
+    draft = _Draft(world, tenancy_of(asked, hosts_apart=setting.hosts_apart))
     canaries: list[tuple[Wanted, PathRule, Key]] = []
-    for ingress in sorted(ours, key=lambda each: each.age):
-        canaries.extend(draft.add(ingress))
+    for wanted in asked:
+        canaries.extend(draft.add(wanted))
     for each in canaries:
         draft.divide(*each)
     return draft.finished(tuple(ingress.name for ingress in ours))
@@ -85,8 +92,8 @@ def is_ours(ingress: Ingress, classes: Mapping[ObjectName, IngressClass], settin
 class _Draft:
     """A plan in the making."""
 
-    def __init__(self, world: World, known: Known) -> None:
-        self._world, self._known = world, known
+    def __init__(self, world: World, tenancy: Tenancy) -> None:
+        self._world, self._tenancy = world, tenancy
         self._routes: dict[tuple[str, Match, str], Route] = {}
         self._fallbacks: list[tuple[Wanted, str, str]] = []
         self._pools: dict[str, Pool] = {}
@@ -96,9 +103,12 @@ class _Draft:
         self._named: set[tuple[IngressKind, ObjectName]] = set()
         self._default = ""
 
-    def add(self, ingress: Ingress) -> Iterable[tuple[Wanted, PathRule, Key]]:
+    def add(self, wanted: Wanted) -> Iterable[tuple[Wanted, PathRule, Key]]:
         """Take an Ingress in; return the paths that it shares as a canary, for when all others are there."""
-        wanted = self._wanted(ingress)
+        ingress = wanted.ingress
+        if wanted.users:
+            self._named.add((IngressKind.SECRET, wanted.users))
+        self._problems += wanted.problems
         self._certify(ingress)
         if wanted.canary:
             return [(wanted, *each) for each in zip(ingress.rules, wanted.keys, strict=True)]
@@ -116,6 +126,9 @@ class _Draft:
         if main is None or wanted.canary is None:
             self._note(wanted.ingress, rule.field, "is a canary of no other Ingress's path; it is left out")
             return
+        foreign = main.owner.namespace != wanted.ingress.name.namespace
+        if foreign and self._is_strange(wanted, rule, "a canary"):
+            return
         before = self._splits.get(main.target) or Split("", main.target, ())
         shared = self._pools.get(before.main)
         if shared is None:
@@ -128,7 +141,8 @@ class _Draft:
             text = f"other canaries of the path leave {left} percent; this one gets no more"
             self._note(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
         canary = replace(wanted.canary, weight=min(wanted.canary.weight, left))
-        parts = (*before.parts, (self._target(wanted, rule.backend, rule, rule.field, shared), canary))
+        part = self._target(wanted, rule.backend, rule, rule.field, (shared, foreign))
+        parts = (*before.parts, (part, canary))
         split = Split(split_name(before.main, parts), before.main, parts)
         self._splits[split.name] = split
         self._routes[key] = replace(main, target=split.name)
@@ -150,14 +164,22 @@ class _Draft:
             frozenset(self._named | {(IngressKind.INGRESS, name) for name in admitted}),
         )
 
-    def _wanted(self, ingress: Ingress) -> Wanted:
-        wanted = recall(ingress, self._world.secrets, self._known)
-        if wanted.users:
-            self._named.add((IngressKind.SECRET, wanted.users))
-        self._problems += wanted.problems
-        return wanted
+    def _is_strange(self, wanted: Wanted, rule: PathRule, what: str) -> bool:
+        """Tell, and note, whether a path is at a host of another namespace that does not share it."""
+        owner = self._tenancy.stranger_to(rule.host or EVERY_HOST, wanted.ingress.name.namespace)
+        if owner is not None:
+            text = (
+                f"{what} at {rule.host or 'all hosts'}, which is {owner}'s, needs the annotation "
+                f"vipwire.io/share-with: {wanted.ingress.name.namespace} there; it is left out"
+            )
+            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
+        return owner is not None
 
     def _claim(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
+        if key[1] is Match.EXPRESSION and self._is_strange(wanted, rule, "a regular expression"):
+            return
+        if self._tenancy.hosts_apart and self._is_strange(wanted, rule, "a path"):
+            return
         holder = self._routes.get(key)
         if holder is not None:
             owner = (
@@ -172,9 +194,14 @@ class _Draft:
         self._routes[key] = Route(*key, target, wanted.ingress.name)
 
     def _target(
-        self, wanted: Wanted, ref: ServiceRef, rule: PathRule | None, field: str, shared: Pool | None = None
+        self,
+        wanted: Wanted,
+        ref: ServiceRef,
+        rule: PathRule | None,
+        field: str,
+        shared: tuple[Pool, bool] | None = None,
     ) -> str:
-        """Find or make the pool of a backend; `shared` is that of the path of which it is a canary."""
+        """Find or make the pool of a backend; `shared` is that of the path of which it is a canary; if foreign."""
         lead = wanted.lead(ref, rule, field, self._world.services)
         self._named.add((IngressKind.SERVICE, ref.service))
         self._problems += lead.problems
@@ -182,7 +209,9 @@ class _Draft:
         if pool is None:
             return lead.target
         if shared is not None:
-            policy = inherited(pool.policy, shared.policy)
+            main, foreign = shared
+            policy = inherited(pool.policy, main.policy)
+            policy = with_guards_of(policy, main.policy) if foreign else policy
             pool = replace(pool, name=pool_name(pool.service, pool.port.number, policy), policy=policy)
         return self._pools.setdefault(pool.name, pool).name
 
@@ -195,12 +224,17 @@ class _Draft:
             if pair is None:
                 self._note(ingress, tls.field, f"{tls.secret}: {reason}; its hosts get the default certificate")
                 continue
-            self._add_certificate(tls, tls.secret, pair.pem)
+            good, strange = self._tenancy.certified(tls.hosts or pair.names, ingress.name.namespace)
+            for host in strange:
+                text = f"{host} is another namespace's, which does not share it; it gets no certificate from here"
+                self._note(ingress, tls.field, text)
+            if good or not strange:
+                self._add_certificate(good if tls.hosts or strange else (), tls.secret, pair.pem)
 
-    def _add_certificate(self, tls: Tls, secret: ObjectName, pem: str) -> None:
+    def _add_certificate(self, names: tuple[str, ...], secret: ObjectName, pem: str) -> None:
         name = certificate_name(secret)
         before = self._certificates.get(name)
-        hosts = dict.fromkeys((*(before.hosts if before else ()), *tls.hosts))
+        hosts = dict.fromkeys((*(before.hosts if before else ()), *names))
         self._certificates[name] = Certificate(name, pem, tuple(hosts))
 
     def _note(self, ingress: Ingress, field: str, message: str) -> None:

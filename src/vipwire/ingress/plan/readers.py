@@ -8,6 +8,7 @@ import re
 from vipwire.model.net import Prefix
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _HEADER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VALUE = re.compile(r"[ -&(-~]{0,1024}")
 _DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)?")
@@ -190,6 +191,15 @@ def methods(text: str) -> tuple[str, ...]:
 def secret(text: str) -> str:
     """Read `name` or `namespace/name` of a Secret."""
     return _matched(re.compile(r"(?:[a-z0-9-]{1,63}/)?[a-z0-9.-]{1,253}"), text, "name or namespace/name")
+
+
+def namespaces(text: str) -> tuple[str, ...]:
+    """Read namespaces, or * for all of them."""
+    found = tuple(_items(text))
+    for each in found:
+        if each != "*":
+            _matched(_NAMESPACE, each, "namespaces such as shop, or *")
+    return found
 
 
 def word(*allowed: str) -> "Word":

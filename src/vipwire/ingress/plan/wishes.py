@@ -54,6 +54,9 @@ class Wanted:
     secure: frozenset[str]
     """The hosts with a certificate, EVERY_HOST for all."""
     keys: tuple[Key, ...]
+    sites: frozenset[str]
+    shares: tuple[str, ...]
+    """The hosts of its rules, EVERY_HOST for all; the namespaces that may have a part of them."""
     problems: tuple[Problem, ...]
     leads: dict[str, Lead] = field(default_factory=dict, compare=False)
     """By field of the Ingress; those that have been asked for."""
@@ -101,6 +104,8 @@ def wanted_of(ingress: Ingress, secrets: Mapping[ObjectName, Secret]) -> Wanted:
         canary_of(asked),
         frozenset(host for tls in ingress.tls for host in tls.hosts or map(_site, ingress.rules)),
         tuple(_key(rule, asked) for rule in ingress.rules),
+        frozenset(map(_site, ingress.rules)),
+        asked("share-with", ()),
         (*asked.problems, *problems),
     )
 
