@@ -50,6 +50,90 @@ def test_a_guarded_path_is_guarded_however_it_is_written(tmp_path: Path, guard: 
     play(tmp_path, scenario)
 
 
+AMBIGUOUS = (
+    *(
+        "/%2Fadmin",
+        "/%2fadmin",
+        "/x%2F..%2Fadmin",
+        "/..;/admin",
+        "/x/..;/admin",
+        "/;/admin",
+        "/admin;a=b",
+        "/;a=b/admin/x",
+    ),
+    *(
+        "/%5Cadmin",
+        "/x%5c..%5cadmin",
+        "/x\\..\\admin",
+        "/\\admin",
+        "/%252Fadmin",
+        "/%2561dmin",
+        "/%252e%252e/%2561dmin",
+    ),
+    *("/admin%00", "/admin%00.png", "/admin%3Bx", "/admin/..;/public", "/admin%2f"),
+)
+PLAIN = (
+    "/admin%2F..%2Fpublic",
+    "/public/a%2Fb",
+    "/public;jsessionid=1",
+    "/public/x;y=1/z",
+    "/public/a%5Cb",
+    "/x%2Fy",
+    "/100%25",
+    "/a\\b",
+)
+
+
+def test_a_path_that_servers_read_differently_never_passes_a_guard(tmp_path: Path) -> None:
+    """Were it read as some servers do, it would lead elsewhere: who asks so is refused, guarded or not."""
+
+    async def scenario(here: Site) -> None:
+        await here.pods("web", POD)
+        here.put(ingress("web", rule("a.example.com", "/", "/public")))
+        guard = {"vipwire.io/deny-source-range": "127.0.0.0/8"}
+        here.put(ingress("admin", rule("a.example.com", "/admin"), annotations=guard))
+        await here.settled()
+        request = {path: (f"GET {path} HTTP/1.1", "Host: a.example.com") for path in (*AMBIGUOUS, *PLAIN)}
+        codes = {path: await sent(here.http, *request[path]) for path in AMBIGUOUS}
+        assert {path: code for path, code in codes.items() if code not in ("400", "403")} == {}
+        assert not here.served
+        codes = {path: await sent(here.http, *request[path]) for path in PLAIN}
+        assert codes == dict.fromkeys(PLAIN, "200"), "what leads to the same place either way is nobody's matter"
+        assert (await here.curl("http://a.example.com/public/a%2Fb?x=%2F")).seen["path"] == "/public/a%2Fb?x=%2F"
+
+    play(tmp_path, scenario)
+
+
+LIMITED = ("/" + "ab" * 2000 + "/admin", "/xyz/admin/" + "x" * 300 + "y" * 300 + "z" * 300)
+
+
+@pytest.mark.parametrize("expression", ["/(a|b)*/admin", "/.*x.*y.*z/admin", "/(a+)+/admin"])
+def test_an_expression_that_guards_is_not_passed_by_making_it_give_up(tmp_path: Path, expression: str) -> None:
+    """Where PCRE meets a limit HAProxy sees no match, and the request would go where nothing guards."""
+
+    async def scenario(here: Site) -> None:
+        await here.pods("web", POD)
+        here.put(ingress("web", rule("a.example.com", "/"), rule("b.example.com", "/")))
+        asked = {"vipwire.io/use-regex": "true", "vipwire.io/deny-source-range": "127.0.0.0/8"}
+        guarded = rule("a.example.com", expression, kind="ImplementationSpecific")
+        here.put(ingress("admin", guarded, annotations=asked))
+        await here.settled()
+        for path in (*LIMITED, "/" + "a" * 200 + "/admin", "/xyz/admin"):
+            assert await sent(here.http, f"GET {path} HTTP/1.1", "Host: a.example.com") in (
+                "403",
+                "414",
+                "503",
+                "200",
+            )
+            fits = "xyz" in path if "x" in expression else "aa" in path or "ab" in path
+            if fits:
+                assert not here.served, path[:80]
+            here.served.clear()
+        assert await sent(here.http, f"GET {LIMITED[0]} HTTP/1.1", "Host: b.example.com") == "200"
+
+    play(tmp_path, scenario)
+
+
 def test_what_leads_elsewhere_when_a_guarded_path_is_written_otherwise_is_looked_for(tmp_path: Path) -> None:
     """Canaries and the default backend may lead past a guard, too."""
 

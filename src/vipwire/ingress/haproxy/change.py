@@ -75,6 +75,7 @@ def merged(live: Configuration, desired: Configuration) -> Configuration:
         slots={**desired.shape.slots, **{name: len(slots) for name, slots in left.items()}},
         users=live.shape.users,
         resolve=live.shape.resolve,
+        bounded=live.shape.bounded,
     )
     pools = {**desired.pools, **{name: live.pools[name] for name in left}}
     return replace(desired, shape=shape, pools=pools, slots={**desired.slots, **left})
@@ -92,6 +93,8 @@ def _reasons(live: Configuration, desired: Configuration) -> Iterator[str]:
     yield from sorted(stage.value for stage in new.stages - old.stages)
     if old.expressions != new.expressions:
         yield "regular expressions change"
+    if not set(old.bounded).issuperset(new.bounded):
+        yield "a first regular expression that guards"
     for name, text in new.backends.items():
         if old.backends.get(name) != text:
             yield f"{'another' if name in old.backends else 'a new'} backend {name}"

@@ -12,7 +12,16 @@ from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, 
 from vipwire.ingress.haproxy.layout import MAPS, Layout
 from vipwire.ingress.haproxy.preamble import process_text
 from vipwire.ingress.haproxy.slots import Slots
-from vipwire.ingress.plan.sites import Certificate, Match, Pool, Route, SitePlan, Split, has_guarded_paths
+from vipwire.ingress.plan.sites import (
+    Certificate,
+    Match,
+    Pool,
+    Route,
+    SitePlan,
+    Split,
+    has_guarded_paths,
+    sites_with_guarding_expressions,
+)
 
 DEFAULT_CERTIFICATE = "default.pem"
 
@@ -30,6 +39,8 @@ class Shape:
     certificates: Mapping[str, tuple[str, ...]]
     """The hosts of each certificate."""
     resolve: bool
+    bounded: tuple[str, ...] = ()
+    """The sites whose paths must be short, since regular expressions guard some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +66,7 @@ class Configuration:
         yield "", process_text(self.layout, mark, self.shape.stages, resolve=self.shape.resolve)
         if self.shape.users:
             yield "", self.shape.users
-        yield "", frontend_text(self.layout, self.shape.stages, self.shape.splits)
+        yield "", frontend_text(self.layout, self.shape.stages, self.shape.splits, self.shape.bounded)
         for name, text in self.shape.backends.items():
             yield name, text + server_text(self.pools[name], self.slots[name])
 
@@ -97,6 +108,7 @@ def configure(
         {name: len(slots[name]) for name in pools},
         {each.name: each.hosts for each in certificates},
         any(pool.external for pool in plan.pools),
+        sites_with_guarding_expressions(plan),
     )
     pems = {each.name: each.pem for each in certificates}
     return Configuration(layout, shape, pools, slots, maps, pems)

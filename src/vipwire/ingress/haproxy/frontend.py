@@ -15,14 +15,16 @@ prefixes of hosts in full, one search is all there is. The first rule that needs
 
 A path is compared as it was sent. Where some paths of a host are guarded and others are not, it is compared in the
 form that servers take it for (RFC 3986 6.2.2), or /public/../admin would pass the guard of /admin. Pods get it as it
-was sent.
+was sent. Some servers also take %2F and a backslash for a slash, decode twice, or leave out what follows a
+semicolon: a path that would lead elsewhere if it were read so is refused with 400, for nobody knows how a Pod reads
+it. A regular expression that meets PCRE's limits counts as no match; where one guards, long paths are refused (414).
 """
 
 import enum
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.haproxy.words import Word, line, plain, quoted
+from vipwire.ingress.haproxy.words import Word, line, plain, plains, quoted
 from vipwire.ingress.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Split
 
 NOWHERE = "nowhere"
@@ -44,6 +46,13 @@ _NEED_SITE = frozenset({Stage.EXPRESSIONS, Stage.WILDCARDS, Stage.HOSTLESS})
 _HOST = "req.hdr(host),host_only,lower"
 _NORMAL_FORM = ("percent-decode-unreserved", "path-merge-slashes", "path-strip-dot", "path-strip-dotdot full")
 _MISSING = "unless {{ var(txn.target) -m found }}"
+_AMBIGUOUS = r"%(?:25|2f|5c|3b|00|0a|0d)|\\|;"
+_READ_OTHERWISE = (("%25", "%"), (r"%(?:2f|5c)|\\\\", "/"), ("%3b", ";"), ("(?:;|%0[0ad])[^/]*", ""))
+"""What some servers make of a path, in order."""
+_IF_AMBIGUOUS = "if {{ var(txn.ambiguous) -m bool }}"
+LONGEST_PATH = 256
+"""Bytes of a path at sites where regular expressions guard: PCRE gives up on long ones, which counts as no match."""
+_SITES_IN_A_LINE = 20
 _LOG_FORMAT = (
     '{"time":"%[date,ltime(%Y-%m-%dT%H:%M:%S%z)]","client":"%[src]","host":"%[var(txn.host),json(utf8s)]",'
     '"method":"%[var(txn.method),json(utf8s)]","path":"%[var(txn.path),json(utf8s)]","status":%ST,'
@@ -73,14 +82,18 @@ def maps_of(stages: Collection[Stage]) -> Iterator[str]:
             yield name
 
 
-def frontend_text(layout: Layout, stages: Collection[Stage], splits: tuple[Split, ...]) -> str:
-    """Write the one frontend, and the backends that answer themselves."""
+def frontend_text(
+    layout: Layout, stages: Collection[Stage], splits: tuple[Split, ...], bounded: Sequence[str] = ()
+) -> str:
+    """Write the one frontend, and the backends that answer themselves. Paths of `bounded` sites must be short."""
     lines = ["frontend ingress", *_binds(layout), *_log(layout), *_headers(layout)]
     lines.append(line("http-request set-var(txn.path) path"))
     if Stage.GUARDS in stages:
         lines += _normal_form()
     if stages or splits:
-        lines += [*_key(layout, stages), *_target(layout, stages)]
+        lines += [*_key(layout, stages), *_bounds(bounded), *_target(layout, stages)]
+        if Stage.GUARDS in stages:
+            lines += _ambiguous(layout, stages)
         for split in splits:
             lines += _split(split)
         lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
@@ -148,6 +161,37 @@ def _normal_form() -> Iterator[str]:
     yield line("http-request set-pathq %[var(txn.sent)] if {{ var(txn.sent) -m found }}")
 
 
+def _bounds(sites: Sequence[str]) -> Iterator[str]:
+    """Refuse long paths where an expression guards."""
+    for start in range(0, len(sites), _SITES_IN_A_LINE):
+        chosen = plains(sites[start : start + _SITES_IN_A_LINE])
+        long = f"{{{{ path,length gt {LONGEST_PATH} }}}}"
+        yield line(f"http-request return status 414 if {long} {{{{ var(txn.site) -m str {{}} }}}}", chosen)
+
+
+def _ambiguous(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
+    """Refuse a path that leads elsewhere if it is read as some servers do."""
+    none = "!{{ var(txn.target) -m found }}"
+    found = f"if {{{{ path -m reg -i {quoted(_AMBIGUOUS)} }}}}"
+    yield line(f"http-request set-var(txn.ambiguous) bool(true) {found}")
+    yield line(f"http-request set-var(txn.target) str(-) {_IF_AMBIGUOUS} {none}")
+    yield line(f"http-request set-var(txn.first) var(txn.target) {_IF_AMBIGUOUS}")
+    for pattern, text in _READ_OTHERWISE:
+        form = quoted(f'%[path,regsub("{pattern}","{text}",gi)]')
+        yield line(f"http-request set-path {{}} {_IF_AMBIGUOUS}", form)
+    # HAProxy 2.6 takes this one with a condition and then never does it; what was sent is put back for all.
+    yield line(f"http-request normalize-uri {_NORMAL_FORM[0]}")
+    yield from (line(f"http-request normalize-uri {form} {_IF_AMBIGUOUS}") for form in _NORMAL_FORM[1:])
+    yield line(f"http-request set-var(txn.normal) path {_IF_AMBIGUOUS}")
+    yield line("http-request set-pathq %[var(txn.sent)] if {{ var(txn.sent) -m found }}")
+    yield line(f"http-request unset-var(txn.target) {_IF_AMBIGUOUS}")
+    yield from (f"{each} {_IF_AMBIGUOUS.format()}" for each in _key(layout, stages) if "txn.key" in each)
+    yield from _target(layout, stages, _IF_AMBIGUOUS)
+    yield line(f"http-request set-var(txn.target) str(-) {_IF_AMBIGUOUS} {none}")
+    same = "!{{ var(txn.target),strcmp(txn.first) eq 0 }}"
+    yield line(f"http-request deny deny_status 400 {_IF_AMBIGUOUS} {same}")
+
+
 def _host(stages: Collection[Stage]) -> str:
     """Take a host up to a slash, which none has: behind one a client could write another path into a map's key."""
     return _HOST.replace("(host)", "(host),field(1,/)") if Stage.GUARDS in stages else _HOST
@@ -171,19 +215,19 @@ def _key(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
     yield line(f"http-request set-var(txn.key) {site},concat(,{_path(stages)},/)")
 
 
-def _target(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
+def _target(layout: Layout, stages: Collection[Stage], where: str = "") -> Iterator[str]:
     lookups = {
         "exact": "var(txn.key),map_str({})",
         "expressions": f"var(txn.site),concat(,{_path(stages)}),map_reg({{}})",
         "prefixes": "var(txn.key),map_beg({})",
         "default": f"str({DEFAULT_KEY}),map_str({{}})",
     }
-    asked, missing = set(maps_of(stages)), ""
+    asked, missing = set(maps_of(stages)), where
     for name in (name for name in lookups if name in asked):
         yield line(
             f"http-request set-var(txn.target) {lookups[name].format(layout.map_file(name))} {missing}"
         ).rstrip()
-        missing = _MISSING
+        missing = f"{where} !{{{{ var(txn.target) -m found }}}}" if where else _MISSING
 
 
 def _split(split: Split) -> Iterator[str]:

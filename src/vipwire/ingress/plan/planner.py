@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from vipwire.ingress.plan.certificates import judge_secret
+from vipwire.ingress.plan.expressions import is_costly, literal_prefix
 from vipwire.ingress.plan.policy import inherited
 from vipwire.ingress.plan.sites import (
+    CLOSED,
     EVERY_HOST,
     Certificate,
     Match,
@@ -102,6 +104,8 @@ class _Draft:
         self._problems: list[Problem] = []
         self._named: set[tuple[IngressKind, ObjectName]] = set()
         self._default = ""
+        self._shut: list[tuple[str, str]] = []
+        """Sites and the paths below which all is closed."""
 
     def add(self, wanted: Wanted) -> Iterable[tuple[Wanted, PathRule, Key]]:
         """Take an Ingress in; return the paths that it shares as a canary, for when all others are there."""
@@ -152,6 +156,8 @@ class _Draft:
         for wanted, site, target in self._fallbacks:
             key = site, Match.PREFIX, ""
             self._routes.setdefault(key, Route(*key, target, wanted.ingress.name))
+        for site, below in self._shut:
+            self._close(site, below)
         used = {route.target for route in self._routes.values()}
         return SitePlan(
             tuple(self._routes.values()),
@@ -175,8 +181,22 @@ class _Draft:
             self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
         return owner is not None
 
+    def _close(self, site: str, below: str) -> None:
+        """Close all paths of a site at or below one."""
+        for key, route in tuple(self._routes.items()):
+            if key[0] == site and (key[1] is Match.EXPRESSION or f"{key[2]}/".startswith(f"{below}/")):
+                self._routes[key] = replace(route, target=CLOSED)
+        key = site, Match.PREFIX, below
+        self._routes.setdefault(key, Route(*key, CLOSED, ObjectName("", "")))
+
     def _claim(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
         if key[1] is Match.EXPRESSION and self._is_strange(wanted, rule, "a regular expression"):
+            return
+        if key[1] is Match.EXPRESSION and (wanted.policy.guard or wanted.closed) and is_costly(rule.path):
+            below = literal_prefix(rule.path)
+            self._shut.append((key[0], below))
+            text = f"{rule.path} may need more steps than there are, and guards: all of {below or '/'} is closed"
+            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
             return
         if self._tenancy.hosts_apart and self._is_strange(wanted, rule, "a path"):
             return

@@ -114,6 +114,15 @@ def has_guarded_paths(plan: SitePlan) -> bool:
     return any(len(each) > 1 for each in found.values())
 
 
+def sites_with_guarding_expressions(plan: SitePlan) -> tuple[str, ...]:
+    """Name the sites where a regular expression leads to what is guarded."""
+    guards = {pool.name: bool(pool.policy.guard) for pool in plan.pools} | {CLOSED: True}
+    for split in plan.splits:
+        guards[split.name] = any(guards.get(name) for name in (split.main, *(part for part, _ in split.parts)))
+    found = {each.site for each in plan.routes if each.match is Match.EXPRESSION and guards.get(each.target)}
+    return tuple(sorted(found))
+
+
 def certificate_name(secret: ObjectName) -> str:
     """Name the certificate of a Secret; a namespace has no underscore, so that no two share a name."""
     return f"{secret.namespace}_{secret.name}.pem"
