@@ -41,6 +41,19 @@ def test_a_path_that_does_not_exist_is_an_error_at_start(tmp_path: Path) -> None
         ManifestSource([tmp_path / "nowhere"], MANIFESTS)
 
 
+def test_what_is_missing_stays_while_a_document_cannot_be_read(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", service(1), service(2))
+
+    async def story(_: ManifestSource[Kind, Object], heard: Heard) -> None:
+        write(tmp_path / "a.yaml", service(1, ports=[{"port": 81}]), 42)  # the second one, perhaps
+        await heard.until(lambda: len(heard.changes()) == 2)
+        assert {name.name for _, name in heard.objects} == {"service-1", "service-2"}
+        write(tmp_path / "a.yaml", service(1))
+        await heard.until(lambda: not any(name.name == "service-2" for _, name in heard.objects))
+
+    follow([tmp_path], story)
+
+
 def test_a_folder_is_read_and_watched(tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", service(1), service(2))
     (tmp_path / "notes.txt").write_text("not a manifest: [")

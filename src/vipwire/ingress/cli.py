@@ -49,6 +49,11 @@ def _flags(command: Any) -> Any:
 @click.group(invoke_without_command=True)
 @_flags
 @click.option("--haproxy", default="haproxy", show_default=True, help="The program.")
+@click.option(
+    "--haproxy-user",
+    default="",
+    help="Whom HAProxy's workers run as if we are root, in an empty folder: haproxy or nobody; - for root.",
+)
 @click.option("--publish-address", multiple=True, help="Address or name for status.loadBalancer; may be repeated.")
 @click.option(
     "--publish-service", default="", help="NAMESPACE/NAME of a Service whose addresses are written instead."
@@ -154,6 +159,7 @@ def options_of(given: dict[str, Any]) -> Any:
             given["zone"],
             given["hosts_apart"],
         ),
+        haproxy_user=given.get("haproxy_user", ""),
         manifests=given["manifests"],
         kubeconfig=given["kubeconfig"],
         master=given["master"],

@@ -104,7 +104,7 @@ def configure(
         plan.splits,
         "\n".join(users[name] for name in sorted(users)),
         tuple(maps["expressions"].items()),
-        {name: _known_text(pool, before) or backend_text(pool, layout) for name, pool in pools.items()},
+        {name: _known_text(pool, before) or _text(pool, layout) for name, pool in pools.items()},
         {name: len(slots[name]) for name in pools},
         {each.name: each.hosts for each in certificates},
         any(pool.external for pool in plan.pools),
@@ -112,6 +112,21 @@ def configure(
     )
     pems = {each.name: each.pem for each in certificates}
     return Configuration(layout, shape, pools, slots, maps, pems)
+
+
+class PoolError(Exception):
+    """A pool cannot be written as nobody thought: it is to be left out. `pool` is its name."""
+
+    def __init__(self, pool: str, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.pool = pool
+
+
+def _text(pool: Pool, layout: Layout) -> str:
+    try:
+        return backend_text(pool, layout)
+    except Exception as error:
+        raise PoolError(pool.name, error) from error
 
 
 def _known_text(pool: Pool, before: Configuration | None) -> str:

@@ -27,6 +27,10 @@ class Layout:
     threads: int = 0
     connections: int = 0
     resolvers: tuple[str, ...] = ()
+    user: str = ""
+    group: str = ""
+    chroot: str = ""
+    """Whom HAProxy's workers run as, by name, and the folder that they see as all there is; empty for as we do."""
 
     def map_file(self, name: str) -> str:
         """Tell where a map is."""

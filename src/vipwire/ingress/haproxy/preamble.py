@@ -26,6 +26,11 @@ def _global(layout: Layout, mark: str, stages: Collection[Stage]) -> Iterator[st
     yield line("ssl-server-verify none")
     yield line("tune.ssl.default-dh-param 2048")
     yield line("tune.http.logurilen 4096")
+    if layout.user:
+        yield line("user {}", plain(layout.user))
+        yield line("group {}", plain(layout.group))
+    if layout.chroot:
+        yield line("chroot {}", quoted(layout.chroot))
     if layout.threads:
         yield line("nbthread {}", plain(layout.threads))
     if layout.connections:

@@ -35,6 +35,7 @@ from vipwire.ingress.watch.objects import (
     Secret,
     ServiceRef,
 )
+from vipwire.kube.resource import unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 
@@ -72,14 +73,32 @@ def plan_sites(world: World, setting: Setting, known: Known | None = None) -> Si
     known = {} if known is None else known
     forget(known, (ingress.name for ingress in ours))
     ours.sort(key=lambda each: each.age)
-    asked = [recall(ingress, world.secrets, known) for ingress in ours]
+    asked: list[Wanted] = []
+    failed: list[Problem] = []
+    for ingress in ours:
+        try:
+            asked.append(recall(ingress, world.secrets, known))
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is about this Ingress
+            failed.append(_failure(ingress.name, error))
     draft = _Draft(world, tenancy_of(asked, hosts_apart=setting.hosts_apart))
+    draft.problems += failed
     canaries: list[tuple[Wanted, PathRule, Key]] = []
     for wanted in asked:
-        canaries.extend(draft.add(wanted))
+        try:
+            canaries.extend(draft.add(wanted))
+        except Exception as error:  # noqa: BLE001  # as above
+            draft.problems.append(_failure(wanted.ingress.name, error))
     for each in canaries:
-        draft.divide(*each)
+        try:
+            draft.divide(*each)
+        except Exception as error:  # noqa: BLE001  # as above
+            draft.problems.append(_failure(each[0].ingress.name, error))
     return draft.finished(tuple(ingress.name for ingress in ours))
+
+
+def _failure(name: ObjectName, error: Exception) -> Problem:
+    """Tell of an Ingress that cannot be planned as nobody thought."""
+    return Problem("Ingress", name, "", f"cannot be planned, which is a defect of vipwire; {unexpected(error)}")
 
 
 def is_ours(ingress: Ingress, classes: Mapping[ObjectName, IngressClass], setting: Setting) -> bool:
@@ -101,7 +120,7 @@ class _Draft:
         self._pools: dict[str, Pool] = {}
         self._splits: dict[str, Split] = {}
         self._certificates: dict[str, Certificate] = {}
-        self._problems: list[Problem] = []
+        self.problems: list[Problem] = []
         self._named: set[tuple[IngressKind, ObjectName]] = set()
         self._default = ""
         self._shut: list[tuple[str, str]] = []
@@ -112,7 +131,7 @@ class _Draft:
         ingress = wanted.ingress
         if wanted.users:
             self._named.add((IngressKind.SECRET, wanted.users))
-        self._problems += wanted.problems
+        self.problems += wanted.problems
         self._certify(ingress)
         if wanted.canary:
             return [(wanted, *each) for each in zip(ingress.rules, wanted.keys, strict=True)]
@@ -166,7 +185,7 @@ class _Draft:
             tuple(self._certificates.values()),
             self._default,
             admitted,
-            tuple(self._problems),
+            tuple(self.problems),
             frozenset(self._named | {(IngressKind.INGRESS, name) for name in admitted}),
         )
 
@@ -224,7 +243,7 @@ class _Draft:
         """Find or make the pool of a backend; `shared` is that of the path of which it is a canary; if foreign."""
         lead = wanted.lead(ref, rule, field, self._world.services)
         self._named.add((IngressKind.SERVICE, ref.service))
-        self._problems += lead.problems
+        self.problems += lead.problems
         pool = lead.pool
         if pool is None:
             return lead.target
@@ -258,4 +277,4 @@ class _Draft:
         self._certificates[name] = Certificate(name, pem, tuple(hosts))
 
     def _note(self, ingress: Ingress, field: str, message: str) -> None:
-        self._problems.append(Problem("Ingress", ingress.name, field, message))
+        self.problems.append(Problem("Ingress", ingress.name, field, message))

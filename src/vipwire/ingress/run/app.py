@@ -6,14 +6,14 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from aiohttp import web
-from prometheus_client import generate_latest
+from prometheus_client import Counter, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from vipwire import __version__
@@ -22,6 +22,7 @@ from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.certificates import read_pair
 from vipwire.ingress.plan.planner import Setting
 from vipwire.ingress.run.claim import claim_ingress
+from vipwire.ingress.run.confinement import confined
 from vipwire.ingress.run.control import ControlError, ask
 from vipwire.ingress.run.controller import Controller, Done
 from vipwire.ingress.run.default_certificate import default_certificate
@@ -42,10 +43,12 @@ from vipwire.model.names import ObjectName
 from vipwire.process import log
 from vipwire.process.only_one import Claim
 from vipwire.process.signals import Stop
+from vipwire.process.supervision import Supervisor, Work
 from vipwire.serve.server import BindPolicy, HttpServer
 
 _LIST_SECONDS = 30.0
 
+Part: TypeAlias = Callable[[], Awaitable[None]]
 Source: TypeAlias = ApiSource[IngressKind, IngressObject] | ManifestSource[IngressKind, IngressObject]
 
 
@@ -69,6 +72,7 @@ class Options:
     takeover: bool = False
     publish_service: ObjectName | None = None
     lease: ObjectName | None = None
+    haproxy_user: str = ""
 
 
 def run_ingress(options: Options) -> int:
@@ -124,6 +128,15 @@ async def list_once(options: Options) -> Snapshot:
     return snapshot
 
 
+def _tell_failure(server: str, reason: str) -> None:
+    log.warning(reason, server=server)
+
+
+def _anew(part: Part) -> Work:
+    """Make of a part what a supervisor runs: it opens nothing that an operator has chosen."""
+    return lambda _begun: part()
+
+
 class _Ingress:
     """One running controller."""
 
@@ -131,13 +144,20 @@ class _Ingress:
         self._options, self._access = options, reach(options)
         self._haproxy = Haproxy(options.haproxy, options.folder)
         self._snapshot = Snapshot()
-        layout = options.layout
+        layout = confined(options.layout, options.folder, options.haproxy_user)
         self._recorder = EventRecorder(self._access, socket.gethostname().lower()) if self._access else None
         self._teller = Teller(self._snapshot, self._recorder)
         desired = Desired(self._snapshot, options.setting, layout, default_pem(options))
         self._controller = Controller(self._snapshot, desired, self._haproxy, self._synced, options.pause)
         self._statistics = Statistics()
         self._teller.registry.register(self._statistics)
+        self._supervisor = Supervisor(lambda part, *_: self._failures.labels(part).inc())
+        self._failures = Counter(
+            "vipwire_ingress_part_failures",
+            "Failures of a part, which was run again",
+            ("part",),
+            registry=self._teller.registry,
+        )
         self._missed = False
         self._reported = (-1, -1)
 
@@ -147,37 +167,51 @@ class _Ingress:
         claim.when_asked(stop.make_room)
         log.info("starting", version=__version__, ingress_class=options.setting.class_name, folder=options.folder)
         source = make_source(options, self._access)
-        async with asyncio.TaskGroup() as tasks:
-            running = [
-                tasks.create_task(self._controller.run(), name="controller"),
-                tasks.create_task(self._controller.watch_child(), name="child"),
-                tasks.create_task(source.run(self._controller.emit), name="source"),
-                tasks.create_task(self._tell(source), name="problems"),
-            ]
-            if self._recorder:
-                running.append(tasks.create_task(self._recorder.run(), name="events"))
-            if self._access and (options.addresses or options.publish_service):
-                running += [tasks.create_task(each) for each in self._status(self._access)]
-            if options.metrics:
-                server = HttpServer("metrics", self._pages(), options.metrics, BindPolicy())
-                running.append(tasks.create_task(server.run(), name="metrics"))
-            reason = await stop.wait()
-            for task in running:
-                task.cancel()
-        goes_on = options.leave_running or stop.succeeded
-        if not goes_on:
-            await self._haproxy.stop(options.grace)
-        log.info("stopped", reason=reason, haproxy="goes on" if goes_on else "stopped")
+        reason = "an error"
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(self._supervisor.keep(name, _anew(part)), name=name)
+                    for name, part in self._parts(source)
+                ]
+                if options.metrics:
+                    server = HttpServer(
+                        "metrics", self._pages(), options.metrics, BindPolicy(on_failure=_tell_failure)
+                    )
+                    running.append(tasks.create_task(server.run(), name="metrics"))
+                reason = await stop.wait()
+                for task in running:
+                    task.cancel()
+        finally:
+            # Whatever ends us ends HAProxy, too, or keeps it on purpose. What cannot be caught keeps it: SIGKILL.
+            goes_on = options.leave_running or stop.succeeded
+            if not goes_on:
+                await self._haproxy.stop(options.grace)
+            log.info("stopped", reason=reason, haproxy="goes on" if goes_on else "stopped")
         return 0
 
-    def _status(self, access: Access) -> Iterator[Coroutine[Any, Any, None]]:
+    def _parts(self, source: Source) -> Iterator[tuple[str, Part]]:
+        """Name what runs side by side: what one raises is told, and it is run again; the others go on."""
+        yield "controller", self._controller.run
+        yield "child", self._controller.watch_child
+        yield "source", lambda: source.run(self._controller.emit)
+        yield "problems", lambda: self._tell(source)
+        if self._recorder:
+            yield "events", self._recorder.run
+        if self._access and (self._options.addresses or self._options.publish_service):
+            yield from self._status(self._access)
+
+    def _status(self, access: Access) -> Iterator[tuple[str, Part]]:
         """Give what keeps the status: the election, if there is one, and the writer."""
         keeper = None
         if self._options.lease is not None:
             keeper = LeaseKeeper(access, self._options.lease, f"{socket.gethostname()}_{uuid.uuid4()}")
-            yield keeper.run()
+            yield "election", keeper.run
         writer = StatusWriter(access, self._addresses, keeper.leading if keeper else lambda: True)
-        yield writer.run(lambda: self._controller.desired.plan.admitted, lambda: self._snapshot.ingresses)
+        yield (
+            "status",
+            lambda: writer.run(lambda: self._controller.desired.plan.admitted, lambda: self._snapshot.ingresses),
+        )
 
     def _addresses(self) -> tuple[str, ...] | None:
         """Tell what to publish; None as long as the Service that tells is not there."""

@@ -8,7 +8,7 @@ but only what is another is read, filled and written: what Ingresses ask for, sl
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from vipwire.ingress.haproxy.configuration import Configuration, configure, expression_of
+from vipwire.ingress.haproxy.configuration import Configuration, PoolError, configure, expression_of
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.refused import owners_of, parts_of, without
 from vipwire.ingress.haproxy.slots import Slots, fill
@@ -80,11 +80,17 @@ class Desired:
     def made(self, folder: str) -> Configuration:
         """Give the configuration for a folder. Its slots are ours, and follow every `update`."""
         if self._configuration is None:
-            made = configure(self.plan, self._slots, self._layout, self._default_pem, self._before)
-            self._configuration = self._before = made
+            self._configuration = self._before = self._configured()
         if self._configuration.layout.folder != folder:
             self._configuration = replace(self._configuration, layout=replace(self._layout, folder=folder))
         return self._configuration
+
+    def _configured(self) -> Configuration:
+        while True:
+            try:
+                return configure(self.plan, self._slots, self._layout, self._default_pem, self._before)
+            except PoolError as error:
+                self.exclude(error.pool, f"it cannot be written, which is a defect of vipwire: {error}")
 
     def exclude(self, pool: str, reason: str) -> None:
         """Leave out a pool that HAProxy does not want."""

@@ -1,8 +1,9 @@
 """Folders and files of manifests as a source of events: read at start, watched ever after.
 
 A folder's files are those directly in it that end in .yaml, .yml or .json and do not begin with a dot. What is wrong
-with a file costs that file's changes only: its last good objects stay. So does a path that vanishes as a whole; a
-file that leaves a folder takes its objects with it.
+with a file costs that file's changes only: its last good objects stay, and so do those that are missing while one of
+its documents cannot be read. So does a path that vanishes as a whole; a file that leaves a folder takes its objects
+with it.
 
 Changes are seen by inotify, and by a look at the files' times every few seconds as well: a link's target elsewhere,
 or a network file system, makes no event here. A mounted ConfigMap swaps a link in its folder; editors rename a new
@@ -16,7 +17,7 @@ import stat
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeAlias
 
@@ -171,6 +172,8 @@ class ManifestSource(Generic[K, T]):
         except (OSError, UnicodeDecodeError, DecodeError) as error:
             good: Manifest[K, T] = known.manifest if known else Manifest(name)
             return _File(signature, good, file_problem(name, *_place(error)))
+        if manifest.problems and known is not None:
+            manifest = _with_missing(manifest, known.manifest)
         if manifest.ignored:
             _log.info("%s: kinds that are not read here: %s", name, ", ".join(sorted(manifest.ignored)))
         return _File(signature, manifest)
@@ -189,6 +192,13 @@ class ManifestSource(Generic[K, T]):
             elif before is None or before.error != str(problem):
                 since = before.since if before and before.error else self._clock()
                 self._health[name] = Health(name, synced, str(problem), since, 1, total + 1)
+
+
+def _with_missing(manifest: Manifest[K, T], before: Manifest[K, T]) -> Manifest[K, T]:
+    """Keep what a file had and has no more: a document of it that cannot be read may be any of these."""
+    there = {(entry.kind, name) for entry in manifest.entries for name in entry.names}
+    missing = (entry for entry in before.entries if not any((entry.kind, name) in there for name in entry.names))
+    return replace(manifest, entries=(*manifest.entries, *missing))
 
 
 def _is_manifest(entry: os.DirEntry[str]) -> bool:
