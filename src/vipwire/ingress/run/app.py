@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -151,7 +151,7 @@ class _Ingress:
         self._controller = Controller(self._snapshot, desired, self._haproxy, self._synced, options.pause)
         self._statistics = Statistics()
         self._teller.registry.register(self._statistics)
-        self._supervisor = Supervisor(lambda part, *_: self._failures.labels(part).inc())
+        self._supervisor = Supervisor(self._count_failure)
         self._failures = Counter(
             "vipwire_ingress_part_failures",
             "Failures of a part, which was run again",
@@ -160,6 +160,10 @@ class _Ingress:
         )
         self._missed = False
         self._reported = (-1, -1)
+
+    def _count_failure(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
+        del thing, error, again  # all count
+        self._failures.labels(part).inc()
 
     async def run(self, claim: Claim) -> int:
         """Run until a signal, or until a successor wants our place: then HAProxy goes on for it."""
