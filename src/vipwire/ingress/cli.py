@@ -124,7 +124,6 @@ def options_of(given: dict[str, Any]) -> Any:
     """Make the `Options` of what was given on the command line; raise ConfigError for what cannot be."""
     from vipwire.ingress.haproxy.layout import Layout  # noqa: PLC0415  # not for --help
     from vipwire.ingress.haproxy.words import plain  # noqa: PLC0415
-    from vipwire.ingress.plan.planner import Setting  # noqa: PLC0415
     from vipwire.ingress.run.app import Options  # noqa: PLC0415
 
     folder = given["run_dir"].absolute()
@@ -152,13 +151,7 @@ def options_of(given: dict[str, Any]) -> Any:
     return Options(
         folder,
         layout,
-        Setting(
-            given["ingress_class"],
-            given["controller"],
-            given["watch_ingress_without_class"],
-            given["zone"],
-            given["hosts_apart"],
-        ),
+        _setting(given),
         haproxy_user=given.get("haproxy_user", ""),
         manifests=given["manifests"],
         kubeconfig=given["kubeconfig"],
@@ -174,6 +167,13 @@ def options_of(given: dict[str, Any]) -> Any:
         publish_service=_object_name("--publish-service", given.get("publish_service", "")),
         lease=_object_name("--lease", given.get("lease", "")),
     )
+
+
+def _setting(given: dict[str, Any]) -> Any:
+    from vipwire.ingress.plan.planner import Setting  # noqa: PLC0415  # not for --help
+
+    names = ("ingress_class", "controller", "watch_ingress_without_class", "zone", "hosts_apart")
+    return Setting(*(given[name] for name in names))
 
 
 def _object_name(flag: str, text: str) -> Any:
