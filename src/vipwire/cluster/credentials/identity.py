@@ -127,7 +127,8 @@ def write_kubeconfigs(folder: Path, authority: Authority, url: str) -> Path:
             found = _kubeconfig(url, identity.user, trusted, pair.certificate.read_bytes(), pair.key.read_bytes())
             update_private(path, yaml.safe_dump(found, sort_keys=False).encode())
         except (ConfigError, OSError) as error:
-            log.error("a kubeconfig cannot be written; what is there stays", file=path, reason=error)
+            reason = error.strerror if isinstance(error, OSError) else error
+            log.error("a kubeconfig cannot be written; what is there stays", file=path, reason=reason)
     return folder / "admin.kubeconfig"
 
 

@@ -63,9 +63,8 @@ class Database:
             self._lock = on_error.enter_context(lock(folder))
             with explained(self.path):
                 _make_or_refuse(self.path)
-                self._connection = _connect(self.path)
+                self._connection = _open(self.path)
                 on_error.callback(self._connection.close)
-                _prepare(self._connection, self.path)
                 self._pages = max(1, limit // _PAGE) if limit else _MOST_PAGES
                 self._allow(self._pages)
             on_error.pop_all()
@@ -183,6 +182,22 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _open(path: Path) -> sqlite3.Connection:
+    """Open a store, and check it.
+
+    On a full disk there is no room for the index of its log, which processes share: then it is kept in memory, so
+    that what is there can be read. No other process can read it meanwhile, so that there are no backups.
+    """
+    try:
+        return _prepared(_connect(path), path)
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
+            raise
+    connection = _connect(path)
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    return _prepared(connection, path)
+
+
 def _make_or_refuse(path: Path) -> None:
     """Make a store where there was none; raise StoreError where there was one, and it is not what it was."""
     if not path.exists():
@@ -227,10 +242,14 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    check(connection, path)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
+def _prepared(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(connection.close)
+        check(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        on_error.pop_all()
+    return connection
 
 
 def _row(change: RecordChange) -> tuple[int, str, str, str, bool, int, bytes]:
