@@ -44,6 +44,7 @@ from vipwire.cluster.store.store import Store
 from vipwire.cluster.this_node import declare_node, node_addresses
 from vipwire.config.configuration import Config
 from vipwire.dns.settings import Settings as DnsSettings
+from vipwire.errors import told_plainly
 from vipwire.host.addresses import read_addresses
 from vipwire.kube.proxied import proxy_resources
 from vipwire.process.supervision import Begun, Supervisor, Work
@@ -125,8 +126,9 @@ class _Cluster:
         try:
             if self._setting.dns is None:
                 await self._services.drop(DNS_SERVICE)
-            for part in (_Part("keys", _simply(served.keys.run)), *self._parts()):
-                self._start(tasks, part)
+            opened = [self._start(tasks, part) for part in (_Part("keys", _simply(served.keys.run)), *self._parts())]
+            for each in opened:
+                await each.wait()
             ready(served.url, served.kubeconfig)
             await self._ending.wait()
         finally:
@@ -145,8 +147,27 @@ class _Cluster:
         self._start(tasks, _Part("first objects", make))
         await tried.wait()
 
-    def _start(self, tasks: asyncio.TaskGroup, part: _Part) -> None:
-        self.working.append(tasks.create_task(self._supervisor.keep(part.name, part.work, opens=part.opens)))
+    def _start(self, tasks: asyncio.TaskGroup, part: _Part) -> asyncio.Event:
+        """Run a part; what is given is set when it has opened what it opens, or failed to for a reason of ours."""
+        tried = asyncio.Event()
+
+        async def work(begun: Begun) -> None:
+            def opened() -> None:
+                begun()
+                tried.set()
+
+            if not part.opens:
+                tried.set()
+            try:
+                await part.work(opened)
+            except Exception as error:
+                if told_plainly(error) is None:  # else it may be a refusal to start: nothing is ready then
+                    tried.set()
+                raise
+            tried.set()
+
+        self.working.append(tasks.create_task(self._supervisor.keep(part.name, work, opens=part.opens)))
+        return tried
 
     def _parts(self) -> Iterator[_Part]:
         """Name what runs beside the API server."""

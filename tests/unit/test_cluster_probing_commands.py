@@ -1,0 +1,107 @@
+"""Commands of probes: nothing of them stays, they run as the user that is named, and only admins may say them."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.cluster_here import Here, play
+from tests.unit.controllers_here import PODS
+
+from vipwire.cluster.controllers.exec_probes import CommandsOfAdmins
+from vipwire.cluster.probing.commands import RunAs, run_command
+from vipwire.cluster.probing.probe import ask
+from vipwire.errors import ConfigError
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+
+
+def running(word: str) -> list[str]:
+    """List the processes that have a word in their command line, and have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if line.startswith(f"sleep {word}"):
+            found.append(line)
+    return found
+
+
+def asked(command: list[str], who: RunAs | None = None, **probe: Any) -> str:
+    return asyncio.run(ask({"exec": {"command": command}} | probe, {}, "web", who))
+
+
+def test_a_command_that_is_too_slow_ends_with_all_that_it_has_started() -> None:
+    began = time.monotonic()
+    assert asked(["sh", "-c", "sleep 43211 & sleep 43211"]) == "no answer within 1 s"
+    assert time.monotonic() - began < 30
+    assert running("43211") == []
+
+
+def test_what_a_command_leaves_in_the_background_ends_with_it() -> None:
+    assert asked(["sh", "-c", "sleep 43212 & exit 0"]) == ""
+    assert asked(["sh", "-c", "sleep 43212 & exit 3"]) == "command failed with exit code 3"
+    assert running("43212") == []
+
+
+def test_a_command_that_is_cancelled_ends() -> None:
+    async def scenario() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(run_command(["sleep", "43213"]))
+            while not running("43213"):  # noqa: ASYNC110  # another process
+                await asyncio.sleep(0)
+            task.cancel()
+        assert running("43213") == []
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_started_is_a_bad_answer() -> None:
+    assert asked([]) == "the command is empty"
+    assert "No such file" in asked(["/no/such/command"])
+    assert "ValueError" in asked(["a\0b"])
+    assert asked([5], timeoutSeconds=30).startswith("FileNotFoundError")  # type: ignore[list-item]
+
+
+@as_root
+def test_a_command_runs_as_the_user_that_is_named() -> None:
+    who = RunAs.named("nobody")
+    checks = 'test "$(id -u)" = "$1" && test "$(id -G)" = "$2" && test "$USER" = nobody && test -z "$HIDDEN"'
+    os.environ["HIDDEN"] = "x"
+    try:
+        command = ["sh", "-c", checks, "sh", str(who.user), " ".join(map(str, who.groups))]
+        assert asked(command, who, timeoutSeconds=30) == ""
+        assert asked(["test", "-z", "x"], timeoutSeconds=30) == "command failed with exit code 1"
+    finally:
+        del os.environ["HIDDEN"]
+
+
+def test_a_user_that_is_not_there_is_told() -> None:
+    with pytest.raises(ConfigError, match="--exec-probes-user nobody-here: this machine has no such user"):
+        RunAs.named("nobody-here")
+
+
+def pod(*command: str, name: str = "a", **labels: str) -> dict[str, Any]:
+    container: dict[str, Any] = {"name": "web", "image": "none"}
+    if command:
+        container["readinessProbe"] = {"exec": {"command": list(command)}}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"containers": [container]}}
+
+
+def test_only_admins_may_say_a_command(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        code, status = await here.send("POST", PODS, pod("id"), user="node")
+        assert (code, status["reason"]) == (403, "Forbidden")
+        assert 'User "node" cannot set the command of a probe: only the role admin may' in status["message"]
+        assert (await here.send("POST", PODS, pod("id")))[0] == 201
+        assert (await here.send("PUT", f"{PODS}/a", pod("id", x="1"), user="node"))[0] == 200, "it was there"
+        assert (await here.send("PUT", f"{PODS}/a", pod("rm"), user="node"))[0] == 403
+        patch = [{"op": "replace", "path": "/spec/containers/0/readinessProbe/exec/command/0", "value": "rm"}]
+        assert (await here.send("PATCH", f"{PODS}/a", patch, patch="json-patch+json", user="node"))[0] == 403
+        assert (await here.send("POST", PODS, pod(name="b"), user="node"))[0] == 201
+
+    play(tmp_path, scenario, hooks=(CommandsOfAdmins(),))
