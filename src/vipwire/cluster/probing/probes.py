@@ -9,7 +9,6 @@ them (controllers/exec_probes.py): whoever else may write Pods could otherwise r
 """
 
 import asyncio
-import contextlib
 import random
 from typing import Final
 
@@ -53,7 +52,7 @@ class Verdict:
 
 
 class _Watched:
-    """A Pod whose probes run. `told` is what has been written of each container."""
+    """A Pod whose probes run. `told` is what has been written of each container, `said` the last Event's problem."""
 
     def __init__(self, pod: Object) -> None:
         self.pod = pod
@@ -62,6 +61,7 @@ class _Watched:
         self.verdicts = {container: Verdict(probe) for container, probe in self.probes}
         self.problems: dict[str, str] = {}
         self.told: dict[str, bool | None] = {}
+        self.said = ""
         self.tasks: list[asyncio.Task[None]] = []
 
 
@@ -135,15 +135,20 @@ class Probes:
         problem = "; ".join(f"{each}: {watched.problems.get(each) or 'not asked yet'}" for each in bad)
         now = format_time(self._registry.clock())
         verdicts = {container: verdict.good for container, verdict in watched.verdicts.items()}
-        with contextlib.suppress(ApiError):  # it has gone, or the store cannot write now: it is told after a period
-            record = self._registry.read(PODS, *name)
-            pod = decoded(record)
+        record = self._registry.store.read(key_of(PODS, *name))
+        if record is None:
+            return
+        if problem and problem != watched.said:
+            await warn(self._registry, PODS, decoded(record), "Unhealthy", f"Readiness probe failed: {problem}")
+        watched.said = problem
+        try:
             await self._registry.change(
                 PODS, *name, lambda value: with_ready(value, problem, now), _OPTIONS, subresource="status"
             )
-            watched.told = verdicts
-            if problem:
-                await warn(self._registry, PODS, pod, "Unhealthy", f"Readiness probe failed: {problem}")
+        except ApiError as error:  # it cannot be written: it is tried again after a period
+            if error.code != 404:
+                raise
+        watched.told = verdicts
 
 
 def with_ready(pod: Object, problem: str, now: str) -> Object:
