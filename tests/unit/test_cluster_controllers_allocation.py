@@ -221,6 +221,19 @@ def test_node_ports_outside_and_none_left(tmp_path: Path) -> None:
     play_allocating(tmp_path, scenario, ports=port_range(30000, 30001))
 
 
+def test_addresses_of_a_load_balancer_go_with_the_type(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        await here.post(SERVICES, service("web", type="LoadBalancer"))
+        ingress = {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1", "ipMode": "VIP"}]}}}
+        code, found = await here.send("PATCH", f"{SERVICES}/web/status", ingress, patch="merge-patch+json")
+        assert (code, found["status"]["loadBalancer"]["ingress"][0]["ip"]) == (200, "192.0.2.1")
+        body = {"spec": {"type": "ClusterIP"}}
+        code, found = await here.send("PATCH", f"{SERVICES}/web", body, patch="merge-patch+json")
+        assert (code, found["status"]) == (200, {"loadBalancer": {}})
+
+    play_allocating(tmp_path, scenario)
+
+
 def test_what_is_not_written_takes_nothing(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         assert (await here.send("POST", f"{SERVICES}?dryRun=All", service("dry", type="NodePort")))[0] == 201

@@ -109,6 +109,11 @@ def test_what_an_object_makes_a_part_raise_is_told_in_an_event_and_counted(tmp_p
             told = await here.until(EVENTS, lambda value: value["reason"] == "PartFailed")
             assert told["involvedObject"]["name"] == "going"
             assert told["message"].startswith("garbage collection cannot use this object, and puts it aside: ")
+            code, text = await here.ask("GET", "/metrics")
+            (line,) = [each for each in text.splitlines() if 'part="garbage collection"' in each]
+            assert code == 200
+            assert line.startswith("vipwire_up_part_failures_total{")
+            assert float(line.rpartition(" ")[2]) >= 1
             code, text = await here.ask("GET", "/readyz?verbose")
             assert (code, "[+]part-garbage-collection ok" in text) == (200, True), "an object is no part's failure"
 

@@ -4,11 +4,13 @@ import asyncio
 import dataclasses
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+
+from prometheus_client import CollectorRegistry
 
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.server import ApiServer
@@ -17,6 +19,7 @@ from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
 from vipwire.cluster.credentials.keys import Keys
 from vipwire.cluster.own_addresses import Reach, inner_socket, reach
+from vipwire.cluster.part_metrics import PartFailures
 from vipwire.cluster.source import StoreSource
 from vipwire.dns.run import serve as serve_dns
 from vipwire.dns.settings import Settings as DnsSettings
@@ -24,6 +27,7 @@ from vipwire.dns.watch import RESOURCES
 from vipwire.errors import ConfigError
 from vipwire.process import log
 from vipwire.process.file_limits import raise_limit
+from vipwire.process.supervision import Supervisor
 
 _NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _NAMES_BELOW: Final = ("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1")
@@ -60,16 +64,17 @@ async def serve_api(
     registry: Registry,
     services: OwnServices,
     clock: Callable[[], datetime],
-    troubles: Callable[[], Mapping[str, str]],
+    supervisor: Supervisor,
 ) -> Served:
     """Open the API server, and have Service `kubernetes` lead to it. Raise ConfigError.
 
-    `troubles` tells of each part of this process what is wrong.
+    `supervisor` tells of each part of this process what is wrong, and how often it has failed.
     """
     keys = Keys(place.folder, _names(place, services.address(API_NUMBER)), clock)
     tls = keys.tls
-    bounds = Bounds().fitting(raise_limit())
-    server = ApiServer(registry, keys.access.identify, troubles=troubles, bounds=bounds)
+    bounds, metrics = Bounds().fitting(raise_limit()), CollectorRegistry()
+    metrics.register(PartFailures(supervisor))
+    server = ApiServer(registry, keys.access.identify, troubles=supervisor.troubles, metrics=metrics, bounds=bounds)
     try:
         runner, port = await server.listen(place.address, place.port, tls)
     except OSError as error:

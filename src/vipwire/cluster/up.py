@@ -122,7 +122,7 @@ class _Cluster:
         """Make what has to be there, open the API server, run all parts, and wait for the end."""
         self._hear_signals()
         await self._begin(tasks)
-        served = await serve_api(self._place, self._registry, self._services, now, self._supervisor.troubles)
+        served = await serve_api(self._place, self._registry, self._services, now, self._supervisor)
         try:
             if self._setting.dns is None:
                 await self._services.drop(DNS_SERVICE)

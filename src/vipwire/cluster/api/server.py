@@ -16,6 +16,8 @@ from typing import Final
 
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
 from vipwire.cluster.api import guard
 from vipwire.cluster.api.answers.form import choose_form, show, show_list
@@ -53,12 +55,13 @@ class ApiServer:
         identify: Identify,
         *,
         troubles: Callable[[], Mapping[str, str]] = dict,
+        metrics: CollectorRegistry | None = None,
         bookmark_every: float = BOOKMARK_SECONDS,
         bounds: Bounds | None = None,
     ) -> None:
         self._registry = registry
         self._identify = identify
-        self._troubles = troubles
+        self._troubles, self._metrics = troubles, metrics or CollectorRegistry()
         self._bookmark_every = bookmark_every
         self.bounds = bounds or Bounds()
         self.in_flight = InFlight(self.bounds)
@@ -163,6 +166,9 @@ class ApiServer:
         asked = Question("verbose" in request.query, request.query.getall("exclude", ()), guard.has_role(user))
         if (health := read_health(request.path, asked, self._troubles())) is not None:
             return web.Response(text=health.text, status=health.code)
+        if request.path == "/metrics":
+            write, media = choose_encoder(request.headers.get("Accept", ""))
+            return web.Response(body=write(self._metrics), headers={"Content-Type": media})
         page = read_page(request.path, request.headers.get("Accept", ""), request.host)
         return web.Response(body=page.body, headers={"Content-Type": page.media})
 

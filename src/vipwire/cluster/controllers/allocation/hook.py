@@ -44,6 +44,8 @@ class ServiceAllocation:
         if not _is_sound(new) or moves(new["spec"], before["spec"]):
             return None
         drop_unused(new["spec"], before["spec"])
+        if before["spec"].get("type") == "LoadBalancer" != new["spec"].get("type"):
+            new["status"] = (new.get("status") or {}) | {"loadBalancer": {}}  # nobody else takes its addresses away
         return self._settle(new, before)
 
     def _settle(self, new: Object, old: Object) -> Admitted:
