@@ -7,12 +7,13 @@ from typing import NamedTuple
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
+from vipwire.config.modes import mode_names
 from vipwire.config.sections import Series
 from vipwire.serve.kernel_counter import KernelCounter
 from vipwire.serve.metrics import Metrics
 
 PATH = Path(__file__).parent.parent / "docs" / "metrics.md"
-MODES = ("nftables", "iptables", "ipvs", "userspace")
+MODES = mode_names()
 
 _INTRODUCTION = """\
 # What a running proxy answers

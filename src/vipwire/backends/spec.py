@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vipwire.backends.remains import Remains
 from vipwire.config.configuration import Config
-from vipwire.config.modes import ModeSettings
+from vipwire.config.modes import MetricGroup, ModeSettings
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
@@ -64,8 +64,8 @@ class ModeSpec:
 
     `driver` names the module with its DRIVER. `fallback` lists the modes to try in its place, in that order.
     `for_whom` and `page` are for the page that compares modes. `differences` is what of docs/semantics.md does not
-    hold in it, `lacks` what annotations ask for in vain. `tools` are programs that people or the mode use. The
-    addresses of `vip_devices` are VIPs, not the machine's own.
+    hold in it, `lacks` what annotations ask for in vain. `metrics` are those that not every mode has. `tools` are
+    programs that people or the mode use. The addresses of `vip_devices` are VIPs, not the machine's own.
 
     `port_ranges`: it serves the annotation port-range. `per_address`: it has an object for each of the node's
     addresses, and must be told them. `relays`: the proxy itself is the endpoint's client, and node ports are sockets.
@@ -81,6 +81,7 @@ class ModeSpec:
     fallback: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
     lacks: tuple[Lack, ...] = ()
+    metrics: frozenset[MetricGroup] = frozenset()
     tools: tuple[Tool, ...] = ()
     vip_devices: frozenset[str] = frozenset()
     port_ranges: bool = False

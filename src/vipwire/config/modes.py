@@ -1,11 +1,12 @@
 """The modes that can be chosen: a new one is a folder, and one more line here.
 
 A line names the module that says all about a mode, as its `MODE`. The layers below the modes ask it only for what an
-operator can configure, `ModeSettings`; `vipwire.backends.registry` has the rest. A module is imported when somebody
-asks for its mode: what is not used costs nothing.
+operator can configure and which metrics it has, `Registered`; `vipwire.backends.registry` has the rest. A module is
+imported when somebody asks for its mode: what is not used costs nothing.
 """
 
 import contextlib
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,16 @@ NOT_YET: Final = frozenset({"ebpf"})
 """Modes that were announced, and are not in this version."""
 
 
+class MetricGroup(enum.Enum):
+    """Metrics that only some modes have: kube-proxy's, by what they count."""
+
+    FULL_AND_PARTIAL_SYNCS = "full and partial syncs"
+    NFTABLES_TRANSACTIONS = "transactions of nftables"
+    IPTABLES_RESTORE = "failures of iptables-restore"
+    IPTABLES_RULES = "rules of iptables"
+    CONNECTION_TRACKING = "stale entries of connection tracking"
+
+
 @dataclass(frozen=True, slots=True)
 class ModeSettings:
     """What of the configuration a mode reads.
@@ -40,11 +51,15 @@ class ModeSettings:
 
 
 class Registered(Protocol):
-    """What the configuration must know of a mode's `MODE`."""
+    """What the layers below the modes must know of a mode's `MODE`."""
 
     @property
     def settings(self) -> ModeSettings:
-        """What it reads."""
+        """What it reads of the configuration."""
+
+    @property
+    def metrics(self) -> frozenset[MetricGroup]:
+        """The metrics that it has beside those of every mode."""
 
 
 def mode_names() -> tuple[str, ...]:

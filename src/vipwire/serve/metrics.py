@@ -21,6 +21,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from vipwire.config.modes import MetricGroup
 from vipwire.serve.registry import FAMILY, SYNC_BUCKETS, ModeRegistry
 from vipwire.serve.service_metrics import ServiceMetrics
 
@@ -95,37 +96,37 @@ class Metrics(ModeRegistry):
 
     def _full_and_partial(self) -> None:
         self.sync_full_proxy_rules_duration_seconds = self.sync_histogram(
-            "sync_full", "A full sync", "iptables", "nftables"
+            "sync_full", "A full sync", MetricGroup.FULL_AND_PARTIAL_SYNCS
         )
         self.sync_partial_proxy_rules_duration_seconds = self.sync_histogram(
-            "sync_partial", "A sync of what has changed", "iptables", "nftables"
+            "sync_partial", "A sync of what has changed", MetricGroup.FULL_AND_PARTIAL_SYNCS
         )
 
     def _of_nftables(self) -> None:
-        nftables = ("nftables",)
+        nftables = MetricGroup.NFTABLES_TRANSACTIONS
         self.sync_proxy_rules_nftables_sync_failures_total = self.counter(
-            "sync_proxy_rules_nftables_sync_failures_total", "Transactions that failed", FAMILY, modes=nftables
+            "sync_proxy_rules_nftables_sync_failures_total", "Transactions that failed", FAMILY, group=nftables
         )
         self.sync_proxy_rules_nftables_cleanup_failures_total = self.counter(
             "sync_proxy_rules_nftables_cleanup_failures_total",
             "Failed removals of what is stale: none, they are part of the transaction",
             FAMILY,
-            modes=nftables,
+            group=nftables,
         )
 
     def _of_iptables(self) -> None:
-        iptables = ("iptables",)
+        iptables = MetricGroup.IPTABLES_RULES
         self.sync_proxy_rules_iptables_restore_failures_total = self.counter(
             "sync_proxy_rules_iptables_restore_failures_total",
             "Failures of iptables-restore",
             FAMILY,
-            modes=("iptables", "ipvs"),
+            group=MetricGroup.IPTABLES_RESTORE,
         )
         self.sync_proxy_rules_iptables_partial_restore_failures_total = self.counter(
             "sync_proxy_rules_iptables_partial_restore_failures_total",
             "Failures of iptables-restore that made a full sync necessary",
             FAMILY,
-            modes=iptables,
+            group=iptables,
         )
         self.sync_proxy_rules_iptables_total = self.gauge(
             "sync_proxy_rules_iptables_total", "Rules in the kernel that are ours", ("table", "ip_family"), iptables
@@ -141,7 +142,7 @@ class Metrics(ModeRegistry):
         )
 
     def _of_conntrack(self) -> None:
-        kernel = ("nftables", "iptables", "ipvs")
+        kernel = MetricGroup.CONNECTION_TRACKING
         self.conntrack_reconciler_sync_duration_seconds = Histogram(
             "kubeproxy_conntrack_reconciler_sync_duration_seconds",
             "[ALPHA] Removal of stale connection tracking entries, in seconds",
@@ -153,7 +154,7 @@ class Metrics(ModeRegistry):
             "conntrack_reconciler_deleted_entries_total",
             "Stale connection tracking entries removed",
             FAMILY,
-            modes=kernel,
+            group=kernel,
         )
 
     def _own(self) -> None:

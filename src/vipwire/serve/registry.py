@@ -1,10 +1,11 @@
 """How a metric is made: kube-proxy's prefix or ours, its level of stability, and which modes expose it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from vipwire.config.modes import MetricGroup, registered
 from vipwire.serve.kernel_counter import KernelCounter
 
 FAMILY: Final = ("ip_family",)
@@ -16,7 +17,7 @@ M = TypeVar("M", Gauge, Counter)
 class _Maker(Generic[M]):
     """Makes metrics of one type."""
 
-    def __init__(self, kind: type[M], registry_of: Callable[[Collection[str]], CollectorRegistry | None]) -> None:
+    def __init__(self, kind: type[M], registry_of: Callable[[MetricGroup | None], CollectorRegistry | None]) -> None:
         self._kind: type[M] = kind
         self._registry_of = registry_of
 
@@ -25,38 +26,38 @@ class _Maker(Generic[M]):
         name: str,
         text: str,
         labels: tuple[str, ...] = (),
-        modes: tuple[str, ...] = (),
+        group: MetricGroup | None = None,
         prefix: str = "kubeproxy",
     ) -> M:
-        """Make a metric that these modes expose, all if none is named."""
-        return self._kind(f"{prefix}_{name}", f"[ALPHA] {text}", labels, registry=self._registry_of(modes))
+        """Make a metric that modes with its group expose; all modes if it has none."""
+        return self._kind(f"{prefix}_{name}", f"[ALPHA] {text}", labels, registry=self._registry_of(group))
 
 
 class ModeRegistry:
     """A registry, and metrics of a mode that are in it, or in none where other modes alone expose them."""
 
     def __init__(self, mode: str) -> None:
-        self.mode = mode
+        self._groups = registered(mode).metrics
         self.registry = CollectorRegistry()
         self.gauge, self.counter = _Maker(Gauge, self.registry_of), _Maker(Counter, self.registry_of)
 
-    def registry_of(self, modes: Collection[str]) -> CollectorRegistry | None:
-        """Choose the registry of a metric that these modes expose; all modes if none is named."""
-        return self.registry if not modes or self.mode in modes else None
+    def registry_of(self, group: MetricGroup | None) -> CollectorRegistry | None:
+        """Choose the registry of a metric that modes with its group expose; all modes if it has none."""
+        return self.registry if group is None or group in self._groups else None
 
-    def sync_histogram(self, name: str, text: str, *modes: str) -> Histogram:
+    def sync_histogram(self, name: str, text: str, group: MetricGroup | None = None) -> Histogram:
         """Make a histogram of the seconds that a kind of sync takes."""
         return Histogram(
             f"kubeproxy_{name}_proxy_rules_duration_seconds",
             f"[ALPHA] {text}, in seconds",
             FAMILY,
             buckets=SYNC_BUCKETS,
-            registry=self.registry_of(modes),
+            registry=self.registry_of(group),
         )
 
     def kernel_counter(self, name: str, text: str) -> KernelCounter:
-        """Make a counter that the kernel keeps, which iptables mode alone has."""
+        """Make a counter that the kernel keeps for rules of iptables."""
         counter = KernelCounter(f"kubeproxy_{name}", f"[ALPHA] {text}")
-        if self.mode == "iptables":
+        if self.registry_of(MetricGroup.IPTABLES_RULES) is not None:
             self.registry.register(counter)
         return counter

@@ -4,7 +4,7 @@ from typing import Final
 
 from vipwire.backends.iptables.limits import LACKS
 from vipwire.backends.spec import Difference, ModeSpec, Tool
-from vipwire.config.modes import ModeSettings
+from vipwire.config.modes import MetricGroup, ModeSettings
 
 MODE: Final = ModeSpec(
     name="iptables",
@@ -13,6 +13,14 @@ MODE: Final = ModeSpec(
     for_whom="somebody whose kernel, tools or runbooks speak iptables: kube-proxy's chains and names, "
     r"`iptables-save \| grep KUBE-SVC`",
     lacks=LACKS,
+    metrics=frozenset(
+        {
+            MetricGroup.FULL_AND_PARTIAL_SYNCS,
+            MetricGroup.IPTABLES_RESTORE,
+            MetricGroup.IPTABLES_RULES,
+            MetricGroup.CONNECTION_TRACKING,
+        }
+    ),
     page="iptables.md",
     fallback=("nftables", "userspace"),
     differences=(

@@ -4,7 +4,7 @@ from typing import Final
 
 from vipwire.backends.ipvs.limits import LACKS
 from vipwire.backends.spec import Difference, ModeSpec, Tool
-from vipwire.config.modes import ModeSettings
+from vipwire.config.modes import MetricGroup, ModeSettings
 
 MODE: Final = ModeSpec(
     name="ipvs",
@@ -13,6 +13,7 @@ MODE: Final = ModeSpec(
     for_whom="somebody who relies on IPVS: its schedulers, direct return, `ipvsadm -Ln`. "
     "kube-proxy is giving this mode up",
     lacks=LACKS,
+    metrics=frozenset({MetricGroup.IPTABLES_RESTORE, MetricGroup.CONNECTION_TRACKING}),
     page="ipvs.md",
     # First iptables: its names are kube-proxy's too, and it serves node ports at the same addresses.
     fallback=("iptables", "nftables", "userspace"),

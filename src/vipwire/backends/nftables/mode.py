@@ -4,7 +4,7 @@ from typing import Final
 
 from vipwire.backends.nftables.limits import LACKS
 from vipwire.backends.spec import ModeSpec, Tool
-from vipwire.config.modes import ModeSettings
+from vipwire.config.modes import MetricGroup, ModeSettings
 
 MODE: Final = ModeSpec(
     name="nftables",
@@ -12,6 +12,13 @@ MODE: Final = ModeSpec(
     settings=ModeSettings(periods="nftables", masquerading="nftables", primary_node_ports=True),
     for_whom="anybody with Linux 5.13 or newer: the default. The number of rules does not grow with the Services",
     lacks=LACKS,
+    metrics=frozenset(
+        {
+            MetricGroup.FULL_AND_PARTIAL_SYNCS,
+            MetricGroup.NFTABLES_TRANSACTIONS,
+            MetricGroup.CONNECTION_TRACKING,
+        }
+    ),
     page="nftables.md",
     fallback=("iptables", "userspace"),
     tools=(Tool("nft", "shows the rules of nftables mode"),),
