@@ -11,6 +11,7 @@ from tests.unit.deployed import DEPLOY, KUBECTL, one, rendered
 from tests.unit.test_deploy_rbac import Right
 
 from vipwire import __version__
+from vipwire.cluster.api.guard import Role, User, may
 from vipwire.ingress.cli import ingress, options_of
 from vipwire.ingress.run.election import LeaseKeeper
 from vipwire.ingress.run.status import StatusWriter
@@ -151,7 +152,14 @@ def test_the_roles_allow_what_is_asked_for_and_only_that() -> None:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    assert asyncio.run(run()) == allowed
+    rights = asyncio.run(run())
+    assert rights == allowed
+    ours = User("vipwire-ingress", (Role.INGRESS.value,))
+    assert [right for right in rights if not may(ours, right[2], right[1])] == [], "and so does a `vipwire up`"
+    assert not may(ours, "list", "pods")
+    assert not may(ours, "create", "secrets")
+    assert not may(ours, "update", "ingresses")
+    assert not may(User("viewer", (Role.VIEW.value,)), "list", "secrets")
 
 
 def test_the_roles_are_bound_to_the_account_that_the_pod_has() -> None:

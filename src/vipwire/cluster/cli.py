@@ -68,7 +68,7 @@ def up(**flags: Any) -> None:
     """Run an API server for Services, its store, controllers, DNS and a proxy, in one process.
 
     kubectl talks to it. Writes a kubeconfig for each role into the data directory: admin.kubeconfig,
-    node.kubeconfig, view.kubeconfig. Put flags of vipwire proxy behind --, such as
+    node.kubeconfig, view.kubeconfig, ingress.kubeconfig. Put flags of vipwire proxy behind --, such as
     --masquerade-all or --config FILE. SIGTERM or Ctrl-C ends it. Every acknowledged change is on the disk, and the
     rules stay, so that traffic goes on.
     """

@@ -1,8 +1,9 @@
-"""Who may do what: three roles, told by the groups of a user. Pure.
+"""Who may do what: four roles, told by the groups of a user. Pure.
 
     admin   group system:masters     everything
     node    group system:nodes       what a service proxy and a kubelet of this system read and report
     view    group vipwire:view       reads everything but Secrets
+    ingress group vipwire:ingress    what an Ingress controller reads, with Secrets, and reports
 
 Nobody else may do anything but ask for version, health and discovery's root.
 """
@@ -33,12 +34,21 @@ _NODE_RIGHTS: Final = {
 }
 
 
+_INGRESS_RIGHTS: Final = {
+    **dict.fromkeys(("services", "endpointslices", "ingresses", "ingressclasses", "secrets"), _READ),
+    "ingresses/status": _READ | _WRITE,
+    "events": _READ | _WRITE,
+    "leases": _READ | _WRITE,
+}
+
+
 class Role(Enum):
     """What somebody may do, with the group that says so."""
 
     ADMIN = "system:masters"
     NODE = "system:nodes"
     VIEW = "vipwire:view"
+    INGRESS = "vipwire:ingress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,8 @@ def may(user: User, verb: str, what: str) -> bool:
     if Role.ADMIN in roles:
         return True
     if Role.VIEW in roles and verb in _READ and what.partition("/")[0] not in _NOT_SHOWN:
+        return True
+    if Role.INGRESS in roles and verb in _INGRESS_RIGHTS.get(what, frozenset()):
         return True
     return Role.NODE in roles and verb in _NODE_RIGHTS.get(what, frozenset())
 

@@ -40,6 +40,7 @@ IDENTITIES: Final = (
     Identity("admin", "kubernetes-admin", Role.ADMIN),
     Identity("node", "system:kube-proxy", Role.NODE),
     Identity("view", "viewer", Role.VIEW),
+    Identity("ingress", "vipwire-ingress", Role.INGRESS),
 )
 
 

@@ -36,6 +36,7 @@ from vipwire.ingress.watch.kinds import MANIFESTS, RESOURCES
 from vipwire.ingress.watch.objects import IngressKind, IngressObject
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.access.user_kubeconfig import kubectls, of_this_machine
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifests.source import ManifestSource
@@ -106,8 +107,22 @@ def make_source(options: Options, access: Access | None) -> Source:
 
 
 def reach(options: Options) -> Access | None:
-    """Find the API server, if one is wanted."""
-    return None if options.manifests else load_access(options.kubeconfig, options.master or None)
+    """Find the API server, if one is wanted: that of the flags, else the one that kubectl or a Pod would take.
+
+    Without any of them it is that of a `vipwire up` on this machine.
+    """
+    if options.manifests:
+        return None
+    if options.kubeconfig or options.master:
+        return load_access(options.kubeconfig, options.master or None)
+    if (found := kubectls()) is not None:
+        return found.access(log.info)
+    try:
+        return load_access()
+    except ConfigError:
+        if (found := of_this_machine(role="ingress")) is not None:
+            return found.access(log.info)
+        raise
 
 
 async def list_once(options: Options) -> Snapshot:

@@ -16,6 +16,9 @@ _PROMPT = b"\n> "
 _PAYLOAD = re.compile(r"^\s*(?:\+ )+")
 """What HAProxy prompts with for each line of a payload."""
 _SECONDS = 10.0
+_DIGITS = 10
+_HIGHEST_PID = 1 << 22
+"""PID_MAX_LIMIT (linux/threads.h)."""
 _AT_ONCE = 64
 """Commands that are sent before their answers are read: few enough for the socket's buffers."""
 _GOOD = (
@@ -91,16 +94,20 @@ async def mark_of(path: Path) -> str:
     return next(found, "")
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
+
+
 async def processes(path: Path) -> list[Process]:
     """Ask the master for its processes; none when nobody answers."""
     try:
         async with asyncio.timeout(_SECONDS):
             answer = await _process_list(path)
-    except (OSError, TimeoutError, asyncio.IncompleteReadError):
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         return []
     lines = (line.split() for line in answer.decode(errors="replace").splitlines())
     return [
-        Process(int(words[0]), words[1], int(words[2]) if words[2].isdigit() else 0)
+        Process(int(words[0]), words[1], int(words[2]) if _is_number(words[2]) else 0)
         for words in lines
-        if len(words) > 2 and words[0].isdigit()
+        if len(words) > 2 and _is_number(words[0]) and 1 < int(words[0]) <= _HIGHEST_PID
     ]

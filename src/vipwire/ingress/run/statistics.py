@@ -4,10 +4,11 @@
 `namespace:service:port`, perhaps with a digest of its policy; a server is a slot, and who is in it is asked of us.
 """
 
+import contextlib
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, TypeGuard
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -15,6 +16,8 @@ from prometheus_client.registry import Collector
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.model.net import format_endpoint
 
+_DIGITS: Final = 20
+"""Of a count: those of 64 bits."""
 _LABELS: Final = ("namespace", "service", "port", "pod", "endpoint")
 _COUNTERS: Final = (
     ("stot", "sessions", "Requests and sessions"),
@@ -48,28 +51,38 @@ class Statistics(Collector):
         for column, name, text in _COUNTERS:
             counter = CounterMetricFamily(f"vipwire_ingress_{name}", text, labels=_LABELS)
             for labels, row in self._rows:
-                counter.add_metric(labels, float(row.get(column) or 0))
+                counter.add_metric(labels, _number(row.get(column)))
             yield counter
         responses = CounterMetricFamily("vipwire_ingress_responses", "Responses by code", labels=(*_LABELS, "code"))
         for labels, row in self._rows:
             for code in _CODES:
-                responses.add_metric((*labels, code), float(row.get(f"hrsp_{code}") or 0))
+                responses.add_metric((*labels, code), _number(row.get(f"hrsp_{code}")))
         yield responses
         for column, name, text, factor in _GAUGES:
             gauge = GaugeMetricFamily(f"vipwire_ingress_{name}", text, labels=_LABELS)
             for labels, row in self._rows:
-                gauge.add_metric(labels, float(row.get(column) or 0) * factor)
+                gauge.add_metric(labels, _number(row.get(column)) * factor)
             yield gauge
+
+
+def _number(text: str | None) -> float:
+    """Read a count; what is none counts as nothing, for what HAProxy says is printed by others, too."""
+    return float(text) if _is_number(text) else 0.0
+
+
+def _is_number(text: str | None) -> TypeGuard[str]:
+    return text is not None and text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
 def label_rows(answer: str, slots: Callable[[str], Slots]) -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
     """Give each server that has an endpoint its labels; rows of the same endpoint under two policies are added."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in csv.DictReader(io.StringIO(answer.removeprefix("# "))):
-        parts, server = (row["pxname"] or "").split(":"), row["svname"] or ""
-        if len(parts) < 3 or not server[1:].isdigit():
+    for row in _rows(answer):
+        pool, server = row.get("pxname") or "", row.get("svname") or ""
+        parts = pool.split(":")
+        if len(parts) < 3 or not _is_number(server[1:]) or int(server[1:]) < 1:
             continue
-        held = slots(row["pxname"])
+        held = slots(pool)
         index = int(server[1:]) - 1
         slot = held[index] if index < len(held) else None
         if slot is None:
@@ -80,10 +93,16 @@ def label_rows(answer: str, slots: Callable[[str], Slots]) -> Iterator[tuple[tup
     yield from found.items()
 
 
+def _rows(answer: str) -> Iterator[dict[str, str]]:
+    """Read the lines; give those up to the first that is no CSV."""
+    with contextlib.suppress(csv.Error):
+        yield from csv.DictReader(io.StringIO(answer.removeprefix("# ")))
+
+
 def _added(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
     """Add the numbers of two rows."""
     return {
-        key: str(int(first[key]) + int(value)) if first[key].isdigit() and value.isdigit() else first[key]
+        key: str(int(first[key]) + int(value)) if _is_number(first[key]) and _is_number(value) else first[key]
         for key, value in second.items()
         if key is not None and first.get(key) is not None and value is not None
     }

@@ -46,7 +46,7 @@ def kubectls(environ: Mapping[str, str] = os.environ) -> Found | None:
     return Found((own,), "as kubectl does") if own.is_file() else None
 
 
-def of_this_machine(environ: Mapping[str, str] = os.environ) -> Found | None:
-    """Find the kubeconfig of a `vipwire up` on this machine, if this process may read it."""
-    path = Path(environ.get("VIPWIRE_DATA_DIR") or FOLDER, "admin.kubeconfig")
+def of_this_machine(environ: Mapping[str, str] = os.environ, *, role: str = "admin") -> Found | None:
+    """Find the kubeconfig of a `vipwire up` on this machine for a role, if this process may read it."""
+    path = Path(environ.get("VIPWIRE_DATA_DIR") or FOLDER, f"{role}.kubeconfig")
     return Found((path,), "of `vipwire up`") if os.access(path, os.R_OK) else None
