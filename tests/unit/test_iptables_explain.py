@@ -107,6 +107,17 @@ def test_how_an_endpoint_is_chosen_is_what_the_rules_do(algorithm: str, said: st
     assert way(made, packet(POD, "10.96.0.1")).choice == said
 
 
+def test_where_nobody_answers_only_those_who_may_come_are_told() -> None:
+    """All others are dropped, as where somebody answers."""
+    made = World()
+    ranges = (cidr("203.0.113.0/25"), cidr("198.51.100.0/24"))
+    made.put(service("none", "10.96.0.2", load_balancer_ips=ips("1.2.3.4"), source_ranges=ranges))
+    made.sync()
+    found = {source: way(made, packet(source, "1.2.3.4")).end for source in (CLIENT, "198.51.100.1", OTHER, POD)}
+    assert list(found.values()) == [End.REJECTED, End.REJECTED, End.DROPPED, End.DROPPED]
+    assert not diff(objects(made), objects(made))
+
+
 def test_affinity_without_rules_for_it_is_said(world: World) -> None:
     sticky = packet(POD, "10.96.0.4")
     assert way(world, sticky).affinity == ""
