@@ -118,6 +118,14 @@ def test_where_nobody_answers_only_those_who_may_come_are_told() -> None:
     assert not diff(objects(made), objects(made))
 
 
+@pytest.mark.parametrize(("count", "more"), [(4, []), (5, []), (6, ["2 more like these"])])
+def test_one_more_endpoint_is_shown_and_several_are_counted(count: int, more: list[str]) -> None:
+    made = World()
+    made.put(service(), slice_of("web", *(endpoint(f"10.1.0.{number}") for number in range(1, count + 1))))
+    made.sync()
+    assert [step.effect for step in way(made, packet(POD, "10.96.0.1")).steps if "more" in step.effect] == more
+
+
 def test_affinity_without_rules_for_it_is_said(world: World) -> None:
     sticky = packet(POD, "10.96.0.4")
     assert way(world, sticky).affinity == ""

@@ -99,9 +99,10 @@ def _merged(runs: Sequence[Run]) -> list[Step]:
     rests = [each.steps[before:] for each in runs]
     after = min((_common(rests[0][::-1], rest[::-1]) for rest in rests), default=0)
     own = list(dict.fromkeys(tuple(rest[: len(rest) - after]) for rest in rests))
-    merged = [*first[:before], *(step for steps in own[:_SHOWN] for step in steps)]
-    if len(own) > _SHOWN:
-        merged.append(Step(merged[-1].object, "", f"{len(own) - _SHOWN} more like these", ObjectState.PLANNED))
+    shown = len(own) if len(own) == _SHOWN + 1 else _SHOWN  # a line for one more could show that one
+    merged = [*first[:before], *(step for steps in own[:shown] for step in steps)]
+    if len(own) > shown:
+        merged.append(Step(merged[-1].object, "", f"{len(own) - shown} more like these", ObjectState.PLANNED))
     return [*merged, *rests[0][len(rests[0]) - after :]]
 
 

@@ -156,10 +156,11 @@ def _merged(runs: Sequence[Run]) -> list[Step]:
     merged = list(usual.steps)
     place = 0
     different = list({id(each): each for each in alike}.values())
-    for each in different[:_SHOWN]:
+    shown = len(different) if len(different) == _SHOWN + 1 else _SHOWN  # a line for one more could show that one
+    for each in different[:shown]:
         place = _merge(merged, each.steps) or place
-    if len(different) > _SHOWN and place:
-        more = f"{len(different) - _SHOWN} more like these"
+    if len(different) > shown and place:
+        more = f"{len(different) - shown} more like these"
         merged.insert(place, Step(merged[place - 1].object, "", more, ObjectState.PLANNED))
     for number, each in enumerate(runs):
         if (each.verdict, bool(each.target)) != (usual.verdict, bool(usual.target)):
