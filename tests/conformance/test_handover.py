@@ -79,7 +79,7 @@ ENGINES = ("legacy",) if kernel.inside() and not EMULATED else ("nft", "legacy")
 IPVS_CHAINS = r":KUBE-(NODE-PORT|LOAD-BALANCER)\b"
 """Those of ipvs mode that go at once."""
 HINT = "KUBE-IPTABLES-HINT"
-DONE = "nothing of other modes is left"
+DONE = "other modes have left nothing"
 
 
 @dataclass
@@ -167,7 +167,7 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
             since = len(new.log)
             new.start()
             stack.callback(new.end)
-            assert before.name in new.said(since, "removed what another mode had left", "left_by=")
+            assert before.name in new.said(since, "removed what another mode left", "left_by=")
             pass_some(streams, ENOUGH)
             check_open(open_ones)
             check_open(flows)

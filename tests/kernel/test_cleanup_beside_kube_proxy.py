@@ -65,7 +65,7 @@ def vipwire_was_here(mode: str) -> None:
 
     async def scenario() -> None:
         async with scene(server, f"--proxy-mode={mode}") as it:
-            await it.daemon.heard("nothing of other modes is left")
+            await it.daemon.heard("other modes have left nothing")
             assert await it.daemon.terminate() == 0
 
     asyncio.run(scenario())

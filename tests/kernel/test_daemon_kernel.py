@@ -17,8 +17,8 @@ from vipwire.netlink.nftables import encode, wire
 from vipwire.netlink.socket import NetlinkSocket
 
 pytestmark = pytest.mark.kernel
-REPAIRED = "repaired what others had changed in the kernel"
-FAILED = "sync failed, the old rules stay"
+REPAIRED = "repaired what somebody else changed in the kernel"
+FAILED = "sync failed; the old rules stay"
 NETLINK_NETFILTER = 12
 OWNER = 2  # NFT_TABLE_F_OWNER: only the socket that made the table may change it, and with the socket it goes
 FORBIDDEN = "table ip vipwire: add table: EPERM"

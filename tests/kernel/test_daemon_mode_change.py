@@ -13,7 +13,7 @@ from tests.kernel.own_network import run
 pytestmark = pytest.mark.kernel
 HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nlogging: {format: json}\n"
 WEB, POD = "10.96.0.1", "10.244.0.1"
-DONE = "nothing of other modes is left"
+DONE = "other modes have left nothing"
 
 
 class Changing(Scene):
@@ -66,9 +66,9 @@ def test_the_file_changes_the_mode_of_a_running_proxy(tmp_path: Path) -> None:
     async def story(it: Changing) -> None:
         before = len(it.daemon.records)
         await it.daemon.again(lambda: it.mode("iptables"), DONE, mode="iptables")
-        record = it.daemon.said("the mode changes", to="iptables")[0]
+        record = it.daemon.said("changing the mode", to="iptables")[0]
         assert record["mode"] == "nftables"
-        assert it.daemon.said("removed what another mode had left", left_by="nftables", what="table ip vipwire")
+        assert it.daemon.said("removed what another mode left", left_by="nftables", what="table ip vipwire")
         assert "table ip vipwire" not in rules()
         assert re.search(r":KUBE-SVC-", rules())
         assert await page("/proxyMode", 10249) == (200, "iptables")
@@ -79,7 +79,7 @@ def test_the_file_changes_the_mode_of_a_running_proxy(tmp_path: Path) -> None:
         assert "KUBE-SVC-" not in rules()
         assert await page("/proxyMode", 10249) == (200, "userspace")
         await it.daemon.again(lambda: it.mode("nftables"), DONE, mode="nftables")
-        assert it.daemon.said("removed what another mode had left", left_by="userspace")
+        assert it.daemon.said("removed what another mode left", left_by="userspace")
         assert "KUBE-" not in rules()
         assert await reached(WEB) == POD
 
@@ -89,10 +89,10 @@ def test_the_file_changes_the_mode_of_a_running_proxy(tmp_path: Path) -> None:
 @pytest.mark.skipif(Path("/proc/net/ip_vs").exists(), reason="this machine's own kernel has IPVS: the mode runs")
 def test_a_mode_that_cannot_run_here_changes_nothing(tmp_path: Path) -> None:
     async def story(it: Changing) -> None:
-        await it.daemon.again(lambda: it.mode("ipvs"), "the mode cannot be changed; what runs stays", mode="ipvs")
-        await it.daemon.heard("the changed configuration needs a restart to count", fields="mode")
+        await it.daemon.again(lambda: it.mode("ipvs"), "cannot change the mode; the old one goes on", mode="ipvs")
+        await it.daemon.heard("part of the new configuration needs a restart", fields="mode")
         assert await page("/proxyMode", 10249) == (200, "nftables")
-        assert not it.daemon.said("the mode changes")
+        assert not it.daemon.said("changing the mode")
         assert await reached(WEB) == POD
         assert await it.metric("vipwire_config_fields_awaiting_restart") == 1
 

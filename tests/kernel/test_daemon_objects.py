@@ -303,8 +303,8 @@ def test_a_manifest_that_does_not_parse_keeps_its_last_good_objects(tmp_path: Pa
             assert await reached("10.96.0.1") == f"10.244.0.{number + 1}"
         assert len(daemon.said(INVALID)) == len(BROKEN)
         write_file(tmp_path / "web.yaml", BROKEN[0])
-        await daemon.again(lambda: None, "a source of objects fails; what is programmed stays")
-        await daemon.again(partial(point_to, "10.244.0.1"), "the source of objects answers again")
+        await daemon.again(lambda: None, "cannot read objects; the rules stay")
+        await daemon.again(partial(point_to, "10.244.0.1"), "reading objects works again")
 
     point_to("10.244.0.1")
     follow(tmp_path, story)

@@ -15,7 +15,7 @@ from tests.fakes.proxy import FakeProxy
 from tests.kernel.own_network import run
 
 pytestmark = pytest.mark.kernel
-FAILS = "a source of objects fails; what is programmed stays"
+FAILS = "cannot read objects; the rules stay"
 KUBEADM = """\
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 bindAddress: 0.0.0.0
@@ -151,9 +151,7 @@ def test_kubeadms_configuration_works_and_another_kubeconfig_waits_for_a_restart
             assert (await page("/healthz", 10256))[0] == 200
             assert await page("/proxyMode", 10249) == (200, "nftables")
             write(config, KUBEADM.format(kubeconfig="elsewhere"))
-            await daemon.heard(
-                "the changed configuration needs a restart to count", fields="clientConnection.kubeconfig"
-            )
+            await daemon.heard("part of the new configuration needs a restart", fields="clientConnection.kubeconfig")
             assert await page("/proxyMode", 10249) == (200, "nftables")
             assert await daemon.terminate() == 0
         assert "10.96.0.1" in run("nft list map ip vipwire service-ips")

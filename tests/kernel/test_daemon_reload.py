@@ -26,10 +26,10 @@ from tests.fakes.daemon import (
 from tests.kernel.own_network import run
 
 pytestmark = pytest.mark.kernel
-COUNTS = "the changed configuration counts"
-WAITS = "the changed configuration needs a restart to count"
-BROKEN = "the configuration cannot be used; what runs stays"
-AS_BEFORE = "the configuration was read again and is as it was"
+COUNTS = "the new configuration is in force"
+WAITS = "part of the new configuration needs a restart"
+BROKEN = "the configuration is invalid; keeping the old one"
+AS_BEFORE = "the configuration has not changed"
 WEB, ASKER = "10.96.0.1", "10.96.0.2"
 PEER_PORT = 8081
 HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nlogging: {format: json}\n"
@@ -159,7 +159,7 @@ def test_the_kernel_is_checked_as_often_as_the_file_says(tmp_path: Path) -> None
     async def story(it: Reloading) -> None:
         run("nft delete table ip vipwire")
         await it.counts("clusterCIDR: 10.244.0.0/16\nnftables: {syncPeriod: 100ms}\n", "nftables.syncPeriod")
-        await it.daemon.heard("repaired what others had changed in the kernel", ip_family="IPv4")
+        await it.daemon.heard("repaired what somebody else changed in the kernel", ip_family="IPv4")
         assert await reached(WEB) == "10.244.0.1"
 
     play(tmp_path, CALM, story)
@@ -298,7 +298,7 @@ def test_without_a_file_hanging_up_is_answered_and_ends_nothing(tmp_path: Path) 
         async with scene(server) as it:
             await it.synced()
             Reloading(server, it.daemon, tmp_path).hang_up()
-            await it.daemon.heard("nothing to read again: there is no configuration file (--config)")
+            await it.daemon.heard("there is no configuration file to read again (--config)")
             assert await it.daemon.terminate() == 0
 
     with stage():
@@ -316,7 +316,7 @@ def test_hanging_up_while_it_starts_ends_nothing_and_is_answered() -> None:
                 while not catches(process.pid, signal.SIGHUP):  # noqa: ASYNC110 - the kernel tells nobody
                     await asyncio.sleep(0.001)
             process.send_signal(signal.SIGHUP)
-            await it.daemon.heard("nothing to read again: there is no configuration file (--config)")
+            await it.daemon.heard("there is no configuration file to read again (--config)")
             assert await it.daemon.terminate() == 0
 
     with stage():

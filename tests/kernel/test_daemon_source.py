@@ -14,8 +14,8 @@ from tests.fakes.daemon import Record, Scene, leads_to, prepare, reached, scene,
 pytestmark = pytest.mark.kernel
 PLURALS = ("services", "endpointslices", "nodes", "servicecidrs")
 VIP = "10.96.0.1"
-FAILS = "a source of objects fails; what is programmed stays"
-RECOVERED = "the source of objects answers again"
+FAILS = "cannot read objects; the rules stay"
+RECOVERED = "reading objects works again"
 
 
 def filled() -> FakeApiServer:
@@ -41,7 +41,7 @@ async def source_errors(it: Scene) -> dict[str, str]:
 
 
 def connect_errors(it: Scene, plural: str) -> list[Record]:
-    return [record for record in it.daemon.said(FAILS, resource=plural) if "Cannot connect" in record["error"]]
+    return [record for record in it.daemon.said(FAILS, resource=plural) if "cannot connect" in record["error"]]
 
 
 def test_nothing_is_programmed_before_all_lists_are_complete_and_readyz_says_what_is_awaited() -> None:

@@ -80,7 +80,7 @@ def test_the_containers_of_an_overlay_serve_a_vip(mode: str, tmp_path: Path) -> 
     with stage():
         records = asyncio.run(story())
     assert not [each for each in records if each["msg"] == "kernel setting changed"], "/proc/sys is read-only"
-    assert {each["what"] for each in records if each["msg"] == "not set"} <= {"oom_score_adj -999"}
+    assert {each["what"] for each in records if each["msg"] == "cannot set"} <= {"oom_score_adj -999"}
 
 
 def test_without_the_first_container_the_proxy_says_what_it_cannot_set_and_serves(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_without_the_first_container_the_proxy_says_what_it_cannot_set_and_serve
             async with Daemon(*flags(proxy, config), within=within(proxy)) as daemon:
                 await daemon.heard("synced", ip_family="IPv4")
                 assert await reached(VIP) == "10.244.0.1"
-                return await daemon.heard("not set", what="net.ipv4.ip_forward")
+                return await daemon.heard("cannot set", what="net.ipv4.ip_forward")
 
     with stage():
         record = asyncio.run(story())

@@ -19,7 +19,7 @@ from vipwire.process.only_one import AlreadyRunningError, claimed, find_holder
 
 pytestmark = pytest.mark.kernel
 WEB, POD = "10.96.0.1", "10.244.0.1"
-DONE = "nothing of other modes is left"
+DONE = "other modes have left nothing"
 HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nlogging: {format: json}\n"
 
 

@@ -86,7 +86,7 @@ def running(manifests: Path, *flags: str) -> Iterator[Server]:
         server = Server(0, process, lines)
         found = re.search(r"port=(\d+)", server.wait_for("serving DNS"))
         assert found
-        server.wait_for("all objects are known")
+        server.wait_for("all objects are listed")
         yield Server(int(found[1]), process, lines)
     finally:
         process.terminate()
@@ -100,4 +100,4 @@ def _read(process: subprocess.Popen[str], lines: "Queue[str]") -> None:
     assert process.stderr is not None
     for line in process.stderr:
         lines.put(line)
-    lines.put("ended: serving DNS, all objects are known")
+    lines.put("ended: serving DNS, all objects are listed")

@@ -79,4 +79,4 @@ def test_a_node_that_does_not_exist_is_told_at_once_and_once(caplog: pytest.LogC
         reporter.node_seen(exists=False)
     assert caplog.text.count("there is no Node 'node-1': every endpoint counts as another node's") == 1
     reporter.node_seen(exists=True)
-    assert "our Node is there" in caplog.text
+    assert "the Node exists" in caplog.text

@@ -163,7 +163,7 @@ def test_no_free_file_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogC
 
     with caplog.at_level(logging.WARNING):
         play(tmp_path, scenario)
-    assert [record.getMessage() for record in caplog.records] == ["connections cannot be accepted"]
+    assert [record.getMessage() for record in caplog.records] == ["cannot accept connections"]
 
 
 def test_what_is_no_tls_leaves_no_heap_of_garbage() -> None:

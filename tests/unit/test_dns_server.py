@@ -134,7 +134,7 @@ def test_a_wildcard_answers_from_the_address_that_was_asked(folder: Path) -> Non
 def started(command: list[str]) -> Iterator[None]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        while "all objects are known" not in (line := process.stderr.readline()):
+        while "all objects are listed" not in (line := process.stderr.readline()):
             assert line, "it ended"
         yield
         process.terminate()
@@ -167,7 +167,7 @@ def test_a_lost_api_server_is_said() -> None:
     command += ["--resolv-conf", "", "--master", f"http://127.0.0.1:{free_port()}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        while "cannot follow" not in (line := process.stderr.readline()):
+        while "cannot read objects" not in (line := process.stderr.readline()):
             assert line, "it ended"
         process.terminate()
         process.stderr.read()

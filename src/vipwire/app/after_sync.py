@@ -52,7 +52,7 @@ class FlowKeeper:
         except UnsupportedError as error:
             self._give_up(error)
         except OSError as error:
-            log.warning("stale UDP flows could not be deleted", ip_family=line.family.value, error=error)
+            log.warning("cannot delete stale UDP flows", ip_family=line.family.value, error=error)
         else:
             self._report(line.family.value, swept, time.perf_counter() - began)
 
@@ -60,11 +60,11 @@ class FlowKeeper:
         self._metrics.conntrack_reconciler_sync_duration_seconds.labels(ip_family=family).observe(seconds)
         self._metrics.conntrack_reconciler_deleted_entries_total.labels(ip_family=family).inc(swept.deleted)
         if swept.deleted:
-            log.info("stale UDP flows deleted", ip_family=family, deleted=swept.deleted, examined=swept.examined)
+            log.info("deleted stale UDP flows", ip_family=family, deleted=swept.deleted, examined=swept.examined)
 
     def _give_up(self, error: UnsupportedError) -> None:
         self._table = None
-        log.warning("stale UDP flows are not deleted", error=error)
+        log.warning("not deleting stale UDP flows", error=error)
 
 
 def suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:

@@ -43,7 +43,7 @@ class CountReader:
             self._error = ""
         except (OSError, CommitError) as error:
             if str(error) != self._error:
-                log.warning("the counters cannot be read", error=error)
+                log.warning("cannot read the counters", error=error)
             self._error = str(error)
         return self._last
 

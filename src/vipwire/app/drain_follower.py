@@ -25,7 +25,7 @@ class DrainFollower:
         try:
             self._orders = read_orders(path)
         except ConfigError as error:
-            log.error("what is drained cannot be read; nothing is drained", reason=error)
+            log.error("cannot read which endpoints are drained; none is drained", reason=error)
         self._settle()
 
     async def run(self, changed: Callable[[], None]) -> None:
@@ -45,7 +45,7 @@ class DrainFollower:
             try:
                 self._orders = () if content is None else parse_orders(content, self._path)
             except ConfigError as error:
-                log.error("what is drained cannot be read; what was drained before stays so", reason=error)
+                log.error("cannot read which endpoints are drained; keeping the earlier ones", reason=error)
                 continue
             self._came.set()
 
@@ -54,7 +54,7 @@ class DrainFollower:
         before, self.drained = self.drained, in_force(self._orders, time.time())
         self._metrics.drained_endpoints.set(len(self.drained))
         for drain in sorted(self.drained - before, key=str):
-            log.info("endpoint is drained: it gets no new connections", endpoint=drain)
+            log.info("endpoint drained: it gets no new connections", endpoint=drain)
         for drain in sorted(before - self.drained, key=str):
             log.info("endpoint is no longer drained", endpoint=drain)
         return before != self.drained

@@ -187,10 +187,10 @@ class Loop:
             return
         if health.error:
             parts.health.source_failed(resource, health.error, time.time())
-            log.warning("a source of objects fails; what is programmed stays", resource=resource, error=health.error)
+            log.warning("cannot read objects; the rules stay", resource=resource, error=health.error)
         else:
             parts.health.source_recovered(resource)
-            log.info("the source of objects answers again", resource=resource)
+            log.info("reading objects works again", resource=resource)
 
 
 def _report(event: Event, kind: Kind) -> None:

@@ -46,10 +46,10 @@ def _set(wanted: Iterable[Sysctl]) -> None:
     for change in report.changed:
         log.info("kernel setting changed", name=change.name, old=change.old, new=change.new)
     for item in report.obstacles:
-        log.warning("not set", what=item.what, reason=item.reason, remedy=item.remedy)
+        log.warning("cannot set", what=item.what, reason=item.reason, remedy=item.remedy)
 
 
 def _score(config: Config) -> None:
     obstacle = set_oom_score_adj(config.oom_score_adj)
     if obstacle:
-        log.warning("not set", what=obstacle.what, reason=obstacle.reason, remedy=obstacle.remedy)
+        log.warning("cannot set", what=obstacle.what, reason=obstacle.reason, remedy=obstacle.remedy)

@@ -180,11 +180,11 @@ class Proxy:
         try:
             mode = await asyncio.to_thread(mode_here, wanted)
         except UnsupportedError as error:
-            log.error("the mode cannot be changed; what runs stays", mode=wanted.proxy_mode, reason=error)
+            log.error("cannot change the mode; the old one goes on", mode=wanted.proxy_mode, reason=error)
             return False
         if mode == self._config.proxy_mode:  # by way of a fallback
             return False
-        log.info("the mode changes", mode=self._config.proxy_mode, to=mode)
+        log.info("changing the mode", mode=self._config.proxy_mode, to=mode)
         self.changes_mode = True
         stop.end(f"the mode changes to {mode}")
         return True

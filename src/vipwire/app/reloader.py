@@ -41,7 +41,7 @@ class Reloader:
         if self._started.config_file:
             self._asked.set()
         else:
-            log.info("nothing to read again: there is no configuration file (--config)")
+            log.info("there is no configuration file to read again (--config)")
 
     async def run(self, adopt: Adopt) -> None:
         """Follow the file until cancelled. Without a file there is nothing to follow."""
@@ -80,18 +80,18 @@ class Reloader:
         self._metrics.config_fields_awaiting_restart.set(len(change.waiting))
         self._note(good=True)
         if change.live:
-            log.info("the changed configuration counts", fields=",".join(change.live))
+            log.info("the new configuration is in force", fields=",".join(change.live))
         elif not change.waiting:
-            log.detail(1, "the configuration was read again and is as it was")
+            log.detail(1, "the configuration has not changed")
         if "mode" in change.waiting and self.change_mode is not None and await self.change_mode(wanted):
             return
         if change.waiting:
-            log.warning("the changed configuration needs a restart to count", fields=",".join(change.waiting))
+            log.warning("part of the new configuration needs a restart", fields=",".join(change.waiting))
 
     def _refuse(self, error: ConfigError) -> None:
         self._note(good=False)
         for line in str(error).splitlines():
-            log.error("the configuration cannot be used; what runs stays", reason=line)
+            log.error("the configuration is invalid; keeping the old one", reason=line)
 
     def _note(self, *, good: bool) -> None:
         self._metrics.config_last_reload_successful.set(int(good))

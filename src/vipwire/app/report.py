@@ -60,7 +60,7 @@ class Reporter:
             return
         self._node_exists = exists
         if exists:
-            log.info("our Node is there", node=self._node_name)
+            log.info("the Node exists", node=self._node_name)
         else:
             log.warning(missing_node(self._node_name))
 
@@ -97,7 +97,7 @@ class Reporter:
         examples = ", ".join(line.backend.describe(key) for key in repaired[:_EXAMPLES])
         self._metrics.kernel_drift_repairs_total.labels(ip_family=family).inc()
         log.warning(
-            "repaired what others had changed in the kernel",
+            "repaired what somebody else changed in the kernel",
             ip_family=family,
             objects=len(repaired),
             examples=examples,
@@ -113,7 +113,7 @@ class Reporter:
         self._errors[line.family] = text
         transaction = outcome.error.transaction if outcome.error else ""
         log.error(
-            "sync failed, the old rules stay",
+            "sync failed; the old rules stay",
             ip_family=line.family.value,
             error=text,
             transaction=_shortened(transaction),
@@ -153,7 +153,7 @@ class Reporter:
             )
             self._about_service(name, "KernelRefused", str(error))
         for name in before - now.keys():
-            log.info("the kernel takes the Service again", service=name, ip_family=family.value)
+            log.info("the kernel accepts the Service again", service=name, ip_family=family.value)
         self._isolated[family] = frozenset(now)
 
     def _about_service(self, name: ObjectName, reason: str, message: str) -> None:

@@ -77,7 +77,7 @@ async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
             opened.pop_all()
     except OSError as error:
         log.warning(
-            "DNS cannot listen there too: its Service leads nowhere",
+            "DNS cannot listen at this address; its Service leads nowhere",
             address=address,
             port=port,
             reason=error.strerror,
@@ -105,7 +105,7 @@ class _Served:
         if settings.upstream:
             forwarder = Forwarder(settings.upstream, self._cache, witness=self.tally.asked)
         else:
-            log.warning("there is no server upstream: names outside of the cluster are refused")
+            log.warning("no upstream server: queries for other names are refused")
         self.resolver = Resolver(self.zone, forwarder, pods=settings.pods)
 
     def _sizes(self) -> Mapping[str, int]:
@@ -118,7 +118,7 @@ class _Served:
             log.warning("invalid object", problem=problem)
         self.tally.events[type(event).__name__.lower()] += 1
         if self.zone.synced and not synced:
-            log.info("all objects are known", **self.zone.sizes)
+            log.info("all objects are listed", **self.zone.sizes)
 
     def count_failure(self) -> None:
         """Note that the source has failed; it is started again."""
@@ -148,7 +148,7 @@ def run_dns(settings: Settings, feed: Feed) -> None:
     """Run until SIGTERM or SIGINT; raise a VipwireError that ended it."""
 
     async def until_stopped() -> None:
-        stop = Stop(lambda: log.info("nothing to read again: SIGHUP has no effect"))
+        stop = Stop(lambda: log.info("SIGHUP has no effect: there is no file to read again"))
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(serve(settings, feed))
             reason = tasks.create_task(stop.wait())

@@ -56,7 +56,7 @@ def settings_of(flags: Mapping[str, Any]) -> Settings:
     others = without_ourselves(settings, servers)
     for server in servers:
         if server not in others:
-            log.warning("left out: a server upstream that is this one", server=server)
+            log.warning("ignoring an upstream server that is this one", server=server)
     return replace(settings, upstream=others)
 
 
@@ -96,7 +96,7 @@ async def _tell_contact(source: _Source) -> None:
             if health.error != told.get(health.resource, ""):
                 told[health.resource] = health.error
                 if health.error:
-                    log.warning("cannot follow", resource=health.resource, error=health.error)
+                    log.warning("cannot read objects", resource=health.resource, error=health.error)
                 else:
-                    log.info("followed again", resource=health.resource)
+                    log.info("reading objects works again", resource=health.resource)
         await asyncio.sleep(LOOK)

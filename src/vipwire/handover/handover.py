@@ -45,18 +45,18 @@ class Handover:
         while not synced():  # noqa: ASYNC110  # asked for seconds, once in the life of a process
             await asyncio.sleep(_LOOK_SECONDS)
         if not self._leftovers.writes_rules and "CAP_NET_ADMIN" not in capabilities():
-            log.info("what other modes may have left is not looked for", reason="that needs CAP_NET_ADMIN")
+            log.info("not looking for what other modes left", reason="that needs CAP_NET_ADMIN")
             return
         while (again := await self._sweep()) is not None:  # noqa: ASYNC110  # the kernel tells nobody of idleness
             await asyncio.sleep(again)
-        log.info("nothing of other modes is left", mode=self._mode.name)
+        log.info("other modes have left nothing", mode=self._mode.name)
 
     async def _sweep(self) -> float | None:
         """Remove what can go; return in how many seconds to look again, None if nothing is left."""
         try:
             swept = await asyncio.to_thread(self._leftovers.sweep)
         except (VipwireError, OSError) as error:
-            log.warning("what another mode has left could not be removed; trying again", reason=error)
+            log.warning("cannot remove what another mode left; trying again", reason=error)
             return _RETRY_SECONDS
         self._report(swept)
         return _WAIT_SECONDS if swept.waiting else None
@@ -64,9 +64,9 @@ class Handover:
     def _report(self, swept: Swept) -> None:
         for each in swept.removed:
             self._metrics.leftovers_removed_total.labels(mode=each.mode, ip_family=each.family.value).inc()
-            log.info("removed what another mode had left", left_by=each.mode, **_fields(each))
+            log.info("removed what another mode left", left_by=each.mode, **_fields(each))
         for each in _new(swept.waiting, self._told):
-            log.info("kept until it is idle: left by another mode", left_by=each.mode, **_fields(each))
+            log.info("keeping what another mode left until it is idle", left_by=each.mode, **_fields(each))
         self._told.update(swept.waiting)
 
 

@@ -90,7 +90,7 @@ def load_tokens(path: Path) -> dict[str, User]:
             rows = (f'{secrets.token_urlsafe(32)},{i.user},{i.file},"{i.role.value}"\n' for i in IDENTITIES)
             write_private(path, "".join(rows).encode())
     except OSError as error:
-        log.error("tokens cannot be written; nobody comes by token", file=path, reason=error.strerror)
+        log.error("cannot write tokens; nobody can authenticate by token", file=path, reason=error.strerror)
         return {}
     try:
         return parse_tokens(path, path.read_bytes())
@@ -129,7 +129,7 @@ def write_kubeconfigs(folder: Path, authority: Authority, url: str) -> Path:
             update_private(path, yaml.safe_dump(found, sort_keys=False).encode())
         except (ConfigError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            log.error("a kubeconfig cannot be written; what is there stays", file=path, reason=reason)
+            log.error("cannot write a kubeconfig; the old one stays", file=path, reason=reason)
     return folder / "admin.kubeconfig"
 
 

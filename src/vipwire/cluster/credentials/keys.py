@@ -64,9 +64,9 @@ class Keys:
             try:
                 take(path, content)
             except ConfigError as error:
-                log.error("a file of credentials cannot be used; what it said before holds", reason=error)
+                log.error("cannot use a credentials file; its earlier content stays in force", reason=error)
             else:
-                log.info("a file of credentials was read again", file=path)
+                log.info("read a credentials file again", file=path)
         return self._known != before
 
     async def renew(self) -> None:
@@ -74,7 +74,7 @@ class Keys:
         try:
             await asyncio.to_thread(self._renew)
         except (ConfigError, OSError) as error:
-            log.error("certificates cannot be looked after", reason=error)
+            log.error("cannot renew certificates", reason=error)
 
     def _renew(self) -> None:
         authority = self._authority()
@@ -83,7 +83,7 @@ class Keys:
             self.tls.load_cert_chain(pair.certificate, pair.key)
             self.tls.load_verify_locations(authority.pair.certificate)
             self._shown = now
-            log.info("new connections get a new certificate", file=pair.certificate)
+            log.info("renewed the certificate: new connections get it", file=pair.certificate)
         if self._url:
             write_kubeconfigs(self._folder, authority, self._url)
 

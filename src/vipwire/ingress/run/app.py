@@ -263,7 +263,9 @@ class _Ingress:
             self._report()
             for health in source.health():
                 if health.error and failing.get(health.resource) != health.error:
-                    log.warning("a source fails; what is served stays", resource=health.resource, error=health.error)
+                    log.warning(
+                        "cannot read objects; the configuration stays", resource=health.resource, error=health.error
+                    )
                 failing[health.resource] = health.error
 
     def _pages(self) -> web.Application:

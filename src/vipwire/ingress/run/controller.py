@@ -107,7 +107,7 @@ class Controller:
             await asyncio.sleep(0.5)
             if self._live is not None and not self._haproxy.running:
                 # Connections are lost; what matters now is that new ones are taken soon.
-                log.error("HAProxy has ended, it is started again")
+                log.error("HAProxy has ended; starting it again")
                 self._live = None
                 self._wake.set()
 

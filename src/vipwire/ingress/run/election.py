@@ -102,7 +102,7 @@ class LeaseKeeper:
         except TRANSPORT_ERRORS as error:
             reason = describe(error)
         if reason and reason != self._told:
-            log.warning("the Lease could not be read or written", object=self._lease, error=reason)
+            log.warning("cannot read or write the Lease", object=self._lease, error=reason)
         if self.leading() != self._was_leading:
             log.info("writes the status" if self.leading() else "another writes the status", lease=self._lease)
         self._told, self._was_leading = reason, self.leading()

@@ -54,7 +54,7 @@ class StatusWriter:
         # What was written comes back by the watch; until then it is not written again.
         self._failed[name] = now + (_LATER if reason else 5.0)
         if reason:
-            log.warning("the status of an Ingress could not be written", object=name, error=reason[:300])
+            log.warning("cannot write the status of an Ingress", object=name, error=reason[:300])
 
 
 def status_patch(addresses: Iterable[str]) -> dict[str, object]:

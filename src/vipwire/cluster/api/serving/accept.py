@@ -87,7 +87,7 @@ class Listening(web.ServerRunner):
                 opened, address = await loop.sock_accept(listening)
             except OSError as error:
                 if error.errno not in _GONE:
-                    self._log.warning("connections cannot be accepted", reason=error.strerror)
+                    self._log.warning("cannot accept connections", reason=error.strerror)
                     await asyncio.sleep(_REST_SECONDS)
                 continue
             connection = self._connections.admit(str(address[0]))
