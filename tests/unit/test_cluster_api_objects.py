@@ -99,7 +99,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for LoadBalancer services",
     ),
     (
-        {"loadBalancerSourceRanges": ["10.0.0.1"]},
+        {"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.1"]},
         'spec.loadBalancerSourceRanges[0]: Invalid value: "10.0.0.1": must be a valid CIDR value, (e.g. 10.9.8.0/24',
     ),
     (
@@ -147,7 +147,7 @@ MALFORMED: list[tuple[bytes, int, str]] = [
     (b'{"metadata":{"name":"web"},"spec":{"ports":[{"port":1e99}]}}', 400, "of type int32"),
     (b'{"metadata":{"name":"web","resourceVersion":"7"}}', 400, "resourceVersion should not be set"),
     (b'{"metadata":{}}', 422, "name or generateName is required"),
-    (b'{"metadata":{"name":"Web"}}', 422, "a DNS-1035 label must consist of lower case"),
+    (b'{"metadata":{"name":"Web"}}', 422, "a lowercase RFC 1123 label must consist of lower case"),
     (b'{"metadata":{"name":"web","labels":{"a":"b c"}}}', 422, "metadata.labels: Invalid value"),
     (b" " * (3 << 20) + b"{}", 413, "Request entity too large: limit is 3145728"),
 ]
@@ -311,7 +311,8 @@ def test_what_cannot_be_changed_is_kept_or_refused(tmp_path: Path) -> None:
 
 def test_status_and_spec_are_written_apart(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
-        body = service("web", type="LoadBalancer") | {"status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}}
+        ingress = [{"ip": "1.2.3.4", "ipMode": "Proxy"}]
+        body = service("web", type="LoadBalancer") | {"status": {"loadBalancer": {"ingress": ingress}}}
         made = await here.post(SERVICES, body)
         assert made["status"] == {"loadBalancer": {}}
         changed = made | {"status": body["status"], "spec": made["spec"] | {"type": "ClusterIP"}}

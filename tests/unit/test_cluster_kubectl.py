@@ -166,7 +166,7 @@ def test_errors_name_the_field(kubectl: Kubectl) -> None:
     said = kubectl.refused("apply", "-f", "-", stdin=WEB.replace("spec:\n", "spec:\n  selectors: {}\n"))
     assert "selectors" in said
     said = kubectl.refused("create", "service", "clusterip", "Bad_Name", "--tcp=80")
-    assert 'metadata.name: Invalid value: "Bad_Name": a DNS-1035 label' in said
+    assert 'metadata.name: Invalid value: "Bad_Name": a lowercase RFC 1123 label' in said
 
 
 def test_of_a_manifest_with_kinds_that_are_not_here_the_others_are_made(kubectl: Kubectl) -> None:

@@ -136,6 +136,15 @@ def refused(resource: str, name: str, why: str) -> ApiError:
     return ApiError(403, "Forbidden", f"{about} is forbidden: {why}", _about(resource, name))
 
 
+def namespace_going(resource: str, name: str, namespace: str) -> ApiError:
+    """Say that nothing can be created in a namespace that is about to go."""
+    why = f"unable to create new content in namespace {namespace} because it is being terminated"
+    error = refused(resource, name, why)
+    cause = {"reason": "NamespaceTerminating", "message": f"namespace {namespace} is being terminated"}
+    error.details["causes"] = [cause | {"field": "metadata.namespace"}]
+    return error
+
+
 def internal(message: str) -> ApiError:
     """Say that it is the server's fault."""
     details = {"causes": [{"message": message}]}

@@ -14,7 +14,6 @@ NameRule: TypeAlias = Callable[[str], str]
 _LABEL_TEXT: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _LABEL: Final = re.compile(_LABEL_TEXT)
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL_TEXT}(\.{_LABEL_TEXT})*")
-_SERVICE: Final = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")
 _QUALIFIED: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _PORT: Final = re.compile("(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*")
 _ANNOTATIONS_BYTES: Final = 256 << 10
@@ -34,7 +33,7 @@ def subdomain(value: str) -> str:
 
 
 def label(value: str) -> str:
-    """Names of namespaces and containers: RFC 1123 labels of up to 63 characters."""
+    """Names of Services, namespaces and containers: RFC 1123 labels of up to 63 characters."""
     if len(value) > 63:
         return "must be no more than 63 characters"
     if _LABEL.fullmatch(value):
@@ -43,19 +42,6 @@ def label(value: str) -> str:
         "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and "
         "end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
         "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-    )
-
-
-def service(value: str) -> str:
-    """Names of Services: RFC 1035 labels."""
-    if len(value) > 63:
-        return "must be no more than 63 characters"
-    if _SERVICE.fullmatch(value):
-        return ""
-    return (
-        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
-        "character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation "
-        "is '[a-z]([-a-z0-9]*[a-z0-9])?')"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from vipwire.cluster.api.errors import ApiError, bad_request, too_large
+from vipwire.cluster.api.errors import ApiError, bad_request, conflict, not_found, too_large
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.store.record import Key, Record
 
@@ -18,6 +18,7 @@ MOST_BYTES: Final = 3 << 20
 """Bytes of one object with its metadata: patches and applies can add to it again and again."""
 _ENCODER: Final = msgspec.json.Encoder()
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own: no vowels, so that no words come out
+NO_SUCH_UID: Final = "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
 KEPT_META: Final = ("name", "namespace", "uid", "creationTimestamp", "generateName", "selfLink")
 """Metadata that stays as it was created."""
 
@@ -101,6 +102,24 @@ def check_identity(resource: Resource, value: Any, namespace: str) -> Object:
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     body: Object = {"apiVersion": resource.api_version, "kind": resource.kind, **value, "metadata": dict(meta)}
     return body
+
+
+def check_name(value: Object, name: str) -> None:
+    """Hold a body's name against that of its path; raise ApiError 400."""
+    sent = value["metadata"].get("name")
+    if sent not in (None, name):
+        raise bad_request(f"the name of the object ({sent}) does not match the name on the URL ({name})")
+
+
+def check_creatable(resource: Resource, name: str, value: Object, why: str = "") -> None:
+    """Raise ApiError where a body is about an object that has been, 409, or about a state of it, 404."""
+    uid = value["metadata"].get("uid")
+    if uid:
+        why = why.format(uid=uid) or f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
+        raise conflict(resource.id, name, why)
+    if value["metadata"].get("resourceVersion") not in (None, "", "0"):
+        raise not_found(resource.id, name)
+    value["metadata"].pop("resourceVersion", None)
 
 
 def wrong_uid(resource: Resource, name: str, wanted: str, found: str) -> ApiError:

@@ -29,19 +29,31 @@ from vipwire.cluster.api.bodies.sent import (
     decode_sent,
     give_first_status,
     report_unknown,
+    undeclared,
 )
 from vipwire.cluster.api.errors import (
     already_exists,
     bad_request,
     conflict,
     internal,
+    invalid,
+    namespace_going,
     not_found,
     not_valid,
     refused,
 )
 from vipwire.cluster.api.kinds.node import IMMORTAL, NAMESPACES
 from vipwire.cluster.api.metadata import check_metadata, keep_metadata, mark_deleted, name_new
-from vipwire.cluster.api.object import check_identity, content, decoded, encoder, key_of, without_nulls
+from vipwire.cluster.api.object import (
+    check_creatable,
+    check_identity,
+    check_name,
+    content,
+    decoded,
+    encoder,
+    key_of,
+    without_nulls,
+)
 from vipwire.cluster.api.patches import apply as ssa
 from vipwire.cluster.api.patches import last_applied
 from vipwire.cluster.api.resource import Object, Resource
@@ -105,9 +117,15 @@ class Registry:
     ) -> Result:
         """Replace an object, or its status. A resourceVersion in the body must be the current one."""
         value = check_identity(resource, body, namespace)
-        if value["metadata"].get("name", name) != name:
-            sent = value["metadata"]["name"]
-            raise bad_request(f"the name of the object ({sent}) does not match the name on the URL ({name})")
+        check_name(value, name)
+        there = self.store.head(key_of(resource, namespace, name)) is not None
+        if not there and resource.created_by_put and not subresource:
+            check_creatable(resource, name, value)
+            value["metadata"]["name"] = name
+            return await self.create(resource, namespace, value, options)
+        if there and resource.put_needs_version and not value["metadata"].get("resourceVersion"):
+            cause = invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            raise not_valid(resource.id, "", name, (cause,))
         return await self.change(resource, namespace, name, lambda _: value, options, subresource=subresource)
 
     async def change(
@@ -126,6 +144,7 @@ class Registry:
             raise not_found(resource.id, name)
         old = decoded(record)
         value = check_identity(resource, edit(copy.deepcopy(old)), namespace)
+        check_name(value, name)
         check_version(resource, name, value, record)
         new = decode_sent(resource, value, options)
         keep_metadata(new, old)
@@ -145,15 +164,26 @@ class Registry:
         if wanted["metadata"].setdefault("name", name) != name:
             raise bad_request(f"the name of the object does not match the name on the URL ({name})")
         wanted = addressed(without_nulls(wanted), resource, subresource)
-        report_unknown(resource, unknown_fields(resource, wanted), options)
+        unknown = unknown_fields(resource, wanted)
+        report_unknown(resource, unknown, options)
+        if unknown:
+            raise undeclared(resource, namespace, name, unknown[0])
         writer = ssa.Writer(options.manager, "Apply", subresource, resource.api_version)
         record = self.store.head(key_of(resource, namespace, name))
         old = decoded(record) if record else {}
         ownership = ssa.read_ownership(old.get("metadata", {}).get("managedFields"))
+        if record is not None and not ownership:
+            ownership = ssa.owned_before(old, resource, self._now())
         force = options.force or last_applied.undisputed(old, resource, writer)
         merged, owned = ssa.apply(old, wanted, resource.type, writer, ownership, force=force, now=self._now())
         merged = last_applied.renewed(merged, wanted, writer)
         if record is None:
+            check_creatable(
+                resource,
+                name,
+                wanted,
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found",
+            )
             return await self._create_applied(resource, namespace, merged, owned, options)
         check_version(resource, name, wanted, record)
         new = decode_sent(resource, merged, options)
@@ -279,8 +309,7 @@ class Registry:
         if record is None:
             raise not_found(NAMESPACES.id, namespace)
         if decoded(record)["metadata"].get("deletionTimestamp"):
-            why = f"unable to create new content in namespace {namespace} because it is being terminated"
-            raise refused(resource.id, name, why)
+            raise namespace_going(resource.id, name, namespace)
 
     def _now(self) -> str:
         return format_time(self.clock())

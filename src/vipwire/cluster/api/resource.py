@@ -54,7 +54,9 @@ class Resource:
     `prepare` fills in at creation and update what no constant default can. `declares_status` keeps the status that an
     object is created with: a Node tells its own, and a Pod here is a workload that runs already. `shown_when_deleted`
     answers a deletion with the object's last state in place of a Status, as typed clients of Kubernetes expect.
-    `deletes_many` says whether one request may delete all that a path or a selector names.
+    `deletes_many` says whether one request may delete all that a path or a selector names, `created_by_put` whether a
+    PUT to what is not there makes it, `put_needs_version` whether it must name the state that it replaces.
+    `deprecated` is told to everybody who asks for the kind.
     """
 
     kind: str
@@ -70,6 +72,9 @@ class Resource:
     counts_generations: bool = False
     shown_when_deleted: bool = False
     deletes_many: bool = True
+    created_by_put: bool = False
+    put_needs_version: bool = False
+    deprecated: str = ""
     columns: tuple[Column, ...] = ()
     fields: Mapping[str, Callable[[Object], str]] = field(default_factory=dict)
     name_rule: NameRule = subdomain

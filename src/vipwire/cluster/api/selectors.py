@@ -1,6 +1,6 @@
 """Label and field selectors: their text, and whether an object matches.
 
-app=web,tier!=db,env in (a,b),stage notin (x),canary,!old        labels
+app=web,tier!=db,env in (a,b),stage notin (x),canary,!old,n>2     labels
 metadata.name=web,spec.type!=ClusterIP                           fields, those that a kind declares
 """
 
@@ -18,6 +18,8 @@ from vipwire.cluster.store.record import Record
 
 _SET: Final = re.compile(r"\s*([^\s,=!()]+)\s+(in|notin)\s*\(([^()]*)\)\s*")
 _EQUAL: Final = re.compile(r"\s*([^\s,=!()]+)\s*(==|=|!=)\s*([^\s,=!()]*)\s*")
+_COMPARED: Final = re.compile(r"\s*([^\s,=!()<>]+)\s*([<>])\s*([^\s,=!()<>]*)\s*")
+_INTEGER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _EXISTS: Final = re.compile(r"\s*(!?)\s*([^\s,=!()]+)\s*")
 _FIELD: Final = re.compile(r"([^=!]+)(==|=|!=)(.*)", re.DOTALL)
 
@@ -33,6 +35,22 @@ class Requirement:
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Tell whether labels meet it. A label that is missing is unequal to every value."""
         return (labels.get(self.key) in self.values) != self.inverted
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A condition on one label: its value is a whole number greater, or less, than another."""
+
+    key: str
+    bound: int
+    greater: bool
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether labels meet it. A label that is missing or no number does not."""
+        text = labels.get(self.key) or ""
+        if not _INTEGER.fullmatch(text):
+            return False
+        return int(text) > self.bound if self.greater else int(text) < self.bound
 
 
 class _Meta(msgspec.Struct):
@@ -52,7 +70,7 @@ class Selector:
 
     namespace: str = ""
     name: str = ""
-    labels: tuple[Requirement, ...] = ()
+    labels: tuple[Requirement | Comparison, ...] = ()
     fields: tuple[tuple[Callable[[Object], str], str, bool], ...] = ()
 
     @property
@@ -76,15 +94,17 @@ class Selector:
         return True
 
 
-def parse_labels(text: str) -> tuple[Requirement, ...]:
+def parse_labels(text: str) -> tuple[Requirement | Comparison, ...]:
     """Read a label selector; raise ApiError 400."""
-    found, position = [], 0
+    found, position = list[Requirement | Comparison](), 0
     while position < len(text):
         if match := _SET.match(text, position):
             values = frozenset(part.strip() for part in match[3].split(","))
             found.append(_requirement(match[1], values, inverted=match[2] == "notin"))
         elif match := _EQUAL.match(text, position):
             found.append(_requirement(match[1], frozenset({match[3]}), inverted=match[2] == "!="))
+        elif match := _COMPARED.match(text, position):
+            found.append(_comparison(match[1], match[2], match[3]))
         elif match := _EXISTS.match(text, position):
             found.append(_requirement(match[2], frozenset({None}), inverted=not match[1]))
         else:
@@ -101,6 +121,14 @@ def _requirement(key: str, values: Iterable[str | None], *, inverted: bool) -> R
     if problem := qualified(key) or "; ".join(filter(None, (label_value(value or "") for value in values))):
         raise bad_request(f'unable to parse requirement: "{key}": {problem}')
     return Requirement(key, frozenset(values), inverted)
+
+
+def _comparison(key: str, sign: str, text: str) -> Comparison:
+    if problem := qualified(key) or (
+        "" if _INTEGER.fullmatch(text) else "for 'Gt', 'Lt' operators, the value must be an integer"
+    ):
+        raise bad_request(f'unable to parse requirement: "{key}": {problem}')
+    return Comparison(key, int(text), sign == ">")
 
 
 def _unreadable(text: str) -> Exception:

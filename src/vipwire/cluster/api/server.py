@@ -170,12 +170,17 @@ class ApiServer:
             write, media = choose_encoder(request.headers.get("Accept", ""))
             return web.Response(body=write(self._metrics), headers={"Content-Type": media})
         page = read_page(request.path, request.headers.get("Accept", ""), request.host)
-        return web.Response(body=page.body, headers={"Content-Type": page.media})
+        tag = {"ETag": page.tag, "Vary": "Accept"}
+        if page.tag in request.headers.get("If-None-Match", ""):
+            return web.Response(status=304, headers=tag)
+        return web.Response(body=page.body, headers={"Content-Type": page.media} | tag)
 
     def _get(self, request: BaseRequest, route: Route) -> web.Response:
         form = choose_form(request.headers.get("Accept", ""), request.query)
         record = self._registry.read(route.resource, route.namespace, route.name)
-        return _json(show(record, route.resource, form, self._registry.clock()))
+        response = _json(show(record, route.resource, form, self._registry.clock()))
+        add_warnings(response, filter(None, (route.resource.deprecated,)))
+        return response
 
     async def _list(self, request: BaseRequest, route: Route) -> web.StreamResponse:
         form = choose_form(request.headers.get("Accept", ""), request.query)
@@ -185,7 +190,9 @@ class ApiServer:
         )
         page = await list_page(self._registry.store, route.resource, selector, query)
         pieces = show_list(page.records, route.resource, form, page.meta, self._registry.clock())
-        return await stream(request, web.StreamResponse(headers={"Content-Type": JSON}), pieces, self.bounds)
+        response = web.StreamResponse(headers={"Content-Type": JSON})
+        add_warnings(response, filter(None, (route.resource.deprecated,)))
+        return await stream(request, response, pieces, self.bounds)
 
     async def _watch(self, request: BaseRequest, route: Route) -> web.StreamResponse:
         form, query = choose_form(request.headers.get("Accept", ""), request.query), request.query
@@ -194,6 +201,7 @@ class ApiServer:
         selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields)
         wanted = read_watch(route.resource, selector, form, query)
         response = web.StreamResponse(headers={"Content-Type": JSON})
+        add_warnings(response, filter(None, (route.resource.deprecated,)))
         if request.version >= (1, 1):
             response.enable_chunked_encoding()
         try:

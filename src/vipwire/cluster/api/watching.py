@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from vipwire.cluster.api.answers.form import Form, bookmark, shower
 from vipwire.cluster.api.errors import ApiError, bad_request, expired
-from vipwire.cluster.api.listing import parse_number, reach
+from vipwire.cluster.api.listing import parse_number
 from vipwire.cluster.api.object import decoded, encode
 from vipwire.cluster.api.resource import Resource
 from vipwire.cluster.api.selectors import Selector
@@ -73,8 +73,11 @@ async def follow(
     write = shower(request.resource, request.form, clock)
     since = request.since
     try:
-        if since:
-            await reach(store, since)
+        if since > store.revision:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(request.seconds):
+                    await store.until(since)  # a version that is still to come
+        since = since or store.revision
         if request.initial:
             since = store.revision
             for chunk in _initial(store, request, write):

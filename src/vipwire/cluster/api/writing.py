@@ -79,6 +79,8 @@ async def perform(registry: Registry, request: Request) -> Answer:
     if route.verb == "deletecollection":
         return await _delete_all(registry, request)
     options = _options(request)
+    if route.resource.deprecated:
+        options.warnings.append(route.resource.deprecated)
     result = await _write(registry, request, options)
     return Answer(201 if result.created else 200, result, warnings=tuple(options.warnings))
 
@@ -120,6 +122,9 @@ async def _patch(registry: Registry, request: Request, options: Options) -> Resu
                 "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch"
             )
         wanted = _strict(await read_yaml(request.body, strictly=strictly), resource, options)
+        for field in ("apiVersion", "kind"):
+            if isinstance(wanted, dict) and not wanted.get(field):
+                raise bad_request(f"Object '{field[0].upper()}{field[1:]}' is missing in the applied configuration")
         return await registry.apply(*place, wanted, options, subresource=route.subresource)
     edit = _PATCHES.get(request.content)
     if edit is None:

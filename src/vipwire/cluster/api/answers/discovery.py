@@ -8,7 +8,7 @@ from vipwire import __version__
 from vipwire.cluster.api.kinds.catalogue import RESOURCES
 from vipwire.cluster.api.resource import Resource
 
-KUBERNETES: Final = "1.34"  # the version of the API that is spoken
+KUBERNETES: Final = "1.36"  # the version of the API that is spoken
 
 _STATUS_VERBS: Final = ["get", "patch", "update"]
 

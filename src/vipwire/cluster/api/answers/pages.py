@@ -1,7 +1,8 @@
 """Pages that are about no object: discovery, OpenAPI and version."""
 
+import hashlib
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from vipwire.cluster.api.answers import discovery
@@ -33,6 +34,16 @@ class Page:
 
     body: bytes
     media: str = _JSON
+
+    @property
+    def tag(self) -> str:
+        """What tells one content from another."""
+        return f'"{_digest(self.body)}"'
+
+
+@lru_cache(64)
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest().upper()
 
 
 def read_page(path: str, accept: str, host: str) -> Page:

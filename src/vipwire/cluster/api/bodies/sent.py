@@ -61,6 +61,14 @@ def report_unknown(resource: Resource, unknown: Sequence[str], options: Options)
     report_strictly(resource, [f'unknown field "{path}"' for path in unknown], options)
 
 
+def undeclared(resource: Resource, namespace: str, name: str, path: str) -> ApiError:
+    """Refuse an apply of a field that its kind does not have: nobody could own it. As Kubernetes does, with a 500."""
+    about = f"{namespace}/{name}" if namespace else name
+    kind = f"{resource.api_version if resource.group else '/v1'}, Kind={resource.kind}"
+    why = f"failed to create typed patch object ({about}; {kind}): .{path}: field not declared in schema"
+    return ApiError(500, "", why)
+
+
 def report_strictly(resource: Resource, texts: Sequence[str], options: Options) -> None:
     """Refuse a body for what is wrong with its fields, warn of it, or say nothing, as asked. Raise ApiError 400."""
     if not texts or options.validation == "Ignore":

@@ -47,6 +47,7 @@ EndpointPort | A port of the endpoints.
 """
 _KNOWN: Final = META | {"ObjectReference": SERVICE_TYPES["ObjectReference"]}
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.discovery.v1", _KNOWN)
+_MOST_HINTS: Final = 8
 _MOST_ENDPOINTS, _MOST_PORTS, _MOST_ADDRESSES = 1000, 100, 100
 
 
@@ -67,6 +68,8 @@ def _check(new: Object, old: Object | None) -> Iterator[Cause]:
             yield duplicate(f"ports[{index}].name", name)
         elif name and (problem := names.label(name)):
             yield invalid(f"ports[{index}].name", name, problem)
+        if port.get("appProtocol") and (problem := names.qualified(port["appProtocol"])):
+            yield invalid(f"ports[{index}].appProtocol", port["appProtocol"], problem)
         seen.add(name)
 
 
@@ -81,15 +84,36 @@ def _check_endpoint(endpoint: Object, kind: str | None, path: str) -> Iterator[C
             yield invalid(f"{path}.addresses[{index}]", address, problem)
     if endpoint.get("hostname") and (problem := names.label(endpoint["hostname"])):
         yield invalid(f"{path}.hostname", endpoint["hostname"], problem)
+    if endpoint.get("nodeName") and (problem := names.subdomain(endpoint["nodeName"])):
+        yield invalid(f"{path}.nodeName", endpoint["nodeName"], problem)
+    for part, rule in (("forZones", names.label_value), ("forNodes", names.subdomain)):
+        yield from _check_hints(at(endpoint, "hints", part) or [], rule, f"{path}.hints.{part}")
+
+
+def _check_hints(hints: list[Object], rule: names.NameRule, path: str) -> Iterator[Cause]:
+    if len(hints) > _MOST_HINTS:
+        yield too_many(path, len(hints), _MOST_HINTS)
+        return
+    seen = set[str]()
+    for index, hint in enumerate(hints):
+        name = hint.get("name") or ""
+        if name in seen:
+            yield duplicate(f"{path}[{index}].name", name)
+        elif problem := rule(name):
+            yield invalid(f"{path}[{index}].name", name, problem)
+        seen.add(name)
 
 
 def _problem(address: str, kind: str | None) -> str:
     if kind == "FQDN":
         return names.subdomain(address)
     try:
-        family = f"IPv{ipaddress.ip_address(address).version}"
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return "must be a valid IP address"
+    family = f"IPv{parsed.version}"
+    if family == kind and str(parsed) != address:
+        return f'must be in canonical form ("{parsed}")'
     return problem_of(address) if family == kind else f"must be an {kind} address"
 
 

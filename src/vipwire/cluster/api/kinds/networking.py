@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from vipwire.cluster.api import names
 from vipwire.cluster.api.answers.cells import AGE, NAME, at, joined, path_cell
 from vipwire.cluster.api.errors import Cause, invalid, required
+from vipwire.cluster.api.kinds.ingress_rules import check_class, check_ingress, warn_ingress
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
 from vipwire.cluster.api.openapi.schema import Type, read_types
@@ -93,31 +93,6 @@ _REFERENCES: Final = read_types(_LOCAL, CORE_PREFIX, META)
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.networking.v1", META | _REFERENCES)
 
 
-def _check_ingress(new: Object, _old: Object | None) -> Iterator[Cause]:
-    spec = new.get("spec") or {}
-    if not spec.get("rules") and not spec.get("defaultBackend"):
-        yield invalid("spec", None, "either `defaultBackend` or `rules` must be specified")
-    if spec.get("defaultBackend"):
-        yield from _check_backend(spec["defaultBackend"], "spec.defaultBackend")
-    for index, rule in enumerate(spec.get("rules") or ()):
-        host, base = rule.get("host"), f"spec.rules[{index}]"
-        if host and (problem := names.subdomain(host.removeprefix("*."))):
-            yield invalid(f"{base}.host", host, problem)
-        for number, path in enumerate(at(rule, "http", "paths") or ()):
-            where = f"{base}.http.paths[{number}]"
-            if path.get("pathType") != "ImplementationSpecific" and not (path.get("path") or "").startswith("/"):
-                yield invalid(f"{where}.path", path.get("path"), "must be an absolute path")
-            yield from _check_backend(path.get("backend") or {}, f"{where}.backend")
-
-
-def _check_backend(backend: Object, path: str) -> Iterator[Cause]:
-    service = backend.get("service")
-    if bool(service) == bool(backend.get("resource")):
-        yield required(path, "either `service` or `resource` must be specified, not both")
-    if service and bool(at(service, "port", "name")) == bool(at(service, "port", "number")):
-        yield required(f"{path}.service.port", "port name or number is required, not both")
-
-
 def _check_cidrs(new: Object, old: Object | None) -> Iterator[Cause]:
     cidrs, families = at(new, "spec", "cidrs") or [], []
     if not cidrs:
@@ -182,7 +157,8 @@ INGRESSES: Final = Resource(
     short_names=("ing",),
     has_status=True,
     counts_generations=True,
-    check=_check_ingress,
+    check=check_ingress,
+    warn=warn_ingress,
     columns=(
         NAME,
         Column("Class", path_cell("spec", "ingressClassName")),
@@ -199,6 +175,7 @@ INGRESS_CLASSES: Final = Resource(
     type=_TYPES["IngressClass"],
     namespaced=False,
     counts_generations=True,
+    check=check_class,
     columns=(NAME, Column("Controller", path_cell("spec", "controller")), Column("Parameters", _parameters), AGE),
 )
 SERVICE_CIDRS: Final = Resource(

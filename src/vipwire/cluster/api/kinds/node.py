@@ -1,10 +1,13 @@
 """Nodes and namespaces."""
 
+import ipaddress
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
 from vipwire.cluster.api import names
 from vipwire.cluster.api.answers.cells import AGE, NAME, NONE, UNKNOWN, at, joined, path_cell
+from vipwire.cluster.api.errors import Cause, forbidden, invalid
 from vipwire.cluster.api.kinds.amounts import check_node
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
@@ -110,6 +113,38 @@ def _prepare_namespace(new: Object, old: Object | None) -> None:
         new["status"] = {"phase": "Active"}
 
 
+def _check_node(new: Object, old: Object | None) -> Iterator[Cause]:
+    yield from check_node(new, old)
+    for index, text in enumerate(at(new, "spec", "podCIDRs") or ()):
+        if not _is_network(text):
+            yield invalid(f"spec.podCIDRs[{index}]", text, "must be a valid CIDR value")
+    if old is None:
+        return
+    before, now = at(old, "spec", "podCIDRs"), at(new, "spec", "podCIDRs")
+    if before and before != now:
+        yield forbidden("spec.podCIDRs", 'node updates may not change podCIDR except from "" to valid')
+    provider = at(old, "spec", "providerID")
+    if provider and provider != at(new, "spec", "providerID"):
+        yield forbidden("spec.providerID", 'node updates may not change providerID except from "" to valid')
+
+
+def _prepare_node(new: Object, _old: Object | None) -> None:
+    """Let podCIDR and podCIDRs say the same where only one was given."""
+    spec = new["spec"]
+    if spec.get("podCIDRs"):
+        spec["podCIDR"] = spec["podCIDRs"][0]
+    elif spec.get("podCIDR"):
+        spec["podCIDRs"] = [spec["podCIDR"]]
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return "/" in text
+
+
 NODES: Final = Resource(
     kind="Node",
     plural="nodes",
@@ -118,7 +153,8 @@ NODES: Final = Resource(
     short_names=("no",),
     has_status=True,
     declares_status=True,
-    check=check_node,
+    prepare=_prepare_node,
+    check=_check_node,
     fields={"spec.unschedulable": lambda value: str(bool(at(value, "spec", "unschedulable"))).lower()},
     columns=(
         NAME,

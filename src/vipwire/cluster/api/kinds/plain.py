@@ -61,6 +61,12 @@ _TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META | SERVICE_
 _COORDINATION: Final = read_types(_LEASES, "io.k8s.api.coordination.v1", META)
 _KEY: Final = re.compile("[-._a-zA-Z0-9]+")
 _MOST_BYTES: Final = 1 << 20
+_KEYS_OF_TYPE: Final = {
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+}
 
 
 def _prepare_secret(new: Object, _old: Object | None) -> None:
@@ -75,6 +81,8 @@ def _check_data(new: Object, old: Object | None) -> Iterator[Cause]:
         for key, value in (new.get(part) or {}).items():
             if not _KEY.fullmatch(key) or len(key) > 253:
                 yield invalid(f"{part}[{key}]", key, "a valid config key must consist of alphanumeric characters")
+            if part == "binaryData" and key in (new.get("data") or {}):
+                yield invalid(f"binaryData[{key}]", key, "duplicate of key present in data")
             size += len(value.encode()) if is_text else len(value.rstrip("=")) * 3 // 4
     if size > _MOST_BYTES:
         yield too_long("", _MOST_BYTES)
@@ -88,10 +96,14 @@ def _check_secret(new: Object, old: Object | None) -> Iterator[Cause]:
     yield from _check_data(new, old)
     if old and old.get("type") != new.get("type"):
         yield invalid("type", new.get("type"), "field is immutable")
-    if new.get("type") == "kubernetes.io/tls":
-        yield from (required(f"data[{key}]") for key in ("tls.crt", "tls.key") if key not in (new.get("data") or {}))
-    if new.get("type") == "kubernetes.io/dockerconfigjson" and ".dockerconfigjson" not in (new.get("data") or {}):
-        yield required("data[.dockerconfigjson]")
+    data, kind = new.get("data") or {}, str(new.get("type") or "")
+    yield from (required(f"data[{key}]") for key in _KEYS_OF_TYPE.get(kind, ()) if key not in data)
+    if kind == "kubernetes.io/basic-auth" and not {"username", "password"} & data.keys():
+        yield required("data[username]")
+        yield required("data[password]")
+    account = "kubernetes.io/service-account.name"
+    if kind == "kubernetes.io/service-account-token" and not at(new, "metadata", "annotations", account):
+        yield required(f"metadata.annotations[{account}]")
 
 
 def is_base64(text: str) -> bool:
@@ -160,6 +172,7 @@ SECRETS: Final = Resource(
 EVENTS: Final = Resource(
     kind="Event",
     plural="events",
+    created_by_put=True,
     type=_TYPES["Event"],
     short_names=("ev",),
     check=_check_event,
@@ -186,6 +199,8 @@ EVENTS: Final = Resource(
 LEASES: Final = Resource(
     kind="Lease",
     plural="leases",
+    created_by_put=True,
+    put_needs_version=True,
     group="coordination.k8s.io",
     type=_COORDINATION["Lease"],
     name_rule=names.subdomain,

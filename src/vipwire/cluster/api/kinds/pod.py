@@ -123,8 +123,6 @@ def _check_unchanged(spec: Object, old: Object) -> Iterator[Cause]:
 
     def fixed(value: Object) -> Any:
         kept = {key: part for key, part in value.items() if key not in _CHANGEABLE}
-        if not value.get("nodeName") or not old.get("nodeName"):  # it is bound once
-            kept.pop("nodeName", None)
         strip = [{k: v for k, v in c.items() if k not in ("image", "imagePullPolicy")} for c in kept["containers"]]
         return kept | {"containers": strip}
 

@@ -13,6 +13,7 @@ from vipwire.cluster.api.answers.cells import AGE, NAME, NONE, at, joined, label
 from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, required, unsupported
 from vipwire.cluster.api.kinds.hand_made import check_endpoints
+from vipwire.cluster.api.kinds.load_balancer import check_load_balancer, settle_status
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
 from vipwire.cluster.api.kinds.probe import check_port
@@ -123,6 +124,7 @@ def _prepare(new: Object, old: Object | None) -> None:
     _join_addresses(spec, (old or {}).get("spec") or {})
     if old is not None:
         _keep_allocated(spec, old.get("spec") or {})
+    settle_status(new, old)
 
 
 def _join_addresses(spec: Object, old: Object) -> None:
@@ -163,6 +165,7 @@ def _check(new: Object, old: Object | None) -> Iterator[Cause]:
     yield from _check_ports(spec)
     yield from _check_addresses(spec)
     yield from names.check_labels(spec.get("selector") or {}, "spec.selector")
+    yield from check_load_balancer(new, old)
     if old is not None:
         yield from _check_unchanged(spec, old.get("spec") or {})
 
@@ -176,6 +179,9 @@ def _check_type(spec: Object) -> Iterator[Cause]:
             yield invalid("spec.externalName", spec["externalName"], problem)
         if spec.get("clusterIPs") and spec["clusterIPs"] != [""]:
             yield forbidden("spec.clusterIPs", "may not be set for ExternalName services")
+        for name in ("ipFamilies", "ipFamilyPolicy"):
+            if spec.get(name):
+                yield forbidden(f"spec.{name}", "may not be set for ExternalName services")
     if kind == "LoadBalancer" and spec.get("clusterIP") == "None":
         yield invalid("spec.clusterIPs[0]", "None", "may not be set to 'None' for LoadBalancer services")
     if kind == "NodePort" and spec.get("clusterIP") == "None":
@@ -213,6 +219,8 @@ def _check_ports(spec: Object) -> Iterator[Cause]:
         elif name in seen["name"]:
             yield duplicate(f"{path}.name", name)
         yield from check_port(port.get("targetPort"), f"{path}.targetPort")
+        if port.get("appProtocol") and (problem := names.qualified(port["appProtocol"])):
+            yield invalid(f"{path}.appProtocol", port["appProtocol"], problem)
         key = (port.get("protocol"), port.get("port"))
         if key in seen["port"]:
             yield duplicate(path, {"port": key[1], "protocol": key[0]})
@@ -285,6 +293,11 @@ def _is_network(text: str) -> bool:
     return "/" in text
 
 
+def _warn(new: Object) -> Iterator[str]:
+    if at(new, "spec", "clusterIP") == "None" and at(new, "spec", "sessionAffinity") == "ClientIP":
+        yield "spec.SessionAffinity is ignored for headless services"
+
+
 def _external(value: Object, _now: datetime) -> str:
     spec = value.get("spec") or {}
     addresses = list(spec.get("externalIPs") or ())
@@ -318,14 +331,16 @@ def _endpoints(value: Object, _now: datetime) -> str:
 SERVICES: Final = Resource(
     kind="Service",
     plural="services",
+    created_by_put=True,
     type=SERVICE_TYPES["Service"],
     short_names=("svc",),
     categories=("all",),
     has_status=True,
     shown_when_deleted=True,
-    name_rule=names.service,
+    name_rule=names.label,
     prepare=_prepare,
     check=_check,
+    warn=_warn,
     fields={
         "spec.clusterIP": lambda value: str(at(value, "spec", "clusterIP") or ""),
         "spec.type": lambda value: str(at(value, "spec", "type") or ""),
@@ -343,6 +358,8 @@ SERVICES: Final = Resource(
 ENDPOINTS: Final = Resource(
     kind="Endpoints",
     plural="endpoints",
+    created_by_put=True,
+    deprecated="v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
     type=SERVICE_TYPES["Endpoints"],
     short_names=("ep",),
     check=check_endpoints,

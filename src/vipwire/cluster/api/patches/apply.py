@@ -97,6 +97,12 @@ def note_update(ownership: Ownership, writer: Writer, before: Any, after: Any, k
     return result
 
 
+def owned_before(live: Object, resource: Resource, now: str) -> Ownership:
+    """Give what an object has, whose managers were forgotten, to one that stands for all before the first apply."""
+    before = Writer("before-first-apply", version=resource.api_version)
+    return {before: Owned(frozenset(members(live, resource.type)), now)}
+
+
 def note_write(resource: Resource, old: Object, new: Object, writer: Writer, now: str) -> list[dict[str, Any]]:
     """Give the managedFields of an object that is written. `old` is {} at creation.
 
