@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.unit.cluster_here import SERVICES, Here, play, service
+from tests.unit.up_here import write
 
 WEB = f"{SERVICES}/web"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -285,5 +286,31 @@ def test_who_uses_what_is_old_is_told(tmp_path: Path) -> None:
         ]
         await here.post(SERVICES, service("web", clusterIP="None", sessionAffinity="ClientIP"))
         assert here.warnings == ['299 - "spec.SessionAffinity is ignored for headless services"']
+
+    play(tmp_path, scenario)
+
+
+def test_what_was_stored_when_less_was_refused_can_be_changed_and_deleted(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        container = {"name": "a", "image": "none", "readinessProbe": {"tcpSocket": {"port": 80}}}
+        path, spec = "/api/v1/namespaces/default/pods", {"containers": [container], "nodeName": "n"}
+        made = await here.post(path, {"metadata": {"name": "old"}, "spec": spec})
+        del made["metadata"]["resourceVersion"]
+        made["metadata"]["finalizers"] = ["mine"]
+        made["spec"]["containers"][0]["readinessProbe"]["tcpSocket"]["port"] = 80800
+        await write(here.store, made)
+        path += "/old"
+        code, _ = await here.send("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, patch="merge-patch+json")
+        assert code == 200
+        ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        assert (await here.send("PATCH", f"{path}/status", ready, patch="merge-patch+json"))[0] == 200
+        more = {"metadata": {"finalizers": ["mine", "yours"]}}
+        code, status = await here.send("PATCH", path, more, patch="merge-patch+json")
+        assert (code, len(status["details"]["causes"])) == (422, 1)
+        assert (await here.send("DELETE", f"{path}?gracePeriodSeconds=0"))[0] == 200
+        assert (await here.send("PATCH", path, {"metadata": {"finalizers": None}}, patch="merge-patch+json"))[
+            0
+        ] == 200
+        assert (await here.send("GET", path))[0] == 404
 
     play(tmp_path, scenario)

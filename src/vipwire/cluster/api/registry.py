@@ -266,7 +266,10 @@ class Registry:
         return Result(stored, created=old is None)
 
     def _check(self, resource: Resource, new: Object, old: Object | None) -> None:
-        causes = (*check_metadata(resource, new, old), *resource.check(new, old))
+        causes = [*check_metadata(resource, new, old), *resource.check(new, old)]
+        if causes and old is not None:  # what was wrong before may stay: it was stored when less was refused
+            known = {*check_metadata(resource, old, old), *resource.check(old, old)}
+            causes = [cause for cause in causes if cause not in known]
         if causes:
             raise not_valid(resource.kind, resource.group, new["metadata"]["name"], causes)
 
