@@ -3,10 +3,12 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -263,3 +265,38 @@ def test_only_root_or_the_same_user_may_take_over() -> None:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert "does not let us take its place" in done.stdout
         assert asked == []
+
+
+ODD = b'{"details": 7, "since": [], "command": null}\n'
+
+
+@pytest.mark.parametrize("answer", [b"", b"[1]\n", b"nonsense\n", ODD, b"x" * 99])
+def test_whatever_a_strangers_process_answers_it_is_named(answer: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor() as pool:
+        listener.bind("\0vipwire-test")
+        listener.listen()
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _address = listener.accept()
+                with connection:
+                    connection.sendall(answer)
+
+        serving = pool.submit(serve)
+        holder = find_holder("vipwire-test")
+        assert holder is not None
+        assert f"process {os.getpid()}" in str(holder)
+        wanting = claimed(("vipwire-test",), "another")
+        with pytest.raises(AlreadyRunningError, match=rf"kill {os.getpid()}"), wanting:
+            pass
+        serving.result()
+
+
+def test_who_only_connects_keeps_nobody_from_hearing() -> None:
+    with claimed(("vipwire-test",), "a test"), ExitStack() as stack:
+        for _ in range(100):
+            idle = stack.enter_context(socket.socket(socket.AF_UNIX))
+            idle.connect("\0vipwire-test")
+        holder = find_holder("vipwire-test")
+        assert holder is not None
+        assert holder.said["command"] == "a test"

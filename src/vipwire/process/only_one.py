@@ -37,7 +37,7 @@ _END_SECONDS: Final = 90.0
 _LOOK_SECONDS: Final = 0.02
 _BIND_ATTEMPTS: Final = 100
 _MOST_HEARD: Final = 16
-"""Connections at once: whoever makes more is not heard."""
+"""Connections at once: who has been quiet for longest is hung up on."""
 
 
 class AlreadyRunningError(VipwireError):
@@ -78,6 +78,7 @@ class Claim:
         self._end: Callable[[str], None] | None = None
         self._asked_by = ""
         self._heard: list[socket.socket] = []
+        self._successors: list[socket.socket] = []
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._answer, name="claim", daemon=True)
         self._thread.start()
@@ -100,7 +101,7 @@ class Claim:
         """Give the names back."""
         self._wake.close()
         self._thread.join()
-        for each in (*self._listeners.values(), *self._heard, self._woken):
+        for each in (*self._listeners.values(), *self._heard, *self._successors, self._woken):
             each.close()
 
     def _answer(self) -> None:
@@ -120,15 +121,20 @@ class Claim:
         if isinstance(key.data, socket.socket):
             connection, _ = key.data.accept()
             if len(self._heard) >= _MOST_HEARD:
-                connection.close()
-                return
+                self._hang_up(selector, self._heard[0])
             self._heard.append(connection)
             selector.register(connection, selectors.EVENT_READ)
             connection.send(self._line)
             return
         connection = next(each for each in self._heard if each is key.fileobj)
         if connection.recv(64) == _TAKEOVER and self._yields_to(connection):
-            return  # it hears of our end by the end of this connection
+            selector.unregister(connection)
+            self._heard.remove(connection)
+            self._successors.append(connection)  # it hears of our end by the end of this connection
+        else:
+            self._hang_up(selector, connection)
+
+    def _hang_up(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
         selector.unregister(connection)
         self._heard.remove(connection)
         connection.close()
@@ -267,12 +273,21 @@ def _introduced(connection: socket.socket) -> Holder:
     said: Any = {}
     with contextlib.suppress(OSError, ValueError):
         said = json.loads(_line(connection) or b"{}")
-    return Holder(pid, uid, said if isinstance(said, dict) else {})
+    return Holder(pid, uid, _understood(said))
+
+
+def _understood(said: Any) -> dict[str, Any]:
+    """Keep of an answer what has the form of one: anybody may have the name."""
+    if not isinstance(said, dict):
+        return {}
+    details = said.get("details")
+    texts = {key: str(value) for key, value in said.items() if isinstance(value, str | int)}
+    return {**texts, "details": [str(each) for each in details] if isinstance(details, list) else []}
 
 
 def _line(connection: socket.socket) -> bytes:
-    data = b""
-    while not data.endswith(b"\n") and len(data) < 1 << 16:
+    data, end = b"", time.monotonic() + _HEAR_SECONDS
+    while not data.endswith(b"\n") and len(data) < 1 << 16 and time.monotonic() < end:
         piece = connection.recv(4096)
         if not piece:
             break
