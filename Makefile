@@ -5,12 +5,14 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo check test quick lint types imports pytest bench build sbom lock man docs clean
+.PHONY: help demo check test quick debian lint types imports pytest fuzz soak bench build sbom lock man docs clean
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
 	@echo "make check   linters, types, layers, unit tests and laws: two minutes, while you work"
 	@echo "make test    linters, types, layers, and all tests"
+	@echo "make fuzz    a million inputs for everything that reads what others write"
+	@echo "make soak    ten minutes of changes while everything goes wrong"
 	@echo "make bench   the benchmarks behind docs/performance.md"
 	@echo "make build   the wheel, and what it is installed with (CycloneDX), in dist/"
 	@echo "make lock    pin the newest versions of all dependencies in requirements/"
@@ -24,7 +26,7 @@ demo:
 
 check: lint types imports quick
 
-test: lint types imports pytest
+test: lint types imports debian pytest
 
 lint: .venv/ready-for-test
 	@$(BIN)/ruff check
@@ -45,9 +47,22 @@ PYTEST = $(SUDO) $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED) --
 quick: .venv/ready-for-test
 	@$(PYTEST) -q -n auto --dist loadfile tests/unit tests/laws tests/cases tests/house
 
+# Once more what is quick, on the system's own Python, where that is another one: errors are other ones there.
+debian: .venv/ready-for-test
+	@if [ -x .venv-debian/bin/python ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q -n auto --dist loadfile -m 'not slow' tests/unit tests/laws; fi
+
 # Two processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
 pytest: .venv/ready-for-test
 	@$(PYTEST) -n $$(($$(nproc) + 2)) --dist loadscope
+
+# A million inputs for the fuzz tests, led by coverage (atheris): twenty minutes at most.
+fuzz: .venv/ready-for-test
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/fuzz.lock
+	@$(BIN)/python -m tests.fuzz --inputs 1000000 --seconds 1200
+
+# Everything goes wrong for ten minutes (bench/soak).
+soak: .venv/ready-for-test
+	@$(SUDO) $(BIN)/python -m bench.soak --minutes 10
 
 bench: .venv/ready-for-test
 	@$(SUDO) $(BIN)/python -m bench
@@ -67,6 +82,7 @@ lock: .venv/ready-for-test
 	@$(BIN)/python -m pip install --quiet 'uv>=0.9'
 	@$(LOCK) pyproject.toml --output-file requirements/run.lock
 	@$(LOCK) pyproject.toml --group test --group lint --constraint requirements/run.lock --output-file requirements/test.lock
+	@$(LOCK) --group fuzz --constraint requirements/test.lock --output-file requirements/fuzz.lock
 	@$(LOCK) requirements/build.in --constraint requirements/test.lock --output-file requirements/build.lock
 
 man:
@@ -83,4 +99,4 @@ docs: .venv/ready-for-test
 	@$(BIN)/python scripts/modes.py
 
 clean:
-	rm -rf .venv build dist .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-debian build dist .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

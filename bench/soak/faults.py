@@ -1,10 +1,11 @@
 """What goes wrong in a soak: each fault does its harm, undoes it, and says when connections may have failed by it."""
 
 import asyncio
+import itertools
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -112,8 +113,8 @@ class Harm:
             with self._scene.lab.inside(NODE):
                 netlink = NetlinkSocket(NETLINK_NETFILTER)
             with netlink:
-                await asyncio.to_thread(_fill_conntrack, netlink, int(_LIMIT.read_text(encoding="ascii")))
-            await asyncio.sleep(self._chance.uniform(1.0, 3.0))
+                limit, seconds = int(_LIMIT.read_text(encoding="ascii")), self._chance.uniform(1.0, 3.0)
+                await asyncio.to_thread(_fill_conntrack, netlink, limit, seconds)
             await asyncio.to_thread(self._scene.run, "conntrack", "-F")
 
     def all(self) -> dict[str, Callable[[], Awaitable[None]]]:
@@ -142,15 +143,29 @@ def _fill(path: Path) -> None:
             return
 
 
-def _fill_conntrack(netlink: NetlinkSocket, limit: int) -> None:
-    """Make entries that the kernel does not drop early, until it takes no more; each lives 30 seconds."""
-    flags, status = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL, _SEEN | _ASSURED | _CONFIRMED
-    port, remote = int.from_bytes(_PORT), parse_address("203.0.113.1")
-    for host in range(limit // 60000 + 1):
-        local = parse_address(f"198.51.100.{host + 1}")
-        flow = Flow(17, local, port, remote, 9, remote, 9, local, port, status=status, timeout=30)
-        first, middle, last = encode(CT_NEW, flags, 0, encode_flow(flow)).split(_PORT)
-        for begin in range(1024, 65536, 256):
-            numbers = (number.to_bytes(2) for number in range(begin, min(begin + 256, 65536)))
-            netlink.send(b"".join(first + number + middle + number + last for number in numbers))
+def _fill_conntrack(netlink: NetlinkSocket, limit: int, seconds: float) -> None:
+    """Make entries that the kernel does not drop early, until it takes no more, and keep it so for some seconds.
+
+    The kernel ends connections that are closing to make room: whatever it frees is taken again at once.
+    """
+    made, full_until = 0, 0.0
+    for host in itertools.count():
+        for batch in _entries(host % 250 + 1):
+            if made >= limit:
+                full_until = full_until or time.monotonic() + seconds
+                if time.monotonic() > full_until:
+                    return
+            netlink.send(b"".join(batch))
             netlink.drain()
+            made += len(batch)
+
+
+def _entries(host: int) -> Iterator[list[bytes]]:
+    """Make requests for entries of one address, in batches; each entry lives 30 seconds."""
+    flags, status = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL, _SEEN | _ASSURED | _CONFIRMED
+    local, remote, port = parse_address(f"198.51.100.{host}"), parse_address("203.0.113.1"), int.from_bytes(_PORT)
+    flow = Flow(17, local, port, remote, 9, remote, 9, local, port, status=status, timeout=30)
+    first, middle, last = encode(CT_NEW, flags, 0, encode_flow(flow)).split(_PORT)
+    for begin in range(1024, 65536, 256):
+        numbers = (number.to_bytes(2) for number in range(begin, begin + 256))
+        yield [first + number + middle + number + last for number in numbers]

@@ -5,6 +5,7 @@ the CIDRs must be understood or every in-cluster connection would leave through 
 """
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -53,7 +54,7 @@ def _matches(
         except ValueError:
             return False
     name, colon, number = entry.rpartition(":")
-    if colon and number.isdigit() and _address(entry) is None:
+    if colon and re.fullmatch("[0-9]{1,5}", number) and _address(entry) is None:
         if int(number) != port:
             return False
         entry = name.strip("[]")

@@ -1,0 +1,100 @@
+"""Fuzz for real: `python -m tests.fuzz --inputs 1000000 --seconds 1200`, or `make fuzz`.
+
+Every fuzz test of this folder becomes a target: hypothesis makes its arguments out of bytes, and atheris, where it is
+installed, looks for bytes that reach code which none has reached. Without it the bytes are random. Each target runs
+in a process of its own, as many at a time as there are cores. At the end it is said how many inputs each has had, and
+what failed: exit status 1, and the bytes in build/fuzz, for `--replay TARGET FILE`.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.fuzz.targets import SLOW, Target, targets
+
+ROOT = Path(__file__).parents[2]
+FOUND = ROOT / "build" / "fuzz"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a target: how many inputs it had, for how many seconds, and what failed."""
+
+    target: str
+    inputs: int
+    seconds: float
+    failed: str
+
+
+def run(target: Target, inputs: int, seconds: float, seed: int) -> Result:
+    """Run a target in a process of its own."""
+    began = time.monotonic()
+    FOUND.mkdir(parents=True, exist_ok=True)
+    worker = (
+        sys.executable,
+        "-m",
+        "tests.fuzz.worker",
+        target.name,
+        str(inputs),
+        str(seconds),
+        str(seed),
+        str(FOUND),
+    )
+    done = subprocess.run(worker, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
+    said = done.stdout + done.stderr
+    counted = re.findall(r"^(?:stat::number_of_executed_units:|inputs:)\s+(\d+)", said, re.MULTILINE)
+    failed = "" if done.returncode == 0 else said[-4000:]
+    return Result(target.name, int(counted[-1]) if counted else 0, time.monotonic() - began, failed)
+
+
+def shares(chosen: list[Target], inputs: int) -> list[int]:
+    """Share the inputs out: a slow target has a fiftieth of what another has."""
+    weights = [1 if target.name.rpartition("::")[2] in SLOW else 50 for target in chosen]
+    return [max(1, inputs * weight // sum(weights)) for weight in weights]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("only", nargs="*", help="parts of the names of targets (default: all)")
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="in all")
+    parser.add_argument("--seconds", type=float, default=1200.0, help="in all, on all cores")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--replay", nargs=2, metavar=("TARGET", "FILE"), help="run one target with the bytes of a file"
+    )
+    arguments = parser.parse_args()
+    if arguments.replay:
+        name, file = arguments.replay
+        next(each for each in targets() if each.name == name).call(Path(file).read_bytes())
+        return
+    chosen = [each for each in targets() if not arguments.only or any(part in each.name for part in arguments.only)]
+    if not chosen:
+        raise SystemExit(f"no target is named so; there are {', '.join(each.name for each in targets())}")
+    seconds = max(1.0, arguments.seconds * arguments.jobs / len(chosen))
+    began = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        work = zip(chosen, shares(chosen, arguments.inputs), strict=True)
+        running = [pool.submit(run, target, inputs, seconds, arguments.seed) for target, inputs in work]
+        results = [_told(each.result()) for each in concurrent.futures.as_completed(running)]
+    total = sum(each.inputs for each in results)
+    failed = [each.target for each in results if each.failed]
+    print(f"{total:>11,}  inputs of {len(results)} targets in {time.monotonic() - began:.0f} s, {len(failed)} failed")
+    sys.exit(1 if failed else 0)
+
+
+def _told(result: Result) -> Result:
+    print(f"{result.inputs:>11,}  {result.target} ({result.seconds:.0f} s)", flush=True)
+    if result.failed:
+        print(result.failed, file=sys.stderr)
+    return result
+
+
+if __name__ == "__main__":
+    main()

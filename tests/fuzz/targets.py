@@ -1,0 +1,45 @@
+"""The targets: every test of this folder to which hypothesis gives arguments."""
+
+import contextlib
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from hypothesis import settings
+
+SLOW: Final = frozenset(
+    {
+        "test_haproxy_takes_whatever_is_rendered",
+        "test_any_objects_in_the_store_leave_all_others_served",
+        "test_any_message_from_upstream_is_an_answer_that_dnspython_reads_or_nothing",
+    }
+)
+"""They start programs or servers for every input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A test, as a function of bytes. Bytes out of which no arguments can be made are passed over."""
+
+    name: str
+    call: Callable[[bytes], Any]
+
+
+def modules() -> list[str]:
+    """Name the modules with fuzz tests."""
+    return sorted(f"tests.fuzz.{path.stem}" for path in Path(__file__).parent.glob("test_*.py"))
+
+
+def targets(of: str = "") -> list[Target]:
+    """Import the modules and find their targets; of one module only, if it is named."""
+    settings.register_profile("fuzz", deadline=None, database=None)
+    settings.load_profile("fuzz")
+    found = []
+    for name in [of] if of else modules():
+        for key, value in vars(importlib.import_module(name)).items():
+            if key.startswith("test_") and hasattr(value, "hypothesis"):
+                with contextlib.suppress(TypeError):  # it asks for a fixture, too: pytest alone can run it
+                    found.append(Target(f"{name.rpartition('.')[2]}::{key}", value.hypothesis.fuzz_one_input))
+    return found
