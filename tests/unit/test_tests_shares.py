@@ -1,0 +1,34 @@
+"""How a parallel session is shared out: what belongs together stays together, and the longest shares come first."""
+
+import pytest
+from tests.conformance.modes import HERE
+from tests.kernel.guests import SUITES
+from tests.shares import share, turn
+
+GUEST = "tests/kernel/test_ipvs_guest.py::test_in_the_guest"
+
+
+@pytest.mark.parametrize("mode", HERE, ids=str)
+def test_a_modes_conformance_suite_is_one_share(mode: object) -> None:
+    names = {share(f"tests/conformance/test_{file}.py::test_a[{mode}-{rest}]") for file, rest in ("xa", "yb")}
+    assert names == {f"conformance of {mode}"}
+    assert (
+        share(f"tests/conformance/test_handover.py::test_a[{mode}-to-{mode}]") == "tests/conformance/test_handover.py"
+    )
+
+
+def test_the_guests_are_two_shares_and_the_longest_one_of_them() -> None:
+    shares = [share(f"{GUEST}[{suite}]") for suite in SUITES]
+    assert shares == ["the longest guest", "other guests", "other guests"]
+
+
+def test_what_takes_long_begins_first_and_a_process_has_something_behind_its_guest() -> None:
+    order = [f"{GUEST}[{SUITES[1]}]", f"{GUEST}[{SUITES[0]}]", f"tests/conformance/test_a.py::test_a[{HERE[0]}-x]"]
+    order += [
+        "tests/unit/test_model_net.py::test_a",
+        "tests/kernel/test_b.py::test_b",
+        "tests/unit/test_c.py::test_c",
+    ]
+    collected = [*order]
+    collected.reverse()
+    assert sorted(collected, key=turn) == order
