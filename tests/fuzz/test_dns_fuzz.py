@@ -33,6 +33,7 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
 @given(st.binary(max_size=600) | damaged(QUESTION) | damaged(ANSWER))
 @example(QUESTION)
 @example(b"")
+@example(QUESTION.replace(b"cluster", b"clAster"))
 @example(QUESTION[:12] + b"\xc0\x0c" + QUESTION[-15:])
 @example(QUESTION[:4] + b"\0\2" + QUESTION[6:])
 def test_any_bytes_are_a_question_or_refused(data: bytes) -> None:
@@ -48,7 +49,7 @@ def test_any_bytes_are_a_question_or_refused(data: bytes) -> None:
     assert reply is not None
     wire = render(read, reply, read.limit)
     assert len(wire) <= read.limit
-    assert answers(wire, read.id, read.question[:-4].lower() + read.question[-4:])
+    assert answers(wire, read.id, read.question), "the letters are those of the question"
     dns.message.from_wire(wire)
 
 
