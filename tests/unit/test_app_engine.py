@@ -13,6 +13,8 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.model.node import Node
 from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.pacer import Pacer
 from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
 from vipwire.state.store import Store
@@ -287,3 +289,32 @@ def test_a_weight_that_grows_is_synced_in_its_time_and_is_no_change_that_others_
     assert touched(machine.kernel.deltas) != set()
     assert (outcome.error, outcome.changes) == (None, {})
     assert machine.engine.due(16.0) == pytest.approx(3.0)
+
+
+def test_a_service_that_cannot_be_rendered_keeps_what_it_has_and_all_others_go_on() -> None:
+    class Frail(DictBackend):
+        """A mode with a mistake about one Service."""
+
+        broken = False
+
+        def render(self, plan: ServicePlan) -> Rendered[str, str]:
+            if self.broken and plan.name.name == "web":
+                raise ZeroDivisionError
+            return super().render(plan)
+
+    machine = Machine()
+    kernel = Frail()
+    machine.engine = Engine([Line(FOUR, kernel, Pacer(0.0, PERIOD))], "node-1", machine._node_plan)
+    machine.listed(Upserted(service("web")), Upserted(service("db", "10.96.0.2")))
+    machine.engine.sync(0.0)
+    before = {key: value for key, value in kernel.held.items() if "web" in value}
+    kernel.broken = True
+    machine.engine.apply(Upserted(service("web", "10.96.0.9")))
+    machine.engine.apply(Upserted(service("new", "10.96.0.3")))
+    machine.engine.sync(1.0)
+    assert {key: value for key, value in kernel.held.items() if "web" in value} == before != {}
+    assert any("new" in value for value in kernel.held.values())
+    kernel.broken = False
+    machine.engine.apply(Upserted(service("web", "10.96.0.8")))
+    machine.engine.sync(2.0)
+    assert {key: value for key, value in kernel.held.items() if "web" in value} != before

@@ -209,3 +209,20 @@ def test_many_services_on_one_external_ip_do_not_look_at_each_other() -> None:
     cluster.looks.clear()
     planner.update(cluster.remove("s0"), cluster.view)
     assert set(cluster.looks) == {named("s0")}
+
+
+def test_a_service_that_cannot_be_planned_keeps_its_plan_and_all_others_are_planned() -> None:
+    cluster, planner = start(service("web", "10.96.0.1"), service("db", "10.96.0.2"))
+    before = planner.plans[named("web")]
+    cluster.slices[named("web")] = [None]  # type: ignore[list-item]  # what no source gives
+    cluster.slices[named("new")] = [None]  # type: ignore[list-item]
+    names = cluster.put(service("web", "10.96.0.9"), service("new", "10.96.0.4"), service("db", "10.96.0.3"))
+    changed = planner.update(names, cluster.view)
+    assert named("db") in changed
+    kept = planner.plans[named("web")]
+    assert kept.frontends == before.frontends
+    assert "cannot be planned (AttributeError: " in kept.problems[0].message
+    assert planner.plans[named("new")].frontends == ()
+    cluster.slices.clear()
+    planner.update(names, cluster.view)
+    assert [plan.problems for plan in planner.plans.values()] == [(), (), ()]

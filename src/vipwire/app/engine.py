@@ -20,6 +20,7 @@ from vipwire.model.problem import Problem
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import PlanChange, Planner
+from vipwire.process.supervision import Guard
 from vipwire.reconcile.backend import Backend, Selective
 from vipwire.reconcile.offers import Housekeeper
 from vipwire.reconcile.pacer import Pacer
@@ -61,6 +62,7 @@ class Line:
         self._housekeeper = backend if isinstance(backend, Housekeeper) else None
         self._selective = backend if isinstance(backend, Selective) else None
         self.planner: Planner | None = None
+        self._guard = Guard[ObjectName](f"rules of {family.value}")
         self.synced = False
         self._changes: dict[ObjectName, PlanChange] = {}
 
@@ -83,7 +85,7 @@ class Line:
             self._desire(changes)
             for name, plan in self.planner.plans.items():
                 if name not in changes:
-                    self.reconciler.desire(name, plan)
+                    self._render(name, plan)
 
     def plan(self, names: Iterable[ObjectName], store: Store, now: float) -> None:
         """Plan the Services that changed."""
@@ -101,13 +103,18 @@ class Line:
         for name, change in self.planner.ripen(store.view, now).items() if self.planner else ():
             if name in self._changes:
                 self._changes[name] = PlanChange(self._changes[name].old, change.new)
-            self.reconciler.desire(name, change.new)
+            self._render(name, change.new)
 
     def _desire(self, changes: Mapping[ObjectName, PlanChange]) -> None:
         for name, change in changes.items():
             earlier = self._changes.get(name)
             self._changes[name] = PlanChange(earlier.old if earlier else change.old, change.new)
-            self.reconciler.desire(name, change.new)
+            self._render(name, change.new)
+
+    def _render(self, name: ObjectName, plan: ServicePlan | None) -> None:
+        """Say what a Service should be; one that cannot be rendered keeps what it has, and all others go on."""
+        with self._guard.of(name):
+            self.reconciler.desire(name, plan)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """Say what a Service asks of the mode in vain."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
 from vipwire.model.service import Service
 from vipwire.plan.annotations import wishes
 from vipwire.plan.claims import Claimant, Claims
@@ -65,10 +66,14 @@ class Planner:
         wanted = list(dict.fromkeys(names))
         concerned: dict[ObjectName, None] = dict.fromkeys(wanted)
         for name in wanted:
-            concerned.update(dict.fromkeys(self._claim(name, view(name)[0])))
+            try:
+                rivals = self._claim(name, view(name)[0])
+            except Exception:  # noqa: BLE001  # the plan says why
+                rivals = self._claims.remove(name)
+            concerned.update(dict.fromkeys(rivals))
         changed: dict[ObjectName, PlanChange] = {}
         for name in concerned:
-            old, plan = self._plans.get(name), self._plan(name, *view(name), now)
+            old, plan = self._plans.get(name), self._sound_plan(name, *view(name), now)
             if plan == old:
                 continue
             changed[name] = PlanChange(old, plan)
@@ -83,6 +88,17 @@ class Planner:
         if service is None or not cluster_ips:
             return self._claims.remove(name)
         return self._claims.replace(Claimant(service.created, name), claims(self._node, service), cluster_ips)
+
+    def _sound_plan(
+        self, name: ObjectName, service: Service | None, slices: Sequence[EndpointSlice], now: float
+    ) -> ServicePlan | None:
+        """Plan a Service; one that cannot be planned, for a mistake of ours, keeps what it has and has a problem."""
+        try:
+            return self._plan(name, service, slices, now)
+        except Exception as error:  # noqa: BLE001  # whatever it is: all others are planned
+            what = f"cannot be planned ({type(error).__name__}: {error}); it keeps what it has"
+            problem = Problem("Service", name, "", what[:400])
+            return replace(self._plans.get(name, ServicePlan(name)), problems=(problem,))
 
     def _plan(
         self, name: ObjectName, service: Service | None, slices: Sequence[EndpointSlice], now: float
