@@ -1,1 +1,1 @@
-"""."""
+"""The running proxy: configuration and objects in, a programmed kernel out."""

@@ -1,4 +1,4 @@
-"""What follows from a sync beside the kernel's rules: stale UDP flows go, health-check node ports are served."""
+"""After a sync: deletes stale UDP flows, and opens and closes health check node ports."""
 
 import time
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""The claim of a proxy: one for a network namespace, whatever its mode, for the VIPs are the same.
+"""Lets only one proxy run in a network namespace, whatever its mode: all modes serve the same VIPs.
 
 `vipwire proxy` and `vipwire up` take it before they write anything; `vipwire cleanup` asks for it.
 """

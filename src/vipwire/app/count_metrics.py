@@ -1,4 +1,4 @@
-"""Reads what the running modes have counted, in a thread of its own: a scrape delays no sync."""
+"""Reads the counts of the running modes for the metrics, in a thread of its own, so that a scrape delays no sync."""
 
 import asyncio
 from collections.abc import Iterable, Sequence

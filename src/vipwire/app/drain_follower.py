@@ -1,4 +1,4 @@
-"""Has the running proxy follow the file of drained endpoints: when it changes, and when a drain's time is over."""
+"""Follows the file of drained endpoints: tells the proxy when the file changes and when a drain's time is over."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The line from events to the kernel, for all families: store, planners, reconcilers. The loop drives it.
+"""Takes events to the kernel, for all families: store, planners, reconcilers. The loop drives it.
 
     apply(event)   what is true changes
     sync(now)      the kernel follows: the Services that the events touched are planned, rendered, compared, committed

@@ -1,4 +1,4 @@
-"""Which mode runs where the configured one cannot: with `--proxy-mode-fallback` the next one, else none.
+"""Chooses the mode that runs if the configured one cannot: with `--proxy-mode-fallback` the next one, else none.
 
 As kube-proxy once did it: ipvs, iptables, userspace; with nftables beside iptables. Which comes next each mode says
 itself. Today's kube-proxy ends instead, and so do we unless told. What a machine can do is found out by trying.

@@ -1,4 +1,4 @@
-"""What the proxy finds on its machine, and wants of it beside rules: kernel settings and the OOM score.
+"""Prepares the machine for the proxy: IP families, kernel settings, the OOM score.
 
 What cannot be set is said.
 """

@@ -1,4 +1,4 @@
-"""The selected mode, built and asked: what the rest of the proxy wants of it, whichever it is.
+"""Builds the selected mode and asks it what the rest of the proxy needs to know, whichever mode it is.
 
 A mode that this machine cannot run is an UnsupportedError that says what is missing. There is no silent fallback.
 """

@@ -1,4 +1,4 @@
-"""From the configuration, our Node object and this machine to the part of the plan that belongs to no Service.
+"""Makes the `NodePlan` out of the configuration, our Node object and this machine.
 
 Pure. The addresses of a node are, as in kube-proxy: a specific `bindAddress`, else those of the Node object, else
 (without a cluster there may be no such object) those of the machine, in their order.

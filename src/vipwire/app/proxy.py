@@ -1,4 +1,4 @@
-"""Every part of a proxy named once, and put together: read this to find what there is."""
+"""Puts a proxy together. Every part has its name here: start reading at this module."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a changed configuration file changes in a running proxy: field by field, all or nothing. Pure.
+"""Decides what a running proxy takes of a changed configuration: field by field, all or nothing. Pure.
 
 Each field says for itself whether a running proxy takes a change of it (`config_schema.Applied`). What needs a
 restart keeps the value that it has; the fields beside it count. Unless the two together would be no valid

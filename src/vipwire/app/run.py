@@ -1,4 +1,4 @@
-"""What the command line asks for: to run a proxy, alone or beside others, and to remove what it has programmed."""
+"""Runs a proxy, alone or in a loop that others share, and removes what proxies have programmed."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The HTTP servers of a running proxy: one whose settings change is started anew, the other is left alone."""
+"""Runs the proxy's HTTP servers, and restarts one when its own settings change."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What the metrics say of syncs and of what is planned."""
+"""Keeps the metrics of syncs and of plans."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""LoadBalancer addresses on the link: neighbours learn that this machine has them, and are answered when they ask.
+"""Announces LoadBalancer addresses to neighbours by ARP and NDP, and answers those who ask.
 
     IPv4   gratuitous ARP (RFC 5227): a request and a reply that name the address; replies to requests for it
     IPv6   an unsolicited neighbour advertisement with the override flag to all nodes (RFC 4861 7.2.6); advertisements

@@ -1,4 +1,4 @@
-"""One family of what is looked at: its plans, what the mode makes of them, and what the kernel holds."""
+"""One IP family as commands see it: its plans, what the mode renders, and what the kernel holds."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

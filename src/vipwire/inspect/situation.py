@@ -1,4 +1,4 @@
-"""What is to be looked at: for each family the plan, the objects that follow from it, and those in the kernel.
+"""Collects what the commands show: for each family the plan, the objects it renders to, and those in the kernel.
 
 Whatever cannot be had (no rights, no kernel support, a mode that is not there) is a sentence in `obstacle`;
 everything that does not need it still works.

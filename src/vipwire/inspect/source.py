@@ -1,4 +1,4 @@
-"""Objects for one look: listed once, or followed for as long as somebody looks.
+"""Reads the objects for a command: once, or for as long as it runs.
 
 A proxy waits for its API server for ever; who looks wants to know at once what is wrong. So the first failure counts,
 and the first listing has a limit.

@@ -1,4 +1,4 @@
-"""How the contact to the API server goes for one kind, and how long to wait before it is tried again. Pure.
+"""Keeps the state of the contact to the API server for one kind, and says how long to wait before a retry. Pure.
 
 The wait doubles from 0.8 s up to 30 s with every failure in a row (client-go's bounds), with up to half of it added
 by chance so that a cluster's nodes do not come back in step. What ends a row is not that a request was answered but

@@ -1,4 +1,4 @@
-"""From objects on the wire to the model's values: the one door, for an API server's and for manifests' objects.
+"""Converts objects on the wire to the model's values: the only place, for API servers and manifests alike.
 
 Every judgement about what is valid is made in the `convert_*` functions and nowhere else. What they find wrong are
 `Problem` values; nothing raises. The rules of Services and EndpointSlices have modules of their own.

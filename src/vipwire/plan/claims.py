@@ -1,4 +1,4 @@
-"""Who holds a frontend that several Services ask for: the oldest, and of equally old ones the first by name.
+"""Decides which of several Services holds a frontend: the oldest, and of equally old ones the first by name.
 
 A ClusterIP belongs to its Service wholly: another Service's external or load balancer IP never takes a port of it,
 however old, so that nobody can put himself in a ClusterIP's way (CVE-2020-8554).

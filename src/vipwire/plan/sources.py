@@ -1,4 +1,4 @@
-"""Who may use a frontend: `loadBalancerSourceRanges`, and an annotation that says the same of node ports."""
+"""Decides who may use a frontend: `loadBalancerSourceRanges`, and an annotation that does the same for node ports."""
 
 from collections.abc import Iterable
 

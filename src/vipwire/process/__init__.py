@@ -1,1 +1,1 @@
-"""What every long-running command needs of its process: a log, signals, files that change, garbage collection."""
+"""What every command needs of its process: log, signals, supervision, changing files, errors on a terminal."""

@@ -1,4 +1,4 @@
-"""SIGHUP before anybody listens to it: its default ends the process, so it is remembered from the first moment on."""
+"""Remembers a SIGHUP that comes before the proxy handles it: by default it would end the process."""
 
 import signal
 from types import FrameType

@@ -1,4 +1,4 @@
-"""A file's content, whenever it is another one.
+"""Yields a file's content whenever it changes.
 
 Looked at is the content and not the file's time, because a ConfigMap is mounted as a link to a link: `config.conf`
 points into `..data`, which the kubelet points to another folder. So the folders of the name and of what it leads to

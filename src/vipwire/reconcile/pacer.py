@@ -1,4 +1,4 @@
-"""When to sync: at once, but not more often than asked; again after a failure; and every so often to check.
+"""Decides when to sync: at once, but not more often than asked; again after a failure; and regularly, to check.
 
 The minimum period counts from the end of one sync to the start of the next (as kube-proxy's runner counts it). All
 times are seconds of one monotonic clock, given by the caller.

@@ -1,4 +1,4 @@
-"""One transaction in the making: from what is believed of some Services to what they should be."""
+"""Builds one transaction: the delta from what is believed of some Services to what they should be."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

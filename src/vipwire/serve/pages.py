@@ -1,4 +1,4 @@
-"""What the two HTTP servers answer: health on one port, metrics and debugging pages on the other.
+"""Answers HTTP: health on one port, metrics and debugging pages on the other.
 
 Paths, status codes, content types and bodies are those of kube-proxy, because probes, load balancers, test suites and
 people's scripts read them. `/readyz` and the pages below `/debug` are vipwire's own.

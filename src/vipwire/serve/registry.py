@@ -1,4 +1,4 @@
-"""How a metric is made: kube-proxy's prefix or ours, its level of stability, and which modes expose it."""
+"""Makes metrics: with kube-proxy's prefix or ours, a level of stability, and the modes that expose them."""
 
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar

@@ -1,4 +1,4 @@
-"""What iptables-restore says when it refuses, as an error that names the line, its rule and the Service.
+"""Turns a refusal of iptables-restore into an error that names the line, its rule and the Service.
 
 iptables-legacy has one lock for the whole machine; who waits for it in vain wants to know who holds it.
 """

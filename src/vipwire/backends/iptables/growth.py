@@ -1,4 +1,4 @@
-"""How many entries a difference adds to each table of the legacy engine, by which others' changes show. Pure.
+"""Counts how many entries a delta adds to each table of iptables-legacy, so that others' changes show. Pure.
 
 The engine does not count commits. What somebody else changes while we write would look like our own doing, were it
 not for the number of entries: each rule is one, and each chain has two more, its name and its end. Where a dispatch

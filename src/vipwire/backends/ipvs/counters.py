@@ -1,4 +1,4 @@
-"""Reads what IPVS and the rules of one family have counted, beside the backend and without getting in its way."""
+"""Reads the counters of IPVS and of the rules of one family, without delaying the backend."""
 
 import contextlib
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What IPVS has counted, in the words of Services: connections, packets and bytes; connections open now. Pure.
+"""Makes counts of Service ports out of IPVS' counters: connections, packets, bytes, open connections. Pure.
 
 The kernel keeps the numbers of a virtual server and of each real server, and adds them up every two seconds. With
 `net.ipv4.vs.run_estimation=0` it does not, and they stand still. What is refused, the counters of the rules tell, for

@@ -1,4 +1,4 @@
-"""The first commit of ipvs mode on a node where another mode translates: what answers comes before what leads to it.
+"""Makes the first commit of ipvs mode where another mode translates: first what answers, then what leads there.
 
 ipvs mode writes its chains before its virtual servers, so that nothing is served without its filters. Where another
 mode's rules are in force that would leave a gap: the chains have names that iptables mode has too, so that its

@@ -1,4 +1,4 @@
-"""Real servers that finish their connections: removed from a pool, kept with weight 0 until nobody needs them.
+"""Graceful termination: keeps a removed real server with weight 0 until its connections have ended.
 
 Pure bookkeeping; `now` is seconds of a monotonic clock. A look at the kernel costs a request for each virtual server
 concerned. What has just begun to drain is looked at at once, for most have no connections, and without the others: an

@@ -1,4 +1,4 @@
-"""What of ipvs mode belongs to no Service: the sets, and the chains with their rules, which never change with one.
+"""Writes the constant part of ipvs mode: the sets, and the chains with rules that no Service changes.
 
     mangle  OUTPUT       ▶ KUBE-PROXY-FIREWALL   as in filter, for what starts here: IPVS comes before filter there
                          ▶ KUBE-NO-ENDPOINTS     counts whom IPVS will refuse

@@ -1,4 +1,4 @@
-"""Which virtual servers are ours; which real servers may finish what they carry when they leave, and for how long.
+"""Decides which virtual servers are ours, and which of their real servers terminate gracefully, for how long.
 
 One of TCP may: its connections go on. One of UDP may as long as its endpoint serves, for instance while it
 terminates; a flow to one that does not is better taken elsewhere at once. SCTP's go at once, as kube-proxy has it.

@@ -1,4 +1,4 @@
-"""What of the table counts, and how its counts are read. Pure.
+"""Chooses the counters of the table and makes counts of Service ports of them. Pure.
 
 Counts are kept by packets themselves, in sets that rules fill (`dynamic`), beside the elements that are the Services.
 So a change of a Service, of an endpoint, of anything that vipwire writes resets nothing; there is nothing to compare

@@ -1,4 +1,4 @@
-"""What a chain holds, by its name: chains come and go with the sizes of pools, and their names say it all. Pure.
+"""Gives the rules that a chain must have, by its name, which says the size of the pool. Pure.
 
 A chain that this process has not rendered (another plan's, an earlier moment's) is understood all the same.
 """

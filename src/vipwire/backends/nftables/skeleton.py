@@ -1,4 +1,4 @@
-"""What of the table belongs to no Service: sets, base chains, and the rules that never change with a Service.
+"""Writes the constant part of the table: sets, base chains, and the rules that no Service changes.
 
     prerouting, output  -110  firewall-check             drop what loadBalancerSourceRanges does not allow
     prerouting, output  -100  services                   find the frontend, mark for masquerading, choose, DNAT

@@ -1,4 +1,4 @@
-"""From the relay's counters, which are by front, and those of rules, to those of Service ports. Pure."""
+"""Makes counts of Service ports out of the counters of the relay and of the rules. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator

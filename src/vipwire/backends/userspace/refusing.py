@@ -1,4 +1,4 @@
-"""Rules for those who are not served: refused, or dropped without a word. Pure.
+"""Writes the rules that reject or drop what is not served. Pure.
 
     frontend     those who may come      all others
     forwards     translated by now       dropped

@@ -1,4 +1,4 @@
-"""What belongs to no Service: the chains, and how packets come to them.
+"""Writes the constant part of userspace mode: its chains, and the jumps to them.
 
     nat     PREROUTING ▶ KUBE-PORTALS-CONTAINER ▶ (Pods) KUBE-PORTALS-POD
             OUTPUT     ▶ KUBE-PORTALS-HOST

@@ -1,4 +1,4 @@
-"""What the rules have counted, by Service port, endpoint and refusal.
+"""Makes counts by Service port, endpoint and refusal out of the rules' counters.
 
 Rules of the nat table see the first packet of a connection: the one that translates to an endpoint counts its
 connections. Rules of the filter table that refuse or drop are told by their comments.

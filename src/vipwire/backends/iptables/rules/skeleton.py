@@ -1,4 +1,4 @@
-"""What belongs to no Service: the jumps from the built-in chains, and the common chains that no Service changes.
+"""Writes the constant part of iptables mode: the jumps from the built-in chains, and chains that no Service changes.
 
     nat     PREROUTING, OUTPUT      ▶ KUBE-SERVICES ▶ a Service's chains, or at its end ▶ KUBE-NODEPORTS
             POSTROUTING             ▶ KUBE-POSTROUTING     masquerade what KUBE-MARK-MASQ has marked

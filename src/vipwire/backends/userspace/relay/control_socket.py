@@ -1,4 +1,4 @@
-"""How a relay hears the control process: an abstract Unix socket, requests in, answers out."""
+"""The relay's control socket: an abstract Unix socket that takes requests of the control process and answers them."""
 
 import select
 import socket

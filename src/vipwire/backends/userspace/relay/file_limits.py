@@ -1,4 +1,4 @@
-"""Whether the files that this process may have open leave room for one more connection.
+"""Decides whether the limit of open files allows one more connection.
 
 At the limit new connections are refused with a reset, and said so; nobody else notices. One listener may not have all
 the room: one that is flooded leaves some to the others.
