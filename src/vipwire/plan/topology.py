@@ -1,4 +1,4 @@
-"""Chooses the endpoints that may answer: by readiness, termination, locality and hints (KEP-1669, KEP-2433, KEP-3015).
+"""Chooses the endpoints that may answer: by readiness, termination, locality, hints (KEP-1669, KEP-2433, KEP-3015).
 
     cluster   ready endpoints that the topology hints leave; if none is ready, those that terminate but still serve
     local     the same among the endpoints on this node; hints do not matter there
