@@ -257,3 +257,22 @@ def test_the_interpreter_stops_at_the_first_match_only() -> None:
     assert fate('iifname "veth*" drop') == {"untouched"}
     assert fate('iifname "eth*" counter drop') == {"dropped"}
     assert fate() == {"untouched"}
+
+
+def test_policies_ask_each_others_memory_and_go_by_it_where_they_may() -> None:
+    """Both ways, step by step: random worlds seldom hold a client that meets both policies of one port."""
+    subject = service(affinity_seconds=60, external_ips=ips("1.1.1.1"), external_policy=TrafficPolicy.LOCAL)
+    pair = small(subject, slices=[slice_of("web", endpoint("10.1.0.1", HERE), endpoint("10.2.0.1"))])
+    inside, outside = to("10.96.0.1"), to("1.1.1.1")
+    near, far = (ip("10.1.0.1"), 8080), (ip("10.2.0.1"), 8080)
+
+    def step(packet: Packet, memory: Memory) -> dict[tuple[bytes, int] | None, Memory]:
+        return {result.target: after for result, after in pair.outcomes(packet, memory).items()}
+
+    assert set(step(inside, {})) == {near, far}
+    assert set(step(outside, {})) == {near}
+    assert set(step(inside, step(outside, {})[near])) == {near}, "the ClusterIP goes where the other has led"
+    at_both = step(outside, step(inside, {})[far])
+    assert set(at_both) == {near}, "a Local policy may not go there"
+    assert set(step(inside, at_both[near])) == {far}, "and the ClusterIP keeps what it had"
+    assert set(step(outside, step(inside, at_both[near])[far])) == {near}
