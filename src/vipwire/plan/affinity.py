@@ -46,8 +46,11 @@ def held(frontend: Frontend, action: Forward, remembered: Mapping[Memory, Target
     """Tell where a client goes of whom so much is remembered; None where one is to be chosen."""
     own = memory_of(frontend, action)
     for memory in (own, own.other):
-        if (target := remembered.get(memory)) is not None:
-            for each in action.pool:
-                if each == target or (action.shared_affinity and each.address == target.address):
-                    return each
+        target = remembered.get(memory)
+        if target is not None and target in action.pool:
+            return target
+        if target is not None and action.shared_affinity:
+            found = next((each for each in action.pool if each.address == target.address), None)
+            if found is not None:
+                return found
     return None
