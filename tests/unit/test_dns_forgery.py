@@ -12,7 +12,7 @@ from vipwire.dns.message import IN, NOERROR, SERVFAIL, TC, Query, render
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.upstream.answer import Answer, answers, read_answer
 from vipwire.dns.upstream.cache import Cache, key_of
-from vipwire.dns.upstream.exchange import Asked
+from vipwire.dns.upstream.exchange import Asked, Forwarder
 from vipwire.dns.upstream.exchange import question as message_of
 from vipwire.errors import DecodeError
 
@@ -128,6 +128,16 @@ def test_a_server_that_changes_letters_is_believed_over_tcp_and_then_asked_in_sm
 
     run(story)
     assert [each.result for each in asked] == ["suspect", "answered", "answered"]
+
+
+def test_an_operator_has_it_ask_in_small_letters_alone() -> None:
+    async def story() -> None:
+        async with upstream(records(ANY_NAME)) as there:
+            ours = Forwarder([there.server], Cache(0), mixed=False)
+            assert (await ours.ask(question(LONG_NAME))).rcode == NOERROR
+            assert there.letters == [f"{LONG_NAME}."]
+
+    run(story)
 
 
 def test_an_answer_in_other_letters_alone_is_not_taken_and_changes_nothing() -> None:

@@ -35,6 +35,13 @@ from vipwire.errors import VipwireError
     "--upstream", multiple=True, help="A server to ask for other names: IP, IP:port, [IP]:port; may be given again."
 )
 @click.option(
+    "--mixed-letters/--no-mixed-letters",
+    "mixed",
+    default=True,
+    show_default=True,
+    help="Ask upstream in letters large and small by chance, against forged answers.",
+)
+@click.option(
     "--resolv-conf",
     type=click.Path(path_type=Path),
     default=Path("/etc/resolv.conf"),

@@ -103,7 +103,7 @@ class _Served:
         self.tally = Tally(self._sizes)
         forwarder = None
         if settings.upstream:
-            forwarder = Forwarder(settings.upstream, self._cache, witness=self.tally.asked)
+            forwarder = Forwarder(settings.upstream, self._cache, mixed=settings.mixed, witness=self.tally.asked)
         else:
             log.warning("no upstream server: queries for other names are refused")
         self.resolver = Resolver(self.zone, forwarder, pods=settings.pods)

@@ -21,7 +21,7 @@ class Settings:
 
     `advertised` are the addresses that the name of this server leads to. `cache` counts answers; 0 keeps none.
     At `inner` addresses only this machine is answered; they are taken if they are free. `rate` is how many questions
-    one client may ask in a second, 0 for any number.
+    one client may ask in a second, 0 for any number. `mixed`: names are asked upstream in letters large and small.
     """
 
     domain: str = "cluster.local"
@@ -35,6 +35,7 @@ class Settings:
     advertised: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
     rate: int = RATE
+    mixed: bool = True
 
 
 def check_domain(text: str) -> str:

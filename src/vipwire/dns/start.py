@@ -48,6 +48,7 @@ def settings_of(flags: Mapping[str, Any]) -> Settings:
         ttl=flags["ttl"],
         cache=flags["cache"],
         rate=flags["rate"],
+        mixed=flags["mixed"],
         pods=flags["pods"] == "insecure",
         http=str(parse_server(http, "--http-address")) if http else "",
         advertised=tuple(check_address(text, "--advertise-address") for text in flags["advertised"]),

@@ -59,7 +59,10 @@ def _ignored(_asked: Asked) -> None:
 
 
 class Forwarder:
-    """Asks servers in their order, and keeps answers. `patience` is how long one may take, in seconds."""
+    """Asks servers in their order, and keeps answers. `patience` is how long one may take, in seconds.
+
+    `mixed` is whether names go out in letters large and small.
+    """
 
     def __init__(
         self,
@@ -68,12 +71,14 @@ class Forwarder:
         *,
         patience: float = 2.0,
         deadline: float = DEADLINE,
+        mixed: bool = True,
         clock: Callable[[], float] = time.monotonic,
         witness: Callable[[Asked], None] = _ignored,
     ) -> None:
         self.cache = cache
         self._servers, self._patience, self._deadline = tuple(servers), patience, deadline
         self._clock, self._witness = clock, witness
+        self._mixed = mixed
         self._failed: dict[Server, float] = {}
         self._small: dict[Server, float] = {}
         self._asking: dict[Key, asyncio.Future[Answer]] = {}
@@ -157,7 +162,7 @@ class Forwarder:
         return None
 
     def _wants_small_letters(self, server: Server) -> bool:
-        return self._clock() < self._small.get(server, float("-inf"))
+        return not self._mixed or self._clock() < self._small.get(server, float("-inf"))
 
     def _note_letters(self, server: Server, message: bytes, data: bytes) -> None:
         """Remember a server that changes letters; only over TCP has such an answer been taken."""
