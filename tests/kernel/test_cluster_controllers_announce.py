@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -93,3 +95,28 @@ def test_a_neighbour_that_asks_is_answered_while_the_address_is_ours(address: st
 def test_an_interface_that_is_not_there_is_said() -> None:
     with pytest.raises(ConfigError, match="--announce-interface nowhere: no interface with this name"):
         Announcer("nowhere")
+
+
+@pytest.mark.parametrize("address", [V4, V6])
+def test_another_machine_that_has_an_address_of_ours_is_heard(address: str) -> None:
+    code = f"from vipwire.cluster.announce import Announcer as A; a = A('far'); a.tell(a.speak_for(['{address}']))"
+
+    async def scenario(there: str) -> None:
+        heard: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
+
+        def claimed(whose: bytes, hardware: bytes) -> None:
+            if not heard.done():
+                heard.set_result((whose, hardware))
+
+        with contextlib.closing(Announcer("near", claimed)) as announcer:
+            announcer.listen(asyncio.get_running_loop())
+            announcer.tell(announcer.speak_for([V4, V6]))
+            while not heard.done():
+                other = await asyncio.create_subprocess_exec(*there.split(), sys.executable, "-c", code)
+                await other.wait()
+            whose, hardware = heard.result()
+            assert whose == ipaddress.ip_address(address).packed
+            assert hardware.hex(":") == run(f"{there} ip -br link show far").split()[2]
+
+    with neighbour() as there:
+        asyncio.run(asyncio.wait_for(scenario(there), 60))

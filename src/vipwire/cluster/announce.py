@@ -14,8 +14,9 @@ import ipaddress
 import socket
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
+from vipwire.cluster.announced import Announced
 from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.object import decoded
 from vipwire.cluster.api.registry import Registry
@@ -33,6 +34,8 @@ _ALL_NODES: Final = "ff02::1"
 _SOLICITATION, _ADVERTISEMENT = 135, 136
 _SOLICITED, _OVERRIDE = 0x40000000, 0x20000000
 _ICMP6_FILTER: Final = 1
+Claimed: TypeAlias = Callable[[bytes, bytes], None]
+"""Is told an address, and the hardware address of who else has it."""
 
 
 def arp(operation: int, hardware: bytes, address: bytes, to: bytes, to_address: bytes) -> bytes:
@@ -60,11 +63,28 @@ def solicited_group(address: bytes) -> bytes:
     return bytes.fromhex("ff0200000000000000000001ff") + address[13:]
 
 
-class Announcer:
-    """Speaks for addresses on one interface. Raise ConfigError if it cannot."""
+def claimed_by_arp(frame: bytes) -> tuple[bytes, bytes] | None:
+    """Read which hardware address says to have which address; None for other frames, and for who only asks."""
+    if len(frame) < 42 or frame[12:14] != b"\x08\x06" or frame[28:32] == bytes(4):
+        return None
+    return frame[22:28], frame[28:32]
 
-    def __init__(self, interface: str) -> None:
-        self._interface = interface
+
+def claimed_by_advertisement(message: bytes) -> tuple[bytes, bytes] | None:
+    """Read the same of a neighbour advertisement that names its hardware address."""
+    if len(message) < 32 or message[0] != _ADVERTISEMENT or message[24:26] != b"\x02\x01":
+        return None
+    return message[26:32], message[8:24]
+
+
+class Announcer:
+    """Speaks for addresses on one interface. Raise ConfigError if it cannot.
+
+    `claimed` is told an address of ours and the hardware address of another machine that says to have it.
+    """
+
+    def __init__(self, interface: str, claimed: Claimed = lambda _address, _hardware: None) -> None:
+        self._interface, self._claimed = interface, claimed
         self._addresses: set[bytes] = set()
         try:
             self._index = socket.if_nametoindex(interface)
@@ -78,7 +98,8 @@ class Announcer:
 
     def _prepare(self) -> None:
         passed = bytearray(b"\xff" * 32)  # a bit set is a type that is not wanted
-        passed[_SOLICITATION // 8] &= ~(1 << _SOLICITATION % 8) & 0xFF
+        for wanted in (_SOLICITATION, _ADVERTISEMENT):
+            passed[wanted // 8] &= ~(1 << wanted % 8) & 0xFF
         # The filter's words are in the machine's order, its bits counted within them: little-endian fits bytes.
         self._icmp.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, bytes(passed))
         for option in (socket.IPV6_MULTICAST_HOPS, socket.IPV6_UNICAST_HOPS):
@@ -132,17 +153,24 @@ class Announcer:
 
     def _hear_arp(self) -> None:
         try:
-            asked = asked_by_arp(self._arp.recv(2048))
+            frame = self._arp.recv(2048)
         except OSError:
             return
+        self._hear_claim(claimed_by_arp(frame))
+        asked = asked_by_arp(frame)
         if asked is not None and asked[2] in self._addresses and asked[1] != asked[2]:
             self._send(arp(2, self._hardware, asked[2], asked[0], asked[1]))
+
+    def _hear_claim(self, claim: tuple[bytes, bytes] | None) -> None:
+        if claim is not None and claim[1] in self._addresses and claim[0] != self._hardware:
+            self._claimed(claim[1], claim[0])
 
     def _hear_solicitation(self) -> None:
         try:
             message, sender = self._icmp.recvfrom(2048)
         except OSError:
             return
+        self._hear_claim(claimed_by_advertisement(message))
         if len(message) < 24 or message[0] != _SOLICITATION or message[8:24] not in self._addresses:
             return
         host = sender[0].partition("%")[0]
@@ -173,10 +201,12 @@ async def announce(registry: Registry, interface: str, guard: Guard[Key], begun:
 
     Raise ConfigError for an interface that it cannot use; else `begun` is called.
     """
-    announcer, feed, loop = Announcer(interface), Feed(registry.store, (SERVICES,)), asyncio.get_running_loop()
+    feed, loop, tasks = Feed(registry.store, (SERVICES,)), asyncio.get_running_loop(), asyncio.TaskGroup()
+    holders, pending = Holders(), set[asyncio.TimerHandle]()
+    announced = Announced(registry, interface, holders, tasks)
+    announcer = Announcer(interface, announced.claimed)
     begun()
     announcer.listen(loop)
-    holders, pending = Holders(), set[asyncio.TimerHandle]()
 
     async def step() -> None:
         nonlocal pending
@@ -191,12 +221,14 @@ async def announce(registry: Registry, interface: str, guard: Guard[Key], begun:
         new = announcer.speak_for(
             (each for each in touched if each in holders), (each for each in touched if each not in holders)
         )
+        announced.began(new)
         for seconds in range(TIMES if new else 0):
             pending.add(loop.call_later(seconds, announcer.tell, new))
         pending = {each for each in pending if each.when() > loop.time() - 1}
 
     try:
-        await feed.run(step)
+        async with tasks:
+            await feed.run(step)
     finally:
         for each in pending:
             each.cancel()

@@ -13,18 +13,21 @@ from vipwire.cluster.api.resource import Object, Resource
 _OPTIONS: Final = Options(manager="vipwire-events", validation="Ignore")
 
 
-async def warn(registry: Registry, resource: Resource, about: Object, reason: str, message: str) -> None:
-    """Report what is wrong with an object; nothing is said in a namespace that goes, or where the store is full.
+async def warn(
+    registry: Registry, resource: Resource, about: Object, reason: str, message: str, *, kind: str = "Warning"
+) -> None:
+    """Report what is wrong with an object, or, of the kind Normal, what is to be known of it.
 
+    Nothing is said in a namespace that goes, or where the store is full.
     What is in no namespace is reported in `default`, as Kubernetes does.
     """
     meta, now = about["metadata"], format_time(registry.clock())
     place = {"namespace": meta["namespace"]} if resource.namespaced else {}
-    kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+    which = {"apiVersion": resource.api_version, "kind": resource.kind}
     event = {
         "metadata": {"generateName": f"{meta['name']}."},
-        "involvedObject": kind | place | {"name": meta["name"], "uid": meta["uid"]},
-        "type": "Warning",
+        "involvedObject": which | place | {"name": meta["name"], "uid": meta["uid"]},
+        "type": kind,
         "reason": reason,
         "message": message,
         "count": 1,

@@ -1,0 +1,32 @@
+"""What is told of announced addresses: one Event when it begins, one when another machine has them, too."""
+
+import asyncio
+from pathlib import Path
+
+from tests.unit.cluster_here import SERVICES, Here, play, service
+from tests.unit.controllers_here import items
+
+from vipwire.cluster.announced import Announced
+from vipwire.cluster.controllers.allocation.holders import Holders
+
+HARDWARE = bytes.fromhex("020000000099")
+
+
+def test_events_about_the_service(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        await here.post(SERVICES, service("web", clusterIP="None"))
+        holders = Holders()
+        holders.put(("default", "web"), ["192.0.2.7"])
+        async with asyncio.TaskGroup() as tasks:
+            announced = Announced(here.registry, "near", holders, tasks)
+            announced.began([bytes((192, 0, 2, 7))])
+            for _ in range(3):
+                announced.claimed(bytes((192, 0, 2, 7)), HARDWARE)
+        told = await items(here, "/api/v1/namespaces/default/events")
+        assert sorted((each["type"], each["reason"], each["message"]) for each in told) == [
+            ("Normal", "AddressAnnounced", "192.0.2.7 is announced on near"),
+            ("Warning", "AddressConflict", "192.0.2.7 is announced by 02:00:00:00:00:99 on near, too"),
+        ]
+        assert {each["involvedObject"]["name"] for each in told} == {"web"}
+
+    play(tmp_path, scenario)
