@@ -314,3 +314,24 @@ def test_what_was_stored_when_less_was_refused_can_be_changed_and_deleted(tmp_pa
         assert (await here.send("GET", path))[0] == 404
 
     play(tmp_path, scenario)
+
+
+def test_requests_are_counted_by_kubernetes_names(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        await here.post(SERVICES, service("web"))
+        await here.send("GET", f"{SERVICES}/none")
+        await here.send("DELETE", "/api/v1/services", user="view")
+        code, text = await here.send("GET", "/metrics", user="view")
+        assert code == 200
+        about = 'dry_run="",group="",resource="services"'
+        samples = {line.partition(" ")[0].partition("{")[0] for line in text.splitlines() if about in line}
+        assert {"apiserver_request_total", "apiserver_request_duration_seconds_count"} <= samples
+        for told, verb in (("201", "POST"), ("404", "GET"), ("403", "DELETECOLLECTION")):
+            assert any(f'code="{told}"' in line and f'verb="{verb}"' in line for line in text.splitlines()), verb
+        assert 'apiserver_storage_objects{resource="services"} 1.0' in text
+        assert 'apiserver_current_inflight_requests{request_kind="readOnly"} 0.0' in text
+        assert "process_resident_memory_bytes" in text
+        for user in ("nobody", "anonymous"):
+            assert (await here.send("GET", "/metrics", user=user))[0] == 403
+
+    play(tmp_path, scenario)

@@ -36,6 +36,7 @@ from vipwire.cluster.api.serving.bodies import read_body
 from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.api.serving.connections import Connection, Connections
 from vipwire.cluster.api.serving.in_flight import InFlight, Sort
+from vipwire.cluster.api.serving.metrics import ApiMetrics
 from vipwire.cluster.api.watching import BOOKMARK_SECONDS, follow, read_watch
 from vipwire.cluster.api.writing import Answer, Request, perform, read_object
 from vipwire.process.seldom import Seldom
@@ -65,6 +66,7 @@ class ApiServer:
         self._bookmark_every = bookmark_every
         self.bounds = bounds or Bounds()
         self.in_flight = InFlight(self.bounds)
+        self._counted = ApiMetrics(self._metrics, self.in_flight, registry.store)
         self._failures = Seldom()
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Listening, int]:
@@ -122,6 +124,12 @@ class ApiServer:
         if _is_page(request.path):
             return self._page(request, user)
         route = find_route(request.method, request.path, request.query)
+        with self._counted.measured(route, dry_run="dryRun" in request.query) as outcome:
+            response = await self._about_object(request, route, user)
+            outcome.code = response.status
+        return response
+
+    async def _about_object(self, request: BaseRequest, route: Route, user: guard.User) -> web.StreamResponse:
         if not guard.allows(user, route):
             raise guard.refusal(user, route)
         sort = Sort.WATCH if route.verb == "watch" else Sort.READ if route.verb in READING else Sort.WRITE

@@ -21,6 +21,7 @@ _ROOTS: Final = (
     "/apis",
     "/healthz",
     "/livez",
+    "/metrics",
     "/openapi/v2",
     "/openapi/v3",
     "/readyz",
