@@ -26,6 +26,7 @@ def flags(tmp_path: Path) -> list[str]:
     make_config(tmp_path, example())
     return [
         f"--manifests={tmp_path}",
+        f"--state-dir={tmp_path / 'state'}",  # no flags of a proxy that once ran in a namespace of this number
         "--hostname-override=node-1",
         "--cluster-cidr=10.244.0.0/16",
         "--nodeport-addresses=primary",
