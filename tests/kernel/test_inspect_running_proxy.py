@@ -23,7 +23,11 @@ def proxy(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     make_config(tmp_path / "objects", example())
     flags = [f"--manifests={tmp_path}/objects", "--cluster-cidr=10.244.0.0/16", "--hostname-override=node-1"]
     with own_network():
-        run("ip addr add 192.168.0.1/24 dev lo")
+        run("ip link add uplink type veth peer name outside")
+        run("ip link set uplink up")
+        run("ip link set outside up")
+        run("ip addr add 192.168.0.1/24 dev uplink")
+        run("ip route add default via 192.168.0.254")
         process = subprocess.Popen(
             [*VIPWIRE, "proxy", *flags, f"--state-dir={tmp_path}", "--oom-score-adj=0", "--healthz-port=0"],
             stderr=subprocess.PIPE,
@@ -57,7 +61,8 @@ def test_it_is_as_planned_without_a_flag(tmp_path: Path) -> None:
     drifted = look(tmp_path, "status", "--cluster-cidr=10.9.0.0/16")
     assert drifted["families"][0]["state"] == "drifted"
     assert drifted["proxy"]["otherFlags"] == ["--cluster-cidr=10.244.0.0/16"]
-    assert look(tmp_path, "explain", "--from=203.0.113.9", "default/web")["kernel"]["agrees"] is True
+    explained = look(tmp_path, "explain", "--from=203.0.113.9", "default/web")
+    assert explained["kernel"]["agrees"] is True, explained["kernel"]["difference"]
 
 
 @pytest.mark.parametrize(("number", "state"), [(signal.SIGTERM, "ended"), (signal.SIGKILL, "died")])
