@@ -12,6 +12,7 @@ import gc
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -98,7 +99,7 @@ class Listening(web.ServerRunner):
             connection.opening(opened)
             task = loop.create_task(self._open(connection, opened, tls))
             self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            task.add_done_callback(partial(self._opened, connection, opened))
             await asyncio.sleep(0)  # who is here already gets a turn
 
     async def _open(self, connection: Connection, opened: socket.socket, tls: ssl.SSLContext | None) -> None:
@@ -122,6 +123,11 @@ class Listening(web.ServerRunner):
         except BaseException:
             self._end(connection, opened)
             raise
+
+    def _opened(self, connection: Connection, opened: socket.socket, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        if task.cancelled():  # perhaps before it began
+            self._end(connection, opened)
 
     def _end(self, connection: Connection, opened: socket.socket) -> None:
         connection.busy()
