@@ -236,7 +236,6 @@ def test_connections_are_followed_and_counted_while_they_come(programmed: list[s
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["status", "wep"], "there is no Service 'wep'; near it: web"),
         (["status", "--manifest=x"], "No such option '--manifest'. Did you mean '--manifests'?"),
         (["status", "--cleanup"], "--cleanup has no meaning for a command that only looks"),
         (["explain", "10.96.0.10"], "is no destination"),
@@ -247,6 +246,13 @@ def test_bad_input_is_exit_status_2_and_one_line(flags: list[str], arguments: li
     result = vipwire(*arguments, *flags)
     assert result.exit_code == 2
     assert said in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_service_that_is_not_there_is_a_failure_and_the_near_one_is_named(flags: list[str]) -> None:
+    result = vipwire("status", "wep", *flags)
+    assert result.exit_code == 1
+    assert "there is no Service 'wep'; near it: web" in result.stderr
     assert "Traceback" not in result.output
 
 

@@ -12,6 +12,8 @@ import pytest
 from tests.kernel.own_network import own_network, run
 from tests.unit.inspected import example, make_config
 
+from vipwire.app.running import ProxyRecord, ProxyState, read_record, recorded
+
 VIPWIRE = (sys.executable, "-m", "vipwire")
 pytestmark = pytest.mark.kernel
 
@@ -74,3 +76,12 @@ def test_how_it_ended_is_told(
     proxy.communicate(timeout=60)
     status = look(tmp_path, "status")
     assert (status["proxy"]["state"], status["families"][0]["state"]) == (state, "as planned")
+
+
+def test_a_record_is_not_believed_in_the_next_namespace_of_the_same_number(tmp_path: Path) -> None:
+    with own_network(), recorded(str(tmp_path)) as recorder:
+        recorder.write(ProxyRecord(7, 100.0, "1.2.3", "node-1", "nftables"))
+        assert read_record(str(tmp_path))[0] is ProxyState.RUNNING
+    for _ in range(20):  # the kernel gives the number of the inode again, sooner or later
+        with own_network():
+            assert read_record(str(tmp_path)) == (ProxyState.NONE, None)

@@ -14,6 +14,8 @@ import contextlib
 import enum
 import fcntl
 import os
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,6 +31,8 @@ _LOOK_SECONDS: Final = 1.0
 _SIGN_SECONDS: Final = 30.0
 """A record is written when it changes, and this often as a sign of life."""
 _OLD_SECONDS: Final = 24 * 3600.0
+_SO_NETNS_COOKIE: Final = 71
+_COOKIE: Final = struct.Struct("Q")
 
 
 class ProxyState(enum.Enum):
@@ -134,6 +138,21 @@ def _path(state_dir: str, namespace: str) -> Path:
 
 
 def _network_namespace() -> str:
+    """Name this thread's network namespace, as no other is named before the machine is shut down.
+
+    The kernel gives the number of a namespace's inode to the next one, but a cookie (socket(7), Linux 5.14) only once
+    in a boot.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as any_socket:
+            (cookie,) = _COOKIE.unpack(any_socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, _COOKIE.size))
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").partition("-")[0]
+    except OSError:
+        return _inode()
+    return f"{boot}-{cookie}"
+
+
+def _inode() -> str:
     """Give the number of this process's network namespace, as `lsns -t net` does."""
     try:
         return str(os.stat("/proc/self/ns/net").st_ino)  # noqa: PTH116 - a name below /proc
