@@ -29,6 +29,7 @@ from vipwire.cluster.api.kinds.pod import PODS
 from vipwire.cluster.api.object import decoded, readable
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.api.transition import Deletion
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.namespace_conditions import with_conditions
 from vipwire.cluster.store.record import Key, Record, RecordChange
@@ -127,7 +128,7 @@ class GarbageCollector:
             await self._empty(key)
         due = parse_time(meta["deletionTimestamp"])
         if key.resource == PODS.id and due and due <= self._registry.clock():
-            await self._registry.delete(PODS, key.namespace, key.name, options=_OPTIONS, grace=0)
+            await self._registry.delete(PODS, key.namespace, key.name, options=_OPTIONS, deletion=Deletion(grace=0))
 
     async def _empty(self, key: Key) -> None:
         """Delete what is in a namespace; when nothing is left, let it go, and else have it tell what is."""

@@ -58,7 +58,8 @@ from vipwire.cluster.api.patches import apply as ssa
 from vipwire.cluster.api.patches import last_applied
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.api.transition import (
-    Preconditions,
+    PLAIN_DELETION,
+    Deletion,
     addressed,
     check_preconditions,
     finished,
@@ -200,21 +201,19 @@ class Registry:
         name: str,
         *,
         options: Options | None = None,
-        preconditions: Preconditions | None = None,
-        grace: int | None = None,
-        propagation: str = "",
+        deletion: Deletion = PLAIN_DELETION,
     ) -> Result:
         """Delete an object; one with finalizers, or a grace period, is marked only and goes when they are over."""
-        options, preconditions = options or Options(), preconditions or Preconditions()
+        options = options or Options()
         record = self.store.head(key_of(resource, namespace, name))
         if record is None:
             raise not_found(resource.id, name)
         if resource is NAMESPACES and name in IMMORTAL:
             raise refused(resource.id, name, "this namespace may not be deleted")
         old = decoded(record)
-        check_preconditions(resource, name, old, preconditions)
+        check_preconditions(resource, name, old, deletion.preconditions)
         new = copy.deepcopy(old)
-        if not mark_deleted(resource, new, self.clock(), grace=grace, propagation=propagation):
+        if not mark_deleted(resource, new, self.clock(), grace=deletion.grace, propagation=deletion.propagation):
             return await self._remove(resource, record, old, options)
         if new == old:
             return Result(record)

@@ -1,7 +1,7 @@
 """From one state of an object to the next: what a path may change of it, and whether anything is changed. Pure."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from vipwire.cluster.api.bodies.decode import Findings, decode
 from vipwire.cluster.api.errors import conflict
@@ -16,6 +16,18 @@ class Preconditions:
 
     uid: str = ""
     version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """How an object is deleted. Without `grace` its kind says how many seconds it has; `propagation` is the API's."""
+
+    preconditions: Preconditions = Preconditions()
+    grace: int | None = None
+    propagation: str = ""
+
+
+PLAIN_DELETION: Final = Deletion()
 
 
 def unknown_fields(resource: Resource, value: Object) -> list[str]:

@@ -23,7 +23,7 @@ from vipwire.cluster.api.registry import Registry, Result
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.api.route import Route
 from vipwire.cluster.api.selectors import Selector, select
-from vipwire.cluster.api.transition import Preconditions
+from vipwire.cluster.api.transition import Deletion, Preconditions
 from vipwire.cluster.store.record import Record
 
 APPLY: Final = "application/apply-patch+yaml"
@@ -140,15 +140,9 @@ async def _patch(registry: Registry, request: Request, options: Options) -> Resu
 async def _delete(registry: Registry, request: Request) -> Answer:
     route, (options, given) = request.route, await _delete_options(request)
     wanted = given.preconditions
-    result = await registry.delete(
-        route.resource,
-        route.namespace,
-        route.name,
-        options=options,
-        preconditions=Preconditions(wanted.get("uid", ""), wanted.get("resourceVersion", "")),
-        grace=given.grace_period_seconds,
-        propagation=given.propagation_policy,
-    )
+    preconditions = Preconditions(wanted.get("uid", ""), wanted.get("resourceVersion", ""))
+    deletion = Deletion(preconditions, given.grace_period_seconds, given.propagation_policy)
+    result = await registry.delete(route.resource, route.namespace, route.name, options=options, deletion=deletion)
     if result.deleted and not route.resource.shown_when_deleted:
         return Answer(200, status=_gone(route.resource, route.name, result))
     return Answer(200, result)
@@ -163,16 +157,12 @@ async def _delete_all(registry: Registry, request: Request) -> Answer:
         request.query.get("fieldSelector", ""),
     )
     page = await list_page(registry.store, route.resource, selector, {})
+    deletion = Deletion(grace=given.grace_period_seconds, propagation=given.propagation_policy)
 
     async def delete(record: Record) -> None:
         with _gone_already():
             await registry.delete(
-                route.resource,
-                record.key.namespace,
-                record.key.name,
-                options=options,
-                grace=given.grace_period_seconds,
-                propagation=given.propagation_policy,
+                route.resource, record.key.namespace, record.key.name, options=options, deletion=deletion
             )
 
     for start in range(0, len(page.records), _TOGETHER):  # what goes together shares a commit

@@ -26,7 +26,7 @@ from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.object import decoded, key_of, readable
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object, Resource
-from vipwire.cluster.api.transition import Preconditions
+from vipwire.cluster.api.transition import Deletion, Preconditions
 from vipwire.cluster.controllers.allocation.addresses import MANAGED_BY, address_object, is_noted_by_us
 from vipwire.cluster.controllers.allocation.families import family_of
 from vipwire.cluster.controllers.allocation.holders import Holders
@@ -111,8 +111,8 @@ class AddressRepair:
         whose = f"Service {'/'.join(holder)}" if holder else "no Service"
         text = f"IPAddress: {address} for {whose} appears to have leaked: cleaning up"
         await warn(self._registry, IP_ADDRESSES, note, "IPAddressNotAllocated", text)
-        this_one = Preconditions(uid=note["metadata"]["uid"])  # it may have been made anew since
-        await self._registry.delete(IP_ADDRESSES, "", address, options=_OPTIONS, preconditions=this_one)
+        this_one = Deletion(Preconditions(uid=note["metadata"]["uid"]))  # it may have been made anew since
+        await self._registry.delete(IP_ADDRESSES, "", address, options=_OPTIONS, deletion=this_one)
         if users:
             await self._restore(address, users[0], "is allocated to another one; repairing")
 
