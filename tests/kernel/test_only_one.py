@@ -127,11 +127,10 @@ def test_a_takeover_loses_no_connection(before: str, after: str) -> None:
                     holder = running_proxy()
                     assert holder is not None
                     assert holder.pid == pid_of(second)
-                    for _ in range(20):
+                    while len(answers) <= 20:
                         assert await reached(WEB) == POD
                     over.set()
                     assert await second.terminate() == 0
-        assert len(answers) > 20
         assert set(answers) == {POD}
 
     play(story)

@@ -8,6 +8,7 @@ The user of a request is whoever the header X-User says: admin unless told other
 
 import asyncio
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
@@ -28,6 +29,7 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.server import ApiServer
 from vipwire.cluster.api.serving.accept import Listening
 from vipwire.cluster.api.serving.bounds import Bounds
+from vipwire.cluster.api.serving.connections import Connections
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.store import Store
 
@@ -78,6 +80,12 @@ class Here:
             self.warnings = response.headers.getall("Warning", [])
             kind = response.headers.get("Content-Type", "")
             return response.status, json.loads(text) if kind.startswith("application/json") else text
+
+    def bound(self, **bounds: float) -> None:
+        """Change bounds of time from now on; what a test does before may take as long as the machine takes."""
+        connections = self.runner.server
+        assert isinstance(connections, Connections)
+        self.server.bounds = connections.bounds = dataclasses.replace(self.server.bounds, **bounds)  # type: ignore[arg-type]
 
     def connections(self) -> int:
         """Count the connections that the server has open."""

@@ -173,8 +173,7 @@ def test_many_wrong_answers_have_the_question_asked_over_tcp() -> None:
 def test_all_tries_of_a_question_together_have_a_deadline() -> None:
     async def story() -> None:
         async with upstream(lambda _message, _protocol: None) as there:
-            ours = forwarder(*[there.server] * 8)
-            ours._deadline = 0.05
+            ours = forwarder(*[there.server] * 8, deadline=0.5)
             assert (await ours.ask(question())).rcode == SERVFAIL
             assert len(there.asked) == 1
 

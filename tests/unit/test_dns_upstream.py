@@ -44,9 +44,10 @@ def forwarder(
     capacity: int = 100,
     witness: Callable[[Asked], None] = lambda _asked: None,
     patience: float = 20.0,
+    deadline: float = 50.0,
 ) -> Forwarder:
     return Forwarder(
-        servers, Cache(capacity), clock=clock or Clock(), witness=witness, patience=patience, deadline=50.0
+        servers, Cache(capacity), clock=clock or Clock(), witness=witness, patience=patience, deadline=deadline
     )
 
 

@@ -85,7 +85,7 @@ def test_a_part_that_keeps_failing_is_in_trouble_until_it_has_run_for_a_while() 
 
         async def part(_begun: Begun) -> None:
             if len(seen) < 2:
-                seen.append(supervisor.troubles()["part"])
+                seen.append(supervisor.troubles()["part"])  # it never lets the loop look at the clock before it fails
                 raise OverflowError("too much")
             seen.append(supervisor.troubles()["part"])
             await go_on.wait()
@@ -93,7 +93,7 @@ def test_a_part_that_keeps_failing_is_in_trouble_until_it_has_run_for_a_while() 
         supervisor = Supervisor(first_pause=0.0, sound_after=0.001)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(supervisor.keep("part", part))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(seen) < 3 or supervisor.troubles()["part"]:  # noqa: ASYNC110  # it tells nobody
                     await asyncio.sleep(0)
             go_on.set()
