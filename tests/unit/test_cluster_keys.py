@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 from cryptography import x509
-from tests.unit.cluster_here import Clock
+from tests.unit.cluster_here import Clock, Events
+from tests.unit.up_here import up
 
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.credentials.keys import Keys
@@ -134,6 +135,43 @@ def test_certificates_and_users_are_withdrawn(tmp_path: Path) -> None:
             keys.read_again()
             assert await served.who(role="view", folder=tmp_path) == (401, "")
             assert await served.who(role="node", folder=tmp_path) == (200, "system:kube-proxy")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_open_watches_of_who_is_withdrawn_end(tmp_path: Path) -> None:
+    tokens, maps = tmp_path / "tokens.csv", "/api/v1/namespaces/default/configmaps"
+
+    async def ends(watch: aiohttp.ClientResponse) -> None:
+        with contextlib.suppress(aiohttp.ClientError):
+            await watch.content.read()
+
+    async def scenario() -> None:
+        async with up(tmp_path) as here, contextlib.AsyncExitStack() as stack:
+            trusting = ssl.create_default_context(cafile=str(tmp_path / "pki/ca.crt"))
+            trusting.load_cert_chain(tmp_path / "pki/view.crt", tmp_path / "pki/view.key")
+            connector = aiohttp.TCPConnector(ssl=trusting)
+            viewer = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+            rows = tokens.read_text().splitlines()
+            token = next(row for row in rows if ",viewer," in row).partition(",")[0]
+            headers = {"Authorization": f"Bearer {token}"}
+            meta = (await here.ask("GET", maps))[1]["metadata"]
+            url = f"{here.url}{maps}?watch=1&resourceVersion={meta['resourceVersion']}"
+            by_token = await stack.enter_async_context(here.session.get(url, headers=headers))
+            by_certificate = await stack.enter_async_context(viewer.get(url))
+            by_admin = await stack.enter_async_context(here.session.get(url))
+            assert {by_token.status, by_certificate.status, by_admin.status} == {200}
+            async with asyncio.timeout(20):
+                tokens.write_text("\n".join(row for row in rows if ",viewer," not in row))
+                await ends(by_token)
+                assert (await here.ask("POST", maps, {"metadata": {"name": "a"}}))[0] == 201
+                for going_on in (by_certificate, by_admin):
+                    assert await Events(going_on).names(1) == [("ADDED", "a")]
+                (tmp_path / "revoked").write_text("user viewer\n")
+                await ends(by_certificate)
+                assert (await here.ask("POST", maps, {"metadata": {"name": "b"}}))[0] == 201
+                assert await Events(by_admin).names(1) == [("ADDED", "b")]
 
     asyncio.run(scenario())
 

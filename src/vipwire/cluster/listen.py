@@ -75,6 +75,7 @@ async def serve_api(
     bounds, metrics = Bounds().fitting(raise_limit()), CollectorRegistry()
     metrics.register(PartFailures(supervisor))
     server = ApiServer(registry, keys.access.identify, troubles=supervisor.troubles, metrics=metrics, bounds=bounds)
+    keys.when_read = server.end_withdrawn
     try:
         runner, port = await server.listen(place.address, place.port, tls)
     except OSError as error:

@@ -68,6 +68,7 @@ class ApiServer:
         self.in_flight = InFlight(self.bounds)
         self._counted = ApiMetrics(self._metrics, self.in_flight, registry.store)
         self._failures = Seldom()
+        self._watching: dict[int, tuple[BaseRequest, guard.User]] = {}
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Listening, int]:
         """Serve at an address; port 0 is any. Give what to clean up, and the port. Raise OSError."""
@@ -85,6 +86,18 @@ class ApiServer:
     async def listen_too(runner: Listening, opened: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve at one more socket."""
         runner.open(opened, tls)
+
+    def end_withdrawn(self) -> None:
+        """End the watches of those whose credentials do not hold any more, or make somebody else of them."""
+        for request, user in tuple(self._watching.values()):
+            if self._user_now(request) != user:
+                abort(request)
+
+    def _user_now(self, request: BaseRequest) -> guard.User | None:
+        try:
+            return self._identify(request)
+        except ApiError:
+            return None
 
     async def _handle(self, request: BaseRequest) -> web.StreamResponse:
         """Answer a request, with a Status for every error; its connection has no deadline meanwhile."""
@@ -135,7 +148,11 @@ class ApiServer:
         sort = Sort.WATCH if route.verb == "watch" else Sort.READ if route.verb in READING else Sort.WRITE
         with self.in_flight.request(sort, user, request.remote or ""):
             if route.verb == "watch":
-                return await self._watch(request, route)
+                self._watching[id(request)] = (request, user)
+                try:
+                    return await self._watch(request, route)
+                finally:
+                    del self._watching[id(request)]
             async with self._in_time(request):
                 return await self._serve(request, route)
         raise AssertionError  # pragma: no cover  # the managers above swallow nothing

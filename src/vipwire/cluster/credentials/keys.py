@@ -36,6 +36,8 @@ class Keys:
         self._shown = _certificates(authority, pair.certificate)
         self.access = Access(load_tokens(folder / TOKENS), self._revoked)
         self._url = ""
+        self.when_read: Callable[[], None] = lambda: None
+        """Called when tokens or what is revoked have been read again."""
         self._known = {name: _content(folder / name) for name in (TOKENS, REVOKED)}
 
     def write_kubeconfigs(self, url: str) -> Path:
@@ -67,7 +69,9 @@ class Keys:
                 log.error("cannot use a credentials file; its earlier content stays in force", reason=error)
             else:
                 log.info("read a credentials file again", file=path)
-        return self._known != before
+        if changed := self._known != before:
+            self.when_read()
+        return changed
 
     async def renew(self) -> None:
         """Renew what is due; what cannot be renewed now is told, and tried again."""
