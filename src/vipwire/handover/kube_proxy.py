@@ -94,7 +94,7 @@ def _configured_mode(folder: Path) -> str:
     if file := flags.get("config"):
         try:
             read = yaml.safe_load((folder / "root" / file.lstrip("/")).read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):
+        except (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError):
             return ""
         mode = read.get("mode") if isinstance(read, dict) else None
     else:

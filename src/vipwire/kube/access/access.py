@@ -6,7 +6,6 @@ kubeconfig's server and needs no kubeconfig; $KUBECONFIG counts only when somebo
 """
 
 import base64
-import binascii
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -168,7 +167,7 @@ def _text(where: str, data: str | None, file: str | None, field: str) -> str | N
     if data:
         try:
             return base64.b64decode(data, validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise ConfigError(f"{where}: {field}-data: is not base64 of a PEM text: {error}") from error
     return read_text(Path(where).parent / file, f"{where}: {field}") if file else None
 

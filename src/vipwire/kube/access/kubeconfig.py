@@ -147,7 +147,13 @@ def _config(text: str, file: Path) -> _Config:
         mark = error.problem_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
         raise ConfigError(f"{file}:{where} not YAML: {error.problem}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # `!!bool x`
         raise ConfigError(f"{file}: not YAML: {error}") from error
     try:
         return msgspec.convert({} if document is None else document, _Config)
@@ -170,6 +176,7 @@ def _find(items: Sequence[tuple[_Named, str]], name: str, where: str, group: str
 def _check_user(user: User, path: str) -> None:
     if user.auth_provider is not None:
         raise ConfigError(f"{path}.auth-provider: was removed from Kubernetes; use exec, a token or a certificate")
+    _check_text(user, path)
     for certificate, key, name in (
         (user.client_certificate_data, user.client_key_data, "-data"),
         (user.client_certificate, user.client_key, ""),
@@ -186,6 +193,14 @@ def _check_user(user: User, path: str) -> None:
         raise ConfigError(f"{path}.exec.command: is empty")
 
 
+def _check_text(said: Cluster | User, path: str) -> None:
+    try:
+        msgspec.json.encode(said)
+    except ValueError as error:  # half of a surrogate pair
+        raise ConfigError(f"{path}: is not Unicode: {error}") from error
+
+
 def _check_cluster(cluster: Cluster, path: str) -> None:
+    _check_text(cluster, path)
     if cluster.insecure_skip_tls_verify and (cluster.certificate_authority or cluster.certificate_authority_data):
         raise ConfigError(f"{path}.insecure-skip-tls-verify: cannot be true together with a certificate-authority")

@@ -112,7 +112,7 @@ def read_text(path: Path, where: str) -> str:
     """Read a text file; `where` names the flag or field that asked for it in the ConfigError."""
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a path may hold a NUL
         raise ConfigError(f"{where}: cannot read {path}: {error}") from error
 
 

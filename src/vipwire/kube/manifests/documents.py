@@ -191,7 +191,13 @@ def _parse(text: str, *, json_only: bool) -> list[object]:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "YAML"
         raise DecodeError(f"{where}: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # `!!bool x`
         raise DecodeError(f"YAML: {' '.join(str(error).split())}") from error
 
 

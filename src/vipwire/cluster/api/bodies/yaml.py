@@ -63,7 +63,7 @@ def read_yaml_strictly(body: bytes) -> tuple[Any, list[str]]:
     try:
         for event in yaml.parse(body, Loader=_LOADER):
             reading.take(event)
-    except (yaml.YAMLError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (yaml.YAMLError, TypeError, ValueError, LookupError, OverflowError, RecursionError) as error:
         raise bad_request(f"error decoding YAML: {error}") from None
     return check_size(reading.result), list(dict.fromkeys(reading.repeated))
 
