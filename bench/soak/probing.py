@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from vipwire.lab.outcome import Manner, Target
+from vipwire.lab.outcome import ProbeOptions, Target
 from vipwire.lab.probe import probe
 
 INTERVAL, PATIENCE = 0.03, 10.0
@@ -59,7 +59,7 @@ class Prober:
     def _run(self) -> None:
         while not self._stop.is_set():
             begin = time.monotonic()
-            (result,) = probe(self._namespace, self._target, Manner(timeout=PATIENCE))
+            (result,) = probe(self._namespace, self._target, ProbeOptions(timeout=PATIENCE))
             self.attempts += 1
             if result.answer:
                 self.answers[result.pod] += 1

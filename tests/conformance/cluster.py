@@ -24,7 +24,7 @@ from vipwire.lab import manifests
 from vipwire.lab.cluster import Lab
 from vipwire.lab.continuous import Connection
 from vipwire.lab.manifests import Manifest, Port
-from vipwire.lab.outcome import Manner, Outcome, ProbeResult, Target
+from vipwire.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
 from vipwire.lab.topology import DEFAULT, SERVICE_CIDRS, Node, Pod, Topology
 from vipwire.model.net import Family, format_address
 
@@ -119,7 +119,7 @@ class Cluster(Packets):
         finally:
             other.down()
 
-    def send(self, caller: Caller, target: Target, manner: Manner) -> list[ProbeResult]:
+    def send(self, caller: Caller, target: Target, manner: ProbeOptions) -> list[ProbeResult]:
         """Connect in that manner; what `explain` says of it must be what became of each connection."""
         question = self._witness.ask(self.address(caller, family_of(target)), target)
         results = super().send(caller, target, manner)
@@ -200,7 +200,9 @@ class Cluster(Packets):
         send = super().send  # nobody is asked what was to be expected of it
 
         def lit() -> bool:
-            return self.proxy.alive() and all(send(caller, each, Manner(timeout=0.5))[0].answer for each in beacons)
+            return self.proxy.alive() and all(
+                send(caller, each, ProbeOptions(timeout=0.5))[0].answer for each in beacons
+            )
 
         until(lit, lambda: f"a change is in the kernel; the log ends\n{self.proxy.log[-3000:]}")
         for family in Family:  # where a mode takes several steps, the beacon may be lit before the last of them

@@ -8,7 +8,7 @@ from tests.conformance.underlay import name_no_vip
 
 from vipwire.lab.cluster import Lab
 from vipwire.lab.continuous import Connection
-from vipwire.lab.outcome import Manner, Outcome, ProbeResult, Target
+from vipwire.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
 from vipwire.lab.probe import probe
 from vipwire.model.net import Family
 
@@ -73,9 +73,9 @@ class Packets:
         parallel: int = 16,
     ) -> list[ProbeResult]:
         """Connect so often from a caller's address; tell what became of each."""
-        return self.send(caller, target, Manner(None, source_port, timeout, count, parallel))
+        return self.send(caller, target, ProbeOptions(None, source_port, timeout, count, parallel))
 
-    def send(self, caller: Caller, target: Target, manner: Manner) -> list[ProbeResult]:
+    def send(self, caller: Caller, target: Target, manner: ProbeOptions) -> list[ProbeResult]:
         """Connect in that manner, but from the caller's address."""
         self.sent += 1
         source = self.address(caller, family_of(target))

@@ -10,7 +10,7 @@ from vipwire.dns.limits import ClientLimits
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.server import DnsServer
 from vipwire.dns.sockets import open_pairs
-from vipwire.dns.statistics import Tally
+from vipwire.dns.statistics import DnsStatistics
 
 
 class Client(asyncio.DatagramProtocol):
@@ -42,7 +42,7 @@ class Here:
     """The server, and what it counts."""
 
     port: int
-    tally: Tally
+    tally: DnsStatistics
     client: Client
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -52,7 +52,7 @@ class Here:
 @contextlib.asynccontextmanager
 async def dns_here(resolver: Resolver, limits: ClientLimits | None = None) -> AsyncIterator[Here]:
     """Run a server until the block is left."""
-    tally = Tally()
+    tally = DnsStatistics()
     async with asyncio.TaskGroup() as tasks:
         server = DnsServer(resolver, tally, tasks, limits)
         (pair,) = open_pairs(("127.0.0.1",), 0)

@@ -17,7 +17,16 @@ from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
 from vipwire.backends.nftables.language import SetSpec
-from vipwire.backends.nftables.names import CHAIN, SET, Chain, Noted, Object, ObjectKey, Until, Verdict
+from vipwire.backends.nftables.names import (
+    CHAIN,
+    SET,
+    Chain,
+    CommentedElement,
+    IntervalElement,
+    Object,
+    ObjectKey,
+    Verdict,
+)
 
 Objects = Mapping[ObjectKey, Object]
 _UNSET = struct.pack("=I", 0)
@@ -90,14 +99,14 @@ class Table:
     objects: Objects
     width: int
     """Bytes of an address: 4 or 16."""
-    _intervals: dict[str, list[tuple[bytes, Until]]] = field(init=False, default_factory=dict)
+    _intervals: dict[str, list[tuple[bytes, IntervalElement]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for (name, key), value in self.objects.items():
             if isinstance(value, Chain):
                 for rule in value.rules:
                     _parsed(rule)
-            elif isinstance(value, Until):
+            elif isinstance(value, IntervalElement):
                 self._intervals.setdefault(name, []).append((key, value))
 
     def outcomes(
@@ -265,7 +274,7 @@ class _Walk:
         found = self._lookup(name, key)
         if found is None:
             return _BREAK
-        if not isinstance(found, Verdict | Until) or self._table.specification(name).data != "verdict":
+        if not isinstance(found, Verdict | IntervalElement) or self._table.specification(name).data != "verdict":
             raise UnknownRuleError(f"{name} holds no verdicts")
         return self._goto(found.chain)
 
@@ -365,7 +374,7 @@ class _Walk:
         found = self._lookup(name, key)
         if found is None or isinstance(found, bytes):
             return found
-        if not isinstance(found, Noted | Until):
+        if not isinstance(found, CommentedElement | IntervalElement):
             raise UnknownRuleError(f"{name} holds {found!r}")
         return found.data
 

@@ -76,7 +76,7 @@ class Ipvs(Written):
         return {}
 
     def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
-        rendered = ipvs.render(ipvs.Manner(Family.IPV4, "rr"), self._marks, plan)
+        rendered = ipvs.render(ipvs.RenderSettings(Family.IPV4, "rr"), self._marks, plan)
         self._leaving.note(plan, rendered.own, None)
         return rendered
 

@@ -15,7 +15,7 @@ from tests.laws.worlds import World, packets_for, worlds
 from vipwire.backends.ipvs.explain.explainer import IpvsExplainer
 from vipwire.backends.ipvs.marks import Marks
 from vipwire.backends.ipvs.names import Object, ObjectKey
-from vipwire.backends.ipvs.render import Manner, render
+from vipwire.backends.ipvs.render import RenderSettings, render
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.model.net import Address, is_loopback
 from vipwire.plan.plan import Action, Forward, FrontendKey, Reject, ServicePlan
@@ -42,7 +42,7 @@ class Both(NamedTuple):
 def both(world: World) -> Both:
     services: dict[object, ServicePlan] = dict(world.planner().plans.items())
     objects = dict(node_objects(world.node))
-    manner, marks = Manner(world.space.family, "rr"), Marks(world.node.masquerade_mark)
+    manner, marks = RenderSettings(world.space.family, "rr"), Marks(world.node.masquerade_mark)
     for plan in services.values():
         rendered = render(manner, marks, plan)
         objects.update(rendered.own)

@@ -14,7 +14,7 @@ from vipwire.cluster.controllers.endpoints.arrange import MOST, Arrangement, Sli
 from vipwire.cluster.controllers.endpoints.controller import EndpointController
 from vipwire.cluster.controllers.endpoints.endpoints import Group, from_pods, ports_key
 from vipwire.cluster.controllers.endpoints.legacy import endpoints_object
-from vipwire.cluster.controllers.endpoints.namesakes import NamesakesGo
+from vipwire.cluster.controllers.endpoints.namesakes import NamesakeDeletion
 from vipwire.cluster.controllers.endpoints.selection import Selection
 
 GROUP = Group("IPv4", ports_key(({"name": "", "port": 8080, "protocol": "TCP"},)))
@@ -261,7 +261,7 @@ def test_endpoints_made_by_hand_go_with_their_service(tmp_path: Path) -> None:
         code, _ = await here.send("PATCH", f"{ENDPOINTS}/kept", NO_FINALIZERS, patch="merge-patch+json")
         assert (code, await listed_names(here, ENDPOINTS)) == (200, ["alone"])
 
-    play(tmp_path, scenario, make_hooks=lambda store: (NamesakesGo(store, clock),))
+    play(tmp_path, scenario, make_hooks=lambda store: (NamesakeDeletion(store, clock),))
 
 
 def test_slices_of_other_hands_are_left_alone(tmp_path: Path) -> None:

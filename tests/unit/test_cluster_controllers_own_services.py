@@ -8,7 +8,7 @@ from tests.unit.controllers_here import ENDPOINTS, SLICES, items, play_allocatin
 
 from vipwire.cluster.controllers.own_services import DNS_SERVICE, OwnServices, api_service, dns_service
 from vipwire.cluster.listen import without_service
-from vipwire.cluster.own_addresses import Reach, reach
+from vipwire.cluster.own_addresses import ReachableAddress, reach
 from vipwire.dns.settings import Settings
 from vipwire.dns.upstream.exchange import Server
 
@@ -99,21 +99,21 @@ def test_a_service_of_others_is_left_alone_and_ours_goes_when_it_is_not_wanted(t
 @pytest.mark.parametrize(
     ("bound", "version", "expected"),
     [
-        (("127.0.0.1",), 4, Reach("192.0.2.1", inner=True)),
-        (("127.0.0.1",), 6, Reach("2001:db8::1", inner=True)),
-        (("0.0.0.0",), 4, Reach("192.0.2.1", inner=False)),
-        (("10.0.0.5",), 4, Reach("10.0.0.5", inner=False)),
-        (("127.0.0.1", "10.0.0.5"), 4, Reach("10.0.0.5", inner=False)),
-        (("169.254.20.10",), 4, Reach("192.0.2.1", inner=True)),
+        (("127.0.0.1",), 4, ReachableAddress("192.0.2.1", inner=True)),
+        (("127.0.0.1",), 6, ReachableAddress("2001:db8::1", inner=True)),
+        (("0.0.0.0",), 4, ReachableAddress("192.0.2.1", inner=False)),
+        (("10.0.0.5",), 4, ReachableAddress("10.0.0.5", inner=False)),
+        (("127.0.0.1", "10.0.0.5"), 4, ReachableAddress("10.0.0.5", inner=False)),
+        (("169.254.20.10",), 4, ReachableAddress("192.0.2.1", inner=True)),
     ],
 )
-def test_where_others_reach_what_listens(bound: tuple[str, ...], version: int, expected: Reach) -> None:
+def test_where_others_reach_what_listens(bound: tuple[str, ...], version: int, expected: ReachableAddress) -> None:
     assert reach(bound, ("192.0.2.1", "2001:db8::1"), version) == expected
 
 
 def test_a_machine_without_an_address_is_reached_nowhere() -> None:
     assert reach(("127.0.0.1",), (), 4) is None
-    assert reach(("10.0.0.5",), (), 4) == Reach("10.0.0.5", inner=False)
+    assert reach(("10.0.0.5",), (), 4) == ReachableAddress("10.0.0.5", inner=False)
 
 
 def test_dns_does_not_ask_itself_where_resolv_conf_names_its_service() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cluster_here import Here, play
 from tests.unit.controllers_here import PODS
 
-from vipwire.cluster.controllers.exec_probes import CommandsOfAdmins
+from vipwire.cluster.controllers.exec_probes import ExecProbeAdmission
 from vipwire.cluster.probing.commands import RunAs, run_command
 from vipwire.cluster.probing.probe import ask
 from vipwire.errors import ConfigError
@@ -110,4 +110,4 @@ def test_only_admins_may_say_a_command(tmp_path: Path) -> None:
         assert (await here.send("PATCH", f"{PODS}/a", patch, patch="json-patch+json", user="node"))[0] == 403
         assert (await here.send("POST", PODS, pod(name="b"), user="node"))[0] == 201
 
-    play(tmp_path, scenario, hooks=(CommandsOfAdmins(),))
+    play(tmp_path, scenario, hooks=(ExecProbeAdmission(),))

@@ -12,7 +12,7 @@ from vipwire.dns.message import IN, NOERROR, SERVFAIL, TC, Query, render
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.upstream.answer import Answer, answers, read_answer
 from vipwire.dns.upstream.cache import Cache, key_of
-from vipwire.dns.upstream.exchange import Asked, Forwarder
+from vipwire.dns.upstream.exchange import Attempt, Forwarder
 from vipwire.dns.upstream.exchange import question as message_of
 from vipwire.errors import DecodeError
 
@@ -116,7 +116,7 @@ def lowered(message: dns.message.Message, protocol: str) -> bytes | None:
 
 
 def test_a_server_that_changes_letters_is_believed_over_tcp_and_then_asked_in_small_ones() -> None:
-    asked: list[Asked] = []
+    asked: list[Attempt] = []
 
     async def story() -> None:
         async with upstream(lowered) as there:

@@ -14,7 +14,7 @@ from vipwire.dns.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, rea
 from vipwire.dns.objects import DnsService
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.upstream.cache import Cache
-from vipwire.dns.upstream.exchange import Asked, Forwarder, Server
+from vipwire.dns.upstream.exchange import Attempt, Forwarder, Server
 from vipwire.dns.zone import Zone
 from vipwire.state import event
 
@@ -42,7 +42,7 @@ def forwarder(
     *servers: Server,
     clock: Clock | None = None,
     capacity: int = 100,
-    witness: Callable[[Asked], None] = lambda _asked: None,
+    witness: Callable[[Attempt], None] = lambda _asked: None,
     patience: float = 20.0,
     deadline: float = 50.0,
 ) -> Forwarder:
@@ -180,8 +180,8 @@ def test_the_next_server_is_asked_where_one_is_silent_refuses_or_talks_nonsense(
         assert good is not None
         return good[:7] + b"\x09" + good[8:]
 
-    async def story(first: Upstream, *, asked: list[Asked]) -> None:
-        def noted(each: Asked) -> None:
+    async def story(first: Upstream, *, asked: list[Attempt]) -> None:
+        def noted(each: Attempt) -> None:
             asked.append(each)
             ours._patience = 20.0  # the other one has all the time that a loaded machine takes
 
@@ -194,7 +194,7 @@ def test_the_next_server_is_asked_where_one_is_silent_refuses_or_talks_nonsense(
 
     async def all_of_them() -> None:
         for answering in (lambda _message, _protocol: None, wrong_number, nonsense):
-            asked: list[Asked] = []
+            asked: list[Attempt] = []
             async with upstream(answering) as first:
                 await story(first, asked=asked)
             assert [each.result for each in asked] == ["failed", "answered", "answered"]

@@ -9,7 +9,7 @@ from tests.fakes.values import HERE, endpoint, node_plan, port, service, slice_o
 
 from vipwire.backends.ipvs.explain.explainer import IpvsExplainer
 from vipwire.backends.ipvs.marks import Marks
-from vipwire.backends.ipvs.render import Manner
+from vipwire.backends.ipvs.render import RenderSettings
 from vipwire.backends.ipvs.render import render as ipvs_render
 from vipwire.backends.ipvs.skeleton import node_objects as ipvs_objects
 from vipwire.backends.nftables.explain.explainer import NftablesExplainer
@@ -54,7 +54,11 @@ def nftables(node: NodePlan) -> tuple[Any, Any, Any]:
 
 def ipvs(node: NodePlan) -> tuple[Any, Any, Any]:
     marks = Marks(node.masquerade_mark)
-    return Mode(lambda plan: ipvs_render(Manner(FAMILY, "rr"), marks, plan)), IpvsExplainer(FAMILY), ipvs_objects
+    return (
+        Mode(lambda plan: ipvs_render(RenderSettings(FAMILY, "rr"), marks, plan)),
+        IpvsExplainer(FAMILY),
+        ipvs_objects,
+    )
 
 
 def weighed(plan: ServicePlan, weights: tuple[int, int]) -> ServicePlan:

@@ -24,7 +24,7 @@ from vipwire.backends.ipvs.names import (
 )
 from vipwire.backends.ipvs.names import Set as Which
 from vipwire.backends.ipvs.objects.commands import commands
-from vipwire.backends.ipvs.render import Manner, render
+from vipwire.backends.ipvs.render import RenderSettings, render
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.netlink.ipset import Element
@@ -47,7 +47,7 @@ def objects(**fields: Any) -> dict[ObjectKey, Object]:
     plan = plan_service(
         node, service(**fields), [slice_of("web", endpoint("10.0.0.1", "node-1"), endpoint("10.0.0.2"))]
     )
-    rendered = render(Manner(Family.IPV4, "rr"), Marks(node.masquerade_mark), plan)
+    rendered = render(RenderSettings(Family.IPV4, "rr"), Marks(node.masquerade_mark), plan)
     return {**node_objects(node), **rendered.own, **rendered.shared}
 
 

@@ -9,7 +9,7 @@ from vipwire.backends.ipvs.hints import Hints, hints
 from vipwire.backends.ipvs.marks import Marks, is_among
 from vipwire.backends.ipvs.names import ChainName, Entry, ObjectKey, Receiver, Rules, Set, Steer, Vip, set_name
 from vipwire.backends.ipvs.objects.chains import parse_save, restore_text
-from vipwire.backends.ipvs.render import Manner, render
+from vipwire.backends.ipvs.render import RenderSettings, render
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.backends.ipvs.start import ipvs_sysctls
 from vipwire.model.net import Address, Family, Protocol
@@ -29,7 +29,7 @@ WEB = VirtualServer(6, ip("10.96.0.1"), 80)
 
 def rendered(of: Service, *endpoints: Any, **node: Any) -> Rendered[ObjectKey, Any]:
     plan = plan_service(node_plan(addresses=NODE, **node), of, [slice_of("web", *endpoints)])
-    return render(Manner(Family.IPV4, "rr"), Marks(0x4000), plan)
+    return render(RenderSettings(Family.IPV4, "rr"), Marks(0x4000), plan)
 
 
 def entries(objects: Rendered[ObjectKey, Any], which: Set) -> set[Element]:

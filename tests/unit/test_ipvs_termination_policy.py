@@ -4,7 +4,7 @@ import pytest
 from tests.fakes.values import endpoint, ip, ips, node_plan, port, service, slice_of
 
 from vipwire.backends.ipvs.marks import Marks
-from vipwire.backends.ipvs.render import Manner, render
+from vipwire.backends.ipvs.render import RenderSettings, render
 from vipwire.backends.ipvs.termination_policy import TerminationPolicy
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Address, Family, Protocol
@@ -31,7 +31,7 @@ def noted(protocol: Protocol, *seconds: int | None) -> tuple[TerminationPolicy, 
         external_policy=TrafficPolicy.LOCAL,
     )
     plan = plan_service(node_plan(addresses=NODE), of, [slices])
-    own = render(Manner(Family.IPV4, "rr"), Marks(0x4000), plan).own
+    own = render(RenderSettings(Family.IPV4, "rr"), Marks(0x4000), plan).own
     leaving = TerminationPolicy()
     for each in seconds or (None,):
         leaving.note(plan, own, each)

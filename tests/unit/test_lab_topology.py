@@ -4,7 +4,7 @@ import pytest
 
 from vipwire.lab import links, manifests
 from vipwire.lab.errors import LabError
-from vipwire.lab.outcome import Manner, Outcome, ProbeResult, Target, pods_of
+from vipwire.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
 from vipwire.lab.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology, make_node, make_pod, make_topology
 from vipwire.model.net import Protocol
 
@@ -78,7 +78,7 @@ def test_a_bad_destination_is_refused_with_what_is_wrong(text: str, complaint: s
 @pytest.mark.parametrize("manner", [{"count": 0}, {"count": 10**6}, {"timeout": 0.0}, {"parallel": 0}])
 def test_probing_without_bounds_is_refused(manner: dict[str, float]) -> None:
     with pytest.raises(LabError):
-        Manner(**manner)  # type: ignore[arg-type]  # each is of its field's type
+        ProbeOptions(**manner)  # type: ignore[arg-type]  # each is of its field's type
 
 
 def test_results_are_counted_by_who_answered() -> None:

@@ -18,7 +18,7 @@ from vipwire.cluster.api.serving.accept import Listening
 from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
 from vipwire.cluster.credentials.keys import Keys
-from vipwire.cluster.own_addresses import Reach, inner_socket, reach
+from vipwire.cluster.own_addresses import ReachableAddress, inner_socket, reach
 from vipwire.cluster.part_metrics import PartFailures
 from vipwire.cluster.source import StoreSource
 from vipwire.dns.run import serve as serve_dns
@@ -117,7 +117,7 @@ def without_service(settings: DnsSettings, service: str) -> DnsSettings:
     return dataclasses.replace(settings, upstream=others)
 
 
-def _listed(found: Reach | None) -> tuple[str, ...]:
+def _listed(found: ReachableAddress | None) -> tuple[str, ...]:
     return (found.address,) if found else ()
 
 

@@ -19,23 +19,23 @@ from vipwire.dns.local_sockets import answer_this_machine_only
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ReachableAddress:
     """An address that an endpoint can have. `inner` if a socket for this machine only has to be opened there."""
 
     address: str
     inner: bool
 
 
-def reach(bound: Sequence[str], node: Iterable[str], version: int) -> Reach | None:
+def reach(bound: Sequence[str], node: Iterable[str], version: int) -> ReachableAddress | None:
     """Find where others reach what is bound to addresses, in an IP version; None for nowhere."""
     own = next((text for text in node if ipaddress.ip_address(text).version == version), None)
     parsed = [address for text in bound if (address := ipaddress.ip_address(text)).version == version]
     for address in parsed:
         if not (address.is_loopback or address.is_unspecified or address.is_link_local):
-            return Reach(str(address), inner=False)
+            return ReachableAddress(str(address), inner=False)
     if own is None:
         return None
-    return Reach(own, inner=not any(address.is_unspecified for address in parsed))
+    return ReachableAddress(own, inner=not any(address.is_unspecified for address in parsed))
 
 
 def internal_addresses(addresses: Iterable[Object]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from vipwire.dns.resolver import Resolver
 from vipwire.dns.server import DnsServer
 from vipwire.dns.settings import Settings
 from vipwire.dns.sockets import open_pair, open_pairs
-from vipwire.dns.statistics import Tally
+from vipwire.dns.statistics import DnsStatistics
 from vipwire.dns.upstream.cache import Cache
 from vipwire.dns.upstream.exchange import Forwarder
 from vipwire.dns.zone import Zone
@@ -100,7 +100,7 @@ class _Served:
         # As with dates in a zone file, a server that starts anew does not begin below where it was.
         self.zone = Zone(settings.domain, ttl=settings.ttl, addresses=addresses, serial=int(time.time()) & 0xFFFFFFFF)
         self._cache = Cache(settings.cache)
-        self.tally = Tally(self._sizes)
+        self.tally = DnsStatistics(self._sizes)
         forwarder = None
         if settings.upstream:
             forwarder = Forwarder(settings.upstream, self._cache, mixed=settings.mixed, witness=self.tally.asked)

@@ -20,7 +20,7 @@ from vipwire.dns.limits import ClientLimits
 from vipwire.dns.message import FORMERR, SERVFAIL, Query, Refusal, Reply, read_query, render
 from vipwire.dns.resolver import Resolver
 from vipwire.dns.sockets import IP_PKTINFO, Pair
-from vipwire.dns.statistics import Tally
+from vipwire.dns.statistics import DnsStatistics
 from vipwire.process import log
 from vipwire.process.supervision import in_short
 
@@ -41,7 +41,7 @@ class DnsServer:
     """Answers at sockets until it is closed. `tasks` holds what waits for upstream."""
 
     def __init__(
-        self, resolver: Resolver, tally: Tally, tasks: asyncio.TaskGroup, limits: ClientLimits | None = None
+        self, resolver: Resolver, tally: DnsStatistics, tasks: asyncio.TaskGroup, limits: ClientLimits | None = None
     ) -> None:
         self._resolver, self._tally, self._tasks = resolver, tally, tasks
         self._limits = limits or ClientLimits()

@@ -13,14 +13,14 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vipwire.dns.upstream.exchange import Asked
+from vipwire.dns.upstream.exchange import Attempt
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _ORDINARY: Final = frozenset((1, 2, 5, 6, 12, 15, 16, 28, 33, 64, 65, 255))
 """The types that are counted by name: what anybody may send must not make series without end."""
 
 
-class Tally(Collector):
+class DnsStatistics(Collector):
     """The counts of one server; `registry` has them and the upstream's times."""
 
     def __init__(self, sizes: Callable[[], Mapping[str, int]] = dict) -> None:
@@ -49,7 +49,7 @@ class Tally(Collector):
         """Count a message that was no question to answer."""
         self._refusals[protocol, rcode] += 1
 
-    def asked(self, asked: Asked) -> None:
+    def asked(self, asked: Attempt) -> None:
         """Count a try upstream."""
         self._asked[asked.server, asked.protocol, asked.result] += 1
         if asked.result == "answered":

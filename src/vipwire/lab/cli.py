@@ -10,7 +10,7 @@ import click
 from vipwire.lab import manifests as kubernetes
 from vipwire.lab import report
 from vipwire.lab.cluster import Lab
-from vipwire.lab.outcome import Manner, Target
+from vipwire.lab.outcome import ProbeOptions, Target
 from vipwire.lab.probe import probe
 from vipwire.lab.topology import make_topology
 from vipwire.process.terminal import plain_errors
@@ -97,7 +97,7 @@ def probe_command(context: click.Context, /, name: str, output: str, host: str, 
     with plain_errors():
         found = Lab.attach(name)
         target = Target.parse(destination)
-        results = probe(found.netns(host), target, Manner(**how))
+        results = probe(found.netns(host), target, ProbeOptions(**how))
     if output == "json":
         click.echo(json.dumps([report.result_object(result) for result in results], indent=2))
     else:

@@ -22,7 +22,7 @@ from vipwire.lab import links, netns, rtnetlink, state
 from vipwire.lab.continuous import Connection, Continuous
 from vipwire.lab.echo import servers
 from vipwire.lab.errors import LabError
-from vipwire.lab.outcome import Manner, MannerWords, ProbeResult, Target
+from vipwire.lab.outcome import ProbeOptions, ProbeOptionWords, ProbeResult, Target
 from vipwire.lab.probe import probe
 from vipwire.lab.processes import ProcessId, reap
 from vipwire.lab.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology
@@ -171,10 +171,10 @@ class Lab:
         address: str,
         port: int,
         protocol: Protocol = Protocol.TCP,
-        **manner: Unpack[MannerWords],
+        **manner: Unpack[ProbeOptionWords],
     ) -> list[ProbeResult]:
         """Connect from a host to an address, `count` times; tell what became of each, in order. See `probe.probe`."""
-        return probe(self.netns(host), Target(address, port, protocol), replace(Manner(timeout=15.0), **manner))
+        return probe(self.netns(host), Target(address, port, protocol), replace(ProbeOptions(timeout=15.0), **manner))
 
     def continuous(
         self,
@@ -187,7 +187,7 @@ class Lab:
         interval: float = 0.01,
     ) -> Continuous:
         """Connect again and again, in the background, while the result is entered."""
-        return Continuous(self.netns(host), Target(address, port, protocol), Manner(timeout=timeout), interval)
+        return Continuous(self.netns(host), Target(address, port, protocol), ProbeOptions(timeout=timeout), interval)
 
     def connect(
         self,
@@ -201,7 +201,7 @@ class Lab:
         timeout: float = 15.0,
     ) -> Connection:
         """Open a connection to an echo server that stays open."""
-        manner = Manner(source, source_port, timeout)
+        manner = ProbeOptions(source, source_port, timeout)
         return Connection(self.netns(host), Target(address, port, protocol), manner)
 
     def _build(self) -> None:

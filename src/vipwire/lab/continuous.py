@@ -16,7 +16,7 @@ from typing import Self
 
 from vipwire.lab.echo.answer import Answer
 from vipwire.lab.errors import LabError
-from vipwire.lab.outcome import Manner, ProbeResult, Target
+from vipwire.lab.outcome import ProbeOptions, ProbeResult, Target
 from vipwire.lab.probe import code_of, converse, open_socket, probe
 from vipwire.model.net import format_endpoint, parse_address
 
@@ -34,7 +34,7 @@ class Report:
 class Continuous:
     """While it is entered, a thread makes a connection every `interval` seconds. Afterwards `report` is complete."""
 
-    def __init__(self, namespace: Path, target: Target, manner: Manner, interval: float = 0.01) -> None:
+    def __init__(self, namespace: Path, target: Target, manner: ProbeOptions, interval: float = 0.01) -> None:
         self._work = (namespace, target, replace(manner, count=1))
         self._interval = interval
         self._stop = threading.Event()
@@ -97,7 +97,7 @@ class Continuous:
 class Connection:
     """One connection to an echo server that stays open; over UDP, one source port from which each exchange asks."""
 
-    def __init__(self, namespace: Path, target: Target, manner: Manner) -> None:
+    def __init__(self, namespace: Path, target: Target, manner: ProbeOptions) -> None:
         """Connect; raise OSError as the kernel says, TimeoutError if nothing comes."""
         self._socket = open_socket(namespace, target, manner)
         if self._socket.type == socket.SOCK_RAW:

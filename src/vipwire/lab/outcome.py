@@ -86,8 +86,8 @@ class ProbeResult:
         return f"{self.outcome.value} ({os.strerror(self.errno)})" if self.errno else self.outcome.value
 
 
-class MannerWords(TypedDict, total=False):
-    """`Manner` as keyword arguments."""
+class ProbeOptionWords(TypedDict, total=False):
+    """`ProbeOptions` as keyword arguments."""
 
     source: str | None
     source_port: int | None
@@ -97,7 +97,7 @@ class MannerWords(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class ProbeOptions:
     """How to probe: from where (the kernel's choice by default), how patiently, how often, how many at a time.
 
     A port from 32768 to 60999 may be one that the kernel has just given to another (ip_local_port_range, ip(7)).

@@ -20,7 +20,7 @@ from pathlib import Path
 from vipwire.lab import netns
 from vipwire.lab.echo.answer import HELLO, Answer, Peer
 from vipwire.lab.errors import LabError
-from vipwire.lab.outcome import Manner, Outcome, ProbeResult, Target
+from vipwire.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
 from vipwire.lab.sctp import raw_sockets
 from vipwire.model.net import Protocol
 
@@ -46,7 +46,7 @@ _OUTCOMES = {
 }
 
 
-def probe(namespace: Path, target: Target, manner: Manner) -> list[ProbeResult]:
+def probe(namespace: Path, target: Target, manner: ProbeOptions) -> list[ProbeResult]:
     """Make `count` attempts; return what became of each, in the order in which they were begun.
 
     Takes at most timeout * count / parallel seconds. Raise LabError if the host lacks the source address,
@@ -68,7 +68,7 @@ def probe(namespace: Path, target: Target, manner: Manner) -> list[ProbeResult]:
     return [results[number] for number in range(manner.count)]
 
 
-def open_socket(namespace: Path, target: Target, manner: Manner) -> socket.socket:
+def open_socket(namespace: Path, target: Target, manner: ProbeOptions) -> socket.socket:
     """Open a socket in a namespace, not yet connected, that does not block."""
     family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
     with netns.inside(namespace):
@@ -84,7 +84,7 @@ def open_socket(namespace: Path, target: Target, manner: Manner) -> socket.socke
     return opened
 
 
-def _prepare(opened: socket.socket, target: Target, manner: Manner) -> None:
+def _prepare(opened: socket.socket, target: Target, manner: ProbeOptions) -> None:
     opened.settimeout(0)
     # Without RECVERR, UDP is not told of "unreachable", and TCP loses an ICMP error that arrives while connect()
     # still runs (always, between namespaces) and hears of it only when it repeats its SYN, a second later.
@@ -150,7 +150,7 @@ def _queued_error(opened: socket.socket) -> int:
 class _Attempt:
     """One attempt under way, registered with a selector for the event that its generator waits for."""
 
-    def __init__(self, number: int, opened: socket.socket, target: Target, manner: Manner) -> None:
+    def __init__(self, number: int, opened: socket.socket, target: Target, manner: ProbeOptions) -> None:
         self.number = number
         self.socket = opened
         self.begun = time.monotonic()

@@ -77,7 +77,7 @@ class IpvsBackend:
     ) -> None:
         self.family = family
         self._settings, self._clock = settings, clock
-        self._manner = rendering.Manner(family, settings.scheduler)
+        self._manner = rendering.RenderSettings(family, settings.scheduler)
         self._marks = Marks(avoid=0)
         self._servers = Servers(family)
         self._device, self._sets, self._tool = Device(family), Sets(family), Tool(family)

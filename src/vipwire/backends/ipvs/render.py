@@ -40,14 +40,14 @@ _NODE_PORT_SETS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class RenderSettings:
     """What does not depend on the Service: the family, and the scheduler where no annotation names one."""
 
     family: Family
     scheduler: str
 
 
-def render(manner: Manner, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+def render(manner: RenderSettings, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
     """Render one Service."""
     writer = _Writer(manner, marks, plan)
     for address in plan.cluster_ips:
@@ -62,7 +62,7 @@ def render(manner: Manner, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKe
 class _Writer:
     """Writes one Service's objects."""
 
-    def __init__(self, manner: Manner, marks: Marks, plan: ServicePlan) -> None:
+    def __init__(self, manner: RenderSettings, marks: Marks, plan: ServicePlan) -> None:
         self._manner, self._marks, self._plan = manner, marks, plan
         self._hints: Hints = hints(plan.wishes, manner.scheduler)
         self._scheduling = Scheduling(self._hints.scheduler, self._hints.flags)

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from vipwire.backends.nftables.names import (
     Class,
-    Noted,
+    CommentedElement,
     Object,
     ObjectKey,
     Space,
@@ -61,7 +61,7 @@ def _pools(space: Space, known: Elements) -> Iterator[tuple[bytes, Class | None]
     """Yield the pools of all frontends; None stands for one that we did not write."""
     for ips, turns, local in _LEADING[space]:
         for (_, frontend), value in known.get(ips, {}).items():
-            kind = _class(value.data) if isinstance(value, Noted) else None
+            kind = _class(value.data) if isinstance(value, CommentedElement) else None
             if kind is not None and kind.algorithm is Algorithm.ROUND_ROBIN:
                 kind = _taking_turns(kind, known.get(turns, {}).get((turns, frontend)))
             yield frontend, kind if kind is not None and (kind.space, kind.local) == (space, local) else None

@@ -43,19 +43,19 @@ handle_bytes = _HANDLE.pack
 """Lays out what travels in `meta priority`, a class, a slot or an identity: host byte order."""
 
 
-class Noted(NamedTuple):
+class CommentedElement(NamedTuple):
     """An element whose comment names the Service. `data` is empty in a set."""
 
     data: bytes
     comment: str
 
 
-def noted(data: bytes, text: object) -> Noted:
+def commented(data: bytes, text: object) -> CommentedElement:
     """Make an element with a comment, cut to what the kernel will give back: names at their longest do not fit."""
-    return Noted(data, str(text)[:LONGEST_COMMENT])
+    return CommentedElement(data, str(text)[:LONGEST_COMMENT])
 
 
-class Until(NamedTuple):
+class IntervalElement(NamedTuple):
     """An element of an interval set or map: its key is the first of a range, part by part, `last` the last.
 
     In a map it has `data`, or `chain` to go to.
@@ -93,7 +93,7 @@ class Chain:
 ObjectKey: TypeAlias = tuple[str, bytes]
 """(set name, element key), or (`CHAIN` or `SET`, name)."""
 
-Object: TypeAlias = bytes | Noted | Until | Verdict | Chain | SetSpec
+Object: TypeAlias = bytes | CommentedElement | IntervalElement | Verdict | Chain | SetSpec
 """Plain bytes are the data of an element without a comment, empty in a set."""
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import repeat
 
 from vipwire.backends.nftables import index
-from vipwire.backends.nftables.names import TABLE, Noted, Object, ObjectKey, Until, Verdict
+from vipwire.backends.nftables.names import TABLE, CommentedElement, IntervalElement, Object, ObjectKey, Verdict
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
@@ -92,12 +92,12 @@ def _value(element: Element) -> Object:
     code, chain = element.verdict or (Code.GOTO, "")
     chain = chain if code == Code.GOTO else f"# verdict {code} {chain}"
     if element.key_end is not None:
-        return Until(element.key_end, element.comment, element.data or b"", chain)
+        return IntervalElement(element.key_end, element.comment, element.data or b"", chain)
     if element.verdict is not None:
         return Verdict(chain)
     if not element.comment:
         return element.data or b""
-    return Noted(element.data or b"", element.comment)
+    return CommentedElement(element.data or b"", element.comment)
 
 
 def read_counted(family: Family, names: Iterable[str]) -> dict[str, list[ElementCounter]]:

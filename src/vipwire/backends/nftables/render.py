@@ -13,18 +13,18 @@ from vipwire.backends.nftables.names import (
     LARGEST_POOL,
     SET,
     Class,
+    CommentedElement,
+    IntervalElement,
     Memory,
-    Noted,
     Object,
     ObjectKey,
     Space,
-    Until,
     Verdict,
+    commented,
     connection_bytes,
     frontend_bytes,
     handle_bytes,
     identities,
-    noted,
     ordered_bytes,
     target_bytes,
 )
@@ -66,7 +66,7 @@ def render(family: Family, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
     own: Objects = {}
     shared: Objects = {}
     for address in plan.cluster_ips:
-        own["cluster-ips", address] = noted(b"", plan.name)
+        own["cluster-ips", address] = commented(b"", plan.name)
     memories = _Memories(plan)
     for frontend in plan.frontends:
         _Writer(family, frontend, memories, own, shared).write()
@@ -114,7 +114,7 @@ class _Writer:
         self._ips = "nodeports" if node_port else "ips"
         self._checks = "nodeports" if node_port else "services"
         self._key = self._last = frontend_bytes(frontend.key)
-        self._note = noted(b"", frontend.port_name)
+        self._note = commented(b"", frontend.port_name)
 
     def write(self) -> None:
         """Write the frontend."""
@@ -134,7 +134,7 @@ class _Writer:
             own[f"firewall-{self._ips}", key] = self._note
             ranges = _ALLOWED[self._space]
             for prefix in frontend.allowed_sources:
-                own[ranges, key + prefix.network] = Until(self._last + prefix.last, "")
+                own[ranges, key + prefix.network] = IntervalElement(self._last + prefix.last, "")
 
     def _forward(self, action: Forward, classes: str, *, local: bool) -> None:
         targets = action.pool
@@ -143,7 +143,7 @@ class _Writer:
             names = [target_bytes(target) for target in targets]
             targets = spread_slots(action.spread, targets, names, LARGEST_POOL)
         kind = Class(self._space, local, action.affinity_seconds is not None, action.spread.algorithm, len(targets))
-        self._own[classes, self._key] = Noted(kind.handle, self._note.comment)
+        self._own[classes, self._key] = CommentedElement(kind.handle, self._note.comment)
         self._shared.update(_class_objects(self._family, kind))
         if kind.algorithm is Algorithm.ROUND_ROBIN:
             self._take_turns(kind)
@@ -213,12 +213,12 @@ class _RangeWriter(_Writer):
     def _until(self, key: bytes, value: Object) -> Object:
         last = self._last + key[len(self._key) :]
         match value:
-            case Noted(data, comment):
-                return Until(last, comment, data)
+            case CommentedElement(data, comment):
+                return IntervalElement(last, comment, data)
             case Verdict(chain):
-                return Until(last, "", b"", chain)
+                return IntervalElement(last, "", b"", chain)
             case bytes(data):
-                return Until(last, "", data)
+                return IntervalElement(last, "", data)
         return value
 
     def _deal(self, kind: Class, targets: Pool, action: Forward) -> None:

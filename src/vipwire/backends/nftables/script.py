@@ -12,7 +12,16 @@ from typing import NamedTuple, TypeAlias
 
 from vipwire.backends.nftables import names
 from vipwire.backends.nftables.language import SetSpec, compile_set
-from vipwire.backends.nftables.names import CHAIN, SET, TABLE, Chain, Noted, Object, ObjectKey, Until
+from vipwire.backends.nftables.names import (
+    CHAIN,
+    SET,
+    TABLE,
+    Chain,
+    CommentedElement,
+    IntervalElement,
+    Object,
+    ObjectKey,
+)
 from vipwire.backends.nftables.skeleton import compiled
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import encode
@@ -128,9 +137,9 @@ def _element(key: bytes, value: Object) -> bytes:
     match value:
         case bytes():
             return element(key, value)
-        case Noted(data, comment):
+        case CommentedElement(data, comment):
             return element(key, data, comment=comment)
-        case Until(last, comment, data, chain):
+        case IntervalElement(last, comment, data, chain):
             verdict = (Code.GOTO, chain) if chain else None
             return element(key, data or None, verdict=verdict, key_end=last, comment=comment)
         case names.Verdict(chain):
@@ -139,4 +148,4 @@ def _element(key: bytes, value: Object) -> bytes:
 
 
 def _without_data(key: bytes, value: Object) -> bytes:
-    return element(key, key_end=value.last) if isinstance(value, Until) else element(key)
+    return element(key, key_end=value.last) if isinstance(value, IntervalElement) else element(key)

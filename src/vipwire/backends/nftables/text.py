@@ -10,10 +10,10 @@ from vipwire.backends.nftables.names import (
     SET,
     TABLE,
     Chain,
-    Noted,
+    CommentedElement,
+    IntervalElement,
     Object,
     ObjectKey,
-    Until,
     Verdict,
 )
 from vipwire.backends.nftables.skeleton import sets
@@ -95,13 +95,13 @@ def element_text(family: Family, key: ObjectKey, value: Object) -> str:
     text = _key_text(family, name, rest)
     spec = _specs(family).get(name)
     match value:
-        case Until(last, comment, data, chain):
+        case IntervalElement(last, comment, data, chain):
             text = f"{_range_text(family, name, rest, last)}{_comment(comment)}"
             if chain:
                 return f"{text} : goto {chain}"
         case Verdict(chain):
             return f"{text} : goto {chain}"
-        case Noted(data, comment):
+        case CommentedElement(data, comment):
             text += _comment(comment)
         case bytes(data):
             pass

@@ -39,7 +39,7 @@ from vipwire.cluster.api.serving.in_flight import InFlight, Sort
 from vipwire.cluster.api.serving.metrics import ApiMetrics
 from vipwire.cluster.api.watching import BOOKMARK_SECONDS, follow, read_watch
 from vipwire.cluster.api.writing import Answer, Request, perform, read_object
-from vipwire.process.seldom import Seldom
+from vipwire.process.rate_limited_log import RateLimitedLog
 
 _LOG: Final = logging.getLogger("vipwire.api")
 
@@ -67,7 +67,7 @@ class ApiServer:
         self.bounds = bounds or Bounds()
         self.in_flight = InFlight(self.bounds)
         self._counted = ApiMetrics(self._metrics, self.in_flight, registry.store)
-        self._failures = Seldom()
+        self._failures = RateLimitedLog()
         self._watching: dict[int, tuple[BaseRequest, guard.User]] = {}
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Listening, int]:

@@ -14,7 +14,7 @@ from vipwire.cluster.api.kinds.pod import PODS
 from vipwire.cluster.api.resource import Object
 
 
-class CommandsOfAdmins:
+class ExecProbeAdmission:
     """The hook."""
 
     def admit(self, attempt: Attempt) -> Admitted | None:

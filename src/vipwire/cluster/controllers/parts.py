@@ -16,9 +16,9 @@ from vipwire.cluster.controllers.allocation.addresses import Addresses
 from vipwire.cluster.controllers.allocation.hook import ServiceAllocation
 from vipwire.cluster.controllers.allocation.node_ports import NodePorts
 from vipwire.cluster.controllers.allocation.ranges import Range, port_range
-from vipwire.cluster.controllers.endpoints.namesakes import NamesakesGo
+from vipwire.cluster.controllers.endpoints.namesakes import NamesakeDeletion
 from vipwire.cluster.controllers.endpoints.workloads import Workloads
-from vipwire.cluster.controllers.exec_probes import CommandsOfAdmins
+from vipwire.cluster.controllers.exec_probes import ExecProbeAdmission
 from vipwire.cluster.store.record import StoreError
 from vipwire.cluster.store.store import Store
 
@@ -39,7 +39,7 @@ def hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequen
     """Make the hooks of a registry over a store."""
     draw = secrets.randbelow
     allocation = ServiceAllocation(Addresses(store, draw), NodePorts(store, ranges.node_ports, draw), clock)
-    return (allocation, Workloads(clock), CommandsOfAdmins(), NamesakesGo(store, clock))
+    return (allocation, Workloads(clock), ExecProbeAdmission(), NamesakeDeletion(store, clock))
 
 
 async def make_first_cidr(registry: Registry, ranges: Ranges) -> None:

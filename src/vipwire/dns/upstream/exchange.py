@@ -42,7 +42,7 @@ class Server(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Asked(NamedTuple):
+class Attempt(NamedTuple):
     """One try: which server, how, what came of it, and after how many seconds.
 
     `result` is `answered`, `failed`, or `suspect`: then it is asked again over TCP.
@@ -54,7 +54,7 @@ class Asked(NamedTuple):
     seconds: float
 
 
-def _ignored(_asked: Asked) -> None:
+def _ignored(_asked: Attempt) -> None:
     """Tell nobody."""
 
 
@@ -73,7 +73,7 @@ class Forwarder:
         deadline: float = DEADLINE,
         mixed: bool = True,
         clock: Callable[[], float] = time.monotonic,
-        witness: Callable[[Asked], None] = _ignored,
+        witness: Callable[[Attempt], None] = _ignored,
     ) -> None:
         self.cache = cache
         self._servers, self._patience, self._deadline = tuple(servers), patience, deadline
@@ -156,7 +156,7 @@ class Forwarder:
                     self._note_letters(server, message, data)
             except (OSError, TimeoutError, DecodeError, asyncio.IncompleteReadError):
                 pass
-            self._witness(Asked(str(server), protocol, result, time.perf_counter() - began))
+            self._witness(Attempt(str(server), protocol, result, time.perf_counter() - began))
             if result != "suspect":
                 return answer
         return None

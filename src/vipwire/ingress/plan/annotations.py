@@ -160,7 +160,7 @@ _WITHOUT_MEANING: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AnnotationValues:
     """What an Ingress's annotations say: `values` by our names. `closed`: a guard could not be read.
 
     `nginx_rewrite`: the rewrite is asked for in ingress-nginx's name, and means what it means there.
@@ -184,7 +184,7 @@ class Asked:
         return self.values.get(name) is not False
 
 
-def read_annotations(ingress: Ingress) -> Asked:
+def read_annotations(ingress: Ingress) -> AnnotationValues:
     """Read all that are meant for us."""
     values: dict[str, Any] = {}
     problems = []
@@ -209,7 +209,7 @@ def read_annotations(ingress: Ingress) -> Asked:
         message = "asks for a password, but no auth-secret says of whom; the Ingress is closed"
         problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{key}]", message))
         closed = True
-    return Asked(values, tuple(problems), closed, nginx_rewrite)
+    return AnnotationValues(values, tuple(problems), closed, nginx_rewrite)
 
 
 def _login_without_users(annotations: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from vipwire.ingress.plan.annotations import Asked
+from vipwire.ingress.plan.annotations import AnnotationValues
 from vipwire.ingress.plan.policy import (
     Affinity,
     Algorithm,
@@ -35,7 +35,7 @@ _APPLICATIONS = {
 }
 
 
-def general_policy(asked: Asked, login: Login | None) -> Policy:
+def general_policy(asked: AnnotationValues, login: Login | None) -> Policy:
     """Make what holds for all paths of an Ingress. `https`, `rewrite` and a port's protocol depend on more."""
     return Policy(
         affinity=_affinity(asked),
@@ -73,7 +73,7 @@ def protocol_of(application: str, policy: Policy) -> BackendProtocol:
     )
 
 
-def rewrite_of(rule: PathRule, asked: Asked) -> Rewrite | None:
+def rewrite_of(rule: PathRule, asked: AnnotationValues) -> Rewrite | None:
     """Make a path's rewrite.
 
     With groups ($1) or a regular expression the whole path is replaced, as ingress-nginx does; so it is with its own
@@ -90,7 +90,7 @@ def rewrite_of(rule: PathRule, asked: Asked) -> Rewrite | None:
     return Rewrite(f"^{escaped}/?(.*)$", f"{target.rstrip('/')}/\\1")
 
 
-def is_expression(rule: PathRule, asked: Asked) -> bool:
+def is_expression(rule: PathRule, asked: AnnotationValues) -> bool:
     """Tell whether a path is a regular expression: only ImplementationSpecific ones may be."""
     if rule.type is not PathType.IMPLEMENTATION_SPECIFIC:
         return False
@@ -99,7 +99,7 @@ def is_expression(rule: PathRule, asked: Asked) -> bool:
     return asked.unless_denied("use-regex") if captured else asked.granted("use-regex")
 
 
-def canary_of(asked: Asked) -> Canary | None:
+def canary_of(asked: AnnotationValues) -> Canary | None:
     """Make an Ingress's part as a canary."""
     if not asked("canary"):
         return None
@@ -107,7 +107,7 @@ def canary_of(asked: Asked) -> Canary | None:
     return Canary(asked("canary-weight", 0), header, value, asked("canary-by-cookie", ""))
 
 
-def users_of(ingress: Ingress, asked: Asked) -> ObjectName | None:
+def users_of(ingress: Ingress, asked: AnnotationValues) -> ObjectName | None:
     """Name the Secret that has the users of an Ingress, if it wants any."""
     wanted = asked("auth-secret")
     if wanted is None:
@@ -117,7 +117,7 @@ def users_of(ingress: Ingress, asked: Asked) -> ObjectName | None:
 
 
 def login_of(
-    ingress: Ingress, asked: Asked, secrets: Mapping[ObjectName, Secret]
+    ingress: Ingress, asked: AnnotationValues, secrets: Mapping[ObjectName, Secret]
 ) -> tuple[Login | None, tuple[Problem, ...], bool]:
     """Read the users of an Ingress; the last value tells whether it must be closed, for there are none."""
     found = users_of(ingress, asked)
@@ -153,7 +153,7 @@ def _lines_of(secret: Secret | None, kind: str) -> list[str]:
     return secret.data.get("auth", b"").decode(errors="replace").split()
 
 
-def _affinity(asked: Asked) -> Affinity | None:
+def _affinity(asked: AnnotationValues) -> Affinity | None:
     if asked("affinity") != "cookie":
         return None
     same_site = asked("session-cookie-samesite")
@@ -166,7 +166,7 @@ def _affinity(asked: Asked) -> Affinity | None:
     )
 
 
-def _balance(asked: Asked) -> Balance:
+def _balance(asked: AnnotationValues) -> Balance:
     header = asked("balance-header", "")
     algorithm = Algorithm(asked("balance", "header" if header else "roundrobin"))
     if algorithm is Algorithm.HEADER and not header:
@@ -174,7 +174,7 @@ def _balance(asked: Asked) -> Balance:
     return Balance(algorithm, header if algorithm is Algorithm.HEADER else "")
 
 
-def _check(asked: Asked) -> Check | None:
+def _check(asked: AnnotationValues) -> Check | None:
     path = asked("health-check-path")
     if path is None:
         return None
@@ -182,12 +182,12 @@ def _check(asked: Asked) -> Check | None:
     return Check(path, asked("health-check-interval", 2000), rise, fall)
 
 
-def _limit(asked: Asked) -> Limit | None:
+def _limit(asked: AnnotationValues) -> Limit | None:
     per_second, per_minute, connections = (asked(f"limit-{name}") for name in ("rps", "rpm", "connections"))
     return Limit(per_second, per_minute, connections) if per_second or per_minute or connections else None
 
 
-def _redirect(asked: Asked) -> Redirect | None:
+def _redirect(asked: AnnotationValues) -> Redirect | None:
     for kind, code in (("permanent", 301), ("temporal", 302)):
         where = asked(f"{kind}-redirect")
         if where is not None:
@@ -196,19 +196,19 @@ def _redirect(asked: Asked) -> Redirect | None:
     return None
 
 
-def _virtual_host(asked: Asked) -> tuple[tuple[str, str], ...]:
+def _virtual_host(asked: AnnotationValues) -> tuple[tuple[str, str], ...]:
     host = asked("upstream-vhost")
     return (("Host", host),) if host else ()
 
 
-def _hsts(asked: Asked) -> Hsts | None:
+def _hsts(asked: AnnotationValues) -> Hsts | None:
     if not asked("hsts"):
         return None
     age = asked("hsts-max-age", Hsts().max_age)
     return Hsts(age, asked.granted("hsts-include-subdomains"), asked.granted("hsts-preload"))
 
 
-def _cors(asked: Asked) -> Cors | None:
+def _cors(asked: AnnotationValues) -> Cors | None:
     if not asked("cors"):
         return None
     default = Cors()

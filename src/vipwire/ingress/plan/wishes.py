@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from vipwire.ingress.plan.annotations import Asked, read_annotations
+from vipwire.ingress.plan.annotations import AnnotationValues, read_annotations
 from vipwire.ingress.plan.policy import Canary, Policy
 from vipwire.ingress.plan.pool_policy import (
     canary_of,
@@ -45,7 +45,7 @@ class Wanted:
     """What one Ingress asks for. `secret` is what `users` named when it was read; `keys` has its rules' keys."""
 
     ingress: Ingress
-    asked: Asked
+    asked: AnnotationValues
     users: ObjectName | None
     secret: Secret | None
     policy: Policy
@@ -118,7 +118,7 @@ def _site(rule: PathRule) -> str:
     return rule.host or EVERY_HOST
 
 
-def _key(rule: PathRule, asked: Asked) -> Key:
+def _key(rule: PathRule, asked: AnnotationValues) -> Key:
     if rule.type is PathType.EXACT:
         return _site(rule), Match.EXACT, rule.path
     if is_expression(rule, asked):

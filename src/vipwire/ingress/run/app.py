@@ -29,7 +29,7 @@ from vipwire.ingress.run.default_certificate import default_certificate
 from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.run.election import LeaseKeeper
 from vipwire.ingress.run.process import Haproxy
-from vipwire.ingress.run.reporter import Teller
+from vipwire.ingress.run.reporter import IngressReporter
 from vipwire.ingress.run.statistics import Statistics
 from vipwire.ingress.run.status import StatusWriter
 from vipwire.ingress.watch.kinds import MANIFESTS, RESOURCES
@@ -161,7 +161,7 @@ class _Ingress:
         self._snapshot = Snapshot()
         layout = confined(options.layout, options.folder, options.haproxy_user)
         self._recorder = EventRecorder(self._access, socket.gethostname().lower()) if self._access else None
-        self._teller = Teller(self._snapshot, self._recorder)
+        self._teller = IngressReporter(self._snapshot, self._recorder)
         desired = Desired(self._snapshot, options.setting, layout, default_pem(options))
         self._controller = Controller(self._snapshot, desired, self._haproxy, self._synced, options.pause)
         self._statistics = Statistics()

@@ -15,7 +15,7 @@ from vipwire.process import log
 _API = "networking.k8s.io/v1"
 
 
-class Teller:
+class IngressReporter:
     """Tells of problems and syncs."""
 
     def __init__(self, snapshot: Snapshot, recorder: EventRecorder | None) -> None:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Self
 
 from vipwire.backends.nftables.language import SetSpec
-from vipwire.backends.nftables.names import SET, Chain, Hook, Object, ObjectKey, Until
+from vipwire.backends.nftables.names import SET, Chain, Hook, IntervalElement, Object, ObjectKey
 from vipwire.model.net import Address, Family
 from vipwire.reconcile.explainer import ObjectState, Step
 
@@ -53,7 +53,7 @@ class Table:
     def ranges(self) -> frozenset[str]:
         """Name the sets of ranges."""
         both = itertools.chain(self.observed.items(), self.wanted.items())
-        return frozenset(name for (name, _), value in both if isinstance(value, Until))
+        return frozenset(name for (name, _), value in both if isinstance(value, IntervalElement))
 
     def spec(self, name: str) -> SetSpec | None:
         """Find how a set is declared."""

@@ -12,7 +12,7 @@ from typing import Protocol as Structural
 from vipwire.backends.nftables.counts import COUNTING
 from vipwire.backends.nftables.explain.table import Run, Table
 from vipwire.backends.nftables.language.scan import Scanner
-from vipwire.backends.nftables.names import Noted, Object, Until, Verdict
+from vipwire.backends.nftables.names import CommentedElement, IntervalElement, Object, Verdict
 from vipwire.model import jhash
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.plan.resolve import Packet
@@ -32,7 +32,7 @@ Going = tuple[bool, str | None]
 
 def _data(found: Object | None) -> bytes:
     """Take the data of an element; nothing where there is none."""
-    if isinstance(found, Noted | Until):
+    if isinstance(found, CommentedElement | IntervalElement):
         return found.data
     return found if isinstance(found, bytes) else b""
 
@@ -258,7 +258,7 @@ class Trial:
 
     def _verdict_map(self, name: str, key: bytes) -> Going:
         found = self._walker.look_up(name, key)
-        if not isinstance(found, Verdict | Until) or not found.chain:
+        if not isinstance(found, Verdict | IntervalElement) or not found.chain:
             return False, None
         self._done(f"goes to {found.chain}")
         return True, self._walker.chain(found.chain)

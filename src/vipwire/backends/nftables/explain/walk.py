@@ -13,7 +13,7 @@ from vipwire.backends.nftables import text as texts
 from vipwire.backends.nftables.explain.table import Run, Table
 from vipwire.backends.nftables.explain.trial import Trial
 from vipwire.backends.nftables.language import RuleSyntaxError
-from vipwire.backends.nftables.names import CHAIN, Chain, Object, ObjectKey, Until, is_memory
+from vipwire.backends.nftables.names import CHAIN, Chain, IntervalElement, Object, ObjectKey, is_memory
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import ObjectState, Step
 
@@ -146,13 +146,13 @@ class Walker:
         return None
 
     def _find(self, objects: Mapping[ObjectKey, Object], name: str, key: bytes) -> ObjectKey | None:
-        if (name, key) in objects and not isinstance(objects[name, key], Until):
+        if (name, key) in objects and not isinstance(objects[name, key], IntervalElement):
             return name, key
         if name not in self.table.ranges:
             return None
         key = self._ordered(name, key)
         for (owner, first), value in objects.items():
-            if owner == name and isinstance(value, Until) and self._within(first, key, value.last):
+            if owner == name and isinstance(value, IntervalElement) and self._within(first, key, value.last):
                 return owner, first
         return None
 

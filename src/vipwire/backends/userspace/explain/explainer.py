@@ -82,7 +82,7 @@ class UserspaceExplainer:
         """Follow a packet through the observed rules to a listener."""
         if not observed:
             return Walk(End.UNTOUCHED, (Step("relay", "", "nothing of userspace mode is here", ObjectState.MISSING),))
-        return _Way(FrontRules(observed, wanted, own, self._port_of), packet).told()
+        return _Way(FrontRules(observed, wanted, own, self._port_of), packet).follow()
 
 
 class _Way:
@@ -92,7 +92,7 @@ class _Way:
         self._rules, self._packet, self._header = rules, packet, Header.of(packet)
         self._tables = Traversal(rules, rules, self._header)
 
-    def told(self) -> Walk:
+    def follow(self) -> Walk:
         """Follow the packet through translation, the filter and the listener."""
         walk = self._walk()
         return replace(walk, end=End.UNKNOWN) if self._tables.uncertain else walk

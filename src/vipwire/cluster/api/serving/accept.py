@@ -18,7 +18,7 @@ from typing import Final
 from aiohttp import web
 
 from vipwire.cluster.api.serving.connections import Connection, Connections
-from vipwire.process.seldom import Seldom
+from vipwire.process.rate_limited_log import RateLimitedLog
 
 _REST_SECONDS: Final = 0.2  # after the machine could not give a connection: who waits stays in the kernel's queue
 _HANDSHAKE_SECONDS: Final = 10.0
@@ -57,7 +57,7 @@ class Listening(web.ServerRunner):
         self._accepting: dict[asyncio.Task[None], socket.socket] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._failed = 0
-        self._log = Seldom()
+        self._log = RateLimitedLog()
 
     @property
     def ports(self) -> list[int]:

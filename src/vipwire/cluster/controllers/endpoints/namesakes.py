@@ -15,7 +15,7 @@ from vipwire.cluster.store.record import Write
 from vipwire.cluster.store.store import Store
 
 
-class NamesakesGo:
+class NamesakeDeletion:
     """The hook. `clock` tells the time, for Endpoints with finalizers: they are marked, and go after these."""
 
     def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:

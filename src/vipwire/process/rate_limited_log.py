@@ -10,7 +10,7 @@ from vipwire.process import log
 EVERY_SECONDS: Final = 60.0
 
 
-class Seldom:
+class RateLimitedLog:
     """Logs the first time, and then once a minute at most, with how often it was left out meanwhile."""
 
     def __init__(self, every: float = EVERY_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
