@@ -5,7 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.up_here import put, up
+from tests.unit.cluster_here import running
+from tests.unit.up_here import Up, put, up
+
+from vipwire.cluster.store.database import Database
+from vipwire.cluster.store.record import Key, Write
+from vipwire.cluster.store.store import Store
 
 pytestmark = pytest.mark.slow
 EVENTS = "/api/v1/namespaces/default/events"
@@ -116,5 +121,31 @@ def test_what_an_object_makes_a_part_raise_is_told_in_an_event_and_counted(tmp_p
             assert float(line.rpartition(" ")[2]) >= 1
             code, text = await here.ask("GET", "/readyz?verbose")
             assert (code, "[+]part-garbage-collection ok" in text) == (200, True), "an object is no part's failure"
+
+    asyncio.run(scenario())
+
+
+TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+
+
+async def listed(here: Up, path: str) -> tuple[int, list[str]]:
+    async with here.session.get(here.url + path, headers=TABLE) as response:
+        answer = await response.json()
+        return response.status, [row["object"]["metadata"]["name"] for row in answer.get("rows", ())]
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b"[]", b'{"metadata":7}', b'{"metadata":{},"spec":[1],"status":"x"}'])
+@pytest.mark.parametrize("plural", ["pods", "services", "configmaps", "events", "endpoints"])
+def test_what_is_no_object_is_listed_and_can_be_deleted(tmp_path: Path, plural: str, body: bytes) -> None:
+    async def scenario() -> None:
+        async with running(Store(Database(tmp_path))) as store:
+            await store.write(Write(Key(plural, "default", "garbage"), lambda _: body, 0))
+        async with up(tmp_path) as here:
+            path = f"/api/v1/namespaces/default/{plural}"
+            for each in (path, f"{path}/garbage"):
+                code, names = await listed(here, each)
+                assert (code, "garbage" in names) == (200, True)
+            assert (await here.ask("DELETE", f"{path}/garbage"))[0] == 200
+            assert "garbage" not in (await listed(here, path))[1]
 
     asyncio.run(scenario())

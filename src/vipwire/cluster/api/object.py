@@ -52,6 +52,13 @@ def readable(record: Record) -> Object:
     return value | {"metadata": meta if isinstance(meta, dict) else {}}
 
 
+def shown(record: Record) -> Object:
+    """Read a record that may hold anything, with the name that it is stored under."""
+    value = readable(record)
+    place = {"namespace": record.key.namespace} if record.key.namespace else {}
+    return value | {"metadata": {"name": record.key.name} | place | value["metadata"]}
+
+
 def encoder(value: Object) -> Callable[[int], bytes]:
     """Make the function that the store calls with an object's revision."""
 

@@ -52,6 +52,7 @@ from vipwire.cluster.api.object import (
     decoded,
     encoder,
     key_of,
+    shown,
     without_nulls,
 )
 from vipwire.cluster.api.patches import apply as ssa
@@ -63,6 +64,7 @@ from vipwire.cluster.api.transition import (
     addressed,
     check_preconditions,
     finished,
+    is_sound,
     record_of_dry_run,
     same,
     split,
@@ -210,8 +212,10 @@ class Registry:
             raise not_found(resource.id, name)
         if resource is NAMESPACES and name in IMMORTAL:
             raise refused(resource.id, name, "this namespace may not be deleted")
-        old = decoded(record)
+        old = shown(record)
         check_preconditions(resource, name, old, deletion.preconditions)
+        if not is_sound(resource, record):
+            return await self._drop(resource, record, old, options)
         new = copy.deepcopy(old)
         if not mark_deleted(resource, new, self.clock(), grace=deletion.grace, propagation=deletion.propagation):
             return await self._remove(resource, record, old, options)
@@ -289,6 +293,14 @@ class Registry:
             admitted.take_back()
             return Result(record, deleted=True)
         stored = await self._submit(Write(key, encoder(value), record.revision, deletes=True), admitted)
+        return Result(stored, deleted=True)
+
+    async def _drop(self, resource: Resource, record: Record, value: Object, options: Options) -> Result:
+        """Remove what is no object of its kind, past hooks: they could not read it."""
+        if options.dry_run:
+            return Result(record_of_dry_run(record.key, value, record), deleted=True)
+        value = {"apiVersion": resource.api_version, "kind": resource.kind} | value
+        stored = await self._submit(Write(record.key, encoder(value), record.revision, deletes=True), NOTHING_ADDED)
         return Result(stored, deleted=True)
 
     async def _submit(self, write: Write, admitted: Admitted) -> Record:

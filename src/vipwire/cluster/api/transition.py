@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from vipwire.cluster.api.bodies.decode import Findings, decode
-from vipwire.cluster.api.errors import conflict
-from vipwire.cluster.api.object import encode, encoder, wrong_uid
+from vipwire.cluster.api.errors import ApiError, conflict
+from vipwire.cluster.api.object import decoded, encode, encoder, wrong_uid
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.store.record import Key, Record
 
@@ -70,6 +72,17 @@ def same(new: Object, old: Object) -> bool:
         return value | {"metadata": value["metadata"] | {"managedFields": fields, "resourceVersion": ""}}
 
     return plain(new) == plain(old)
+
+
+def is_sound(resource: Resource, record: Record) -> bool:
+    """Tell whether a stored object is one of its kind: what is none has no finalizers or grace period to wait for."""
+    try:
+        value = decoded(record)
+        decode(value, resource.type, Findings())
+        parts = (value["metadata"], value.get("spec") or {}, value.get("status") or {})
+    except (ApiError, AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError):
+        return False
+    return all(isinstance(part, dict) for part in parts)
 
 
 def record_of_dry_run(key: Key, new: Object, record: Record | None) -> Record:

@@ -10,10 +10,10 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
-from vipwire.cluster.api.answers.cells import AGE, NAME
+from vipwire.cluster.api.answers.cells import AGE, NAME, UNKNOWN
 from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.object import decoded, encode
-from vipwire.cluster.api.resource import Resource
+from vipwire.cluster.api.object import encode, shown
+from vipwire.cluster.api.resource import Column, Object, Resource
 from vipwire.cluster.store.record import Record
 
 _META_GROUP: Final = "meta.k8s.io"
@@ -158,8 +158,8 @@ def _table(resource: Resource, form: Form, rows: list[Any], meta: Mapping[str, A
 
 
 def _row(record: Record, resource: Resource, form: Form, now: datetime) -> dict[str, Any]:
-    value = decoded(record)
-    cells = [column.cell(value, now) for column in _columns(resource)]
+    value = shown(record)
+    cells = [_cell(column, value, now) for column in _columns(resource)]
     if form.include == "None":
         return {"cells": cells}
     if form.include == "Object":
@@ -168,6 +168,14 @@ def _row(record: Record, resource: Resource, form: Form, now: datetime) -> dict[
     return {"cells": cells, "object": partial}
 
 
+def _cell(column: Column, value: Object, now: datetime) -> Any:
+    """Make a cell; what an object holds in place of what its kind has is shown as unknown, and others are listed."""
+    try:
+        return column.cell(value, now)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return UNKNOWN
+
+
 def _partial(record: Record, form: Form) -> dict[str, Any]:
-    meta = decoded(record)["metadata"]
+    meta = shown(record)["metadata"]
     return {"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": meta}
