@@ -113,5 +113,5 @@ def in_force(orders: Iterable[DrainOrder], now: float) -> frozenset[Drain]:
 
 
 def next_end(orders: Iterable[DrainOrder], now: float) -> float | None:
-    """Tell in how many seconds the next drain ends; None if none will."""
+    """Return in how many seconds the next drain ends; None if none will."""
     return min((order.until - now for order in orders if order.until is not None and now < order.until), default=None)

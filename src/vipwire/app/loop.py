@@ -31,7 +31,7 @@ class Source(Protocol):
     """Where objects come from: an API server, or manifests."""
 
     def health(self) -> tuple[Health, ...]:
-        """Tell how the contact is."""
+        """Return how the contact is."""
 
     async def run(self, emit: Callable[[Event], None]) -> None:
         """Emit events until cancelled."""

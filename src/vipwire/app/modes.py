@@ -21,7 +21,7 @@ def build_modes(config: Config, families: Iterable[Family], *, prepare: bool = F
 
 
 def needs_net_admin(config: Config) -> bool:
-    """Tell whether the selected mode writes rules: some do without where they are told to."""
+    """Report whether the selected mode writes rules: some do without where they are told to."""
     return not selected(config).without_rules(config)
 
 

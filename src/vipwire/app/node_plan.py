@@ -65,7 +65,7 @@ def primary_address(config: Config, family: Family, node: Node | None, machine: 
 
 
 def health_check_prefixes(config: Config) -> tuple[Prefix, ...]:
-    """Tell at which of its addresses the node serves healthCheckNodePorts: at all, unless a list of CIDRs says."""
+    """Return at which of its addresses the node serves healthCheckNodePorts: at all, unless a list of CIDRs says."""
     return tuple(Prefix.parse(text) for text in config.node_port_addresses if text != PRIMARY)
 
 

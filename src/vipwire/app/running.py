@@ -72,7 +72,7 @@ _READER: Final = msgspec.json.Decoder(ProxyRecord)
 
 
 def read_record(state_dir: str, namespace: str = "") -> tuple[ProxyState, ProxyRecord | None]:
-    """Tell how the proxy of this network namespace is. Never raises: what cannot be read is not there."""
+    """Return how the proxy of this network namespace is. Never raises: what cannot be read is not there."""
     path = _path(state_dir, namespace)
     try:
         record = _READER.decode(path.read_bytes())
@@ -153,7 +153,7 @@ def _network_namespace() -> str:
 
 
 def _inode() -> str:
-    """Give the number of this process's network namespace, as `lsns -t net` does."""
+    """Return the number of this process's network namespace, as `lsns -t net` does."""
     try:
         return str(os.stat("/proc/self/ns/net").st_ino)  # noqa: PTH116 - a name below /proc
     except OSError:

@@ -112,7 +112,7 @@ class Driver:
         return None
 
     def kernel_counters(self) -> Mapping[str, Callable[[], float | None]]:
-        """Give what reads the counters that the kernel keeps for it, by the name of the metric."""
+        """Return what reads the counters that the kernel keeps for it, by the name of the metric."""
         return {}
 
     def cleaners(self, families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
@@ -128,17 +128,17 @@ class Driver:
             return ()
 
     def owner(self, family: Family) -> RuleOwner | None:
-        """Give what knows its chains among the rules of iptables; None where it writes none."""
+        """Return what knows its chains among the rules of iptables; None where it writes none."""
         del family
         return None
 
     def remains(self, family: Family, running: ModeSpec) -> Remains | None:
-        """Give what finds and removes what it has left beside rules of iptables, while `running` runs."""
+        """Return what finds and removes what it has left beside rules of iptables, while `running` runs."""
         del family, running
         return None
 
     def translates(self, family: Family) -> bool:
-        """Tell whether anything of it beside rules of iptables translates now. Raise OSError if nobody can tell."""
+        """Report whether anything of it beside rules of iptables translates now. Raise OSError if nobody can tell."""
         del family
         return False
 

@@ -186,7 +186,7 @@ class GarbageCollector:
                 await self._change(key, functools.partial(_without_owners, uids=leaving))
 
     def _stays(self, uid: str) -> bool:
-        """Tell whether an owner is there, and not only waiting for its dependents to go."""
+        """Report whether an owner is there, and not only waiting for its dependents to go."""
         going = self._going.get(self._uids[uid]) if uid in self._uids else None
         return uid in self._uids and not (going and _FOREGROUND in (going["metadata"].get("finalizers") or ()))
 

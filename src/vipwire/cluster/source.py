@@ -25,7 +25,7 @@ class StoreSource(Generic[K, T]):
         self._store, self._resources = store, tuple(resources)
 
     def health(self) -> tuple[Health, ...]:
-        """Tell how the contact is: always well, being none."""
+        """Return how the contact is: always well, being none."""
         return ()
 
     async def run(self, emit: Emit[K, T]) -> None:

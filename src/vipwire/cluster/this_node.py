@@ -45,7 +45,7 @@ async def declare_node(registry: Registry, name: str, addresses: list[Object]) -
 
 
 def _facts() -> Object:
-    """Tell what this machine is: what `kubectl get nodes -o wide` shows, and its CPUs, which zone hints go by."""
+    """Return what this machine is: what `kubectl get nodes -o wide` shows, and its CPUs, which zone hints go by."""
     cpus = {"cpu": str(os.cpu_count() or 1)}
     try:
         image = platform.freedesktop_os_release()["PRETTY_NAME"]

@@ -217,7 +217,7 @@ async def _make_first_objects(registry: Registry, setting: Setting, addresses: l
 
 
 def now() -> datetime:
-    """Tell the time."""
+    """Return the time."""
     return datetime.now(UTC)  # noqa: TID251  # this is the shell, which hands the clock to all others
 
 

@@ -202,5 +202,5 @@ def _suggestion(name: str, known: dict[str, Any]) -> str:
 
 
 def _means_default(value: object, described: Setting) -> bool:
-    """Tell whether Go's zero value stands here, which in a field without a pointer means the default."""
+    """Report whether Go's zero value stands here, which in a field without a pointer means the default."""
     return not described.pointer and value in ("", 0, ())

@@ -76,7 +76,7 @@ def _check_type(decoder: Decoder, root: yaml.Node) -> None:
 
 
 def config_document(config: Config) -> dict[str, Any]:
-    """Give the configuration as the mapping that kube-proxy's file is, with apiVersion and kind first."""
+    """Return the configuration as the mapping that kube-proxy's file is, with apiVersion and kind first."""
     return {"apiVersion": API_VERSION, "kind": KIND, **_section(config)}
 
 

@@ -74,7 +74,7 @@ def section(name: str, kind: type, *, written: bool = True) -> Any:
 
 
 def setting_of(field: "dataclasses.Field[Any]") -> Setting:
-    """Tell how a field of a section stands in the file."""
+    """Return how a field of a section stands in the file."""
     described: Setting = field.metadata["setting"]
     return described
 

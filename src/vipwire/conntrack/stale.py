@@ -48,7 +48,7 @@ class Staleness:
     service_cidrs: tuple[Prefix, ...] = ()
 
     def __call__(self, flow: Flow) -> bool:
-        """Tell whether this flow is stale.
+        """Report whether this flow is stale.
 
         Zones are somebody else's tables (OVS tracks the same packet untranslated in one): only the default zone, in
         which the rules of a service proxy work, is judged.

@@ -46,7 +46,7 @@ def parents(name: bytes) -> Iterator[bytes]:
 
 
 def is_below(name: bytes, zone: bytes) -> bool:
-    """Tell whether a name is a zone's own or below it; the bytes alone could match in the middle of a label."""
+    """Report whether a name is a zone's own or below it; the bytes alone could match in the middle of a label."""
     return name.endswith(zone) and (name == zone or zone in parents(name))
 
 

@@ -23,12 +23,12 @@ Records: TypeAlias = dict[bytes, dict[int, tuple[bytes, ...]]]
 
 
 def service_name(service: DnsService, zone: bytes) -> bytes:
-    """Give the name of a Service: `<service>.<namespace>.svc.<zone>`."""
+    """Return the name of a Service: `<service>.<namespace>.svc.<zone>`."""
     return name_of((service.name.name, service.name.namespace, "svc"), zone)
 
 
 def records_of(service: DnsService, slices: Iterable[DnsSlice], zone: bytes) -> Records:
-    """Give all records of a Service, those below in-addr.arpa and ip6.arpa too; a headless one may have none."""
+    """Return all records of a Service, those below in-addr.arpa and ip6.arpa too; a headless one may have none."""
     name = service_name(service, zone)
     match service.form:
         case Form.EXTERNAL:

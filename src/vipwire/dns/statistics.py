@@ -61,7 +61,7 @@ class DnsStatistics(Collector):
         return self._answers.total()
 
     def collect(self) -> Iterable[Metric]:
-        """Tell all counts, in Prometheus' words."""
+        """Return all counts, in Prometheus' words."""
         answers = _counter("responses", "Answers by transport, type and code", "proto", "type", "rcode")
         for (protocol, kind, rcode), count in self._answers.items():
             name = dns.rdatatype.to_text(kind) if kind else "other"  # type: ignore[arg-type]  # takes any number

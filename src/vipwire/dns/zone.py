@@ -225,11 +225,11 @@ class Zone:
             yield above
 
     def holds(self, name: bytes) -> bool:
-        """Tell whether a name is the zone's or below it."""
+        """Report whether a name is the zone's or below it."""
         return names.is_below(name, self.name)
 
     def exists(self, name: bytes) -> bool:
-        """Tell whether a name has records of any type, or names below it."""
+        """Report whether a name has records of any type, or names below it."""
         return name in self._names or name in self._below
 
     def answer(self, name: bytes, kind: int) -> Reply | None:
@@ -253,7 +253,7 @@ class Zone:
         return Reply.of(NOERROR, tuple(record(OWNER, 12, self.ttl, target) for target in data))
 
     def target(self, name: bytes) -> bytes | None:
-        """Tell where a name's CNAME leads, if it has one."""
+        """Return where a name's CNAME leads, if it has one."""
         held = self._names.get(name)
         return held.sets[CNAME][0] if held is not None and CNAME in held.sets else None
 
@@ -269,7 +269,7 @@ class Zone:
         return Reply.of(NOERROR, answers, (), self._addresses(data) if kind == SRV else ())
 
     def _addresses(self, targets: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Give the addresses of SRV targets, which who asks for one will ask for next (RFC 2782)."""
+        """Return the addresses of SRV targets, which who asks for one will ask for next (RFC 2782)."""
         found = []
         for target in dict.fromkeys(data[6:] for data in targets[:_ADDITIONAL]):
             held = self._names.get(target)

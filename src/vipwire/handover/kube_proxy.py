@@ -58,7 +58,7 @@ def _processes(proc: Path) -> Iterator[int]:
 
 
 def _namespace(folder: Path) -> int:
-    """Tell a process's network namespace; 0 if we may not know."""
+    """Return a process's network namespace; 0 if we may not know."""
     try:
         return (folder / "ns/net").stat().st_ino
     except OSError:

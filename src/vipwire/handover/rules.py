@@ -18,7 +18,7 @@ def engines(family: Family) -> Iterator[Tool]:
 
 
 def owners(family: Family) -> Owners:
-    """Give what knows the chains of each mode that writes into iptables."""
+    """Return what knows the chains of each mode that writes into iptables."""
     found = ((spec.name, driver_of(spec).owner(family)) for spec in every_spec())
     return {name: owner for name, owner in found if owner is not None}
 

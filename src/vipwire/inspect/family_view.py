@@ -56,7 +56,7 @@ class FamilyView:
         return None if self.observed is None else diff(self.observed, self.wanted)
 
     def drift(self, name: ObjectName) -> Delta[Any, Any] | None:
-        """Tell what a sync would do to the objects of one Service, None if unknown. Removals belong to nobody."""
+        """Return what a sync would do to the objects of one Service, None if unknown. Removals belong to nobody."""
         if self.delta is None:
             return None
         rendered = self.rendered.get(name, Rendered())

@@ -45,7 +45,7 @@ class ApiSource(Generic[K, T]):
         self._watches = tuple(ResourceWatch(resource) for resource in resources)
 
     def health(self) -> tuple[Health, ...]:
-        """Tell how the contact is, for each kind."""
+        """Return how the contact is, for each kind."""
         return tuple(watch.health(self._clock()) for watch in self._watches)
 
     async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:

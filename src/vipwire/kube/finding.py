@@ -161,7 +161,7 @@ class Findings:
 
 
 def is_label(text: str) -> bool:
-    """Tell whether a text is a DNS label (RFC 1123) of at most 63 characters."""
+    """Report whether a text is a DNS label (RFC 1123) of at most 63 characters."""
     return _LABEL.fullmatch(text) is not None
 
 

@@ -149,7 +149,7 @@ def unexpected(error: Exception) -> str:
 
 
 def name_of(value: Named) -> ObjectName:
-    """Tell the name by which an object is known in events."""
+    """Return the name by which an object is known in events."""
     return value.name if isinstance(value.name, ObjectName) else ObjectName("", value.name)
 
 

@@ -84,7 +84,7 @@ class ResourceWatch(Generic[K, T]):
         self._opened: float | None = None
 
     def health(self, now: float) -> Health:
-        """Tell how it goes. A watch that has been open for a moment is well, even if nothing has come yet."""
+        """Return how it goes. A watch that has been open for a moment is well, even if nothing has come yet."""
         if self._opened is not None and not self.broken and now - self._opened >= BRIEF:
             self._contact.answered()
         return self._contact.health
@@ -208,7 +208,7 @@ class ResourceWatch(Generic[K, T]):
         self._relist()
 
     def _may_be_absent(self) -> bool:
-        """Tell whether a refusal may mean that the kind is not served; not once it was: that is an outage."""
+        """Report whether a refusal may mean that the kind is not served; not once it was: that is an outage."""
         return self.resource.optional and (self._absent or not self._contact.health.synced)
 
     def _count_as_empty(self, reason: str) -> list[EventOf[K, T]]:

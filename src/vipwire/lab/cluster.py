@@ -104,7 +104,7 @@ class Lab:
         raise LabError(f"the lab {self.name} has no host {name!r}; there is {', '.join(near)}")
 
     def address(self, host: str, family: Family = Family.IPV4) -> str:
-        """Tell a host's primary address."""
+        """Return a host's primary address."""
         colon = family is Family.IPV6
         for address in self.host(host).addresses:
             if (":" in address) is colon:
@@ -112,7 +112,7 @@ class Lab:
         raise LabError(f"host {host} has no {family.value} address")
 
     def netns(self, host: str) -> Path:
-        """Tell where a host's namespace is mounted: a path for setns, `nsenter --net=`."""
+        """Return where a host's namespace is mounted: a path for setns, `nsenter --net=`."""
         if host != UNDERLAY:
             self.host(host)
         return netns.path_of(state.namespace_of(self.name, host))

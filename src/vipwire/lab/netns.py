@@ -27,7 +27,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def path_of(name: str) -> Path:
-    """Tell where the namespace of this name is (or would be) mounted."""
+    """Return where the namespace of this name is (or would be) mounted."""
     return DIRECTORY / name
 
 

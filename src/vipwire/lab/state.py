@@ -33,7 +33,7 @@ def check_name(name: str) -> str:
 
 
 def directory_of(name: str) -> Path:
-    """Tell where the lab of this name keeps its files."""
+    """Return where the lab of this name keeps its files."""
     return DIRECTORY / check_name(name)
 
 

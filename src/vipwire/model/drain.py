@@ -14,7 +14,7 @@ class Drain(NamedTuple):
     service: ObjectName | None = None
 
     def covers(self, service: ObjectName, address: Address, port: int) -> bool:
-        """Tell whether an endpoint of a Service is drained by this."""
+        """Report whether an endpoint of a Service is drained by this."""
         return self.address == address and self.port in (None, port) and self.service in (None, service)
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ _FINAL: Final = (14, 11, 25, 16, 4, 14, 24)
 
 
 def slot(data: bytes, seed: int, modulus: int) -> int:
-    """Tell which of `modulus` slots the kernel chooses for the contents of a register."""
+    """Return which of `modulus` slots the kernel chooses for the contents of a register."""
     return jhash(data, seed) * modulus >> 32
 
 

@@ -39,12 +39,12 @@ class Protocol(enum.IntEnum):
 
 
 def family_of(address: Address) -> Family:
-    """Tell which family an address belongs to, from its length."""
+    """Return which family an address belongs to, from its length."""
     return Family.IPV4 if len(address) == 4 else Family.IPV6
 
 
 def is_loopback(address: Address) -> bool:
-    """Tell whether only the machine itself can use an address: 127.0.0.0/8 (RFC 1122) and ::1 (RFC 4291)."""
+    """Report whether only the machine itself can use an address: 127.0.0.0/8 (RFC 1122) and ::1 (RFC 4291)."""
     return address[0] == 127 if len(address) == 4 else address == bytes(15) + b"\1"
 
 

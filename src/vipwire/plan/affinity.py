@@ -43,7 +43,7 @@ def memory_of(frontend: Frontend, action: Forward) -> Memory:
 
 
 def held(frontend: Frontend, action: Forward, remembered: Mapping[Memory, Target]) -> Target | None:
-    """Tell where a client goes of whom so much is remembered; None where one is to be chosen."""
+    """Return where a client goes of whom so much is remembered; None where one is to be chosen."""
     own = memory_of(frontend, action)
     for memory in (own, own.other):
         target = remembered.get(memory)

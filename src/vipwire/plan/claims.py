@@ -122,7 +122,7 @@ class Claims:
             yield from self._claimants.get(FrontendKey(key.address, key.protocol, port), ())
 
     def holder(self, name: ObjectName, key: FrontendKey | RangeKey) -> ObjectName | None:
-        """Tell which other Service holds a key that `name` claims; None when `name` holds it itself."""
+        """Return which other Service holds a key that `name` claims; None when `name` holds it itself."""
         owners = self._owners.get(key.address) if key.address is not None else None
         if owners:
             first = owners[0].name
@@ -136,7 +136,7 @@ class Claims:
         return None if first == name else first
 
     def owns(self, name: ObjectName, address: Address) -> bool:
-        """Tell whether a ClusterIP that `name` has is not an older Service's."""
+        """Report whether a ClusterIP that `name` has is not an older Service's."""
         return self._owners[address][0].name == name
 
     def _rivals(self, claim: _Claim) -> set[ObjectName]:

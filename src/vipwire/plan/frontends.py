@@ -144,7 +144,7 @@ def _serving_node_ports(node: NodePlan, frontends: Iterable[FrontendKey]) -> tup
 
 
 def _stricter(frontend: Frontend, other: Frontend) -> bool:
-    """Tell which to keep of an address that stands twice in a Service: source ranges count.
+    """Return which to keep of an address that stands twice in a Service: source ranges count.
 
     They never count for a ClusterIP, which everybody in the cluster may reach.
     """

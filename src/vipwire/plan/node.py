@@ -67,5 +67,5 @@ class NodePlan:
         return 1 << self.masquerade_bit
 
     def drains(self, service: ObjectName, address: Address, port: int) -> bool:
-        """Tell whether an endpoint of a Service is drained on this node."""
+        """Report whether an endpoint of a Service is drained on this node."""
         return any(drain.covers(service, address, port) for drain in self.drained)

@@ -151,7 +151,7 @@ class RangeFrontend:
     frontend: Frontend
 
     def keeps_port(self, target: Target) -> bool:
-        """Tell whether packets arrive at this target with the port that they were sent to."""
+        """Report whether packets arrive at this target with the port that they were sent to."""
         return target.port == self.frontend.key.port
 
 

@@ -92,7 +92,7 @@ class Plan:
 
 
 def resolve(plan: Plan, packet: Packet, remembered: Mapping[Memory, Target] = NOBODY) -> Outcome:
-    """Tell what becomes of a packet. `remembered` is what session affinity has of its client; see `affinity`."""
+    """Return what becomes of a packet. `remembered` is what session affinity has of its client; see `affinity`."""
     frontend = _frontend(plan, packet)
     if frontend is None:
         return _without_frontend(plan, packet)
@@ -169,12 +169,12 @@ def _without_frontend(plan: Plan, packet: Packet) -> Outcome:
 
 
 def serves_node_ports(node: NodePlan, address: Address) -> bool:
-    """Tell whether an address of this node serves node ports. Loopback never does."""
+    """Report whether an address of this node serves node ports. Loopback never does."""
     return not is_loopback(address) and any(address in prefix for prefix in node.node_port_addresses)
 
 
 def from_pod(node: NodePlan, packet: Packet) -> bool:
-    """Tell whether a packet counts as a Pod's, by the node's way to recognise one."""
+    """Report whether a packet counts as a Pod's, by the node's way to recognise one."""
     match node.pod_traffic:
         case PodPrefixes(prefixes):
             return any(packet.source in prefix for prefix in prefixes)

@@ -83,7 +83,7 @@ class SlowStart:
 
 
 def _share(steps: float) -> int:
-    """Tell how many tenths of its weight an endpoint has; a step that is due now counts, however it was rounded."""
+    """Return how many tenths of its weight an endpoint has; a step that is due now counts, however it was rounded."""
     return max(1, int(steps + _ROUNDING))
 
 

@@ -17,7 +17,7 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 def taken() -> bool:
-    """Tell whether one was remembered, once; whoever listens from now on does what it asks for."""
+    """Report whether one was remembered, once; whoever listens from now on does what it asks for."""
     found = bool(_came)
     _came.clear()
     return found

@@ -53,7 +53,7 @@ def event(level: int, message: str, /, **fields: object) -> None:
 
 
 def enabled(verbosity: int) -> bool:
-    """Tell whether records of a verbosity may be shown: worth asking before a costly field is made."""
+    """Report whether records of a verbosity may be shown: worth asking before a costly field is made."""
     return _OURS.isEnabledFor(logging.INFO - min(verbosity, 10))
 
 

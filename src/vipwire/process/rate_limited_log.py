@@ -19,7 +19,7 @@ class RateLimitedLog:
         self._left_out: dict[str, int] = {}
 
     def due(self, message: str) -> bool:
-        """Tell whether a message may be logged now; count it if not."""
+        """Report whether a message may be logged now; count it if not."""
         now, last = self._clock(), self._last.get(message)
         if last is not None and now - last < self._every:
             self._left_out[message] = self._left_out.get(message, 0) + 1

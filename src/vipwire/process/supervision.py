@@ -86,7 +86,7 @@ class Guard(Generic[T]):
             )
 
     def ready(self, thing: T) -> bool:
-        """Tell whether an object may be looked at: it is not aside, or its time has come."""
+        """Report whether an object may be looked at: it is not aside, or its time has come."""
         aside = self._aside.get(thing)
         return aside is None or aside.due <= self._clock()
 

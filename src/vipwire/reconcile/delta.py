@@ -27,7 +27,7 @@ class Delta(Generic[K, V]):
 
 
 def diff(have: Mapping[K, V], want: Mapping[K, V]) -> Delta[K, V]:
-    """Tell what turns `have` into `want`."""
+    """Return what turns `have` into `want`."""
     delta: Delta[K, V] = Delta()
     for key, new in want.items():
         if key not in have:

@@ -26,7 +26,7 @@ class Relaying(Protocol):
     """A mode whose flows end on this node: connection tracking sees a relay answer, not an endpoint."""
 
     def relayed(self, plans: Iterable[ServicePlan]) -> frozenset[tuple[Address, int]]:
-        """Tell the addresses and ports at which UDP flows to the frontends of these plans are answered."""
+        """Return the addresses and ports at which UDP flows to the frontends of these plans are answered."""
 
 
 @runtime_checkable

@@ -40,7 +40,7 @@ class Pacer:
         self._check_at = min(self._check_at, now + period)
 
     def check_due(self, now: float) -> bool:
-        """Tell whether it is time to check the kernel."""
+        """Report whether it is time to check the kernel."""
         return not self._blocked and now >= self._check_at
 
     def checked(self, now: float, took: float) -> None:
@@ -55,7 +55,7 @@ class Pacer:
         self._failures = 0
 
     def retry_due(self, now: float) -> bool:
-        """Tell whether it is time to try again what failed."""
+        """Report whether it is time to try again what failed."""
         return self._retry_at is not None and now >= self._retry_at
 
     def failed(self, now: float, *, blocked: bool) -> None:

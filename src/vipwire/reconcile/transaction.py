@@ -88,7 +88,7 @@ class Transaction(Generic[K, V]):
         return delta
 
     def _changes(self) -> tuple[dict[K, V], dict[K, V]]:
-        """Tell what is gained and what is lost, shared objects by the first that has a share and the last."""
+        """Return what is gained and what is lost, shared objects by the first that has a share and the last."""
         gained, lost = dict(self._gained), dict(self._lost)
         for key, by in self._shares.items():
             before = self._belief.sharers.get(key, 0)

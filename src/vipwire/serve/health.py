@@ -93,11 +93,11 @@ class ProxyHealth:
         self._source_errors.pop(resource, None)
 
     def healthy(self, now: float) -> bool:
-        """Tell whether every family is healthy, whatever the node's state is."""
+        """Report whether every family is healthy, whatever the node's state is."""
         return all(self._family_healthy(health, now) for health in self._health.values())
 
     def ready(self) -> bool:
-        """Tell whether the first lists and the first sync of every family are done."""
+        """Report whether the first lists and the first sync of every family are done."""
         return not self._waiting()
 
     def livez(self, now: float) -> Answer:
@@ -111,11 +111,11 @@ class ProxyHealth:
         return self._answer(now, status=200 if healthy else 503, eligible=self._eligible)
 
     def last_updated(self) -> dict[str, float | None]:
-        """Give the time at which the kernel last held everything that is wanted, by family; None: not yet."""
+        """Return the time at which the kernel last held everything that is wanted, by family; None: not yet."""
         return {family.value: health.updated for family, health in self._health.items()}
 
     def failing(self) -> dict[str, str]:
-        """Give what is wrong with each source that fails."""
+        """Return what is wrong with each source that fails."""
         return {resource: message for resource, (message, _) in self._source_errors.items()}
 
     def readyz(self) -> Answer:

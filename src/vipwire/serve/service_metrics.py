@@ -79,7 +79,7 @@ class ServiceMetrics(Collector):
             self._counts = tuple(await self.read())
 
     def collect(self) -> Iterator[Metric]:
-        """Tell what was read last."""
+        """Yield what was read last."""
         if self.series is Series.NONE:
             return
         room = _Room(self.limit, self._known)

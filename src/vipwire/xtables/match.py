@@ -50,7 +50,7 @@ class Surroundings:
     """What rules ask for beside the packet. None: that cannot be told; a mode answers what its rules ask."""
 
     def owns(self, address: Address) -> bool:
-        """Tell whether an address is one of this node."""
+        """Report whether an address is one of this node."""
         raise NotImplementedError
 
     def look_up(self, name: str, fields: str, header: Header) -> Lookup | None:
@@ -64,7 +64,7 @@ class Surroundings:
         return None
 
     def recall(self, name: str, seconds: int) -> bool | None:
-        """Tell whether the client is in a list of `-m recent` and was seen so recently."""
+        """Report whether the client is in a list of `-m recent` and was seen so recently."""
         del name, seconds
         return None
 
@@ -103,13 +103,13 @@ def judge(conditions: tuple[Condition, ...], header: Header, surroundings: Surro
 
 
 def would_hold(conditions: tuple[Condition, ...], header: Header, surroundings: Surroundings) -> bool:
-    """Tell whether a packet would meet a rule that is not there, whatever chance and memory say."""
+    """Report whether a packet would meet a rule that is not there, whatever chance and memory say."""
     plain = tuple(each for each in conditions if each.option not in _WITH_EFFECT)
     return judge(plain, header, surroundings).holds is True
 
 
 def goes_here(header: Header, surroundings: Surroundings) -> bool:
-    """Tell whether the packet is now for this node itself, by the packet or by what is around it."""
+    """Report whether the packet is now for this node itself, by the packet or by what is around it."""
     packet = header.packet
     return (packet.to_node and header.destination == packet.destination) or surroundings.owns(header.destination)
 

@@ -48,10 +48,10 @@ class RuleOwner(Protocol):
         """Whether its filter table drops what the mode has not translated itself."""
 
     def owns(self, table: str, chain: str) -> bool:
-        """Tell whether a chain has a name of this mode's; others may have it too."""
+        """Report whether a chain has a name of this mode's; others may have it too."""
 
     def vipwires(self, table: str, chain: str) -> bool:
-        """Tell whether a chain has a name that vipwire alone gives: kube-proxy makes no such chain in this mode."""
+        """Report whether a chain has a name that vipwire alone gives: kube-proxy makes no such chain in this mode."""
 
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
         """Choose the chains of a table that go with this mode. `kubelet`: it has made its own in this engine."""
@@ -60,7 +60,7 @@ class RuleOwner(Protocol):
         """Yield the rules that go with this mode from chains that stay, each as often as it is there."""
 
     def words(self, table: str) -> frozenset[Link]:
-        """Give the very words of such rules, where another mode's may be the same."""
+        """Return the very words of such rules, where another mode's may be the same."""
 
 
 class VipwiresOwn:
@@ -72,11 +72,11 @@ class VipwiresOwn:
         self._owner, self.trial = owner, owner.trial
 
     def owns(self, table: str, chain: str) -> bool:
-        """Tell whether a chain has a name of vipwire's own."""
+        """Report whether a chain has a name of vipwire's own."""
         return self.vipwires(table, chain)
 
     def vipwires(self, table: str, chain: str) -> bool:
-        """Tell the same."""
+        """Return the same."""
         return self._owner.vipwires(table, chain)
 
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
@@ -92,7 +92,7 @@ class VipwiresOwn:
                 yield from (Link(chain, rule) for rule in rules if self.vipwires(table, target(rule)))
 
     def words(self, table: str) -> frozenset[Link]:
-        """Give the words of such rules."""
+        """Return the words of such rules."""
         return frozenset(link for link in self._owner.words(table) if self.vipwires(table, target(link.rule)))
 
 
@@ -106,7 +106,7 @@ class _KubeProxys:
         self._owners = owners
 
     def owns(self, table: str, chain: str) -> bool:
-        """Tell whether a chain has a name of kube-proxy's."""
+        """Report whether a chain has a name of kube-proxy's."""
         return any(owner.owns(table, chain) and not owner.vipwires(table, chain) for owner in self._owners)
 
     def vipwires(self, table: str, chain: str) -> bool:
@@ -125,14 +125,14 @@ class _KubeProxys:
         return (link for link in found if self.owns(table, target(link.rule)))
 
     def words(self, table: str) -> frozenset[Link]:
-        """Give the words of such rules."""
+        """Return the words of such rules."""
         return frozenset(
             link for owner in self._owners for link in owner.words(table) if self.owns(table, target(link.rule))
         )
 
 
 def all_of(owners: Collection[RuleOwner]) -> RuleOwner | None:
-    """Give what knows the chains and rules that kube-proxy may have in the modes of these; None for no mode."""
+    """Return what knows the chains and rules that kube-proxy may have in the modes of these; None for no mode."""
     return _KubeProxys(owners) if owners else None
 
 
@@ -195,5 +195,5 @@ def removal(table: str, chains: Chains, gone: Collection[str], links: Collection
 
 
 def has_kubelets(tables: Tables) -> bool:
-    """Tell whether kubelet has made its chains in an engine."""
+    """Report whether kubelet has made its chains in an engine."""
     return any(chain in chains for chains in tables.values() for chain in KUBELETS)

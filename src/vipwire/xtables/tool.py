@@ -110,7 +110,7 @@ def with_tables(family: Family, purpose: str, *, limit: float | None = None) -> 
 
 
 def nft_engine() -> bool:
-    """Tell whether this kernel has nf_tables, or lets nobody like us know."""
+    """Report whether this kernel has nf_tables, or lets nobody like us know."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as sock:
             sock.request(MessageType.GETGEN, encode.ask_generation())
@@ -120,7 +120,7 @@ def nft_engine() -> bool:
 
 
 def legacy_tables(family: Family) -> bool:
-    """Tell whether the legacy engine has any tables of a family in this network namespace."""
+    """Report whether the legacy engine has any tables of a family in this network namespace."""
     try:
         return bool((_PROC_NET / _LEGACY_TABLES[family]).read_text(encoding="ascii").strip())
     except OSError:
@@ -143,13 +143,13 @@ def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple
 
 
 def versions(family: Family = Family.IPV4) -> Mapping[Variant, str]:
-    """Tell which variants are installed, by the version that each prints."""
+    """Return which variants are installed, by the version that each prints."""
     paths = ((variant, _find(family, variant, "")) for variant in Variant)
     return {variant: _version(path) for variant, path in paths if path is not None}
 
 
 def preferred() -> Variant | None:
-    """Tell which variant the plain name `iptables` is on this machine; None without such a program."""
+    """Return which variant the plain name `iptables` is on this machine; None without such a program."""
     path = _which("iptables")
     if path is None:
         return None

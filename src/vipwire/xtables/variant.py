@@ -22,7 +22,7 @@ class Variant(enum.Enum):
 
 
 def has_kubelets_chains(saved: str) -> bool:
-    """Tell whether kubelet has made its chains in what iptables-save shows."""
+    """Report whether kubelet has made its chains in what iptables-save shows."""
     return any(f":{chain} " in saved for chain in KUBELETS)
 
 

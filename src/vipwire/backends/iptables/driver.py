@@ -55,7 +55,7 @@ class IptablesDriver(Driver):
         return [(each.family, each) for each in leftovers(families)] if rules else []
 
     def owner(self, family: Family) -> IptablesOwner:
-        """Tell which chains are this mode's; their names are the same in both families."""
+        """Return which chains are this mode's; their names are the same in both families."""
         del family
         return IptablesOwner()
 

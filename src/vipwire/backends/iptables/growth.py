@@ -30,7 +30,7 @@ def tree_entries(dispatches: Mapping[tuple[str, str], Dispatch]) -> Counter[str]
 def growth(
     delta: Delta[Key, Rules], before: Counter[str], after: Counter[str], *, firewall_missing: bool
 ) -> Mapping[str, int]:
-    """Tell by how many entries each table grows; `before` and `after` is what the trees have.
+    """Return by how many entries each table grows; `before` and `after` is what the trees have.
 
     `firewall_missing`: KUBE-FIREWALL is made for the first rule that is about it.
     """

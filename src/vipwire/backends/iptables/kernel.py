@@ -104,7 +104,7 @@ class IptablesBackend:
         return describe(self.family, key)
 
     def changed(self) -> bool:
-        """Tell whether anybody else may have changed the rules since our last commit or observation."""
+        """Report whether anybody else may have changed the rules since our last commit or observation."""
         return self._observed is None or self._detector.look() != self._observed
 
     def observe(self) -> dict[Key, Rules]:
@@ -158,7 +158,7 @@ class IptablesBackend:
         return size
 
     def _alone(self, before: Observation, after: Observation, delta: Delta[Key, Rules], trees: Counter[str]) -> bool:
-        """Tell whether the tables have become what a commit of ours makes of them, and nobody else's beside it.
+        """Report whether the tables have become what a commit of ours makes of them, and nobody else's beside it.
 
         Where chains must stay that others use, or rules that are kubelet's, not all of a difference is written.
         """

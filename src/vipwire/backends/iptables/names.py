@@ -154,7 +154,7 @@ def rank(chain: str) -> int:
 
 
 def tree_root(table: str, chain: str) -> str | None:
-    """Tell which dispatch chain of a table a chain of a tree belongs to, itself included; None for other chains."""
+    """Return which dispatch chain of a table a chain of a tree belongs to, itself included; None for other chains."""
     for (root_table, root), prefix in ROOTS.items():
         if root_table == table and (chain == root or chain.startswith(prefix)):
             return root

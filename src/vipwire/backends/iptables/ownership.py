@@ -27,11 +27,11 @@ class IptablesOwner:
     refuses: Final = False
 
     def owns(self, table: str, chain: str) -> bool:
-        """Tell whether a chain is this mode's wholly."""
+        """Report whether a chain is this mode's wholly."""
         return is_ours(table, chain)
 
     def vipwires(self, table: str, chain: str) -> bool:
-        """Tell whether a chain is of a tree, of ranges or of frontends that only vipwire has."""
+        """Report whether a chain is of a tree, of ranges or of frontends that only vipwire has."""
         root = tree_root(table, chain)
         return is_ours(table, chain) and (
             chain in _OWN or chain.startswith(_OWN_PREFIXES) or (root is not None and root != chain)
@@ -56,11 +56,11 @@ class IptablesOwner:
                     yield link
 
     def words(self, table: str) -> frozenset[Link]:
-        """Give the words of our rules in chains that are not ours."""
+        """Return the words of our rules in chains that are not ours."""
         return _words(table)
 
     def _used(self, chains: Chains) -> bool:
-        """Tell whether there are rules of others in KUBE-FIREWALL."""
+        """Report whether there are rules of others in KUBE-FIREWALL."""
         own = {link.rule for link in self.words(names.FILTER) if link.chain == names.FIREWALL}
         return not own.issuperset(chains.get(names.FIREWALL, ()))
 

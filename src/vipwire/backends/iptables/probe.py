@@ -207,7 +207,7 @@ def probe(tool: Tool, settings: Settings) -> tuple[Settings, list[Note]]:
 
 
 def affinity_note(clients: Path = _RECENT) -> Note | None:
-    """Say how many clients an endpoint remembers (`-m recent`), if that is the kernel's small default."""
+    """Return how many clients an endpoint remembers (`-m recent`), if that is the kernel's small default."""
     try:
         limit = int(clients.read_text(encoding="ascii"))
     except (OSError, ValueError):

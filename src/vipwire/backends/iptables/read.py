@@ -34,7 +34,7 @@ class Seen:
 
 
 def is_ours(table: str, chain: str) -> bool:
-    """Tell whether a chain is ours wholly."""
+    """Report whether a chain is ours wholly."""
     return (table, chain) in names.WHOLE or rank(chain) > 0 or tree_root(table, chain) is not None
 
 
@@ -117,7 +117,7 @@ def last_port(rule: str) -> int:
 def _in_place(
     chains: Mapping[str, list[str]], expected: Mapping[str, Rules], root: str, tail: list[str], dispatch: Dispatch
 ) -> bool:
-    """Tell whether every chain holds what it should. A leaf's frontends may be in any order: none overlap."""
+    """Report whether every chain holds what it should. A leaf's frontends may be in any order: none overlap."""
     for chain, rules in expected.items():
         there = chains.get(chain)
         if there is None:
@@ -135,7 +135,7 @@ def _in_place(
 
 
 def _pairs_in_order(there: list[str], rules: Rules) -> bool:
-    """Tell whether the rules of a frontend with several stand in their order.
+    """Report whether the rules of a frontend with several stand in their order.
 
     Those are a node port's (loopback is counted first), and those that refuse some sources and drop all others.
     """

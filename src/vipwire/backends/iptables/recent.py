@@ -31,7 +31,7 @@ class Recent:
         self._now: tuple[int, int] | None = None
 
     def seen(self, name: str, client: Address) -> float | None:
-        """Tell how many seconds ago a client was last seen; None if the list does not have it."""
+        """Return how many seconds ago a client was last seen; None if the list does not have it."""
         try:
             text = (self._lists / name).read_text(encoding="ascii")
             for address, last in _ENTRY.findall(text):
@@ -53,5 +53,5 @@ class Recent:
 
 
 def ticks_per_second(jiffies: int, uptime: float) -> int:
-    """Tell how many jiffies a second has, which were so many after so many seconds."""
+    """Return how many jiffies a second has, which were so many after so many seconds."""
     return min(_RATES, key=lambda rate: abs(_WRAP - _EARLY * rate + uptime * rate - jiffies))

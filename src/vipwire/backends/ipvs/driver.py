@@ -44,7 +44,7 @@ class IpvsDriver(Driver):
         return IpvsExplainer(family, lambda: mode.resting)
 
     def owner(self, family: Family) -> IpvsOwner:
-        """Tell which chains are this mode's."""
+        """Return which chains are this mode's."""
         return IpvsOwner(family)
 
     def remains(self, family: Family, running: ModeSpec) -> IpvsRemains | None:

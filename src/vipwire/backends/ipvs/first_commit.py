@@ -46,7 +46,7 @@ class FirstCommit:
         return self._backend.observe()
 
     def changed(self) -> bool:
-        """Tell whether others may have changed the objects."""
+        """Report whether others may have changed the objects."""
         return self._backend.changed()
 
     def commit(self, delta: Delta[Any, Any]) -> int:

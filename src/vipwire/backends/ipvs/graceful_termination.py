@@ -55,7 +55,7 @@ class GracefulTermination:
         return {server: tuple(self._until[server]) for server in wanted}
 
     def expired(self, real: RealServer, now: float) -> bool:
-        """Tell whether its time is up."""
+        """Report whether its time is up."""
         until = self._until.get(real.server, {}).get(real)
         return until is not None and now >= until
 

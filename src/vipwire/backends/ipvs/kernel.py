@@ -132,7 +132,7 @@ class IpvsBackend:
         return describe_object(key)
 
     def changed(self) -> bool:
-        """Tell whether the kernel holds something else than we left."""
+        """Report whether the kernel holds something else than we left."""
         return self._left is None or self._read() != self._left
 
     def observe(self) -> Objects:
@@ -277,7 +277,7 @@ class IpvsBackend:
         return objects
 
     def _is_excluded(self, key: ObjectKey) -> bool:
-        """Tell whether a virtual server, or that of a real server, is one that we keep our hands off."""
+        """Report whether a virtual server, or that of a real server, is one that we keep our hands off."""
         server = key.server if isinstance(key, RealServer) else key
         return isinstance(server, VirtualServer) and any(
             server.address in prefix for prefix in self._settings.exclude

@@ -48,7 +48,7 @@ class Marks:
         return MappingProxyType(self._of)
 
     def mark(self, key: FrontendKey, side: MarkScope = MarkScope.OUTSIDE) -> int:
-        """Tell a frontend's mark; never 0."""
+        """Return a frontend's mark; never 0."""
         use = key, side
         known = self._of.get(use)
         if known is not None and not known & self.avoid:
@@ -64,7 +64,7 @@ class Marks:
 
 
 def is_among(mark: int, marks: Collection[int]) -> bool:
-    """Tell whether a mark is one of these, or differs from one in a single bit: that which asks for masquerading.
+    """Report whether a mark is one of these, or differs from one in a single bit: that which asks for masquerading.
 
     Which bit that is only who runs the proxy knows; what is left of a proxy has to be recognised by anybody.
     """

@@ -119,7 +119,7 @@ def set_name(family: Family, which: Set) -> str:
 
 
 def set_spec(which: Set) -> SetSpec:
-    """Tell what a set is."""
+    """Return what a set is."""
     return SetSpec(_TYPES.get(which, SetType.ADDRESS_PORT), which in MARKING)
 
 

@@ -35,11 +35,11 @@ class IpvsOwner:
         self._family = family
 
     def owns(self, table: str, chain: str) -> bool:
-        """Tell whether a chain has a name of this mode's."""
+        """Report whether a chain has a name of this mode's."""
         return ChainName(table, chain) in _chains(self._family) and chain not in BUILT_IN
 
     def vipwires(self, table: str, chain: str) -> bool:
-        """Tell whether a chain is none of kube-proxy's."""
+        """Report whether a chain is none of kube-proxy's."""
         return self.owns(table, chain) and (table, chain) not in _KUBE_PROXY_HAS
 
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
@@ -54,7 +54,7 @@ class IpvsOwner:
             yield from (Link(chain, rule) for rule in chains[chain] if self.owns(table, target(rule)))
 
     def words(self, table: str) -> frozenset[Link]:
-        """Give the words of the jumps that we write."""
+        """Return the words of the jumps that we write."""
         return frozenset(
             Link(chain, rule)
             for (where, chain), rules in _chains(self._family).items()

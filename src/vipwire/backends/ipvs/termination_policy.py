@@ -56,12 +56,12 @@ class TerminationPolicy:
                 self._serving.pop(key, None)
 
     def may_finish(self, real: RealServer) -> bool:
-        """Tell whether a real server that leaves may finish what it carries."""
+        """Report whether a real server that leaves may finish what it carries."""
         serving = self._serving.get(real.server)
         if serving is not None:
             return (real.address, real.port) in serving
         return real.server.protocol not in _DATAGRAMS
 
     def seconds(self, real: RealServer) -> int | None:
-        """Tell how long at most; None if until the last connection has ended."""
+        """Return how long at most; None if until the last connection has ended."""
         return self._seconds.get(real.server)

@@ -122,7 +122,7 @@ def traffic_chains(family: Family, counters: CounterLevel) -> Iterator[tuple[str
 
 
 def counted_by(chains: Container[str]) -> CounterLevel:
-    """Tell what a table counts, by the names of its chains."""
+    """Return what a table counts, by the names of its chains."""
     if "filter-prerouting-traffic" in chains:
         return CounterLevel.TRAFFIC
     return CounterLevel.CONNECTIONS if "count-connection" in chains else CounterLevel.NOTHING

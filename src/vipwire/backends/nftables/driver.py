@@ -41,7 +41,7 @@ class NftablesDriver(Driver):
         return TableRemains(family, ours=running is not MODE)
 
     def translates(self, family: Family) -> bool:
-        """Tell whether there is a table of ours or of kube-proxy's."""
+        """Report whether there is a table of ours or of kube-proxy's."""
         return bool(tables(family))
 
 

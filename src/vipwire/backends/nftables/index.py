@@ -43,7 +43,7 @@ Elements = Mapping[str, Mapping[ObjectKey, Object]]
 
 
 def keys(name: str, known: Elements) -> list[bytes] | None:
-    """Tell the keys of one of the indexed maps from sets that were read before; None if they cannot be told."""
+    """Return the keys of one of the indexed maps from sets that were read before; None if they cannot be told."""
     if name in _REMEMBERED:
         slots = known.get(_REMEMBERED[name], {}).items()
         return list(dict.fromkeys(key[:-4] + value for (_, key), value in slots if isinstance(value, bytes)))

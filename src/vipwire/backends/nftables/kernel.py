@@ -93,7 +93,7 @@ class NftablesBackend:
         return text.describe(self.family, key)
 
     def changed(self) -> bool:
-        """Tell whether anybody else has committed anything since our last commit or observation."""
+        """Report whether anybody else has committed anything since our last commit or observation."""
         return self._generations.look() != self._foreign
 
     def observe(self) -> dict[ObjectKey, Object]:
@@ -196,7 +196,7 @@ class NftablesBackend:
         return [item for item in found if item.table == TABLE]
 
     def _wrong_hook(self, objects: Mapping[ObjectKey, Object]) -> bool:
-        """Tell whether a chain is hooked in elsewhere than ours of that name: a hook cannot be changed."""
+        """Report whether a chain is hooked in elsewhere than ours of that name: a hook cannot be changed."""
         for key, ours in self._known.items():
             found = objects.get(key)
             if isinstance(ours, Chain) and isinstance(found, Chain) and ours.hook != found.hook:

@@ -143,7 +143,7 @@ _MEMORY_MAP = ("affinity", "affinity-local")
 
 
 def is_memory(name: str) -> bool:
-    """Tell whether a map remembers clients."""
+    """Report whether a map remembers clients."""
     return name.partition("/")[0] in _MEMORY_MAP and "/" in name
 
 

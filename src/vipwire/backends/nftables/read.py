@@ -30,7 +30,7 @@ Elements = dict[ObjectKey, Object]
 
 
 def has_table(netlink: NetlinkSocket, family: Family) -> bool:
-    """Tell whether there is a table of our name in a family, whoever made it."""
+    """Report whether there is a table of our name in a family, whoever made it."""
     tables = [decode.table(payload) for payload in netlink.dump(MessageType.GETTABLE, encode.list_tables())]
     return any(table.name == TABLE and table.family == NFPROTO[family] for table in tables)
 

@@ -127,7 +127,7 @@ def _key_text(family: Family, name: str, key: bytes) -> str:
 
 
 def _ordered(spec: SetSpec) -> bool:
-    """Tell whether the keys of a set are all in network order: those of intervals are."""
+    """Report whether the keys of a set are all in network order: those of intervals are."""
     return "interval" in spec.flags
 
 

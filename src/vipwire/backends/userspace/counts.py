@@ -56,7 +56,7 @@ def refusals(plans: Iterable[ServicePlan], saved: str) -> dict[Refused, int]:
 
 
 def _comments(plans: Iterable[ServicePlan]) -> Iterator[tuple[tuple[str, str], Refused]]:
-    """Tell what the comment of a rule for a protocol means."""
+    """Yield what the comment of a rule for a protocol means."""
     yield ("", NO_SUCH_SERVICE), (Refusal.UNALLOCATED_CLUSTER_IP, None)
     for plan in plans:
         yield ("", f"{plan.name} {NO_SUCH_PORT}"), (Refusal.UNDEFINED_PORT, None)

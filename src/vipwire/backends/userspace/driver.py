@@ -45,7 +45,7 @@ class UserspaceDriver(Driver):
         return [(left.family, left) for left in userspace.leftovers(families, rules=rules)]
 
     def owner(self, family: Family) -> UserspaceOwner:
-        """Tell which chains are this mode's; their names are the same in both families."""
+        """Return which chains are this mode's; their names are the same in both families."""
         del family
         return UserspaceOwner()
 

@@ -149,7 +149,7 @@ class UserspaceBackend:
         return len(text)
 
     def relayed(self, plans: Iterable[ServicePlan]) -> frozenset[tuple[Address, int]]:
-        """Tell at which addresses and ports of this node UDP flows to these plans' frontends are answered."""
+        """Return at which addresses and ports of this node UDP flows to these plans' frontends are answered."""
         frontends = (each for plan in plans for each in plan.frontends if each.key.protocol is Protocol.UDP)
         fronts = (front_name(frontend, here=here) for frontend in frontends for here in (False, True))
         return frozenset(place for front in fronts for place in self._bound(front))
@@ -197,17 +197,17 @@ class UserspaceBackend:
             self._sight.after(before, text.count("\nCOMMIT\n"))
 
     def listens_at(self, frontend: Frontend) -> tuple[str, ...]:
-        """Tell where clients reach a frontend themselves, as it was last seen; nothing where rules lead there."""
+        """Return where clients reach a frontend themselves, as it was last seen; nothing where rules lead there."""
         if self._choices.bind is Bind.RULES:
             return ()
         return tuple(format_endpoint(*place) for place in self._bound(front_name(frontend)))
 
     def port_of(self, front: str) -> int:
-        """Tell at which port rules find a front, as it was last seen; 0 if it is not there."""
+        """Return at which port rules find a front, as it was last seen; 0 if it is not there."""
         return _first(self._remote.ports)(front)
 
     def _bound(self, front: str) -> Iterator[tuple[Address, int]]:
-        """Tell the addresses and ports of a front's sockets, as last seen; nothing where it is not there."""
+        """Yield the addresses and ports of a front's sockets, as last seen; nothing where it is not there."""
         listener = (self._left or {}).get(Front(front))
         binds = listener.binds if isinstance(listener, Listener) else ()
         for place, port in zip(binds, self._remote.ports.get(front, ()), strict=False):
@@ -240,7 +240,7 @@ def _listeners(objects: Mapping[Key, Value]) -> dict[str, Listener]:
 
 
 def _first(ports: Mapping[str, list[int]]) -> Ports:
-    """Tell the port of a front that rules lead to: that of its first socket."""
+    """Return the port of a front that rules lead to: that of its first socket."""
     return lambda front: next(iter(ports.get(front, ())), 0)
 
 

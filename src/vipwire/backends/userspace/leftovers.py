@@ -75,6 +75,6 @@ def forget_relayed(family: Family, remote: Remote) -> None:
 
 
 def is_answered(flow: Flow, places: Collection[tuple[Address, int]]) -> bool:
-    """Tell whether a flow is answered at one of these addresses and ports. Pure."""
+    """Report whether a flow is answered at one of these addresses and ports. Pure."""
     anywhere = _ANYWHERE[Family.IPV4 if len(flow.reply_source) == 4 else Family.IPV6]
     return any((address, flow.reply_source_port) in places for address in (flow.reply_source, anywhere))

@@ -26,11 +26,11 @@ class UserspaceOwner:
     refuses: Final = True
 
     def owns(self, table: str, chain: str) -> bool:
-        """Tell whether a chain is this mode's."""
+        """Report whether a chain is this mode's."""
         return chain in CHAINS.get(table, ())
 
     def vipwires(self, table: str, chain: str) -> bool:
-        """Tell whether a chain is none of kube-proxy's, which had this mode up to 1.25."""
+        """Report whether a chain is none of kube-proxy's, which had this mode up to 1.25."""
         return self.owns(table, chain) and chain not in _KUBE_PROXY_HAD
 
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:

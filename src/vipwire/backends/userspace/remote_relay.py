@@ -71,7 +71,7 @@ class Remote:
         }
 
     def places(self, listeners: Mapping[str, Listener], protocol: Protocol) -> frozenset[tuple[Address, int]]:
-        """Tell at which addresses and ports the listeners of a protocol are."""
+        """Return at which addresses and ports the listeners of a protocol are."""
         return frozenset(
             (Address(place.address), port)
             for key, listener in listeners.items()
@@ -123,7 +123,7 @@ class Remote:
                 self.ports.pop(key, None)
 
     def alive(self) -> bool:
-        """Tell whether the relay that was last spoken to answers."""
+        """Report whether the relay that was last spoken to answers."""
         if self._call is None:
             return False
         try:
@@ -171,7 +171,7 @@ class Remote:
 
 
 def _is_fixed(listener: Listener) -> bool:
-    """Tell whether a listener wants certain ports."""
+    """Report whether a listener wants certain ports."""
     return any(place.port for place in listener.binds)
 
 

@@ -73,7 +73,7 @@ def _portals_filter(node: NodePlan) -> Rules:
 
 
 def serves_loopback(node: NodePlan, choices: Choices) -> bool:
-    """Tell whether node ports are served at loopback addresses: unless nodePortAddresses leaves them out."""
+    """Report whether node ports are served at loopback addresses: unless nodePortAddresses leaves them out."""
     loopback = LOOPBACK[node.family]
     return choices.localhost_node_ports and any(
         loopback.network in prefix or prefix.network in loopback for prefix in node.node_port_addresses

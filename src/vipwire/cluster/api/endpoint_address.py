@@ -9,7 +9,7 @@ from functools import lru_cache
 
 @lru_cache(1 << 14)  # asked for each endpoint of a Service whenever one of them changes
 def problem_of(address: str) -> str:
-    """Tell why an address cannot be one of these, "" if it can."""
+    """Return why an address cannot be one of these, "" if it can."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -66,12 +66,12 @@ _OPEN: Final = frozenset({"/version", "/healthz", "/livez", "/readyz"})
 
 
 def may_ask(user: User, path: str) -> bool:
-    """Tell whether somebody may read a page that is about no object: discovery, OpenAPI, version, health."""
+    """Report whether somebody may read a page that is about no object: discovery, OpenAPI, version, health."""
     return path.rstrip("/") in _OPEN or path.startswith(("/livez/", "/readyz/")) or has_role(user)
 
 
 def has_role(user: User) -> bool:
-    """Tell whether somebody has any role."""
+    """Report whether somebody has any role."""
     return bool(_roles(user.groups))
 
 
@@ -81,7 +81,7 @@ def pages(user: User) -> tuple[str, ...]:
 
 
 def allows(user: User, route: Route) -> bool:
-    """Tell whether somebody may do something to an object."""
+    """Report whether somebody may do something to an object."""
     plural = route.resource.plural
     return may(user, route.verb, f"{plural}/{route.subresource}" if route.subresource else plural)
 

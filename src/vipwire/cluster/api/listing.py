@@ -46,7 +46,7 @@ class _Cursor(msgspec.Struct, frozen=True):
 
 
 async def list_page(store: Store, resource: Resource, selector: Selector, query: Mapping[str, str]) -> Page:
-    """Give the page that a request asks for. Raise ApiError 400, 410 or 504."""
+    """Return the page that a request asks for. Raise ApiError 400, 410 or 504."""
     limit, cursor = parse_number(query, "limit"), _read_cursor(query.get("continue", ""))
     revision = cursor.rv if cursor else await _revision(store, query, limit)
     try:

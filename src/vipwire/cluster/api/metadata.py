@@ -69,7 +69,7 @@ def mark_deleted(resource: Resource, value: Object, now: datetime, *, grace: int
 
 
 def later(now: datetime, seconds: int) -> datetime:
-    """Tell the time so many seconds from now, or the last one that can be written."""
+    """Return the time so many seconds from now, or the last one that can be written."""
     try:
         return now + timedelta(seconds=seconds)
     except OverflowError:

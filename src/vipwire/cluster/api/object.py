@@ -73,7 +73,7 @@ def encoder(value: Object) -> Callable[[int], bytes]:
 
 
 def key_of(resource: Resource, namespace: str, name: str) -> Key:
-    """Tell where an object is in the store."""
+    """Return where an object is in the store."""
     return Key(resource.id, namespace if resource.namespaced else "", name)
 
 

@@ -33,7 +33,7 @@ class Requirement:
     inverted: bool = False
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether labels meet it. A label that is missing is unequal to every value."""
+        """Report whether labels meet it. A label that is missing is unequal to every value."""
         return (labels.get(self.key) in self.values) != self.inverted
 
 
@@ -46,7 +46,7 @@ class Comparison:
     greater: bool
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether labels meet it. A label that is missing or no number does not."""
+        """Report whether labels meet it. A label that is missing or no number does not."""
         text = labels.get(self.key) or ""
         if not _INTEGER.fullmatch(text):
             return False
@@ -79,7 +79,7 @@ class Selector:
         return not (self.namespace or self.name or self.labels or self.fields)
 
     def matches(self, record: Record) -> bool:
-        """Tell whether an object is meant. Decodes no more than it must."""
+        """Report whether an object is meant. Decodes no more than it must."""
         if (self.namespace and record.key.namespace != self.namespace) or (
             self.name and record.key.name != self.name
         ):

@@ -65,7 +65,7 @@ def split(new: Object, old: Object, subresource: str) -> Object:
 
 
 def same(new: Object, old: Object) -> bool:
-    """Tell whether nothing but the times of managers differs."""
+    """Report whether nothing but the times of managers differs."""
 
     def plain(value: Object) -> Object:
         fields = [{k: v for k, v in e.items() if k != "time"} for e in value["metadata"].get("managedFields") or ()]
@@ -94,7 +94,7 @@ def record_of_dry_run(key: Key, new: Object, record: Record | None) -> Record:
 
 
 def finished(value: Object) -> bool:
-    """Tell whether nothing is left to wait for, so that a marked object goes."""
+    """Report whether nothing is left to wait for, so that a marked object goes."""
     meta = value["metadata"]
     going = meta.get("deletionTimestamp") and not meta.get("deletionGracePeriodSeconds")
     return bool(going) and not meta.get("finalizers") and not (value.get("spec") or {}).get("finalizers")

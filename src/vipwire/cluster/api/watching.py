@@ -115,7 +115,7 @@ async def _onwards(
 
 
 def event(change: RecordChange, selector: Selector, write: Callable[[Record], bytes]) -> Line:
-    """Tell what a change is to a watcher: a line, or nothing."""
+    """Return what a change is to a watcher: a line, or nothing."""
     was = change.previous is not None and selector.matches(change.previous)
     now = not change.deleted and selector.matches(change.record)
     if now:

@@ -86,7 +86,7 @@ async def perform(registry: Registry, request: Request) -> Answer:
 
 
 def _has_method(route: Route) -> bool:
-    """Tell whether a path takes a method: of objects in all namespaces, nothing can be changed at once."""
+    """Report whether a path takes a method: of objects in all namespaces, nothing can be changed at once."""
     if route.verb == "deletecollection" and not route.resource.deletes_many:
         return False
     if route.subresource:

@@ -139,7 +139,7 @@ def status_addresses(service: Object) -> list[str]:
 
 
 def is_ours(service: Object) -> bool:
-    """Tell whether a Service wants an address of us."""
+    """Report whether a Service wants an address of us."""
     spec = service.get("spec") or {}
     return spec.get("type") == "LoadBalancer" and not _is_foreign(service)
 

@@ -26,7 +26,7 @@ class Feed:
         self._seen = 0
 
     def look(self) -> tuple[Sequence[RecordChange], bool]:
-        """Tell the changes since the last look, in the order of resources; and whether it is everything anew."""
+        """Return the changes since the last look, in the order of resources; and whether it is everything anew."""
         until = self._store.revision
         try:
             changes = self._since(self._seen) if self._seen else None

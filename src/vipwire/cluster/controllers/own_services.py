@@ -87,7 +87,7 @@ class OwnServices:
         return network.version if network else 4
 
     def address(self, number: int) -> str:
-        """Tell the address of a number in the first range, "" if it has not so many."""
+        """Return the address of a number in the first range, "" if it has not so many."""
         network = self._range()
         return str(network.network_address + number) if network and network.num_addresses > number + 1 else ""
 

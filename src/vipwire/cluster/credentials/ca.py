@@ -83,14 +83,14 @@ class Authority:
         return begun and certificate.not_valid_after_utc > self._now + for_long
 
     def server(self, names: Iterable[str]) -> Pair:
-        """Give the server's certificate, good for names and addresses."""
+        """Return the server's certificate, good for names and addresses."""
         wanted = sorted(set(names))
         alternative = x509.SubjectAlternativeName([_general(name) for name in wanted])
         usage = ExtendedKeyUsageOID.SERVER_AUTH
         return self._issue("server", _subject("vipwire-apiserver", ()), alternative, usage)
 
     def client(self, file: str, user: str, groups: tuple[str, ...]) -> Pair:
-        """Give the certificate of a user: the name is its common name, the groups its organizations."""
+        """Return the certificate of a user: the name is its common name, the groups its organizations."""
         return self._issue(file, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def server_context(self, pair: Pair) -> ssl.SSLContext:

@@ -59,7 +59,7 @@ class Access:
         self._users = {_digest(token): user for token, user in tokens.items()}
 
     def identify(self, request: BaseRequest) -> User:
-        """Tell the user: by token if one is sent, by certificate, or nobody. Raise ApiError 401 for wrong ones."""
+        """Return the user: by token if one is sent, by certificate, or nobody. Raise ApiError 401 for wrong ones."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme:
             user = self._users.get(_digest(token.strip())) if scheme.lower() == "bearer" else None

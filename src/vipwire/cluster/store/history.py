@@ -47,7 +47,7 @@ class History:
                 records[change.record.key] = change.previous
 
     def excess(self) -> int:
-        """Tell the floor up to which history should be dropped, 0 for none. Twice as much gathers as is kept."""
+        """Return the floor up to which history should be dropped, 0 for none. Twice as much gathers as is kept."""
         over = max(self._count - self._keep, 0)
         if self._count <= 2 * self._keep and self._bytes <= 2 * self._keep_bytes:
             return 0

@@ -248,7 +248,7 @@ def _texts(flag: Flag, config: Config, path: str) -> Iterator[str]:
 
 
 def flag_values(config: Config) -> dict[str, str]:
-    """Give every flag and the value that is in force, as `/flagz` shows them."""
+    """Return every flag and the value that is in force, as `/flagz` shows them."""
     shown = (flag for flag in FLAGS.values() if flag.paths and flag.group is not Group.OLD)
     return {flag.name: default_text(flag, config) for flag in shown}
 

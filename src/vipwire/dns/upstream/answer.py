@@ -76,7 +76,7 @@ class Answer:
         return Reply(self.rcode, parts[0], parts[1], parts[2], authoritative=False, body=body)
 
     def records(self, now: float) -> tuple[bytes, ...]:
-        """Give the records of the answer section with full names, to stand in another message."""
+        """Return the records of the answer section with full names, to stand in another message."""
         if not self.wire:
             return ()
         age = max(0, int(now - self.stored))
@@ -98,7 +98,7 @@ def failure(now: float) -> Answer:
 
 
 def is_truncated(data: bytes) -> bool:
-    """Tell whether an answer over UDP asks for another try over TCP."""
+    """Report whether an answer over UDP asks for another try over TCP."""
     return bool(HEADER.unpack_from(data)[1] & TC)
 
 
@@ -171,14 +171,14 @@ def _chain(rrsets: Iterable[dns.rrset.RRset], name: dns.name.Name, kind: int) ->
 
 
 def _leads(rrset: dns.rrset.RRset, chain: set[dns.name.Name]) -> bool:
-    """Tell whether a record is a DNAME above a name of the chain, or its signature."""
+    """Report whether a record is a DNAME above a name of the chain, or its signature."""
     return rrset.rdtype in (dns.rdatatype.DNAME, dns.rdatatype.RRSIG) and any(
         each.is_subdomain(rrset.name) for each in chain
     )
 
 
 def _is_of_a_zone(rrset: dns.rrset.RRset, chain: set[dns.name.Name]) -> bool:
-    """Tell whether a record is one of a zone that a name of the chain is in, or proves that there is nothing."""
+    """Report whether a record is one of a zone that a name of the chain is in, or proves that there is nothing."""
     if rrset.rdtype in _PROOFS:
         return True
     return rrset.rdtype in _OF_A_ZONE and any(each.is_subdomain(rrset.name) for each in chain)

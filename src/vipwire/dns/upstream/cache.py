@@ -21,7 +21,7 @@ class Key(NamedTuple):
 
 
 def key_of(query: Query) -> Key:
-    """Give the key under which the answer to a question is kept."""
+    """Return the key under which the answer to a question is kept."""
     do = query.edns is not None and query.edns.do
     return Key(query.name, query.type, query.klass, do, bool(query.flags & CD))
 

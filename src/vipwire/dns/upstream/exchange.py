@@ -84,7 +84,7 @@ class Forwarder:
         self._asking: dict[Key, asyncio.Future[Answer]] = {}
 
     def now(self) -> float:
-        """Tell the time by which answers grow old, in seconds."""
+        """Return the time by which answers grow old, in seconds."""
         return self._clock()
 
     def known(self, query: Query) -> Answer | None:
@@ -186,7 +186,7 @@ def _mixed(name: bytes) -> bytes:
 
 
 def _question_end(message: bytes) -> int:
-    """Tell where the question ends in a message of ours: before 11 bytes of EDNS."""
+    """Return where the question ends in a message of ours: before 11 bytes of EDNS."""
     return len(message) - 11
 
 

@@ -48,7 +48,7 @@ def server_text(pool: Pool, slots: Slots) -> str:
 
 
 def weight_of(server: Server) -> int:
-    """Tell the weight to give to a server."""
+    """Return the weight to give to a server."""
     return server.weight if server.endpoint.use is Usability.READY else 0
 
 

@@ -66,7 +66,7 @@ def _unless_too_many(commands: tuple[str, ...]) -> HaproxyChange:
 
 
 def merged(live: Configuration, desired: Configuration) -> Configuration:
-    """Tell what HAProxy has after the commands: also the backends that wait for the next reload."""
+    """Return what HAProxy has after the commands: also the backends that wait for the next reload."""
     left = {name: (None,) * len(slots) for name, slots in live.slots.items() if name not in desired.slots}
     shape = replace(
         desired.shape,
@@ -82,7 +82,7 @@ def merged(live: Configuration, desired: Configuration) -> Configuration:
 
 
 def _needs_reload(live: Configuration, desired: Configuration) -> str:
-    """Say why commands are not enough; nothing when they are."""
+    """Return why commands are not enough; nothing when they are."""
     return next(_reasons(live, desired), "")
 
 

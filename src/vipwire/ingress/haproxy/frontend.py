@@ -61,7 +61,7 @@ _LOG_FORMAT = (
 
 
 def stages_of(maps: Mapping[str, Mapping[str, str]]) -> frozenset[Stage]:
-    """Tell which steps the entries of maps need."""
+    """Return which steps the entries of maps need."""
     needed = {
         Stage.EXACT: bool(maps["exact"]),
         Stage.EXPRESSIONS: bool(maps["expressions"]),

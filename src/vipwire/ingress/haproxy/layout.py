@@ -33,16 +33,16 @@ class Layout:
     """Whom HAProxy's workers run as, by name, and the folder that they see as all there is; empty for as we do."""
 
     def map_file(self, name: str) -> str:
-        """Tell where a map is."""
+        """Return where a map is."""
         return f"{self.folder}/{name}.map"
 
     @property
     def certificate_list(self) -> str:
-        """Tell where the list of certificates is."""
+        """Return where the list of certificates is."""
         return f"{self.folder}/certificates.list"
 
     def certificate_file(self, name: str) -> str:
-        """Tell where a certificate is."""
+        """Return where a certificate is."""
         return f"{self.folder}/{name}"
 
     @property

@@ -53,7 +53,7 @@ def servers_of(
 
 
 def _far(endpoints: Iterable[BackendEndpoint], zone: str) -> frozenset[BackendEndpoint]:
-    """Tell which endpoints are for other zones; none when that cannot be told of all, or when all are."""
+    """Return which endpoints are for other zones; none when that cannot be told of all, or when all are."""
     ready = [endpoint for endpoint in endpoints if endpoint.use is Usability.READY]
     if not zone or not all(endpoint.zones for endpoint in ready):
         return frozenset()

@@ -16,7 +16,7 @@ _LITERAL = re.compile(r"\^?(/(?:[A-Za-z0-9/_~&=:@%,;-])*)")
 
 
 def is_costly(expression: str) -> bool:
-    """Tell whether an expression may need more steps than PCRE takes: many repeats, nested ones, or a reference."""
+    """Report whether an expression may need more steps than PCRE takes: many repeats, nested ones, or a reference."""
     repeats, open_groups, last = 0, [0], 0
     for token in _TOKEN.findall(expression):
         if token == "(":  # noqa: S105  # not a password
@@ -37,6 +37,6 @@ def is_costly(expression: str) -> bool:
 
 
 def literal_prefix(expression: str) -> str:
-    """Give the whole elements with which all paths begin that an expression can match; nothing for all paths."""
+    """Return the whole elements with which all paths begin that an expression can match; nothing for all paths."""
     found = None if "|" in expression else _LITERAL.match(expression)
     return found[1].rpartition("/")[0] if found else ""

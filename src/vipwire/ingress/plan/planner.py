@@ -102,7 +102,7 @@ def _failure(name: ObjectName, error: Exception) -> Problem:
 
 
 def is_ours(ingress: Ingress, classes: Mapping[ObjectName, IngressClass], setting: Setting) -> bool:
-    """Tell whether an Ingress is this controller's, by its class; without one, by the default class."""
+    """Report whether an Ingress is this controller's, by its class; without one, by the default class."""
     if not ingress.class_name:
         default = any(each.default and each.controller == setting.controller for each in classes.values())
         return setting.without_class or default

@@ -165,7 +165,7 @@ class Policy:
 
     @property
     def guard(self) -> tuple[object, ...]:
-        """Tell what keeps some requests away; empty where nothing does."""
+        """Return what keeps some requests away; empty where nothing does."""
         found = (self.allow, self.deny, self.login, self.limit)
         return found if any(found) else ()
 

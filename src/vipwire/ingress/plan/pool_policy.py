@@ -91,7 +91,7 @@ def rewrite_of(rule: PathRule, asked: AnnotationValues) -> Rewrite | None:
 
 
 def is_expression(rule: PathRule, asked: AnnotationValues) -> bool:
-    """Tell whether a path is a regular expression: only ImplementationSpecific ones may be."""
+    """Report whether a path is a regular expression: only ImplementationSpecific ones may be."""
     if rule.type is not PathType.IMPLEMENTATION_SPECIFIC:
         return False
     # ingress-nginx takes a path for an expression where the rewrite wants what it has captured.
@@ -145,7 +145,7 @@ def login_of(
 
 
 def _lines_of(secret: Secret | None, kind: str) -> list[str]:
-    """Give the lines `user:hash` of a Secret: they are in its key `auth`, or (auth-map) its keys are the users."""
+    """Return the lines `user:hash` of a Secret: they are in its key `auth`, or (auth-map) its keys are the users."""
     if secret is None:
         return []
     if kind == "auth-map":

@@ -100,7 +100,7 @@ class Server:
 
 
 def has_guarded_paths(plan: SitePlan) -> bool:
-    """Tell whether paths of one host are guarded differently: then it matters what a server takes a path for."""
+    """Report whether paths of one host are guarded differently: then it matters what a server takes a path for."""
     guards: dict[str, tuple[object, ...]] = {pool.name: pool.policy.guard for pool in plan.pools}
     guards[CLOSED] = (CLOSED,)
     for split in plan.splits:

@@ -64,7 +64,7 @@ class Wanted:
     def lead(
         self, ref: ServiceRef, rule: PathRule | None, where: str, services: Mapping[ObjectName, BackendService]
     ) -> Lead:
-        """Tell where a backend of this Ingress leads. `rule` is its path's, None for the default backend."""
+        """Return where a backend of this Ingress leads. `rule` is its path's, None for the default backend."""
         service, found = services.get(ref.service), self.leads.get(where)
         if found is None or found.service is not service:
             found = self.leads[where] = _lead(self, ref, rule, where, service)
@@ -76,7 +76,7 @@ Known: TypeAlias = dict[ObjectName, Wanted]
 
 
 def recall(ingress: Ingress, secrets: Mapping[ObjectName, Secret], known: Known) -> Wanted:
-    """Give what an Ingress wants, as it is known or read anew."""
+    """Return what an Ingress wants, as it is known or read anew."""
     wanted = known.get(ingress.name)
     if wanted is None or wanted.ingress is not ingress or _secret(wanted.users, secrets) is not wanted.secret:
         wanted = known[ingress.name] = wanted_of(ingress, secrets)

@@ -221,7 +221,7 @@ class _Ingress:
             yield from self._status(self._access)
 
     def _status(self, access: Access) -> Iterator[tuple[str, Part]]:
-        """Give what keeps the status: the election, if there is one, and the writer."""
+        """Yield what keeps the status: the election, if there is one, and the writer."""
         keeper = None
         if self._options.lease is not None:
             keeper = LeaseKeeper(access, self._options.lease, f"{socket.gethostname()}_{uuid.uuid4()}")
@@ -233,7 +233,7 @@ class _Ingress:
         )
 
     def _addresses(self) -> tuple[str, ...] | None:
-        """Tell what to publish; None as long as the Service that tells is not there."""
+        """Return what to publish; None as long as the Service that tells is not there."""
         if self._options.publish_service is None:
             return self._options.addresses
         found = self._snapshot.services.get(self._options.publish_service)

@@ -70,7 +70,7 @@ class Desired:
         return pool.service in services or pool.name not in self._slots
 
     def _matters(self, touched: Touched) -> bool:
-        """Tell whether the plan may be another."""
+        """Report whether the plan may be another."""
         if touched.structure or not touched.named.isdisjoint(self.plan.named):
             return True
         ingresses, classes = self._snapshot.ingresses, self._snapshot.classes
@@ -78,7 +78,7 @@ class Desired:
         return any(ingress is not None and is_ours(ingress, classes, self._setting) for ingress in fresh)
 
     def made(self, folder: str) -> Configuration:
-        """Give the configuration for a folder. Its slots are ours, and follow every `update`."""
+        """Return the configuration for a folder. Its slots are ours, and follow every `update`."""
         if self._configuration is None:
             self._configuration = self._before = self._configured()
         if self._configuration.layout.folder != folder:

@@ -59,7 +59,7 @@ class Election:
         self._renewed = float("-inf")
 
     def leading(self, now: float) -> bool:
-        """Tell whether we are the one."""
+        """Report whether we are the one."""
         return now - self._renewed < SECONDS * 2 / 3
 
 
@@ -72,7 +72,7 @@ class LeaseKeeper:
         self._told, self._was_leading = "", False
 
     def leading(self) -> bool:
-        """Tell whether we are the one."""
+        """Report whether we are the one."""
         return self._election.leading(time.monotonic())
 
     async def run(self) -> None:

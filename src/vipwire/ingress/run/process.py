@@ -51,7 +51,7 @@ class Haproxy:
 
     @property
     def pid(self) -> int:
-        """Tell the master's process, 0 without one."""
+        """Return the master's process, 0 without one."""
         return self._pid
 
     @property

@@ -47,7 +47,7 @@ class Statistics(Collector):
         self._rows = list(label_rows(answer, slots))
 
     def collect(self) -> Iterable[Metric]:
-        """Give all metrics."""
+        """Return all metrics."""
         for column, name, text in _COUNTERS:
             counter = CounterMetricFamily(f"vipwire_ingress_{name}", text, labels=_LABELS)
             for labels, row in self._rows:

@@ -42,7 +42,7 @@ _LOOPBACK = (Prefix.parse("127.0.0.0/8"), Prefix.parse("::1/128"))
 
 
 def is_host(text: str) -> bool:
-    """Tell whether a text is a host of an Ingress: a DNS name in small letters, or a wildcard before one."""
+    """Report whether a text is a host of an Ingress: a DNS name in small letters, or a wildcard before one."""
     return len(text) <= 253 and _HOST.fullmatch(text) is not None
 
 

@@ -134,7 +134,7 @@ class Snapshot:
                 self._set(_KINDS[type(changed)], changed.name, changed, problems)
 
     def take(self) -> Touched:
-        """Tell what has changed, once."""
+        """Return what has changed, once."""
         touched = Touched(frozenset(self._services), frozenset(self._named), self._structure)
         self._services, self._named, self._structure = set(), set(), False
         return touched
@@ -197,10 +197,10 @@ class Snapshot:
 
 
 def _has_same_ports(before: BackendService, after: BackendService) -> bool:
-    """Tell whether no pool is another for a change of a Service: weights and family are a matter of its servers."""
+    """Report whether no pool is another for a change of a Service: weights and family are a matter of its servers."""
     return (before.ports, before.external) == (after.ports, after.external)
 
 
 def _asks_the_same(before: Ingress, after: Ingress) -> bool:
-    """Tell whether nothing but the status of an Ingress has changed."""
+    """Report whether nothing but the status of an Ingress has changed."""
     return replace(before, addresses=after.addresses) == after

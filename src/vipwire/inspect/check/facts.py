@@ -194,7 +194,7 @@ def _ipvs(proc: Path) -> int | None:
 
 
 def _conntrack() -> str:
-    """Say why connection tracking cannot be read; "" if it can."""
+    """Return why connection tracking cannot be read; "" if it can."""
     try:
         with FlowTable() as table:
             next(table.flows(Family.IPV4), None)

@@ -121,7 +121,7 @@ def _sysctls(facts: Facts, mode: str) -> Iterator[Finding]:
 
 
 def _will_be_set(facts: Facts) -> bool:
-    """Tell whether a proxy that starts now can change kernel settings; one that runs has changed what it could."""
+    """Report whether a proxy that starts now can change kernel settings; one that runs has changed what it could."""
     able = "CAP_NET_ADMIN" in facts.capabilities and facts.settings_writable
     return able and facts.proxy[0] is not ProxyState.RUNNING
 

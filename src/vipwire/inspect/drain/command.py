@@ -140,7 +140,7 @@ def _undo(config: Config, store: Store, wish: _DrainRequest) -> int:
 
 
 def _fits(drained: Drain, wanted: Drain) -> bool:
-    """Tell whether what is drained is meant: what is not said of it may be anything."""
+    """Report whether what is drained is meant: what is not said of it may be anything."""
     same_port = wanted.port is None or drained.port == wanted.port
     same_service = wanted.service is None or drained.service == wanted.service
     return drained.address == wanted.address and same_port and same_service

@@ -129,7 +129,7 @@ def _goes_there(situation: Situation, frontends: Frontends, flow: Flow, drain: D
 
 
 def in_kernel(situation: Situation, names: Iterable[ObjectName]) -> bool | None:
-    """Tell whether the kernel holds what is planned for these Services; None if it cannot be read."""
+    """Report whether the kernel holds what is planned for these Services; None if it cannot be read."""
     wanted = list(names)
     drifts = [side.drift(name) for side in situation.sides for name in wanted]
     if any(drift is None for drift in drifts):

@@ -29,7 +29,7 @@ def drain_view(document: Document) -> RenderableType:
 
 
 def connections_view(document: Document) -> Text:
-    """Say how many connections are left."""
+    """Return how many connections are left."""
     left: dict[str, Any] = document["connections"]
     closing = f" ({left['closing']} more have just begun or ended)" if left["closing"] else ""
     return Text(f"{left['open'] or 'no'} connection{'s' * (left['open'] != 1)} left{closing}")

@@ -210,7 +210,7 @@ def _same_answer(explanation: Explanation, walk: Walk) -> tuple[bool, str]:
 
 
 def _delivered_here(explanation: Explanation) -> bool:
-    """Tell whether a target is this node itself: what is delivered here passes no POSTROUTING."""
+    """Report whether a target is this node itself: what is delivered here passes no POSTROUTING."""
     return any(target.address in explanation.situation.own_addresses for target in explanation.pool)
 
 
@@ -238,7 +238,7 @@ def _listed(words: list[str]) -> str:
 
 
 def seen_source(explanation: Explanation, target: Target) -> Address | None:
-    """Tell which source address the endpoint will see; None if the node's address cannot be told."""
+    """Return which source address the endpoint will see; None if the node's address cannot be told."""
     packet, outcome = explanation.packet, explanation.outcome
     assert isinstance(outcome, Answered)  # noqa: S101 - nobody sees what is not answered
     if explanation.walk is not None and explanation.walk.relayed:

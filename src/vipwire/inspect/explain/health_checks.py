@@ -25,7 +25,7 @@ def health_checks(situation: Situation) -> Iterator[Check]:
 
 
 def answers_checks(situation: Situation, packet: Packet) -> bool:
-    """Tell whether health checks are answered where a packet goes, if no rule keeps it from there."""
+    """Report whether health checks are answered where a packet goes, if no rule keeps it from there."""
     here = packet.to_node or packet.destination in situation.vips
     if not here or (is_loopback(packet.destination) and not packet.from_node):
         return False
@@ -34,7 +34,7 @@ def answers_checks(situation: Situation, packet: Packet) -> bool:
 
 
 def checks_at(situation: Situation, packet: Packet) -> tuple[ServiceHealthCheck, ...]:
-    """Tell for whom vipwire answers a packet that no frontend takes.
+    """Return for whom vipwire answers a packet that no frontend takes.
 
     Of several Services that ask for one port, which only manifests can, the last that came to it is answered for.
     """

@@ -53,7 +53,7 @@ def interface_towards(address: Address) -> str:
 
 
 def obstacle_towards(address: Address) -> str:
-    """Say why this machine cannot send to an address, as the kernel would tell a process; "" if it can."""
+    """Return why this machine cannot send to an address, as the kernel would tell a process; "" if it can."""
     try:
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             try:

@@ -107,7 +107,7 @@ class Rates:
         }
 
     def _growth(self) -> tuple[dict[_Row, dict[str, float | None]], dict[str, float]]:
-        """Tell how fast the modes' counts have grown over the window; what began anew meanwhile has not."""
+        """Return how fast the modes' counts have grown over the window; what began anew meanwhile has not."""
         if len(self._counted) < 2:
             return {}, {}
         old, new = self._counted[0], self._counted[-1]

@@ -39,11 +39,11 @@ class AllCounts:
         return self._sum(counts.ports.get(name) for counts in self.parts)
 
     def endpoint(self, name: EndpointName) -> Count | None:
-        """Tell what went to an endpoint of a Service port; None if nobody counts."""
+        """Return what went to an endpoint of a Service port; None if nobody counts."""
         return self._sum(counts.endpoints.get(name) for counts in self.parts)
 
     def open(self, name: EndpointName) -> OpenConnections | None:
-        """Tell how many connections an endpoint has now, where the mode keeps count of them."""
+        """Return how many connections an endpoint has now, where the mode keeps count of them."""
         return next((counts.open[name] for counts in self.parts if name in counts.open), None)
 
     def _sum(self, found: Iterable[Count | None]) -> Count | None:

@@ -32,11 +32,11 @@ class Listens(Protocol):
     """A mode that may have clients connect to sockets of its own instead of leading them there."""
 
     def listens_at(self, frontend: Frontend) -> tuple[str, ...]:
-        """Tell where: `address:port`; nothing where rules lead clients there."""
+        """Return where: `address:port`; nothing where rules lead clients there."""
 
 
 def shares(forward: Forward) -> dict[Target, Fraction]:
-    """Tell which part of the new connections each target of a pool gets, over all clients."""
+    """Return which part of the new connections each target of a pool gets, over all clients."""
     total = sum(forward.weights)
     return {target: Fraction(weight, total) for target, weight in zip(forward.pool, forward.weights, strict=True)}
 

@@ -70,7 +70,7 @@ def _usage(
 
 
 def why(candidate: Candidate, found: Sequence[Candidate], node: NodePlan, *, used: bool, in_cluster: bool) -> str:
-    """Give the reason why an endpoint is in the pools it is in."""
+    """Return the reason why an endpoint is in the pools it is in."""
     endpoint = candidate.endpoint
     if endpoint.ready and in_cluster:
         return "ready" + _hint(candidate, node)

@@ -37,7 +37,7 @@ class Access:
     certificate: ClientFiles | ClientCertificate | None = None
 
     async def credential(self, now: float) -> Credential:
-        """Give what a request is to carry now (seconds since the epoch); raise ConfigError."""
+        """Return what a request is to carry now (seconds since the epoch); raise ConfigError."""
         credential = await self.credentials.current(now)
         if credential.certificate is not None or self.certificate is None:
             return credential

@@ -37,7 +37,7 @@ class Credentials(Protocol):
     """A source of credentials."""
 
     async def current(self, now: float) -> Credential:
-        """Give what is valid now (seconds since the epoch); raise ConfigError when there is none."""
+        """Return what is valid now (seconds since the epoch); raise ConfigError when there is none."""
 
     def refused(self) -> None:
         """Take note that the server answered 401: what was kept is worth nothing."""

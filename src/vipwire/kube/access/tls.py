@@ -93,7 +93,7 @@ class Tls:
         return context
 
     def explain(self, error: ssl.SSLCertVerificationError) -> str:
-        """Say why the server's certificate is not accepted, and which field decides that."""
+        """Return why the server's certificate is not accepted, and which field decides that."""
         if error.verify_code in _OTHER_NAME:
             return f"the server's certificate is for another name: {error.verify_message} (see {self.name_field})"
         if error.verify_code in _OUT_OF_DATE:

@@ -57,12 +57,12 @@ class ManifestKind(Generic[K_co, T_co]):
     namespaced: bool = True
 
     def is_of_group(self, version: str) -> bool:
-        """Tell whether a version is one of the kind's group, though perhaps none that is read."""
+        """Report whether a version is one of the kind's group, though perhaps none that is read."""
         return version.rpartition("/")[0] == self.versions[0].rpartition("/")[0]
 
 
 def kind_in_manifests(resource: Resource[K, T], *older: str, namespaced: bool = True) -> ManifestKind[K, T]:
-    """Tell how a resource stands in files; `older` versions are read like the one that is watched."""
+    """Return how a resource stands in files; `older` versions are read like the one that is watched."""
 
     def read(document: object) -> tuple[tuple[T, ...], tuple[Problem, ...]]:
         converted, problems = resource.convert(msgspec.convert(document, resource.type))

@@ -54,7 +54,7 @@ def listed(inventory: Inventory[K, T], kinds: Iterable[K]) -> Iterator[Listed[K,
 
 
 def differences(before: Inventory[K, T], after: Inventory[K, T]) -> Iterator[EventOf[K, T]]:
-    """Tell what changed: an object, or only what is wrong with it."""
+    """Yield what changed: an object, or only what is wrong with it."""
     keys = {**before.objects, **after.objects, **before.problems, **after.problems}
     for key in keys:
         old, new = before.objects.get(key), after.objects.get(key)

@@ -72,7 +72,7 @@ class ManifestSource(Generic[K, T]):
         self._health: dict[str, Health] = {}
 
     def health(self) -> tuple[Health, ...]:
-        """Tell how each path is: which file of it, if any, cannot be read."""
+        """Return how each path is: which file of it, if any, cannot be read."""
         return tuple(self._health.get(str(path), Health(str(path))) for path in self._paths)
 
     async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:

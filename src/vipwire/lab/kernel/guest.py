@@ -73,7 +73,7 @@ class Machine(Protocol):
         ...
 
     def obstacle(self) -> str:
-        """Say why this machine cannot boot it, and what to install; "" if it can."""
+        """Return why this machine cannot boot it, and what to install; "" if it can."""
         ...
 
     def mount(self, number: int, folder: Path) -> str:

@@ -27,7 +27,7 @@ _MACHINES: Mapping[GuestKernel, Machine] = {GuestKernel.USER_MODE: UserMode(), G
 
 
 def obstacle(kind: GuestKernel = GuestKernel.USER_MODE) -> str:
-    """Say why this machine cannot boot a guest of this kind, and what to install; "" if it can."""
+    """Return why this machine cannot boot a guest of this kind, and what to install; "" if it can."""
     if why := _MACHINES[kind].obstacle():
         return why
     return "" if os.geteuid() == 0 else "booting a kernel of its own needs root here: use sudo"

@@ -22,7 +22,7 @@ def new_tag() -> int:
 
 
 def in_kernel() -> bool:
-    """Tell whether this kernel has SCTP sockets. Asking loads the module, where there is one."""
+    """Report whether this kernel has SCTP sockets. Asking loads the module, where there is one."""
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM, _PROTOCOL).close()
     except OSError:

@@ -17,7 +17,7 @@ class Lack(NamedTuple):
 
 
 def in_vain(service: ObjectName, asked: Wishes, lacks: Iterable[Lack]) -> Iterator[Problem]:
-    """Tell what a Service asks for in vain."""
+    """Yield what a Service asks for in vain."""
     for lack in lacks:
         if lack.wish in asked.given and (not lack.values or getattr(asked, lack.wish) in lack.values):
             yield Problem("Service", service, field_of(asked.given[lack.wish]), lack.instead)

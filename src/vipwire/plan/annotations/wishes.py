@@ -71,7 +71,7 @@ def wishes(service: Service) -> Wishes:
 
 
 def wants_local(annotations: Mapping[str, str]) -> bool:
-    """Tell whether kube-router's word asks for an external policy Local; a bad value is told by `wishes`."""
+    """Report whether kube-router's word asks for an external policy Local; a bad value is told by `wishes`."""
     return LOCAL in annotations and _value(LOCAL, annotations[LOCAL])[0] is True
 
 

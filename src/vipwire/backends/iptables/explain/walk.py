@@ -116,7 +116,7 @@ class _Rules(Surroundings):
         self._left, self._recall = skipped, recall
 
     def owns(self, address: Address) -> bool:
-        """Tell whether an address is this node's."""
+        """Report whether an address is this node's."""
         return address in self._table.own
 
     def draw(self, chance: Fraction, *, in_turn: bool) -> bool:
@@ -131,7 +131,7 @@ class _Rules(Surroundings):
         return True
 
     def recall(self, name: str, seconds: int) -> bool:
-        """Tell whether the client is in a list and was seen so recently."""
+        """Report whether the client is in a list and was seen so recently."""
         ago = self._recall(name)
         if ago is None or ago > seconds:
             return False

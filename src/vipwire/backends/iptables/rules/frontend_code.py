@@ -37,7 +37,7 @@ def encode(family: Family, key: FrontendKey) -> int:
 
 
 def decode(family: Family, code: int) -> FrontendKey:
-    """Tell which frontend has a number."""
+    """Return which frontend has a number."""
     width = family.bits
     address = Address((code >> 2 & (1 << width) - 1).to_bytes(width // 8))
     behind = code >> (2 + width)

@@ -241,7 +241,7 @@ class PortWriter:
 
 
 def reachable(frontend: Frontend) -> bool:
-    """Tell whether anybody reaches an endpoint through a frontend."""
+    """Report whether anybody reaches an endpoint through a frontend."""
     return isinstance(frontend.action, Forward) or frontend.short_circuit is not None
 
 

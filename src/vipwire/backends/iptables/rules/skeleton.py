@@ -79,7 +79,7 @@ def jump_keys() -> tuple[Key, ...]:
 
 
 def guards(key: Key) -> bool:
-    """Tell whether an object is about KUBE-FIREWALL: the rule in it, or a jump to it."""
+    """Report whether an object is about KUBE-FIREWALL: the rule in it, or a jump to it."""
     return key.kind == JUMP and names.FIREWALL in (key.chain, str(key.detail).rpartition(" ")[2])
 
 
@@ -134,7 +134,7 @@ def _unallocated(node: NodePlan) -> Iterator[str]:
 
 
 def needs_not_pod_chain(node: NodePlan) -> bool:
-    """Tell whether one rule cannot say `not from a Pod`: iptables knows one source a rule."""
+    """Report whether one rule cannot say `not from a Pod`: iptables knows one source a rule."""
     return isinstance(node.pod_traffic, PodPrefixes) and len(node.pod_traffic.prefixes) > 1
 
 

@@ -74,7 +74,7 @@ class Branch:
         return cls(at, known, children, size, 1 + chains, 1 + height)
 
     def below(self, value: int) -> int:
-        """Tell what is known of the codes below one branch: the digits up to `at`."""
+        """Return what is known of the codes below one branch: the digits up to `at`."""
         return self.known | value << 2 * self.at
 
 

@@ -23,7 +23,7 @@ class Node(Surroundings):
     own: frozenset[Address] = frozenset()
 
     def owns(self, address: Address) -> bool:
-        """Tell whether an address is this node's, VIPs included."""
+        """Report whether an address is this node's, VIPs included."""
         return address in self.held.vips or address in self.own
 
     def rules(self, table: str, chain: str, header: Header) -> Iterable[Listed] | None:

@@ -53,7 +53,7 @@ def choice(scheduling: Scheduling) -> str:
 def connection_shares(
     scheduling: Scheduling, reals: Mapping[RealServer, Forwarding], client: Address
 ) -> dict[RealServer, Fraction]:
-    """Tell the shares of the real servers in a client's new connections; empty if none of them takes any.
+    """Return the shares of the real servers in a client's new connections; empty if none of them takes any.
 
     `reals` must be in the kernel's order for `sh`.
     """

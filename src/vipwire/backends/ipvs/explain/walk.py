@@ -77,7 +77,7 @@ class _Walker:
         return refused is not None
 
     def is_local(self) -> bool:
-        """Tell whether routing delivers the packet here; note by what, and what is missing."""
+        """Report whether routing delivers the packet here; note by what, and what is missing."""
         held, wanted, address = self.node.held, self.node.wanted, self.packet.destination
         mark, text = self.header.mark, format_address(address)
         if mark in held.steered:
@@ -117,7 +117,7 @@ class _Walker:
         return True
 
     def shares(self, server: VirtualServer, reals: Mapping[RealServer, Forwarding]) -> dict[RealServer, Fraction]:
-        """Tell the shares of real servers.
+        """Return the shares of real servers.
 
         A process here that chose no source sends to a VIP from the VIP itself. The rules do the same to it as to this
         node's address, which is the packet's source then, but a hash does not: either may be meant.
@@ -139,7 +139,7 @@ class _Walker:
         self.tables.note(describe_server(server), " ".join(words), "takes the packet", state)
 
     def real_steps(self, server: VirtualServer, reals: Mapping[RealServer, Forwarding]) -> Iterator[Step]:
-        """Tell each real server with its weight and its share, and those that are missing."""
+        """Yield each real server with its weight and its share, and those that are missing."""
         wanted = self.node.wanted.reals.get(server, {})
         for real, how in reals.items():
             effect, state = "gets nothing new", ObjectState.FOREIGN

@@ -73,7 +73,7 @@ class Walker:
         return False
 
     def _settled(self, hook: str) -> bool:
-        """Tell whether NAT is decided: what has its new address at a hook meets no further chain for that."""
+        """Report whether NAT is decided: what has its new address at a hook meets no further chain for that."""
         return self.run.target is not None if hook in ("prerouting", "output") else self.run.masqueraded
 
     def chain(self, name: str) -> str:

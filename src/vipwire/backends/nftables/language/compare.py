@@ -16,7 +16,7 @@ _COUNTER = "counter"
 
 
 def same_rule(sent: CompiledRule, dumped: bytes) -> bool:
-    """Tell whether a dumped rule's expressions are those that were sent. Comments are not looked at."""
+    """Report whether a dumped rule's expressions are those that were sent. Comments are not looked at."""
     if sent.expressions == dumped:
         return True
     try:
@@ -52,7 +52,7 @@ _DECISIVE = (wire.SET_FLAGS, wire.SET_DATA_TYPE, wire.SET_TIMEOUT, wire.SET_EXPR
 
 
 def same_set(sent: bytes, dumped: bytes) -> bool:
-    """Tell whether a dumped set (`SetDeclaration.attributes`) is what `compile_set` made, nft's notes included."""
+    """Report whether a dumped set (`SetDeclaration.attributes`) is what `compile_set` made, nft's notes included."""
     try:
         ours, theirs = attributes(sent), attributes(dumped)
         return all(

@@ -93,7 +93,7 @@ def compile_set(spec: SetSpec, family: Family) -> bytes:
 
 
 def is_type(part: str) -> bool:
-    """Tell whether a part of a declaration is a type (`ipv4_addr`), not a field (`ip daddr`)."""
+    """Report whether a part of a declaration is a type (`ipv4_addr`), not a field (`ip daddr`)."""
     return part in _TYPES
 
 

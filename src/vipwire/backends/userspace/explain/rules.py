@@ -34,7 +34,7 @@ class FrontRules(Surroundings):
                     found.setdefault(Chain(key.table, key.chain), []).append(key)
 
     def owns(self, address: Address) -> bool:
-        """Tell whether an address is this node's."""
+        """Report whether an address is this node's."""
         return address in self.own
 
     def rules(self, table: str, chain: str, header: Header) -> Iterable[Listed] | None:

@@ -74,11 +74,11 @@ class Memory:
         return len(self._clients)
 
     def identity(self, place: Place) -> bytes | Place:
-        """Tell what of an endpoint is remembered."""
+        """Return what of an endpoint is remembered."""
         return place.address if self.whole else place
 
     def recall(self, client: str, now: float, seconds: float) -> bytes | Place | None:
-        """Tell where a client went, if it is not too long ago."""
+        """Return where a client went, if it is not too long ago."""
         found = self._clients.get(client)
         return found[0] if found is not None and now - found[1] < seconds else None
 

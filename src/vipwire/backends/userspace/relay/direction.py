@@ -45,7 +45,7 @@ class Carrier(Protocol):
         """What calls back."""
 
     def direction_ended(self) -> bool:
-        """Tell whether both directions have ended: then the connection is closed."""
+        """Report whether both directions have ended: then the connection is closed."""
 
     def close(self) -> None:
         """End both directions."""

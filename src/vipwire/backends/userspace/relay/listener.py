@@ -110,7 +110,7 @@ class BaseListener:
         self._sources = None if sources is None else tuple(Prefix(Address(net), length) for net, length in sources)
 
     def admits(self, client: str) -> bool:
-        """Tell whether a client may come."""
+        """Report whether a client may come."""
         if self._sources is None:
             return True
         known = self._admitted.get(client)

@@ -112,7 +112,7 @@ class Relay:
         return Opened({key: self._listeners[key].ports for key in listeners})
 
     def _stays(self, key: str, listener: Listener) -> bool:
-        """Tell whether a listener keeps its sockets."""
+        """Report whether a listener keeps its sockets."""
         known = self._listeners[key].listener
         return known.protocol == listener.protocol and known.binds == listener.binds
 

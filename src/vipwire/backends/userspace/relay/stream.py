@@ -76,7 +76,7 @@ class StreamListener(BaseListener):
 
 
 def _asked_for(client: _socket.socket, family: int) -> tuple[str, int]:
-    """Tell which address the client connected to, before rules of ours have translated it."""
+    """Return which address the client connected to, before rules of ours have translated it."""
     try:
         if family == socket.AF_INET:
             found = client.getsockopt(socket.IPPROTO_IP, _ORIGINAL_DST, 16)

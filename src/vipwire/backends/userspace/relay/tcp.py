@@ -42,7 +42,7 @@ class Owner(Protocol):
         """Call `link.late(step)` when the time for this step is over."""
 
     def greeting(self, link: "Link") -> bytes:
-        """Tell what an endpoint is sent first."""
+        """Return what an endpoint is sent first."""
 
     def refused(self, reason: str) -> None:
         """Count a client that was sent away."""

@@ -48,7 +48,7 @@ def format_time(moment: datetime) -> str:
 
 
 def age(text: Any, now: datetime) -> str:
-    """Tell how long ago something was, in one or two units."""
+    """Return how long ago something was, in one or two units."""
     moment = parse_time(text)
     return duration((now - moment).total_seconds()) if moment else UNKNOWN
 

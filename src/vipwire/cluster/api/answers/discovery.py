@@ -14,7 +14,7 @@ _STATUS_VERBS: Final = ["get", "patch", "update"]
 
 
 def version() -> dict[str, str]:
-    """Tell the version, as /version does."""
+    """Return the version, as /version does."""
     major, minor = KUBERNETES.split(".")
     return {
         "major": major,

@@ -48,7 +48,7 @@ def _digest(body: bytes) -> str:
 
 
 def read_page(path: str, accept: str, host: str) -> Page:
-    """Give a page; raise ApiError 404 if there is none, 406 if not in a form that is asked for."""
+    """Return a page; raise ApiError 404 if there is none, 406 if not in a form that is asked for."""
     path = path.rstrip("/") or "/"
     if path in ("/api", "/apis"):
         return _root(path, accept, host)

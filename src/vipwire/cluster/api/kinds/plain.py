@@ -107,7 +107,7 @@ def _check_secret(new: Object, old: Object | None) -> Iterator[Cause]:
 
 
 def is_base64(text: str) -> bool:
-    """Tell whether a text is base64."""
+    """Report whether a text is base64."""
     try:
         base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

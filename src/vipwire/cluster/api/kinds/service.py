@@ -264,7 +264,7 @@ def _check_ranges(spec: Object) -> Iterator[Cause]:
 
 
 def moves(spec: Object, old: Object) -> bool:
-    """Tell whether a Service's first address would become another one, which is refused."""
+    """Report whether a Service's first address would become another one, which is refused."""
     before, now = old.get("clusterIPs") or [], spec.get("clusterIPs") or []
     differs = bool(before and now) and before[0] != now[0]
     return differs and "ExternalName" not in (spec.get("type"), old.get("type"))

@@ -104,7 +104,7 @@ def owned_before(live: Object, resource: Resource, now: str) -> Ownership:
 
 
 def note_write(resource: Resource, old: Object, new: Object, writer: Writer, now: str) -> list[dict[str, Any]]:
-    """Give the managedFields of an object that is written. `old` is {} at creation.
+    """Return the managedFields of an object that is written. `old` is {} at creation.
 
     Who sends other ones than there are has its way; an empty list resets them. A status that the kind begins with is
     not the creator's.

@@ -60,7 +60,7 @@ def _element_members(value: Any, kind: Type, path: Path) -> Iterator[tuple[Path,
 
 
 def element_key(value: Any, known: Field) -> dict[str, Any]:
-    """Tell the keys of an element of a list that is a map, defaults included."""
+    """Return the keys of an element of a list that is a map, defaults included."""
     fields = known.type.element.fields if known.type.element else {}
     return {key: value.get(key, fields[key].default if key in fields else None) for key in sorted(known.keys)}
 

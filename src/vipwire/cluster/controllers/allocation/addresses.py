@@ -114,7 +114,7 @@ def address_object(owner: Object, address: str, now: str) -> Object:
 
 
 def is_noted_by_us(note: Object) -> bool:
-    """Tell whether the allocator has made an IPAddress, so that it may also delete it."""
+    """Report whether the allocator has made an IPAddress, so that it may also delete it."""
     return (note["metadata"].get("labels") or {}).get(f"{_LABEL}/managed-by") == MANAGED_BY
 
 

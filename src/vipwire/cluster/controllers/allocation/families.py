@@ -38,7 +38,7 @@ def settle_families(spec: Object, available: Sequence[str], old: Object) -> tupl
 
 
 def _is_open(spec: Object) -> bool:
-    """Tell whether a Service is headless without a selector: its endpoints may be of any family."""
+    """Report whether a Service is headless without a selector: its endpoints may be of any family."""
     return spec.get("clusterIP") == NONE and not spec.get("selector")
 
 

@@ -33,7 +33,7 @@ class Holders:
         return sorted(self._of.get(address, ()))
 
     def __contains__(self, address: str) -> bool:
-        """Tell whether anybody has an address."""
+        """Report whether anybody has an address."""
         return address in self._of
 
     def clear(self) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def _addresses(service: Object) -> tuple[str, ...]:
 
 
 def _is_sound(service: Object) -> bool:
-    """Tell whether the checks that follow have nothing to refuse that allocation would stumble over."""
+    """Report whether the checks that follow have nothing to refuse that allocation would stumble over."""
     spec = service["spec"]
     addresses = spec.get("clusterIPs") or []
     whole = all(family_of(address) or addresses == ["None"] for address in addresses)

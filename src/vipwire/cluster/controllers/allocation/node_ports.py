@@ -119,17 +119,17 @@ def owner_of(service: Object) -> Owner:
 
 
 def wants_ports(spec: Object) -> bool:
-    """Tell whether a Service is of a type that may have node ports."""
+    """Report whether a Service is of a type that may have node ports."""
     return spec.get("type") in ("NodePort", "LoadBalancer")
 
 
 def allocates(spec: Object) -> bool:
-    """Tell whether node ports are chosen for a Service that names none."""
+    """Report whether node ports are chosen for a Service that names none."""
     return spec.get("type") == "NodePort" or spec.get("allocateLoadBalancerNodePorts") is not False
 
 
 def wants_health_check(spec: Object) -> bool:
-    """Tell whether a Service has a health check node port."""
+    """Report whether a Service has a health check node port."""
     return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
 
 

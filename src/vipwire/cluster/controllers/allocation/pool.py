@@ -32,12 +32,12 @@ class Pool:
         return bool(freed)
 
     def has(self, address: str) -> bool:
-        """Tell whether an address is in one of the ranges."""
+        """Report whether an address is in one of the ranges."""
         parsed = ipaddress.ip_address(address)
         return any(parsed in network for network in self.networks)
 
     def is_taken(self, address: str) -> bool:
-        """Tell whether a Service has an address."""
+        """Report whether a Service has an address."""
         return address in self._holders
 
     def free(self, family: str) -> str | None:

@@ -32,7 +32,7 @@ class Range:
     static: int
 
     def __contains__(self, number: int) -> bool:
-        """Tell whether a number is one of the range."""
+        """Report whether a number is one of the range."""
         return self.first <= number < self.first + self.size
 
     def choose(self, taken: Callable[[int], bool], draw: Draw) -> int | None:
@@ -46,7 +46,7 @@ class Range:
 
 
 def address_range(network: Network) -> Range:
-    """Tell the usable addresses of a network: not its first, nor in IPv4 its last, which is the broadcast."""
+    """Return the usable addresses of a network: not its first, nor in IPv4 its last, which is the broadcast."""
     ends = 2 if network.version == 4 else 1
     size = max(network.num_addresses - ends, 0)
     return Range(int(network.network_address) + 1, size, _static(network.num_addresses, size, step=16, most=256))
@@ -62,13 +62,13 @@ def networks_of(cidr: Mapping[str, Any]) -> Iterator[Network]:
 
 
 def port_range(first: int, last: int) -> Range:
-    """Tell the ports from first to last."""
+    """Return the ports from first to last."""
     size = last - first + 1
     return Range(first, size, _static(size, size, step=32, most=128))
 
 
 def _static(counted: int, size: int, *, step: int, most: int) -> int:
-    """Tell how much is kept for choices by hand: min(max(16, counted / step), most), nothing of a small range."""
+    """Return how much is kept for choices by hand: min(max(16, counted / step), most), nothing of a small range."""
     return min(max(16, counted // step), most) if size > 16 else 0
 
 

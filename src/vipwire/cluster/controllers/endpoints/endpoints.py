@@ -77,12 +77,12 @@ def from_endpoints(endpoints: Object, zones: Mapping[str, str]) -> Grouped:
 
 
 def is_endpoint(pod: Object) -> bool:
-    """Tell whether a Pod can be an endpoint at all."""
+    """Report whether a Pod can be an endpoint at all."""
     return bool(_reachable(pod)) and at(pod, "status", "phase") not in _ENDED
 
 
 def is_ready(pod: Object) -> bool:
-    """Tell a Pod's condition Ready."""
+    """Return a Pod's condition Ready."""
     conditions = at(pod, "status", "conditions") or ()
     return any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions)
 

@@ -43,7 +43,7 @@ class Owner:
 
 
 def steps(owner: Owner, existing: Sequence[Object], wanted: Grouped, now: datetime) -> Steps:
-    """Tell what is to be written so that an owner's slices hold the wanted endpoints."""
+    """Return what is to be written so that an owner's slices hold the wanted endpoints."""
     plan = arrange([slice_of(value) for value in existing], wanted, owner.families)
     labels, update = slice_labels(owner), dict(plan.update)
     replace = []

@@ -61,7 +61,7 @@ def node_facts(node: Object) -> NodeFacts:
 
 
 def shares(nodes: Iterable[NodeFacts]) -> Shares:
-    """Tell each zone's share."""
+    """Return each zone's share."""
     cpus: dict[str, float] = {}
     for node in nodes:
         if node.cpus is None:
@@ -75,7 +75,7 @@ def shares(nodes: Iterable[NodeFacts]) -> Shares:
 
 
 def is_auto(service: Object) -> bool:
-    """Tell whether a Service asks for it."""
+    """Report whether a Service asks for it."""
     annotations = at(service, "metadata", "annotations") or {}
     return any(annotations.get(name) in ("Auto", "auto") for name in _MODES)
 
