@@ -17,12 +17,12 @@ _INTRODUCTION = """\
 # Annotations
 
 What a Service can ask for beyond its spec. `make docs` writes this page from `src/vipwire/plan/annotations/words.py`.
-One reading serves `vipwire proxy` in every mode, `vipwire ingress` and the commands that explain.
+`vipwire proxy` in every mode, `vipwire ingress` and the commands that explain read annotations alike.
 
-* A value that cannot be read counts as absent. Of a list, or of weights, only the bad entry does.
-* A bad value, a key that begins with `vipwire.io/` and is none of these, and a key that is nearly one of
-  kube-router's are reported: in the log, as an Event on the Service, and by `vipwire status`.
-* A mode that cannot do what is asked says so in the same places, and what it does instead.
+* A value that cannot be read counts as absent. In a list, or in weights, only the bad entry does.
+* vipwire reports a bad value, an unknown key that begins with `vipwire.io/`, and a key that is nearly one of
+  kube-router's: in the log, as an Event on the Service, and in `vipwire status`.
+* A mode that cannot do what an annotation asks says so in the same places, with what it does instead.
 * Capitals and spaces around a word do not matter.
 
 ## Of Services
@@ -32,13 +32,13 @@ One reading serves `vipwire proxy` in every mode, `vipwire ingress` and the comm
 """
 _ELSEWHERE = """\
 
-`vipwire ingress` reads `vipwire.io/weights` of the Services that it sends requests to. What is chosen at random or in
-turn, and by which scheduler, the pages of the modes say:
+`vipwire ingress` reads `vipwire.io/weights` of the Services that it sends requests to. The pages of the modes say how
+each one chooses an endpoint:
 [nftables](modes/nftables.md#algorithms-and-weights-by-annotation),
 [iptables](modes/iptables.md#how-an-endpoint-is-chosen), [ipvs](modes/ipvs.md#annotations) and
 [userspace](modes/userspace.md#how-connections-are-dealt).
 
-Words for other parts of kube-router are left alone: {theirs}.
+vipwire leaves the words for other parts of kube-router alone: {theirs}.
 
 ## Of other objects
 

@@ -15,31 +15,36 @@ PATH = Path(__file__).parent.parent / "docs" / "configuration.md"
 _INTRODUCTION = """\
 # Configuration
 
-Every flag of `vipwire proxy`, as `vipwire proxy --help` prints it, with the field of `KubeProxyConfiguration`
-(`kubeproxy.config.k8s.io/v1alpha1`) that it sets. Written by `make docs` from `src/vipwire/config/flags/table.py`.
+This page has every flag of `vipwire proxy`, as `vipwire proxy --help` prints it, and the field of
+`KubeProxyConfiguration` (`kubeproxy.config.k8s.io/v1alpha1`) that the flag sets. `make docs` writes it from
+`src/vipwire/config/flags/table.py`.
 
 * Flags are in Go's style: `--flag=value` or `--flag value`; booleans `--flag` or `--flag=false`.
-* With `--config` most flags are ignored, with a warning, as in kube-proxy. Those marked * count beside a file.
+* With `--config` vipwire ignores most flags and warns, as kube-proxy does. Flags marked * count beside a file.
 * `vipwire proxy --write-config-to=FILE` writes the file that results from all flags, and exits.
 * Where one flag sets two fields, the modes `iptables` and `nftables` each have one of their own in a file.
-* A changed configuration file is read at once, and at SIGHUP: see "When a change counts" at the end.
+* vipwire reads a changed configuration file at once, and again at SIGHUP: see "When a change counts" at the end.
 """
 _CHANGES = """\
 ## When a change counts
 
-`vipwire proxy` follows the file of `--config`, also where it is mounted from a ConfigMap, and reads it at SIGHUP
-(`kill -HUP`, `systemctl reload`). kube-proxy ends then, to be started anew; vipwire goes on:
+`vipwire proxy` follows the file of `--config`, also where it is mounted from a ConfigMap. It reads the file at SIGHUP
+too (`kill -HUP`, `systemctl reload`). kube-proxy exits when its file changes; vipwire goes on. The last column
+says what a change of the field does:
 
 * *live*: the new value counts at once, and connections go on. The log names the fields.
-* *restart*: the value of the start goes on until there is one; the log names the fields, and the metric
-  `vipwire_config_fields_awaiting_restart` has their number. The live fields of the same file count all the same,
-  unless they would be no valid configuration together with what waits: then all wait.
-  Another `mode` brings the restart about: if this machine can run it, the process replaces itself and hands over
-  ([modes/changing.md](modes/changing.md)), and all that waits counts.
-* *no effect*: read, checked, and used for nothing.
-* A file that cannot be used changes nothing: the log has each error with file, field and what is allowed, and
-  `vipwire_config_last_reload_successful` is 0 until it can be used again.
-* Flags that count beside a file override it at each reading as at the start. Flags themselves need a restart.
+* *restart*: the old value counts until vipwire restarts. The log names the fields, and the metric
+  `vipwire_config_fields_awaiting_restart` has their number. The live fields of the same file count at once, unless
+  they and the old values together are no valid configuration: then all wait.
+* *no effect*: vipwire reads and checks the field, and uses it for nothing.
+
+Another `mode` restarts vipwire by itself. If this machine can run that mode, the process replaces itself and hands
+over ([modes/changing.md](modes/changing.md)). Everything that waited then counts.
+
+A file that cannot be used changes nothing. The log has each error with file, field and what is allowed, and
+`vipwire_config_last_reload_successful` is 0 until the file can be used again.
+
+Flags that count beside a file override it at each reading as at the start. Flags themselves need a restart.
 
 | field | default | a change |
 |---|---|---|

@@ -18,14 +18,15 @@ MODES = mode_names()
 _INTRODUCTION = """\
 # What a running proxy answers
 
-Two HTTP ports, which are kube-proxy's, with its paths, codes and bodies. [configuration.md](configuration.md) has the
-flags that move them or switch them off, [deploy.md](deploy.md) probes, alerts and a dashboard.
+A proxy answers on two HTTP ports, with kube-proxy's port numbers, paths, codes and bodies.
+[configuration.md](configuration.md) has the flags that move them or switch them off. [deploy.md](deploy.md) has
+probes, alerts and a dashboard.
 
 | port | path | answers |
 |---|---|---|
 | 10256 | `/healthz` | 200; 503 when a change has waited for twice the sync period, or the Node is being deleted |
 | 10256 | `/livez` | the same, whatever becomes of the Node |
-| 10256 | `/readyz` | 200 once all that there was at the start is in the kernel; kube-proxy has no such page |
+| 10256 | `/readyz` | 200 once everything that existed at the start is in the kernel; kube-proxy has no such page |
 | 10249 | `/metrics`, `/metrics/slis` | the metrics below; those of the health check itself |
 | 10249 | `/proxyMode` | the mode that runs |
 | 10249 | `/configz` | the configuration that runs, as JSON |
@@ -37,16 +38,18 @@ flags that move them or switch them off, [deploy.md](deploy.md) probes, alerts a
 
 ## Metrics
 
-Written by `make docs` from the code. What kube-proxy has too is named `kubeproxy_` or `rest_client_`, ours
-`vipwire_`; `process_…`, `python_…` and `kubernetes_…` are there as well. Where *modes* is empty every mode has it.
+Metrics that kube-proxy has too begin with `kubeproxy_` or `rest_client_`, ours with `vipwire_`. `process_…`,
+`python_…` and `kubernetes_…` are there as well. Where *modes* is empty, every mode has the metric. `make docs` writes
+these tables from the code.
 
 | metric | type | labels | modes | meaning |
 |---|---|---|---|---|
 """
 _PER_SERVICE = """\
 
-Those of Services are there with `--counters=services`, the default; those of endpoints with `--counters=endpoints`.
-At most `--counters-limit` series are told apart. A mode that does not know a number leaves it out.
+`--counters=services`, the default, gives the metrics of Services. `--counters=endpoints` gives those of endpoints.
+At most `--counters-limit` Service ports, endpoints and refusals get series of their own. A mode that does not know a
+number leaves it out.
 
 | metric | type | labels | meaning |
 |---|---|---|---|

@@ -27,19 +27,19 @@ sends the same packets in every mode. The second table below lists every excepti
 """
 _DIFFERENCES = """\
 
-`vipwire check` tells which of them this machine can run, and what it lacks for the others.
+`vipwire check` says which modes this machine can run, and what it lacks for the others.
 
 ## Differences between modes
 
-Each row is something that holds in all modes but those of the second column. The tests of these sentences are skipped
-there; all others pass. nftables mode has no row.
+Each row holds in every mode except those in the second column. The suite skips the tests of these sentences there;
+all others pass. nftables mode has no row.
 
 | what holds elsewhere | not in | because | sentences |
 |---|---|---|---|
 """
 _REST = """\
 
-Which annotations a mode does not follow is in [../annotations.md](../annotations.md).
+[../annotations.md](../annotations.md) says which annotations a mode does not follow.
 
 In userspace mode the relay connects from the node, so endpoints see the node whoever connects. What S36 and S39 to
 S43 say of clients that are not masqueraded does not hold there, nor does what any sentence says of SCTP. Their tests

@@ -41,7 +41,7 @@ MODE: Final = ModeSpec(
         Difference(
             ("S101",),
             "open connections outlive the deletion of their Service",
-            "with a virtual server the kernel forgets its connections",
+            "the kernel forgets a virtual server's connections when it is deleted",
         ),
         Difference(
             ("S146", "S147", "S148", "S149", "S150", "S152"),
