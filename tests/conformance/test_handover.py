@@ -173,7 +173,7 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
             check_open(flows)
         check_nothing_lost(streams, PODS)
         if before in IPVS:  # it takes minutes until IPVS takes the last connection for ended
-            new.said(since, "kept until it is idle", "left_by=ipvs")
+            new.said(since, "keeping what another mode left until it is idle", "left_by=ipvs")
             assert not [each for each in stage.traces(before) if re.match(IPVS_CHAINS, each)]
         else:
             new.said(since, DONE)

@@ -192,6 +192,7 @@ def test_affinity_is_persistence() -> None:
         ((("vipwire.io/algorithm", "source-hash"),), Scheduling("sh", Flag.SCHEDULER_1)),
         ((("vipwire.io/algorithm", "maglev"),), Scheduling("mh", Flag.SCHEDULER_1 | Flag.SCHEDULER_2)),
         ((("vipwire.io/weights", '{"10.0.0.2": 3}'),), Scheduling("wrr")),
+        ((("vipwire.io/weights", "{}"),), Scheduling("wrr")),
         ((("vipwire.io/scheduler", "lc"), ("vipwire.io/algorithm", "maglev")), Scheduling("lc")),
         ((("vipwire.io/algorithm", "random"),), Scheduling("rr")),
         ((("vipwire.io/algorithm", "least-connections"),), Scheduling("lc")),

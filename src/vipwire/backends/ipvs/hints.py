@@ -55,7 +55,7 @@ class Hints:
 def hints(asked: Wishes, default_scheduler: str) -> Hints:
     """Translate what is asked for; `default_scheduler` is the node's."""
     scheduler = asked.scheduler or _by_algorithm(asked) or default_scheduler
-    if asked.weights or asked.slow_start is not None:
+    if "weights" in asked.given or asked.slow_start is not None:
         scheduler = _WITH_WEIGHTS.get(scheduler, scheduler)
     return Hints(scheduler, _flags_of(asked, scheduler), _METHODS[asked.forwarding], asked.drain_seconds)
 
