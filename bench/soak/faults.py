@@ -83,7 +83,8 @@ class Harm:
                 await asyncio.sleep(0.1)
 
     def _repairs(self) -> int:
-        return self._scene.proxy.log.read_text(encoding="utf-8", errors="replace").count("repaired what somebody else changed")
+        text = self._scene.proxy.log.read_text(encoding="utf-8", errors="replace")
+        return text.count("repaired what somebody else changed")
 
     async def netlink_fails(self) -> None:
         """Let receipts of the proxy overflow (ENOBUFS) or be interrupted (EINTR), and some sending fail."""

@@ -28,7 +28,11 @@ VIP, NODE, OLD, NEW = "10.96.0.10", "192.168.0.1", "10.244.1.11", "10.244.2.11"
 @pytest.fixture
 def network() -> Iterator[int]:
     with own_network() as namespace:
-        run(f"ip addr add {NODE}/24 dev lo")
+        run("ip link add uplink type veth peer name outside")
+        run("ip link set uplink up")
+        run("ip link set outside up")
+        run(f"ip addr add {NODE}/24 dev uplink")
+        run("ip route add default via 192.168.0.254")
         yield namespace
 
 
