@@ -1,4 +1,4 @@
-"""What a running proxy leaves in its state directory: that it runs, since when, with which flags, its last sync.
+"""The record that a running proxy keeps in its state directory: start time, flags, last sync.
 
 The commands that look read it, so that they see what the proxy sees without being given its flags again. There is
 one record for each network namespace, for that is what a proxy programs:

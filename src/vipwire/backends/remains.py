@@ -1,4 +1,4 @@
-"""What a mode has left on a node beside rules of iptables, for who removes it: see `handover.leftovers`."""
+"""The interface for removing what a mode left on a node beside rules of iptables: see `handover.leftovers`."""
 
 from dataclasses import dataclass
 from typing import Protocol

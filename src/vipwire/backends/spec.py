@@ -1,4 +1,4 @@
-"""What a mode is to everybody else: what it says of itself, and what it does when it is asked.
+"""The interface of a mode to the rest of vipwire: its ModeSpec and its Driver.
 
     ModeSpec    values only, in backends/<mode>/mode.py: cheap to import, so that all modes can be compared
     Driver      what acts, in the module that `ModeSpec.driver` names: imported when the mode is used

@@ -1,4 +1,4 @@
-"""What is told of announced addresses, in the log and in Events: that they are, and that somebody else has them."""
+"""Reports announced addresses in the log and in Events: that they are announced, and that another machine has one."""
 
 import asyncio
 import ipaddress

@@ -1,4 +1,4 @@
-"""What an object makes a part of `vipwire up` raise, told as an Event about the object, once for each new error."""
+"""Reports an error that an object causes in a part of `vipwire up`: an Event about the object, once per new error."""
 
 import asyncio
 from collections import deque

@@ -1,4 +1,4 @@
-"""What has to go, goes: dependents of deleted objects, contents of namespaces, Pods after their grace, old Events.
+"""Deletes dependents of deleted objects, contents of namespaces, Pods after their grace period, and old Events.
 
     deleted with          its dependents (objects whose ownerReferences name its UID)
     Background            are deleted after it

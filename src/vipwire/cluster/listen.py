@@ -1,4 +1,4 @@
-"""Where `vipwire up` listens, with which certificate, and what becomes of it: the Services that lead there."""
+"""Sets up the listener of `vipwire up`: its address, its certificate, and the Services that lead there."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""What keeps a namespace that is to go: its conditions, as `kubectl describe namespace` shows them. Pure.
+"""The conditions that say what delays a namespace's end, as `kubectl describe namespace` shows them. Pure.
 
 In the words of Kubernetes' namespace controller (pkg/controller/namespace/deletion, status_condition_utils.go).
 """

@@ -1,4 +1,4 @@
-"""How often each part of `vipwire up` has failed, as a metric of the proxy's page and of the API server's."""
+"""Counts the failures of each part of `vipwire up`: a metric of the proxy's page and of the API server's."""
 
 from collections.abc import Iterator
 

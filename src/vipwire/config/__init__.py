@@ -1,1 +1,1 @@
-"""What an operator asks for: kube-proxy's configuration file and flags as one frozen value, checked."""
+"""kube-proxy's configuration file and flags as one frozen value, checked."""

@@ -1,4 +1,4 @@
-"""How a field of the configuration is described: its name in the file, its kind, its zero value, when changes count.
+"""Describes a field of the configuration: its name in the file, its kind, its zero value, when changes take effect.
 
 That one description drives the reader and the writer of the file (`config_file`), the flags (`flags_table`) and what
 a running proxy does about a changed file (`reload`), so that they cannot diverge.

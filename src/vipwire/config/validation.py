@@ -1,4 +1,4 @@
-"""What makes a configuration invalid: all rules of kube-proxy 1.36, all broken ones reported at once.
+"""Validates a configuration: all rules of kube-proxy 1.36, all broken ones reported at once.
 
 A section is only checked where its mode is the selected one, as kube-proxy does: an odd `ipvs` section is nobody's
 trouble in nftables mode. Paths are those of the file. Source: pkg/proxy/apis/config/validation.

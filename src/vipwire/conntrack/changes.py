@@ -1,4 +1,4 @@
-"""Which UDP frontends a change of plans makes suspect: those that some flow may still use as they were before.
+"""Finds the UDP frontends whose flows a change of plans may have made stale.
 
 Where serving endpoints only came, every flow stays valid; unless there had been none: then flows were not translated.
 """

@@ -1,4 +1,4 @@
-"""What one client may have of a server that all share: questions in a second, questions that wait, connections. Pure.
+"""Limits one client of the DNS server: questions in a second, questions that wait, connections. Pure.
 
 A client is an address. Nothing is kept of one that has nothing under way, but for its count of this second.
 """

@@ -1,4 +1,4 @@
-"""Which records a Service has: Kubernetes' DNS specification 1.1.0, section 2, and nothing else.
+"""Derives a Service's records: Kubernetes' DNS specification 1.1.0, section 2, and nothing else.
 
 The specification leaves three things open, which are decided here as CoreDNS decides them: an endpoint without a
 hostname is called by its address with dashes; SRV records have priority 0 and share a weight of 100; two endpoints

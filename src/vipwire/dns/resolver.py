@@ -1,4 +1,4 @@
-"""Who answers a question: the zone, the cache, or a server upstream.
+"""Decides who answers a question: the zone, the cache, or a server upstream.
 
 `quick` answers from memory; what it cannot answer so, `slow` asks for. A CNAME (ExternalName) is followed inside the
 zone always, and out of it where the asker wants recursion and there is somebody to ask (RFC 1034 4.3.2).

@@ -1,4 +1,4 @@
-"""What DNS is told: flags, and the servers of /etc/resolv.conf. Texts in, values or a ConfigError out."""
+"""Reads the settings of DNS: flags, and the servers of /etc/resolv.conf. Texts in, values or a ConfigError out."""
 
 import ipaddress
 from collections.abc import Sequence

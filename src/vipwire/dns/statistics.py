@@ -1,4 +1,4 @@
-"""What DNS has done, counted; told as metrics when they are asked for.
+"""Counts what the DNS server does, for its metrics.
 
 Counting is an addition in a dictionary: the Prometheus client's own counters would take longer than the answers.
 """

@@ -1,4 +1,4 @@
-"""What the cluster's zone holds, and the answers from it.
+"""Holds the cluster's zone and answers from it.
 
 An event costs what its own Service costs: its names are put in place of those it had. An answer is made when it is
 first asked for and kept with the name until the Service changes, so that afterwards it is one look into a dictionary.

@@ -1,4 +1,4 @@
-"""What other modes than the one that runs have left on this node, and kube-proxy in any mode: found and removed.
+"""Finds and removes what modes other than the running one, and kube-proxy in any mode, left on this node.
 
 Only what has a name of ours or of kube-proxy's is looked at. Rules of iptables are removed here, for several modes
 share them (`handover.rules`); what else there is, each mode knows itself (`backends.remains`):

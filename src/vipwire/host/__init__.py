@@ -1,1 +1,1 @@
-"""What this machine is and allows: kernel, settings, addresses, OOM score. The rest of vipwire asks here."""
+"""Reads and changes this machine: kernel, settings, addresses, OOM score. The rest of vipwire asks here."""

@@ -1,4 +1,4 @@
-"""What must be set before IPv6 forwarding is switched on, lest the node lose its own default route.
+"""Lists what must be set before IPv6 forwarding is switched on, so that the node keeps its default route.
 
 A machine that forwards IPv6 is a router, and the kernel does not let a router learn its default route from router
 advertisements: it deletes those it has learned, unless `accept_ra` of the interface is 2. Only interfaces that have

@@ -1,4 +1,4 @@
-"""Which kernel this is and whether it has what a mode needs; if not, an error that says what is missing."""
+"""Checks that this kernel has what a mode needs; if not, an error says what is missing."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What this machine would not let us do although we can go on without: a value to be reported, not an error."""
+"""Something that this machine does not allow and vipwire can do without: a value to be reported, not an error."""
 
 from typing import NamedTuple
 

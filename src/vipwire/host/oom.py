@@ -1,4 +1,4 @@
-"""How willing the kernel is to kill this process when memory runs out: `--oom-score-adj`."""
+"""Sets how willing the kernel is to kill this process when memory runs out: `--oom-score-adj`."""
 
 import errno
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How documents are printed: as JSON or YAML with all their fields, or as tables on a terminal."""
+"""Prints documents: as JSON or YAML with all their fields, or as tables on a terminal."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence

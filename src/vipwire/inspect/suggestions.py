@@ -1,4 +1,4 @@
-"""What somebody may have meant: Services, addresses and ports that are near to one that is not there."""
+"""Suggests Services, addresses and ports that are near to one that does not exist."""
 
 import difflib
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What is watched or read, of whatever kind: where it is, and how its bytes become values. Pure.
+"""Describes a resource to watch or read, of whatever kind: its path, and how its bytes become values. Pure.
 
 A `Resource[K, T]` is all that a source has to be given: `ApiSource`, the store of `vipwire up` and manifests read
 whichever they get. The proxy's are in `kube.proxied`, those of DNS and Ingress with them.

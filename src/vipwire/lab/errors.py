@@ -1,4 +1,4 @@
-"""What can go wrong in the lab, in words for the person who started it."""
+"""The lab's errors, in words for the person who started it."""
 
 from vipwire.errors import VipwireError
 

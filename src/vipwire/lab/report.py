@@ -1,4 +1,4 @@
-"""How the lab's commands print: tables for a person, objects for a program."""
+"""Prints the results of the lab's commands: tables for a person, objects for a program."""
 
 import os
 import statistics

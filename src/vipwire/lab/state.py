@@ -1,4 +1,4 @@
-"""What a lab leaves on the machine besides its namespaces: a directory of its own, so that a later command finds it.
+"""Keeps a lab's state in a directory of its own, so that a later command finds it.
 
     /run/vipwire-lab/NAME/lab.json      its topology: says which namespaces are ours, also if only half were made
     /run/vipwire-lab/NAME/*.pid         the processes it started (see `processes`)

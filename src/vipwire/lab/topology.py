@@ -1,4 +1,4 @@
-"""What a lab consists of: nodes, Pods on them, and clients outside; as values that are checked when they are made.
+"""The topology of a lab: nodes, Pods on them, and clients outside; checked when the values are made.
 
 The default is the smallest cluster in which every rule of a Service can be seen at work: two nodes (the proxy runs on
 the first), local and remote Pods, and a client with two addresses, of which a source range can admit one.

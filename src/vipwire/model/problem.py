@@ -1,4 +1,4 @@
-"""What was wrong with somebody's object. A value, not an error: it is reported, and everything else goes on."""
+"""A problem with somebody's object. A value, not an error: it is reported, and everything else goes on."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""How new connections are shared out over a pool: the algorithm, and each target's weight.
+"""Spreads new connections over a pool: the algorithm, and each target's weight.
 
 The slots of a pool are what a mode deals connections to: a target has as many slots as its weight says, relative to
 the others. With Maglev they are a table of fixed size, in which each target has its share; when a target goes, hardly

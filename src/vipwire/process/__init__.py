@@ -1,1 +1,1 @@
-"""What every command needs of its process: log, signals, supervision, changing files, errors on a terminal."""
+"""Runs a command's process: log, signals, supervision, changing files, errors on a terminal."""

@@ -1,4 +1,4 @@
-"""How often Python looks for cyclic garbage.
+"""Sets how often Python looks for cyclic garbage.
 
 What vipwire holds is a million immutable values that live long and are never part of a cycle. The collector's default
 looks through the newest 700 containers at a time and, while the values of a first list pile up, through all of them

@@ -1,4 +1,4 @@
-"""How many files this process may have open: each connection is one, and distributions give 1,024."""
+"""Raises the number of files this process may open: each connection is one, and distributions give 1,024."""
 
 import resource
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What commands say to a terminal besides their result: errors, warnings and notes, one line each, on stderr.
+"""Prints errors, warnings and notes of commands on stderr, one line each, and sets the exit status.
 
 Every command ends the same way: 0 when it did its work, 2 when its command line is wrong, 1 when anything else
 failed. The commands that compare (`diff`, `explain`, `check`) keep 1 for what they found, as diff(1) does, and end

@@ -1,4 +1,4 @@
-"""What a mode has to offer. A mode translates plans into kernel objects, reads them, and writes a difference.
+"""The interface of a mode's backend: it translates plans into kernel objects, reads them, and writes a difference.
 
 An object is a key (which thing) and a value (how it should be). A Service's objects are of two kinds: its own, which
 no other Service has, and shared ones, which several may need (a chain for pools of three, a hairpin entry of a Pod)

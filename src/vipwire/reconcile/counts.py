@@ -1,4 +1,4 @@
-"""What a mode may offer beyond `Backend`: how much traffic its objects have seen.
+"""An optional interface of a backend: how much traffic its objects have seen.
 
 Optional, as a method of the backend: a backend that has `counts` is a `CountingBackend` (`isinstance` says so), and a
 mode needs nothing else to appear in `vipwire status`, `vipwire top` and /metrics. What a mode cannot know is None,

@@ -1,4 +1,4 @@
-"""What a mode may offer beyond `Backend`, so that people can see what it does: objects as text, a packet's way.
+"""An optional interface of a backend, for people: its objects as text, and a packet's way through them.
 
 Optional: where a mode lacks it, the plan is still explained, only without the kernel's objects.
 """

@@ -1,4 +1,4 @@
-"""What a mode may offer beyond `Backend`: optional, as methods of its backend (`isinstance` says which it has).
+"""Optional interfaces of a backend, as methods (`isinstance` says which it has).
 
 More of that kind: `backend.Selective`, `counts.CountingBackend`, and `explainer` for people.
 """

@@ -1,1 +1,1 @@
-"""What the proxy serves over HTTP: health, metrics, health checks of Services, debugging pages."""
+"""Serves the proxy's HTTP pages: health, metrics, health checks of Services, debugging pages."""

@@ -1,4 +1,4 @@
-"""What the kernel has counted, as metrics of Services and endpoints: read when somebody asks, and bounded.
+"""Serves the kernel's counts as metrics of Services and endpoints: read at each request, and bounded in number.
 
 A cluster can have more endpoints than a metrics store wants series. `Series` chooses how fine it is; and at most
 `limit` Service ports, endpoints and refusals together are told apart, those first that were told before, so that a

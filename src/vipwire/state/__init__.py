@@ -1,1 +1,1 @@
-"""What is true now: events change the store, the planner reads it."""
+"""Holds the current state: events change the store, the planner reads it."""

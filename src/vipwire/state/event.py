@@ -1,4 +1,4 @@
-"""What a source of objects says: an API server, a folder of manifests, a store in this process.
+"""The events of a source of objects: an API server, a folder of manifests, a store in this process.
 
 Events know nothing of what they carry but its name, so that whoever reads other kinds than a service proxy (DNS,
 Ingress) has the same sources: `EventOf[K, T]` tells of objects `T` whose kinds are the enum `K`. `Event`, `Kind` and

@@ -1,4 +1,4 @@
-"""Whose chains and rules these are, and the text that removes those of some modes and leaves those of others. Pure.
+"""Tells whose chains and rules these are, and writes the text that removes those of some modes only. Pure.
 
 Three modes write into the same tables, and two share names (KUBE-SERVICES, KUBE-MARK-MASQ: kube-proxy's, so not ours
 to change). A chain that only one mode has tells whose leftovers these are; chains with shared names alone say nothing

@@ -1,4 +1,4 @@
-"""What iptables mode does when it is asked."""
+"""The Driver of iptables mode."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final

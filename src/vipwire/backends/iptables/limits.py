@@ -1,4 +1,4 @@
-"""What a Service may ask for and iptables mode, or this machine's kernel, does not have; and what is done instead."""
+"""Lists what a Service may ask for that iptables mode or this kernel lacks, and what is done instead."""
 
 from collections.abc import Iterator
 from typing import Final

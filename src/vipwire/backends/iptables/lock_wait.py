@@ -1,4 +1,4 @@
-"""How long this mode waits for the lock of iptables-legacy."""
+"""Sets how long iptables mode waits for the lock of iptables-legacy."""
 
 from dataclasses import dataclass
 

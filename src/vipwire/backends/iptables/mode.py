@@ -1,4 +1,4 @@
-"""What iptables mode says of itself."""
+"""The ModeSpec of iptables mode."""
 
 from typing import Final
 

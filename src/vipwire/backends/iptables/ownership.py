@@ -1,4 +1,4 @@
-"""What of the rules of iptables is iptables mode's, ours or kube-proxy's: both have the same names. Pure.
+"""Tells rules of iptables mode from others; kube-proxy's have the same names as ours. Pure.
 
 KUBE-FIREWALL is kubelet's too. It goes when no rule but ours is in it, and stays with all that belongs to it where
 kubelet has made its chains.

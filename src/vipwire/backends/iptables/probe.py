@@ -1,4 +1,4 @@
-"""What this machine's iptables is and can do: which variant the host uses, which matches its kernel has.
+"""Finds out what this machine's iptables can do: the variant that the host uses, the matches of its kernel.
 
 The variant is chosen as the iptables-wrappers of Kubernetes images choose it, so that kubelet, the network plugin
 and we speak to the same engine: first where kubelet has left its marks, then where kube-proxy's chains are, then

@@ -1,4 +1,4 @@
-"""What the kernel remembers of clients (`-m recent`): /proc/net/xt_recent, a file for each list.
+"""Reads what the kernel remembers of clients (`-m recent`): /proc/net/xt_recent, a file for each list.
 
     src=10.244.1.13 ttl: 63 last_seen: 4339285431 oldest_pkt: 1 4339285431
 

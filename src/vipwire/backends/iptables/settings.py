@@ -1,4 +1,4 @@
-"""What the rules of one family depend on besides the plan: the configuration, and what this machine can do."""
+"""Settings of one family's rules besides the plan: the configuration, and what this machine can do."""
 
 from dataclasses import dataclass, replace
 

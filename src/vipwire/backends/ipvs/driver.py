@@ -1,4 +1,4 @@
-"""What ipvs mode does when it is asked."""
+"""The Driver of ipvs mode."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""How IPVS balances a Service: from what its annotations ask for to a scheduler, its flags and a way of forwarding.
+"""Chooses how IPVS balances a Service: its annotations decide the scheduler, its flags and the forwarding method.
 
 A scheduler that is named counts; else that of the algorithm, where IPVS has one: random, which is the default, is
 nothing that it has. Else it is the node's.

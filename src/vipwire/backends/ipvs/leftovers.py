@@ -1,4 +1,4 @@
-"""What ipvs mode, ours or kube-proxy's, has left beside its rules: virtual servers, kube-ipvs0, ipsets.
+"""Finds and removes what ipvs mode, ours or kube-proxy's, left beside its rules: virtual servers, kube-ipvs0, ipsets.
 
 IPVS translates every packet of its connections, and forgets them with their virtual server. So a virtual server goes
 when none of its connections is in use any more; until then its address stays on kube-ipvs0. No new connection comes

@@ -1,4 +1,4 @@
-"""What annotations may ask for and ipvs mode does not have; and what is done instead. Pure."""
+"""Lists what annotations may ask for that ipvs mode lacks, and what is done instead. Pure."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What ipvs mode says of itself."""
+"""The ModeSpec of ipvs mode."""
 
 from typing import Final
 

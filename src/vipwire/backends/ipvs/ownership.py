@@ -1,4 +1,4 @@
-"""What of the rules of iptables is ipvs mode's, ours or kube-proxy's. Pure."""
+"""Tells rules of ipvs mode, ours or kube-proxy's, from all others. Pure."""
 
 from collections.abc import Iterator
 from functools import cache

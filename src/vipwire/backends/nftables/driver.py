@@ -1,4 +1,4 @@
-"""What nftables mode does when it is asked."""
+"""The Driver of nftables mode."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Which keys the large maps have, told by the small ones that lead to them. Pure.
+"""Finds the keys of the large maps by the small maps that lead to them. Pure.
 
     service-ips, local-ips   frontend ▸ class ┐           ┌─▶ service-endpoints           frontend . slot
     service-turns            frontend ▸ chain ┴▶ slots ───┴─▶ service-affinity-slots      frontend . slot ▸ identity

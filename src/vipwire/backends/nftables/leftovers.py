@@ -1,4 +1,4 @@
-"""What nftables mode has left: tables `vipwire` of any layout, and `kube-proxy` if kube-proxy's chains are in it."""
+"""Finds tables that nftables mode left: `vipwire` of any layout, and `kube-proxy` if it has kube-proxy's chains."""
 
 import errno
 from typing import Final

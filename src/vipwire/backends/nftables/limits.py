@@ -1,4 +1,4 @@
-"""What annotations may ask for and nftables mode does not have; and what is done instead. Pure."""
+"""Lists what annotations may ask for that nftables mode lacks, and what is done instead. Pure."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What nftables mode says of itself: the default, and what the others are compared with."""
+"""The ModeSpec of nftables mode: the default, and what the other modes are compared with."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What userspace mode does when it is asked."""
+"""The Driver of userspace mode."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

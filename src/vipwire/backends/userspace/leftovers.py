@@ -1,4 +1,4 @@
-"""What userspace mode has left beside its rules: a relay, told to retire, and what connection tracking knows of it.
+"""Removes what userspace mode left beside its rules: tells the relay to retire, deletes entries in conntrack.
 
 The relay ends with the last connection that it relays. It still takes connections that came before its rules went.
 

@@ -1,4 +1,4 @@
-"""What the control process and a relay say to each other: requests and answers in MessagePack, behind their length.
+"""The messages between the control process and a relay: MessagePack, each behind its length.
 
 The relay is a process of its own, so that neither the relaying nor the syncing stalls the other, and that connections
 outlive a restart of the proxy. It listens on an abstract Unix socket of its network namespace, named for the user and

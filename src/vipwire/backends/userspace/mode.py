@@ -1,4 +1,4 @@
-"""What userspace mode says of itself."""
+"""The ModeSpec of userspace mode."""
 
 from typing import Final
 

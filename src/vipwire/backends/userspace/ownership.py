@@ -1,4 +1,4 @@
-"""What of the rules of iptables is userspace mode's, ours or kube-proxy's of up to 1.25. Pure."""
+"""Tells rules of userspace mode, ours or kube-proxy's of up to 1.25, from all others. Pure."""
 
 from collections.abc import Iterator
 from typing import Final

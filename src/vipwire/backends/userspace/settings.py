@@ -1,4 +1,4 @@
-"""What the operator chooses of userspace mode."""
+"""The operator's settings of userspace mode."""
 
 import enum
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which variant of iptables this mode writes its rules with, and whether it can."""
+"""Chooses the variant of iptables that userspace mode writes its rules with, and checks that it works."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What the API refuses, as Kubernetes' Status: code, reason, words that name the object and the field.
+"""The API server's errors as Kubernetes' Status: code, reason, and a message that names the object and the field.
 
 The sentences are those that its API machinery forms (apimachinery/pkg/api/errors and util/validation/field), since
 clients and people search for them.

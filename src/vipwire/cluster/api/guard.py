@@ -1,4 +1,4 @@
-"""Who may do what: four roles, told by the groups of a user. Pure.
+"""Decides who may do what: four roles, which follow from a user's groups. Pure.
 
     admin   group system:masters     everything
     node    group system:nodes       what a service proxy and a kubelet of this system read and report

@@ -1,4 +1,4 @@
-"""What the server does with metadata: at creation, change and deletion. Pure but for chance in names and UIDs."""
+"""Sets and checks metadata at creation, change and deletion. Pure but for chance in names and UIDs."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

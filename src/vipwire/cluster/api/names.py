@@ -1,4 +1,4 @@
-"""Which names, labels and annotations Kubernetes allows, with the sentences by which it refuses others.
+"""Validates names, labels and annotations, with Kubernetes' sentences for those it refuses.
 
 A rule takes a value and gives what is wrong with it, "" for nothing (apimachinery/pkg/util/validation).
 """

@@ -1,4 +1,4 @@
-"""What the server knows of a kind: one declaration that a generic handler serves.
+"""Declares a kind for the API server: one generic handler serves all of them.
 
 `columns` are what `kubectl get` shows, `fields` what a field selector can ask, `check` what Kubernetes refuses beyond
 the types. A check is given the object as it would be stored and the one before (None at creation).

@@ -1,4 +1,4 @@
-"""Which object, and which verb, a request is about: paths and methods of Kubernetes' API. Pure."""
+"""Finds the object and the verb of a request: paths and methods of Kubernetes' API. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""What Services need to work: addresses and ports at admission, endpoints and announcements beside it."""
+"""The controllers that Services need: addresses and ports at admission, endpoints and announcements beside it."""

@@ -1,4 +1,4 @@
-"""Who may say which command a probe runs: the admin role, and nobody else. A hook.
+"""Lets only the admin role set the command that a probe runs. A hook.
 
 `vipwire up --exec-probes` runs these commands on this machine. The node role may write Pods; without this, whoever
 has that role could run anything. It may keep a command that is there, and take it away.

@@ -1,4 +1,4 @@
-"""What has changed since one last looked: how controllers follow the store.
+"""Feeds controllers with the store's changes since they last looked.
 
 A feed holds a revision. The first look tells of everything, as new; so does one too late for what the store
 remembers. It never waits for a reader, and a reader that failed half way can be told everything again.

@@ -1,4 +1,4 @@
-"""Who comes with which credentials: client certificates of our authority, and bearer tokens from a file.
+"""Authenticates clients: by client certificates of our authority, and by bearer tokens from a file.
 
 The file of tokens has Kubernetes' form (--token-auth-file): `token,user,uid,"group1,group2"`, a line each. It is
 written once, with a token for each role, and read again when it changes (keys.py).

@@ -1,4 +1,4 @@
-"""Who may not come any more, although a certificate or a token says otherwise: the file `revoked`, a line each.
+"""Reads the file `revoked`: the certificates and users that are refused although their credentials are valid.
 
     serial 5D3A91        a certificate, by its serial number in hexadecimal digits (openssl x509 -noout -serial)
     user viewer          everybody of this name, with whatever credentials

@@ -1,4 +1,4 @@
-"""What the store remembers of its past, in memory: the changes of each resource since the floor, and old states.
+"""The store's history, in memory: the changes of each resource since the floor, and old states.
 
 A watch has no queue of its own: it holds a revision, and asks for what came after. So a reader that is slow costs
 nothing but falls behind, and when the history it needs is dropped it is told so. That is Kubernetes' 410 (Gone).

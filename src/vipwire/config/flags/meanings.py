@@ -1,4 +1,4 @@
-"""What each flag of `vipwire proxy` means, as `--help` prints it: one paragraph a flag, in our own words."""
+"""The help text of each flag of `vipwire proxy`: one paragraph a flag, in our own words."""
 
 from typing import Final
 

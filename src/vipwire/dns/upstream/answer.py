@@ -1,4 +1,4 @@
-"""What an upstream server answered, and for how long it may be told again. Pure; of any bytes, or a DecodeError.
+"""Reads an upstream server's answer and how long it may be kept. Pure; takes any bytes, or raises DecodeError.
 
 Nothing is passed on that was not understood. dnspython reads the message; of its records those are kept that belong
 to the question (its name and the names that CNAMEs lead to, its type, class IN), and written anew. So what a client

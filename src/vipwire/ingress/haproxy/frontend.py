@@ -1,4 +1,4 @@
-"""How a request finds its backend: the steps of the one frontend.
+"""Writes HAProxy's one frontend: the steps by which a request finds its backend.
 
 Hosts and paths are data in maps, not rules, so that a new one is a runtime command. Keys end with a slash:
 

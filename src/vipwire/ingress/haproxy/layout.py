@@ -1,4 +1,4 @@
-"""Where HAProxy listens and keeps its files: what an operator's flags decide about a configuration."""
+"""Decides where HAProxy listens and keeps its files, from the operator's flags."""
 
 from dataclasses import dataclass
 

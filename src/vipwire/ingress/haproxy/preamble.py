@@ -1,4 +1,4 @@
-"""What a configuration begins with: the process, the defaults of all sections, and whom names are asked of."""
+"""Writes the beginning of a configuration: the process, the defaults of all sections, the resolvers."""
 
 from collections.abc import Collection, Iterator
 

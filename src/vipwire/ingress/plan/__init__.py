@@ -1,1 +1,1 @@
-"""What the Ingresses mean: pure functions from objects to a plan."""
+"""Plans Ingresses: pure functions from objects to a plan."""

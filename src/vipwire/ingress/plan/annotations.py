@@ -1,4 +1,4 @@
-"""Which annotations there are, under which names, and what each becomes.
+"""Lists the annotations, their names, and what each becomes.
 
 Ours begin with `vipwire.io/`. Of haproxy-ingress and ingress-nginx those are understood that mean the same; their
 names lead to ours. Ours win where both are there. A value that cannot be read is a Problem and counts as

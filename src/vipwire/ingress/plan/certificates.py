@@ -1,4 +1,4 @@
-"""Which TLS Secrets are fit to serve: both parts there, readable, made for each other, and valid now.
+"""Decides which TLS Secrets can be served: both parts there, readable, matching, and valid now.
 
 A certificate's text is written anew from what was parsed, so that nothing but PEM reaches HAProxy. Judging one costs
 some hundred microseconds (RSA keys more), so it is done once for each content.

@@ -1,4 +1,4 @@
-"""Which endpoints serve a pool.
+"""Chooses the endpoints that serve a pool.
 
 Ready ones do. One that is going while it still serves drains: whoever is bound to it by a cookie goes on. Where none
 is ready, those that are going are used all the same (KEP-1669). One family is used, or a dual-stack Pod would count

@@ -1,4 +1,4 @@
-"""Which regular expressions can be relied on to find what they are to guard. Pure.
+"""Decides which regular expressions can be relied on as guards of a path. Pure.
 
 PCRE gives up after some millions of steps, or when its stack is full, and HAProxy takes that for no match: then a
 request passes by the guard. Paths that an expression guards are kept short (`haproxy.frontend`); an expression that

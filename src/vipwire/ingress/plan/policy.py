@@ -1,4 +1,4 @@
-"""What may be asked for a pool beyond its Service: the words of annotations, as types.
+"""The policy that annotations ask for a pool beyond its Service, as types.
 
 Two Ingresses that ask the same of the same Service port share a pool, so a policy is a value that can be compared.
 Times are in milliseconds, sizes in bytes.

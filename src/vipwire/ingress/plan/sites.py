@@ -1,4 +1,4 @@
-"""What the Ingresses add up to: the values between planning and HAProxy, and their names there."""
+"""The plan of all Ingresses: the values between planning and HAProxy, and their names there."""
 
 import enum
 import hashlib

@@ -1,4 +1,4 @@
-"""What a namespace may do at a host that another one has: nothing that takes requests from the paths that are there.
+"""Limits a namespace at a host that another one has: it cannot take requests from paths that are there.
 
 A host is the namespace's of the oldest Ingress that has a rule for it. Further namespaces may have paths of it that
 nobody has yet, unless the operator wants hosts apart (`Setting.hosts_apart`). What leads requests for existing paths

@@ -1,4 +1,4 @@
-"""What one Ingress wants by itself: a function of it, of the Secret of its users and of the Services it names.
+"""Plans one Ingress by itself, from it, the Secret of its users and the Services it names.
 
 Making it is most of planning, and a change leaves all Ingresses but one as they were. So it is known from one plan to
 the next, as long as the objects that it was made of are the same ones.

@@ -1,4 +1,4 @@
-"""Whom HAProxy's workers run as: a user of their own, in an empty folder, where we may make them so.
+"""Confines HAProxy's workers where it can: a user of their own, in an empty folder.
 
 The master stays what we are, since it starts workers and reads keys; it takes no connections. A worker reads all its
 files and opens all its sockets before it changes over, and is told of changes through sockets that are open. That

@@ -1,4 +1,4 @@
-"""What HAProxy is to have, kept up to date with the objects: plan, slots, configuration.
+"""Keeps HAProxy's desired state up to date with the objects: plan, slots, configuration.
 
 The frequent change, that of endpoints, touches nothing but the slots of its Service's pools: it is made in place,
 so that it costs the same however many others there are. Where rules may change, all Ingresses are put together anew,

@@ -1,4 +1,4 @@
-"""Who hears what: the log, Events on Ingresses, metrics. Each problem is told once, and again when it comes back."""
+"""Reports to the log, Events and metrics. Each problem is reported once, and again when it comes back."""
 
 from collections.abc import Iterable
 

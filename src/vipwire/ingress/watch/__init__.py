@@ -1,1 +1,1 @@
-"""What an Ingress controller watches, and how its bytes become values."""
+"""Watches the objects of an Ingress controller and turns their bytes into values."""

@@ -1,4 +1,4 @@
-"""What this machine is, as far as a service proxy cares: read from /proc, netlink and PATH; nothing is changed.
+"""Reads the facts of this machine that matter to a service proxy: /proc, netlink and PATH; nothing is changed.
 
 Each fact that cannot be had is None or missing; `check` judges that too.
 """

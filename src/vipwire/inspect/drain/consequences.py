@@ -1,4 +1,4 @@
-"""What it means to drain an endpoint here: which Services it concerns, what they would be without it, what is left.
+"""Finds the consequences of draining an endpoint here: its Services, their other endpoints, connections left.
 
 The connections that are left are read from connection tracking. It forgets a TCP connection two minutes after its
 end: those are told apart by the little time that they have left, for an open one has hours or days.

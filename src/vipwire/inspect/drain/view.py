@@ -1,4 +1,4 @@
-"""How `vipwire drain` tells what it did and found."""
+"""Prints what `vipwire drain` did and found."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which of a machine's addresses masquerading puts in a client's place. Pure.
+"""Chooses the address of this machine that masquerading puts in a client's place. Pure.
 
 The kernel does not ask the route for the source that it prefers, as it does for sockets, but chooses among addresses
 by itself: IPv4 in inet_select_addr (net/ipv4/devinet.c), IPv6 in ipv6_dev_get_saddr (net/ipv6/addrconf.c), which

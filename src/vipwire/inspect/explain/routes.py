@@ -1,4 +1,4 @@
-"""What this machine's routes say: which of its addresses masquerading takes, and by which interface it sends."""
+"""Reads this machine's routes: the address that masquerading takes, and the interface that packets leave by."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""What the modes have counted, for status and top: read once, for both families, and said in words of documents.
+"""Reads the modes' counts for status and top: once, for both families, as fields of documents.
 
 A mode that counts has seen nothing where it says nothing: that is 0 connections. A mode that does not count, one that
 was told not to, and a kernel that cannot be read, give null.

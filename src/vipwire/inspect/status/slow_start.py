@@ -1,4 +1,4 @@
-"""How far endpoints that start slowly have grown: only the running proxy knows, but the kernel shows it.
+"""Works out from the kernel how far endpoints with slow start have grown; only the running proxy knows it.
 
 The shares that the kernel's objects deal are taken for weights. If what the mode renders of them is what the kernel
 holds, they are the plan's of this moment; otherwise somebody has changed something, and the difference stays one.

@@ -1,4 +1,4 @@
-"""Why each endpoint of a Service port is used or not: in words, beside what the plan has decided.
+"""Gives the reason why each endpoint of a Service port is used or not.
 
 The decision itself is read from the pools that the plan has made; here it is only given its reason.
 """

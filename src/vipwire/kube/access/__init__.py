@@ -1,1 +1,1 @@
-"""How the API server is reached, and as whom: kubeconfigs, TLS, tokens, HTTP proxies."""
+"""Reaches the API server and authenticates to it: kubeconfigs, TLS, tokens, HTTP proxies."""

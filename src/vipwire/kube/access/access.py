@@ -1,4 +1,4 @@
-"""How to reach the API server and as whom: from a kubeconfig, `--master`, or the Pod this runs in.
+"""Decides how to reach the API server and as whom: from a kubeconfig, `--master`, or the Pod this runs in.
 
 As client-go decides it: without a kubeconfig and without a master we must be in a Pod; a master replaces the
 kubeconfig's server and needs no kubeconfig; $KUBECONFIG counts only when somebody passes it. Whatever is wrong is a

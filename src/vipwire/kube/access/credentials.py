@@ -1,4 +1,4 @@
-"""Who we are to the API server, asked anew before every request, since tokens and certificates are rotated.
+"""Reads our credentials for the API server anew before every request, since tokens and certificates are rotated.
 
 Requests are few (a watch lasts minutes), so files are simply read each time rather than cached with a rule for when
 to doubt the cache. Only an exec plugin's answer is kept, until it expires or the server refuses it.

@@ -1,4 +1,4 @@
-"""Which HTTP proxy stands between us and the API server: the rules of Go's `http.ProxyFromEnvironment`. Pure.
+"""Chooses the HTTP proxy to the API server by the rules of Go's `http.ProxyFromEnvironment`. Pure.
 
 A cluster's nodes often have HTTPS_PROXY set for image pulls, with NO_PROXY naming the cluster's networks as CIDRs, so
 the CIDRs must be understood or every in-cluster connection would leave through the proxy.

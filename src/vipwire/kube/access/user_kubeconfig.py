@@ -1,4 +1,4 @@
-"""Which kubeconfig counts for a command at somebody's prompt, where no flag says it: the one that kubectl would take.
+"""Chooses the kubeconfig of a command when no flag names one: the one that kubectl would take.
 
     $KUBECONFIG  ▸  ~/.kube/config  ▸  the Pod's own  ▸  that of a `vipwire up` on this machine
 

@@ -1,4 +1,4 @@
-"""What all manifest files together say, and how that differs from before. Pure.
+"""Merges the objects of all manifest files, and finds what differs from before. Pure.
 
 The same object in two files: the file whose path sorts first has it, and the other is told of. Problems belong to an
 object or to a file, so that they can be told with an event about it and end with one: a file is spoken of as an

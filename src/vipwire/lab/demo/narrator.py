@@ -1,4 +1,4 @@
-"""How the demo speaks: headings, sentences, tables, and checks that it counts.
+"""Prints the demo: headings, sentences, tables, and checks that it counts.
 
 Colour on a terminal, plain text elsewhere. What programs print is shown line by line as it is, and never wrapped.
 """

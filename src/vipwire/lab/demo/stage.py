@@ -1,4 +1,4 @@
-"""What the demo plays on: a lab, a folder of manifests, and a real `vipwire proxy` on node-1 that watches it.
+"""The demo's stage: a lab, a folder of manifests, and a real `vipwire proxy` on node-1 that watches it.
 
 The proxy is a process of its own, started as an operator starts it. What it says is kept: its `synced` lines tell
 when a change is in the kernel and what it took. Leaving the stage ends and removes everything, whatever has happened.

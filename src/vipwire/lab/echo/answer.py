@@ -1,4 +1,4 @@
-"""What an echo server says to whoever speaks to it: who it is and whom it saw. One JSON object in one line.
+"""The answer of an echo server: who it is and whom it saw. One JSON object in one line.
 
 "saw" is the heart of every test of source NAT: the address from which the packet came, as the Pod knows it.
 """

@@ -1,4 +1,4 @@
-"""What a guest is: its kernel, what it has, and when it is ended."""
+"""Describes a guest: its kernel, its resources, and when it is ended."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What the kernel lists: tables, chains, rules, sets and the generation. Elements are in `elements`.
+"""Decodes what the kernel lists: tables, chains, rules, sets and the generation. Elements are in `elements`.
 
 Every function takes the payload of one message of a dump, from the nfnetlink header on, and raises DecodeError on
 bytes that are not what they should be.

@@ -1,4 +1,4 @@
-"""What rules are made of: one function per kernel expression, named as `nft --debug=netlink` shows them.
+"""Encodes the expressions of rules: a function per kernel expression, named as `nft --debug=netlink` shows them.
 
 Registers are addressed by their place among the sixteen words of four bytes; an aligned group of four has a number of
 its own, which the kernel prefers. Attributes are written in the order in which the kernel lists them, with the

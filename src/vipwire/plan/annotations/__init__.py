@@ -1,4 +1,4 @@
-"""What annotations of a Service ask for: each word is read here, once, and nowhere else.
+"""Reads the annotations of a Service: each word is read here, once, and nowhere else.
 
 `words` lists them, `values` reads what stands behind them, and `wishes` makes the typed result that everybody sees.
 `lacks` is how a mode says that it cannot do something.

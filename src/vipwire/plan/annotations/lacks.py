@@ -1,4 +1,4 @@
-"""How a mode says what it cannot do of what annotations ask for: as a table, of which the Problems are made."""
+"""Lists what a mode lacks of what annotations ask for: a table, from which the Problems are made."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

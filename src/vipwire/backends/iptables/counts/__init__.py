@@ -1,1 +1,1 @@
-"""What the rules of iptables mode have counted."""
+"""Counts of iptables mode: reads them from its rules."""

@@ -1,4 +1,4 @@
-"""How one of a pool's targets is chosen, in the matches that iptables has. Pure.
+"""Writes the matches by which iptables chooses one of a pool's targets. Pure.
 
 random        -m statistic --mode random   each rule takes its share of what the rules before it have left
 round-robin   -m statistic --mode nth      likewise, in turn: each rule counts what reaches it

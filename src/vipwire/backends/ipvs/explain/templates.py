@@ -1,4 +1,4 @@
-"""What IPVS remembers of clients: the templates among its connections, which bind a client to a real server. Pure.
+"""Reads the templates among IPVS's connections, which bind a client to a real server. Pure.
 
 A line of /proc/net/ip_vs_conn (ip_vs_conn_seq_show in net/netfilter/ipvs/ip_vs_conn.c), addresses and ports in hex:
 

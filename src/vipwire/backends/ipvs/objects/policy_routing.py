@@ -1,4 +1,4 @@
-"""How packets come to IPVS without their address being this node's: by a mark, a rule and a table of routes.
+"""Routes packets to IPVS though their address is not this node's: by a mark, a rule and a routing table.
 
 Where endpoints answer clients directly, their packets come from the VIP. If the VIP were an address of the node the
 kernel would take those for forged. So it is none: a rule sends what carries the frontend's mark into a table that

@@ -1,4 +1,4 @@
-"""What a walk through the table is told from: what was observed and should be, and what it has met so far. Pure."""
+"""The input of a walk through the table, observed and planned, and what the walk has met so far. Pure."""
 
 import itertools
 from collections.abc import Mapping

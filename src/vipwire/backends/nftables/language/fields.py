@@ -1,4 +1,4 @@
-"""What a rule can look at: the words for it, its type and width, how it is loaded, and how nft remembers it in a set.
+"""The fields that a rule can match: words, type, width, how each is loaded, and how nft records it in a set.
 
 Numbers of types are those of nft (include/datatype.h): they go into NFTA_SET_KEY_TYPE, six bits each in a
 concatenation. What nft remembers of `typeof` is an expression in userdata entries (parse_udata and build_udata of its

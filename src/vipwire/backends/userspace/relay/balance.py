@@ -1,4 +1,4 @@
-"""Which endpoint a new connection of a listener goes to. Pure: the time and chance are parameters.
+"""Chooses the endpoint for a new connection of a listener. Pure: the time and chance are parameters.
 
     affinity       the endpoint that this client had, while it is remembered and has not failed just now
     round robin    in turn, from a shuffled order that begins anew when the endpoints change; weighted: interleaved

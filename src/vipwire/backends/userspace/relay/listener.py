@@ -1,4 +1,4 @@
-"""What TCP and UDP frontends of a relay have in common."""
+"""The base of a relay's TCP and UDP frontends."""
 
 import _socket
 import errno

@@ -1,1 +1,1 @@
-"""What the API server answers besides bare objects: tables, discovery, reviews and pages."""
+"""The API server's answers besides bare objects: tables, discovery, reviews and pages."""

@@ -1,4 +1,4 @@
-"""What `kubectl get` shows of an object: ages, lists, and the cells of columns that many kinds have."""
+"""The cells that `kubectl get` prints for many kinds: ages, lists and other columns."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime

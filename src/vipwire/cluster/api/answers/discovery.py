@@ -1,4 +1,4 @@
-"""What is served, told to clients: groups and resources, in the old form of many documents and the new one."""
+"""Lists the groups and resources that are served, as old discovery (many documents) and as the new one."""
 
 from collections.abc import Iterable
 from itertools import groupby

@@ -1,4 +1,4 @@
-"""What is sent to be stored: how it is asked for, and what a body is held against before anything is made of it."""
+"""Reads an object that a client sends to be stored, and checks its body before anything is made of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How large a value may be: what is small as text can be much as values, and deep ones exhaust stacks. Pure."""
+"""Limits the size and depth of a value: a small text can become a large value, deep ones exhaust stacks. Pure."""
 
 from typing import Any, Final, TypeVar
 

@@ -1,4 +1,4 @@
-"""What is refused in amounts of CPU, memory and the like (pkg/apis/core/validation, ValidateResourceRequirements)."""
+"""Validates amounts of CPU, memory and the like (pkg/apis/core/validation, ValidateResourceRequirements)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""What is refused in Endpoints, made by hand or by a controller (pkg/apis/core/validation, ValidateEndpoints)."""
+"""Validates Endpoints, made by hand or by a controller (pkg/apis/core/validation, ValidateEndpoints)."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What is refused in Ingresses and their classes (pkg/apis/networking/validation). Pure."""
+"""Validates Ingresses and their classes (pkg/apis/networking/validation). Pure."""
 
 import ipaddress
 import re

@@ -1,4 +1,4 @@
-"""What is refused in a container's probes (pkg/apis/core/validation, validateProbe and validateHandler). Pure."""
+"""Validates a container's probes (pkg/apis/core/validation, validateProbe and validateHandler). Pure."""
 
 from collections.abc import Iterator
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What objects look like: types with fields, read from short text tables, one line a field.
+"""The schema of objects: types with fields, read from short text tables, one line a field.
 
     ServicePort | One port of a Service.
       name string | Names the port.

@@ -1,4 +1,4 @@
-"""Which fields an object has, as a set of paths: the currency of server-side apply. Pure.
+"""The fields that an object has, as a set of paths: server-side apply works on these sets. Pure.
 
 A path is a tuple of elements as `fieldsV1` writes them: `f:NAME` a field or a key of a map, `k:{...}` an element of
 a list by its keys, `v:...` a value of a set. Lists and objects that are atomic, and empty ones, are members

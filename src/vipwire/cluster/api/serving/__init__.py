@@ -1,1 +1,1 @@
-"""How the API server takes connections and requests, and how much of anything one client may have."""
+"""Takes connections and requests for the API server, and limits what one client may use."""

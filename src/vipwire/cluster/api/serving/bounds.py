@@ -1,4 +1,4 @@
-"""How much a client may take of the API server: in connections, requests, seconds and bytes. Pure.
+"""The limits of one client of the API server: connections, requests, seconds and bytes. Pure.
 
 Where kube-apiserver has a bound, it is the same: 3 MiB of body, 400 requests that read and 200 that write at a time
 (--max-requests-inflight, --max-mutating-requests-inflight), a minute for a request (--request-timeout). The others

@@ -1,4 +1,4 @@
-"""What the API server counts, by the names of kube-apiserver's metrics, so that its dashboards and alerts fit."""
+"""The API server's metrics, by the names of kube-apiserver's, so that its dashboards and alerts fit."""
 
 import contextlib
 import time

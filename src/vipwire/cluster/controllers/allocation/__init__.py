@@ -1,1 +1,1 @@
-"""What Services are given: cluster IPs, node ports and address families."""
+"""Allocates cluster IPs, node ports and address families to Services."""

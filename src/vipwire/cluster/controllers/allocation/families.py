@@ -1,4 +1,4 @@
-"""Which address families a Service has, and in which order: its defaults and what is refused. Pure.
+"""Chooses a Service's address families and their order: the defaults, and what is refused. Pure.
 
 KEP-563, and pkg/registry/core/service/storage/alloc.go for what Kubernetes does where the fields contradict.
 """

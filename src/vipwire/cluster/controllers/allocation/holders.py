@@ -1,4 +1,4 @@
-"""Which Services have an address, and which addresses a Service has. Pure."""
+"""Indexes addresses and Services: which Services hold an address, which addresses a Service holds. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What a Service is given when it is created or changed, and what it gives back: an admission hook.
+"""Allocates what a Service needs when it is created or changed, and frees it at the end: an admission hook.
 
     create   families, ClusterIPs, node ports, health check node port
     update   the same, for what is new; what the new type has no use for is dropped, as Kubernetes does

@@ -1,4 +1,4 @@
-"""How endpoints are spread over slices, so that as few slices as possible change. Pure.
+"""Spreads endpoints over slices so that as few slices as possible change. Pure.
 
 Each slice is an object that every node is sent, and 100 endpoints are much to send for one that changed. So
 

@@ -1,4 +1,4 @@
-"""Which endpoints a Service has: from its selector's Pods, or from Endpoints made by hand. Pure.
+"""Derives a Service's endpoints from its selector's Pods, or from Endpoints made by hand. Pure.
 
 Endpoints are grouped by family and ports: Pods whose named target port is another number stand in a group of their
 own (staging/src/k8s.io/endpointslice/reconciler.go). A Pod has an endpoint if it has an address that others

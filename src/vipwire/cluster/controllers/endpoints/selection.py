@@ -1,4 +1,4 @@
-"""Which Pods a Service selects, and which Services select a Pod: an index by labels. Pure.
+"""Indexes by labels which Pods a Service selects, and which Services select a Pod. Pure.
 
 Each side is found by one label, and then compared in full: a Service by the label of its selector that the fewest
 others are found by, a Pod by each of its own. So a label that all share costs nothing where another tells them apart.
