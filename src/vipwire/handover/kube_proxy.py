@@ -15,6 +15,7 @@ from typing import Final
 import yaml
 
 from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT
+from vipwire.kube.yaml_errors import NOT_YAML
 
 _NAME: Final = "kube-proxy"
 _DEFAULT_MODE: Final = "iptables"
@@ -94,7 +95,7 @@ def _configured_mode(folder: Path) -> str:
     if file := flags.get("config"):
         try:
             read = yaml.safe_load((folder / "root" / file.lstrip("/")).read_text(encoding="utf-8"))
-        except (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError):
+        except (OSError, *NOT_YAML):
             return ""
         mode = read.get("mode") if isinstance(read, dict) else None
     else:

@@ -19,6 +19,7 @@ import yaml
 from msgspec import Struct, field
 
 from vipwire.errors import ConfigError
+from vipwire.kube.yaml_errors import NOT_YAML
 
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
@@ -147,13 +148,7 @@ def _config(text: str, file: Path) -> _Config:
         mark = error.problem_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
         raise ConfigError(f"{file}:{where} not YAML: {error.problem}") from error
-    except (
-        yaml.YAMLError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as error:  # `!!bool x`
+    except NOT_YAML as error:
         raise ConfigError(f"{file}: not YAML: {error}") from error
     try:
         return msgspec.convert({} if document is None else document, _Config)

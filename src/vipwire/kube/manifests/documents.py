@@ -24,6 +24,7 @@ except ImportError:  # a PyYAML without libyaml is ten times slower and does the
 
 from vipwire.errors import DecodeError
 from vipwire.kube.resource import BROKEN, Resource, document_name, explain, name_of, printable, unexpected
+from vipwire.kube.yaml_errors import NOT_YAML
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.state.event import K, K_co, T, T_co
@@ -191,13 +192,7 @@ def _parse(text: str, *, json_only: bool) -> list[object]:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "YAML"
         raise DecodeError(f"{where}: {error.problem or error.context}") from error
-    except (
-        yaml.YAMLError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as error:  # `!!bool x`
+    except NOT_YAML as error:
         raise DecodeError(f"YAML: {' '.join(str(error).split())}") from error
 
 
