@@ -12,6 +12,7 @@ from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.backends.nftables.names import Object, ObjectKey
 from vipwire.model.net import Family
 from vipwire.model.service import Service, TrafficPolicy
+from vipwire.netlink.generations import Generations
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import Planner
@@ -123,3 +124,19 @@ def replaced(address: str) -> ServicePlan:
     (change,) = planner.update(store.take_dirty(), store.view).values()
     assert change.new is not None
     return change.new
+
+
+class OfABusyNode(Generations):
+    """Another program commits again and again, then pauses."""
+
+    commits = 40
+
+    def look(self) -> int:
+        self.commits = max(self.commits - 1, 0)
+        return super().look() + self.commits
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_table_is_read_although_others_commit_all_the_time() -> None:
+    with closing(NftablesBackend(Family.IPV4)) as calm, closing(NftablesBackend(Family.IPV4, OfABusyNode())) as busy:
+        assert set(busy.observe()) == set(calm.observe()) != set()

@@ -7,6 +7,7 @@ somebody changed is found even where its text looks alike. What fits no text of 
 """
 
 import errno
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
@@ -48,7 +49,8 @@ from vipwire.reconcile.delta import Delta
 T = TypeVar("T", decode.Chain, decode.Rule, decode.SetDeclaration)
 
 _HOOK_NAMES = {number: name for name, number in encode.HOOKS.items()}
-_ATTEMPTS = 5
+PATIENCE = 10.0
+"""Seconds for which a reading is begun again while others commit. Any commit in the network namespace spoils one."""
 
 
 class NftablesBackend:
@@ -98,7 +100,8 @@ class NftablesBackend:
 
     def observe(self) -> dict[ObjectKey, Object]:
         """Read the table; nothing if there is none, or if it was made for a layout that is not ours."""
-        for _ in range(_ATTEMPTS):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
             before = self._generations.look()
             try:
                 objects = self._read()
