@@ -6,7 +6,7 @@ A hundred examples of each law, and fifty times as many with HYPOTHESIS_PROFILE=
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -25,6 +25,14 @@ _SIGNALS = signal.SIGHUP, signal.SIGINT, signal.SIGTERM
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
     """Share out what `make test` runs; `--dist` with another value than `loadscope` is a wish of its own."""
     return Shares(config, log) if config.getoption("dist") == "loadscope" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Make what a test has printed and logged text that can be sent: a law may log surrogates, and UTF-8 has none."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
