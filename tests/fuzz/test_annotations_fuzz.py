@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.fakes.values import service
 
 from vipwire.model.service import Service
-from vipwire.plan.annotations.wishes import read_weights, wants_local, wishes
+from vipwire.plan.annotations.wishes import read_weights, read_wishes, wants_local
 from vipwire.plan.annotations.words import KUBE_ROUTER, PREFIX, WORDS
 
 _NUMBERS = st.one_of(st.integers(), st.floats(), st.integers(-2, 70000), st.integers(10**15, 10**25)).map(str)
@@ -36,8 +36,8 @@ def annotated(found: dict[str, str]) -> Service:
 
 @given(st.dictionaries(_KEYS, _VALUES, max_size=6))
 def test_annotations_are_wishes_and_problems(found: dict[str, str]) -> None:
-    asked = wishes(annotated(found))
-    assert wishes(annotated(found)) == asked
+    wishes = read_wishes(annotated(found))
+    assert read_wishes(annotated(found)) == wishes
     assert isinstance(wants_local(found), bool)
     weights, said = read_weights(found)
     assert all(isinstance(weight, int) and weight >= 0 for weight in weights.values())

@@ -9,7 +9,7 @@ import pytest
 from tests.kernel.own_network import own_network, run
 
 from vipwire.backends.registry import spec_of
-from vipwire.handover.leftovers import Leftovers, Removed, Swept
+from vipwire.handover.leftovers import LeftoverRemovals, Leftovers, Removed
 from vipwire.handover.rules import engines, remove_rules
 from vipwire.model.net import Family
 
@@ -91,12 +91,12 @@ def rules(engine: str) -> str:
     return "\n".join(line for line in run(f"iptables-{engine}-save").splitlines() if "KUBE-" in line)
 
 
-def sweep(running: str, variant: str = "") -> Swept:
+def sweep(running: str, variant: str = "") -> LeftoverRemovals:
     return Leftovers(spec_of(running), {Family.IPV4: Rules(variant)}).sweep()
 
 
-def found(swept: Swept) -> set[str]:
-    return {each.mode for each in swept.removed}
+def found(result: LeftoverRemovals) -> set[str]:
+    return {each.mode for each in result.removed}
 
 
 @pytest.mark.parametrize("engine", ["nft", "legacy"])
@@ -115,7 +115,7 @@ def test_kube_proxys_chains_go_from_either_engine_and_others_stay(engine: str) -
     ]
     assert "-A PREROUTING -j OTHERS" in run(f"iptables-{engine}-save -t nat")
     assert "OTHERS" in before or engine == "nft"
-    assert sweep("nftables") == Swept()
+    assert sweep("nftables") == LeftoverRemovals()
 
 
 def test_what_the_running_mode_has_stays_and_the_other_engine_is_cleared() -> None:
@@ -142,7 +142,7 @@ def test_userspace_modes_chains_go_beside_those_of_the_running_mode() -> None:
 def test_what_kubelet_makes_under_kube_proxys_names_stays() -> None:
     write("nft", KUBELETS)
     before = rules("nft")
-    assert sweep("nftables") == Swept()
+    assert sweep("nftables") == LeftoverRemovals()
     assert rules("nft") == before
 
 
@@ -153,13 +153,13 @@ def test_kube_proxys_table_goes_and_one_that_is_only_called_so_stays() -> None:
     assert run("nft list tables") == ""
     run("nft -f -", FOREIGN_TABLES)
     before = run("nft list ruleset")
-    assert sweep("iptables", "nft") == Swept()
+    assert sweep("iptables", "nft") == LeftoverRemovals()
     assert run("nft list ruleset") == before
 
 
 def test_a_table_of_ours_of_an_unknown_layout_goes_unless_the_mode_is_nftables() -> None:
     run("nft -f -", OLDER)
-    assert sweep("nftables") == Swept(), "the mode itself makes it anew, in one transaction"
+    assert sweep("nftables") == LeftoverRemovals(), "the mode itself makes it anew, in one transaction"
     expected = (Removed("nftables", Family.IPV4, "table ip vipwire"),)
     assert sweep("userspace", "nft").removed == expected
     assert run("nft list tables") == ""
@@ -184,7 +184,7 @@ def test_a_half_that_a_crashed_sync_has_left_goes_and_the_rest_of_it() -> None:
 
 def test_looking_makes_no_tables() -> None:
     before = Path("/proc/thread-self/net/ip_tables_names").read_text()
-    assert sweep("nftables") == Swept()
+    assert sweep("nftables") == LeftoverRemovals()
     assert run("nft list tables") == ""
     assert Path("/proc/thread-self/net/ip_tables_names").read_text() == before == ""
 

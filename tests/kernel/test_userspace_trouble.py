@@ -14,7 +14,7 @@ from tests.kernel.own_network import own_network, run
 
 from vipwire.backends.userspace.messages import Place
 from vipwire.backends.userspace.relay.balance import EJECT_AFTER
-from vipwire.backends.userspace.relay.tcp import LADDER
+from vipwire.backends.userspace.relay.tcp import DIAL_TIMEOUTS
 from vipwire.model.net import Address, parse_address
 
 pytestmark = pytest.mark.kernel
@@ -69,10 +69,10 @@ def test_a_client_is_dialled_for_four_times_each_elsewhere_and_with_more_patienc
 
         at.until(over)
         ended = at.loop.now
-        assert len(found) == len(LADDER) == 4, "each time another endpoint"
+        assert len(found) == len(DIAL_TIMEOUTS) == 4, "each time another endpoint"
         times = [*sorted(found.values()), ended]
         gaps = [after - before for before, after in pairwise(times)]
-        assert all(gap >= step - _EARLY for gap, step in zip(gaps, LADDER, strict=True)), gaps
+        assert all(gap >= step - _EARLY for gap, step in zip(gaps, DIAL_TIMEOUTS, strict=True)), gaps
         assert at.counted().refused == {"no endpoint answers": 1}
 
 
@@ -88,7 +88,7 @@ def test_an_endpoint_that_hangs_costs_a_quarter_of_a_second_and_then_rests() -> 
                 assert at.until(lambda: heard(sock)) == b"here"
             waited.append(time.monotonic() - begun)
         assert at.count("web", silent(1)).failed == EJECT_AFTER, "it is left alone from then on"
-        assert sum(seconds >= LADDER[0] - _EARLY for seconds in waited) >= EJECT_AFTER
+        assert sum(seconds >= DIAL_TIMEOUTS[0] - _EARLY for seconds in waited) >= EJECT_AFTER
         assert at.count("web", silent(1)).resting
         assert "endpoint 10.244.0.1:8080 rests: it does not answer (Connection timed out)" in at.said()
 

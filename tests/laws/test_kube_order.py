@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.apistore import ApiError, ApiStore, selector
-from tests.fakes.heard import apply
+from tests.fakes.event_log import apply
 from tests.fakes.objects import service, slice_of
 
 from vipwire.kube.proxied import ENDPOINT_SLICES, SERVICES, ProxyResource

@@ -8,7 +8,7 @@ from tests.unit.controllers_here import ENDPOINTS, SLICES, items, play_allocatin
 
 from vipwire.cluster.controllers.own_services import DNS_SERVICE, OwnServices, api_service, dns_service
 from vipwire.cluster.listen import without_service
-from vipwire.cluster.own_addresses import ReachableAddress, reach
+from vipwire.cluster.own_addresses import ReachableAddress, reachable_address
 from vipwire.dns.settings import Settings
 from vipwire.dns.upstream.exchange import Server
 
@@ -108,12 +108,12 @@ def test_a_service_of_others_is_left_alone_and_ours_goes_when_it_is_not_wanted(t
     ],
 )
 def test_where_others_reach_what_listens(bound: tuple[str, ...], version: int, expected: ReachableAddress) -> None:
-    assert reach(bound, ("192.0.2.1", "2001:db8::1"), version) == expected
+    assert reachable_address(bound, ("192.0.2.1", "2001:db8::1"), version) == expected
 
 
 def test_a_machine_without_an_address_is_reached_nowhere() -> None:
-    assert reach(("127.0.0.1",), (), 4) is None
-    assert reach(("10.0.0.5",), (), 4) == ReachableAddress("10.0.0.5", inner=False)
+    assert reachable_address(("127.0.0.1",), (), 4) is None
+    assert reachable_address(("10.0.0.5",), (), 4) == ReachableAddress("10.0.0.5", inner=False)
 
 
 def test_dns_does_not_ask_itself_where_resolv_conf_names_its_service() -> None:

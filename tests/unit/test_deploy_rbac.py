@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from tests.fakes.apiserver import FakeApiServer, Seen
 from tests.fakes.apistore import ApiStore
-from tests.fakes.heard import Heard
+from tests.fakes.event_log import EventLog
 from tests.fakes.objects import node, service, service_cidr, slice_of
 from tests.unit.deployed import OVERLAYS, one, recorded
 
@@ -41,12 +41,12 @@ def requests() -> frozenset[Right]:
 
     async def run() -> list[Seen]:
         async with FakeApiServer(_filled()) as server:
-            access, heard = load_access(None, server.url, environ={}), Heard()
-            source = ApiSource(access, proxy_resources(NODE), chance=heard.chance)
+            access, log = load_access(None, server.url, environ={}), EventLog()
+            source = ApiSource(access, proxy_resources(NODE), chance=log.chance)
             recorder = EventRecorder(access, NODE, qps=0)
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(source.run(heard)), group.create_task(recorder.run())]
-                await heard.until(lambda: heard.listed() == set(Kind))
+                tasks = [group.create_task(source.run(log)), group.create_task(recorder.run())]
+                await log.until(lambda: log.listed() == set(Kind))
                 await server.until(lambda: all(server.watching(plural) for plural in PLURALS))
                 # Gone: everything is listed again.
                 for plural in PLURALS:

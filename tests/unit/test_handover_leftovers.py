@@ -7,7 +7,7 @@ from tests.fakes.kernel import DictBackend
 
 from vipwire.backends.ipvs.first_commit import FirstCommit, in_steps
 from vipwire.backends.ipvs.leftovers import Flow, judge, parse_flows, parse_sources, removable, to_sockets
-from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, SetName, Steer, Vip
+from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, Object, ObjectKey, SetName, Vip
 from vipwire.backends.ipvs.ownership import GUARD
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.handover.rules import owners
@@ -16,7 +16,7 @@ from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta
-from vipwire.xtables.ownership import Place, VipwiresOwn, all_of, census, removals
+from vipwire.xtables.ownership import Place, VipwireOnlyOwner, all_of, census, removals
 from vipwire.xtables.save import Chains, read_table
 
 WEB, DNS, POD = (parse_address(each) for each in ("10.96.0.1", "10.96.0.10", "10.244.1.5"))
@@ -53,7 +53,7 @@ def objects() -> dict[ObjectKey, Object]:
     reals = (RealServer(server(WEB), POD, 80), RealServer(server(DNS, 53), POD, 53), RealServer(marked, POD, 80))
     others: dict[ObjectKey, Object] = {
         **dict.fromkeys(reals, Forwarding(1)),
-        **dict.fromkeys((Vip(WEB), Vip(DNS), Steer(7)), None),
+        **dict.fromkeys((Vip(WEB), Vip(DNS), MarkRule(7)), None),
         SetName("KUBE-CLUSTER-IP"): None,
         Entry("KUBE-CLUSTER-IP", Element(protocol=6, address=WEB, port=80)): 0,
     }
@@ -99,7 +99,7 @@ def test_a_chain_that_others_jump_to_is_only_emptied() -> None:
 
 def test_beside_a_kube_proxy_in_ipvs_mode_only_chains_that_vipwire_alone_makes_go() -> None:
     ipvs, iptables = owners(Family.IPV4)["ipvs"], owners(Family.IPV4)["iptables"]
-    leaving = [VipwiresOwn(ipvs), iptables]
+    leaving = [VipwireOnlyOwner(ipvs), iptables]
     texts = removals(read_saved(Family.IPV4), leaving, all_of([ipvs]))
     tables = {text.partition("\n")[0]: text for text in texts}
     assert "-X KUBE-PROXY-FIREWALL" in tables["*mangle"], "kube-proxy has none in that table"
@@ -147,7 +147,7 @@ def test_virtual_servers_in_use_and_their_addresses_stay_and_all_sets() -> None:
     assert server(WEB) not in gone
     assert Vip(WEB) not in gone
     assert VirtualServer(0, Address(b""), 0, 7) not in gone, "its endpoint has a connection, and it may be its own"
-    assert gone.keys() == {server(DNS, 53), RealServer(server(DNS, 53), POD, 53), Vip(DNS), Steer(7)}
+    assert gone.keys() == {server(DNS, 53), RealServer(server(DNS, 53), POD, 53), Vip(DNS), MarkRule(7)}
 
 
 def test_new_connections_to_node_ports_are_left_to_who_listens_there_and_others_live_on() -> None:

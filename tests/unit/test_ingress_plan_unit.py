@@ -27,7 +27,7 @@ from vipwire.ingress.watch.objects import (
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, parse_address
 from vipwire.model.service import Service
-from vipwire.plan.annotations import wishes
+from vipwire.plan.annotations import read_wishes
 
 WEB = ObjectName("default", "web")
 PORT = BackendPort("http", 80)
@@ -253,7 +253,7 @@ def test_weights_of_the_service_apply(text: str, weights: list[int]) -> None:
 def test_weights_mean_what_they_mean_to_the_proxy_and_a_bad_entry_is_told() -> None:
     annotations = {"vipwire.io/weights": '{"10.0.0.1":3,"10.0.0.2":101}'}
     web = BackendService(WEB, (PORT,), annotations=MappingProxyType(annotations))
-    proxied = wishes(Service(WEB, (), (), annotations=tuple(annotations.items())))
+    proxied = read_wishes(Service(WEB, (), (), annotations=tuple(annotations.items())))
     assert proxied.weights == {parse_address("10.0.0.1"): 3}
     assert [server.weight for server in servers_of(pool(), web, [slice_of(READY, READY)])] == [48, 16]
     plan = plan_sites(world(ruled("one", ("/", PathType.PREFIX)), services=(web,)), Setting())

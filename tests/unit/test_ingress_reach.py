@@ -7,7 +7,7 @@ from tests.unit.test_inspect_source import kubeconfig
 
 from vipwire.errors import ConfigError
 from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.run.app import Options, reach
+from vipwire.ingress.run.app import Options, find_api_server
 
 
 def options(folder: Path, **more: object) -> Options:
@@ -26,14 +26,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def server_of(options_: Options) -> str:
-    access = reach(options_)
+    access = find_api_server(options_)
     assert access is not None
     return str(access.server)
 
 
 def test_flags_come_first_then_kubectls_then_this_machines(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError):
-        reach(options(home))
+        find_api_server(options(home))
     kubeconfig(home / "data/ingress.kubeconfig", "http://192.0.2.1")
     assert server_of(options(home)) == "http://192.0.2.1"
     kubeconfig(home / ".kube/config", "http://192.0.2.2")
@@ -43,10 +43,10 @@ def test_flags_come_first_then_kubectls_then_this_machines(home: Path, monkeypat
     flag = kubeconfig(home / "flag", "http://192.0.2.4")
     assert server_of(options(home, kubeconfig=flag)) == "http://192.0.2.4"
     assert server_of(options(home, master="http://192.0.2.5")) == "http://192.0.2.5"
-    assert reach(options(home, manifests=(home,))) is None
+    assert find_api_server(options(home, manifests=(home,))) is None
 
 
 def test_the_admins_kubeconfig_of_this_machine_is_not_taken(home: Path) -> None:
     kubeconfig(home / "data/admin.kubeconfig")
     with pytest.raises(ConfigError):
-        reach(options(home))
+        find_api_server(options(home))

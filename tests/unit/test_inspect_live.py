@@ -2,7 +2,7 @@
 
 import pytest
 
-from vipwire.inspect.live.flows import Frontends, Heard
+from vipwire.inspect.live.flows import FlowNotification, Frontends
 from vipwire.inspect.live.top import Rates, top_view
 from vipwire.inspect.live.trace import Tracer, event_view, summary_view
 from vipwire.inspect.show import console
@@ -29,14 +29,14 @@ def flow(
     return Flow(protocol, *ends, STATUS_SEEN_REPLY if answered else 0, identifier=identifier)
 
 
-def heard(change: FlowChange, what: Flow, when: float = 1000.0) -> Heard:
-    return Heard(when, FlowEvent(change, what))
+def notification(change: FlowChange, what: Flow, when: float = 1000.0) -> FlowNotification:
+    return FlowNotification(when, FlowEvent(change, what))
 
 
 def test_a_connection_is_told_with_its_endpoint_and_its_end(frontends: Frontends) -> None:
     tracer = Tracer(frontends)
-    began = tracer.take(heard(FlowChange.NEW, flow(VIP, 80, ONE)))
-    ended = tracer.take(heard(FlowChange.DESTROYED, flow(VIP, 80, ONE, answered=False), 1002.5))
+    began = tracer.take(notification(FlowChange.NEW, flow(VIP, 80, ONE)))
+    ended = tracer.take(notification(FlowChange.DESTROYED, flow(VIP, 80, ONE, answered=False), 1002.5))
     assert began is not None
     assert ended is not None
     assert (began["service"], began["endpoint"], began["sees"]) == (
@@ -50,17 +50,17 @@ def test_a_connection_is_told_with_its_endpoint_and_its_end(frontends: Frontends
 
 def test_only_connections_to_a_frontend_are_told(frontends: Frontends) -> None:
     tracer = Tracer(frontends)
-    assert tracer.take(heard(FlowChange.NEW, flow(NODE, 30080, ONE))) is not None
-    assert tracer.take(heard(FlowChange.NEW, flow(CLIENT, 30080, ONE))) is None
-    assert tracer.take(heard(FlowChange.NEW, flow(VIP, 81, ONE))) is None
-    assert tracer.take(heard(FlowChange.NEW, flow(VIP, 80, ONE, protocol=17))) is None
-    assert tracer.take(heard(FlowChange.NEW, flow(VIP, 80, ONE, protocol=1))) is None
-    assert Tracer(frontends, (VIP, 81, 6)).take(heard(FlowChange.NEW, flow(VIP, 80, ONE))) is None
+    assert tracer.take(notification(FlowChange.NEW, flow(NODE, 30080, ONE))) is not None
+    assert tracer.take(notification(FlowChange.NEW, flow(CLIENT, 30080, ONE))) is None
+    assert tracer.take(notification(FlowChange.NEW, flow(VIP, 81, ONE))) is None
+    assert tracer.take(notification(FlowChange.NEW, flow(VIP, 80, ONE, protocol=17))) is None
+    assert tracer.take(notification(FlowChange.NEW, flow(VIP, 80, ONE, protocol=1))) is None
+    assert Tracer(frontends, (VIP, 81, 6)).take(notification(FlowChange.NEW, flow(VIP, 80, ONE))) is None
 
 
 def test_one_that_was_not_translated_is_said_so(frontends: Frontends) -> None:
     untranslated = flow(VIP, 8080, VIP)._replace(destination_port=80, reply_source_port=80)
-    document = Tracer(frontends).take(heard(FlowChange.NEW, untranslated))
+    document = Tracer(frontends).take(notification(FlowChange.NEW, untranslated))
     assert document is not None
     assert document["endpoint"] is None
     assert "not translated" in event_view(document).plain
@@ -69,8 +69,8 @@ def test_one_that_was_not_translated_is_said_so(frontends: Frontends) -> None:
 def test_the_summary_counts_and_says_what_was_lost(frontends: Frontends) -> None:
     tracer = Tracer(frontends)
     for identifier, endpoint in enumerate((ONE, ONE, ONE, TWO)):
-        tracer.take(heard(FlowChange.NEW, flow(VIP, 80, endpoint, identifier=identifier)))
-    tracer.take(Heard(1000.0, None, lost=True))
+        tracer.take(notification(FlowChange.NEW, flow(VIP, 80, endpoint, identifier=identifier)))
+    tracer.take(FlowNotification(1000.0, None, lost=True))
     summary = tracer.summary()
     assert [(each["endpoint"], each["share"]) for each in summary["endpoints"]] == [
         ("10.244.1.11:8080", 0.75),
@@ -85,10 +85,10 @@ def test_the_summary_counts_and_says_what_was_lost(frontends: Frontends) -> None
 
 def test_rates_are_of_the_window_and_tracked_connections_of_now(frontends: Frontends) -> None:
     rates = Rates(frontends, 10.0, began=900.0)
-    rates.take(heard(FlowChange.NEW, flow(VIP, 80, ONE), 980.0))  # too old
+    rates.take(notification(FlowChange.NEW, flow(VIP, 80, ONE), 980.0))  # too old
     for when in (991.0, 992.0):
-        rates.take(heard(FlowChange.NEW, flow(VIP, 80, ONE), when))
-    rates.take(heard(FlowChange.DESTROYED, flow(VIP, 80, TWO, answered=False), 995.0))
+        rates.take(notification(FlowChange.NEW, flow(VIP, 80, ONE), when))
+    rates.take(notification(FlowChange.DESTROYED, flow(VIP, 80, TWO, answered=False), 995.0))
     document = rates.document(1000.0, [flow(VIP, 80, ONE), flow(VIP, 81, ONE)])
     assert document["source"] == "connection tracking events"
     assert [

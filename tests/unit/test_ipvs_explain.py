@@ -13,11 +13,11 @@ from vipwire.backends.ipvs.marks import Marks
 from vipwire.backends.ipvs.names import (
     ChainName,
     Entry,
+    MarkRule,
     Object,
     ObjectKey,
     Receiver,
     SetName,
-    Steer,
     Vip,
     set_name,
     set_spec,
@@ -137,7 +137,7 @@ def test_commands_of_every_kind_of_object() -> None:
         MARKED: Scheduling("rr"),
         marked: Forwarding(1, Method.TUNNEL),
         Vip(ip("10.96.0.1")): None,
-        Steer(7): None,
+        MarkRule(7): None,
         Receiver(ip("10.0.0.1"), ip("10.96.0.1")): Method.TUNNEL,
     }
     assert list(commands(Family.IPV4, Delta(added=added))) == [

@@ -7,7 +7,7 @@ from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, port, service
 
 from vipwire.backends.ipvs.hints import Hints, hints
 from vipwire.backends.ipvs.marks import Marks, is_among
-from vipwire.backends.ipvs.names import ChainName, Entry, ObjectKey, Receiver, Rules, Set, Steer, Vip, set_name
+from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, ObjectKey, Receiver, Rules, Set, Vip, set_name
 from vipwire.backends.ipvs.objects.chains import parse_save, restore_text
 from vipwire.backends.ipvs.render import RenderSettings, render
 from vipwire.backends.ipvs.skeleton import node_objects
@@ -16,7 +16,7 @@ from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
-from vipwire.plan.annotations import wishes
+from vipwire.plan.annotations import read_wishes
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey
 from vipwire.reconcile.backend import Rendered
@@ -247,7 +247,7 @@ def test_weights() -> None:
     ],
 )
 def test_hints(pairs: tuple[tuple[str, str], ...], expected: Hints) -> None:
-    assert hints(wishes(service("web", annotations=pairs)), "rr") == expected
+    assert hints(read_wishes(service("web", annotations=pairs)), "rr") == expected
 
 
 def test_what_returns_directly_has_a_mark_no_vip_and_its_own_source() -> None:
@@ -260,7 +260,7 @@ def test_what_returns_directly_has_a_mark_no_vip_and_its_own_source() -> None:
         assert objects.own[RealServer(marked, address, 8080)] == Forwarding(1, Method.TUNNEL)
     internal = RealServer(VirtualServer(6, ip("10.96.0.1"), 8080), ip("10.0.0.2"), 8080)
     assert objects.own[internal] == Forwarding(1, Method.MASQUERADE), "a ClusterIP is translated as ever"
-    assert Steer(mark) in objects.own
+    assert MarkRule(mark) in objects.own
     assert entries(objects, Set.DIRECT_RETURN) == {Element(ip("198.51.100.1"), 6, 8080)}
     assert entries(objects, Set.EXTERNAL_IP) == set()
     assert Vip(ip("198.51.100.1")) not in objects.shared

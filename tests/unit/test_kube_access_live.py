@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tests.fakes.apiserver import FakeApiServer, Seen
 from tests.fakes.authority import Authority, authority
-from tests.fakes.heard import Heard
+from tests.fakes.event_log import EventLog
 from tests.fakes.proxy import FakeProxy
 
 from vipwire.errors import VipwireError
@@ -402,13 +402,13 @@ def test_a_refused_certificate_is_tried_again(tmp_path: Path) -> None:
         server = secure()
         async with server:
             access = by_kubeconfig(tmp_path, None, {"certificate-authority": "ca.crt"})(server.url)
-            heard = Heard()
-            source = ApiSource(access, proxy_resources("node"), chance=heard.chance)
+            log = EventLog()
+            source = ApiSource(access, proxy_resources("node"), chance=log.chance)
             async with asyncio.TaskGroup() as group:
-                task = group.create_task(source.run(heard))
-                await heard.until(lambda: all("of no authority" in health.error for health in source.health()))
+                task = group.create_task(source.run(log))
+                await log.until(lambda: all("of no authority" in health.error for health in source.health()))
                 file.write_text(authority().text("ca.crt"))
-                await heard.until(lambda: all(health.synced for health in source.health()))
+                await log.until(lambda: all(health.synced for health in source.health()))
                 task.cancel()
 
     asyncio.run(run())

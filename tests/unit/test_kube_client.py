@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.fakes.apiserver import FakeApiServer, Fault, load_manifests
 from tests.fakes.apistore import ApiStore
-from tests.fakes.heard import Heard
+from tests.fakes.event_log import EventLog
 from tests.fakes.objects import node, service, service_cidr, slice_of
 
 from vipwire.kube.access.access import Access, load_access
@@ -39,33 +39,33 @@ def filled() -> ApiStore:
     return store
 
 
-Story = Callable[[FakeApiServer, ApiSource[Kind, Object], Heard], Awaitable[None]]
+Story = Callable[[FakeApiServer, ApiSource[Kind, Object], EventLog], Awaitable[None]]
 
 
-def follow(server: FakeApiServer, story: Story, make: Callable[[str], Access] | None = None) -> Heard:
+def follow(server: FakeApiServer, story: Story, make: Callable[[str], Access] | None = None) -> EventLog:
     """Run a source against a server until a story ends."""
 
-    async def run() -> Heard:
+    async def run() -> EventLog:
         async with server:
             access = make(server.url) if make else load_access(None, server.url, environ={})
-            heard = Heard()
-            source = ApiSource(access, proxy_resources(NODE), chance=heard.chance)
+            log = EventLog()
+            source = ApiSource(access, proxy_resources(NODE), chance=log.chance)
             async with asyncio.TaskGroup() as group:
-                task = group.create_task(source.run(heard))
-                await story(server, source, heard)
+                task = group.create_task(source.run(log))
+                await story(server, source, log)
                 task.cancel()
-            return heard
+            return log
 
     return asyncio.run(run())
 
 
-async def synced(server: FakeApiServer, heard: Heard) -> None:
-    await heard.until(lambda: heard.listed() == set(Kind))
+async def synced(server: FakeApiServer, log: EventLog) -> None:
+    await log.until(lambda: log.listed() == set(Kind))
     await server.until(lambda: all(server.watching(plural) for plural in PLURALS))
 
 
-def service_names(heard: Heard) -> list[str]:
-    return sorted(str(name) for kind, name in heard.objects if kind is Kind.SERVICE)
+def service_names(log: EventLog) -> list[str]:
+    return sorted(str(name) for kind, name in log.objects if kind is Kind.SERVICE)
 
 
 def health_of(source: ApiSource[Kind, Object], plural: str) -> Health:
@@ -73,19 +73,19 @@ def health_of(source: ApiSource[Kind, Object], plural: str) -> Health:
 
 
 def test_the_first_lists_have_what_is_ours_and_nothing_else() -> None:
-    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], heard: Heard) -> None:
-        await synced(server, heard)
+    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], log: EventLog) -> None:
+        await synced(server, log)
         assert all(health.synced and not health.error for health in source.health())
 
-    heard = follow(FakeApiServer(filled()), story)
-    assert [str(name) for _, name in sorted(heard.objects, key=str)] == [
+    log = follow(FakeApiServer(filled()), story)
+    assert [str(name) for _, name in sorted(log.objects, key=str)] == [
         "ns-1/service-1-abcde",
         NODE,
         "ns-1/service-1",
         "ns-2/service-2",
         "kubernetes",
     ]
-    assert heard.problems() == []
+    assert log.problems() == []
 
 
 def test_long_lists_come_in_chunks() -> None:
@@ -93,36 +93,36 @@ def test_long_lists_come_in_chunks() -> None:
     for index in range(10, 1210):
         store.put("services", service(index))
 
-    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], heard: Heard) -> None:
-        await synced(server, heard)
+    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], log: EventLog) -> None:
+        await synced(server, log)
         assert len(server.requests("services", watch=False)) == 3
 
     assert len(service_names(follow(FakeApiServer(store), story))) == 1202
 
 
 def test_changes_come_as_they_happen() -> None:
-    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], heard: Heard) -> None:
-        await synced(server, heard)
+    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], log: EventLog) -> None:
+        await synced(server, log)
         server.store.put("services", service(9))
-        await heard.until(lambda: "ns-9/service-9" in service_names(heard))
+        await log.until(lambda: "ns-9/service-9" in service_names(log))
         server.store.put("services", service(9, **HEADLESS))
-        await heard.until(lambda: "ns-9/service-9" not in service_names(heard))
+        await log.until(lambda: "ns-9/service-9" not in service_names(log))
         server.store.delete("services", "ns-1", "service-1")
-        await heard.until(lambda: service_names(heard) == ["ns-2/service-2"])
+        await log.until(lambda: service_names(log) == ["ns-2/service-2"])
 
     follow(FakeApiServer(filled()), story)
 
 
 def test_a_broken_connection_goes_on_where_it_was() -> None:
-    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], heard: Heard) -> None:
-        await synced(server, heard)
+    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], log: EventLog) -> None:
+        await synced(server, log)
         server.send_bookmark("services")
         server.store.put("services", service(9))
-        await heard.until(lambda: "ns-9/service-9" in service_names(heard))
+        await log.until(lambda: "ns-9/service-9" in service_names(log))
         server.break_watches("services")
         await server.until(lambda: not server.watching("services"))
         server.store.put("services", service(10))
-        await heard.until(lambda: "ns-10/service-10" in service_names(heard))
+        await log.until(lambda: "ns-10/service-10" in service_names(log))
         assert len(server.requests("services", watch=False)) == 1
         assert health_of(source, "services").error == ""
 
@@ -130,24 +130,24 @@ def test_a_broken_connection_goes_on_where_it_was() -> None:
 
 
 def test_410_lists_again() -> None:
-    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], heard: Heard) -> None:
-        await synced(server, heard)
+    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], log: EventLog) -> None:
+        await synced(server, log)
         server.end_watches("services")
         await server.until(lambda: not server.watching("services"))
         server.store.delete("services", "ns-1", "service-1")
         server.store.expire()
-        await heard.until(lambda: service_names(heard) == ["ns-2/service-2"])
+        await log.until(lambda: service_names(log) == ["ns-2/service-2"])
 
-    heard = follow(FakeApiServer(filled()), story)
-    assert sum(isinstance(event, Listed) and event.kind is Kind.SERVICE for event in heard.events) == 2
+    log = follow(FakeApiServer(filled()), story)
+    assert sum(isinstance(event, Listed) and event.kind is Kind.SERVICE for event in log.events) == 2
 
 
 def test_410_within_the_stream_and_garbage_list_again() -> None:
-    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], heard: Heard) -> None:
-        await synced(server, heard)
+    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], log: EventLog) -> None:
+        await synced(server, log)
         server.send_error("services", 410, "Expired")
         server.garble_watches("endpointslices")
-        await heard.until(lambda: sum(isinstance(event, Listed) for event in heard.events) == 6)
+        await log.until(lambda: sum(isinstance(event, Listed) for event in log.events) == 6)
 
     follow(FakeApiServer(filled()), story)
 
@@ -157,23 +157,23 @@ def test_a_refused_list_is_asked_again(code: int) -> None:
     server = FakeApiServer(filled())
     server.fail("services", Fault(code, headers={"Retry-After": "1"}))
 
-    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], heard: Heard) -> None:
-        await synced(server, heard)
+    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], log: EventLog) -> None:
+        await synced(server, log)
         assert len(server.requests("services", watch=False)) == 2
 
     assert service_names(follow(server, story)) == ["ns-1/service-1", "ns-2/service-2"]
 
 
 def test_what_is_programmed_stays_while_the_server_is_away() -> None:
-    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], heard: Heard) -> None:
-        await synced(server, heard)
-        before, port = len(heard.events), server.port
+    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], log: EventLog) -> None:
+        await synced(server, log)
+        before, port = len(log.events), server.port
         await server.stop()
-        await heard.until(lambda: all(health.failures for health in source.health()))
-        assert len(heard.events) == before
+        await log.until(lambda: all(health.failures for health in source.health()))
+        assert len(log.events) == before
         await server.start(port=port)
         server.store.put("services", service(9))
-        await heard.until(lambda: "ns-9/service-9" in service_names(heard))
+        await log.until(lambda: "ns-9/service-9" in service_names(log))
 
     follow(FakeApiServer(filled()), story)
 
@@ -183,8 +183,8 @@ def test_a_server_without_service_cidrs_and_without_the_field_selector_is_enough
         filled(), unserved=frozenset({"servicecidrs"}), unsupported_fields=frozenset({"spec.clusterIP"})
     )
 
-    async def story(_: FakeApiServer, source: ApiSource[Kind, Object], heard: Heard) -> None:
-        await heard.until(lambda: heard.listed() == set(Kind))
+    async def story(_: FakeApiServer, source: ApiSource[Kind, Object], log: EventLog) -> None:
+        await log.until(lambda: log.listed() == set(Kind))
         assert health_of(source, "servicecidrs").note
 
     assert service_names(follow(server, story)) == ["ns-1/service-1", "ns-2/service-2"]
@@ -194,11 +194,11 @@ def test_a_server_that_is_not_there_is_told_in_health() -> None:
     async def run() -> tuple[Health, ...]:
         async with FakeApiServer() as server:
             url = server.url
-        heard = Heard()
-        source = ApiSource(load_access(None, url, environ={}), proxy_resources(NODE), chance=heard.chance)
+        log = EventLog()
+        source = ApiSource(load_access(None, url, environ={}), proxy_resources(NODE), chance=log.chance)
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(source.run(heard))
-            await heard.until(lambda: all(health.error for health in source.health()))
+            task = group.create_task(source.run(log))
+            await log.until(lambda: all(health.error for health in source.health()))
             task.cancel()
         return source.health()
 
@@ -240,8 +240,8 @@ def test_tls_with_a_client_certificate_a_server_name_and_a_token(tmp_path: Path)
         (tmp_path / "kubeconfig").write_text(yaml.safe_dump(content))
         return load_access(tmp_path / "kubeconfig", environ={})
 
-    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], heard: Heard) -> None:
-        await synced(server, heard)
+    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], log: EventLog) -> None:
+        await synced(server, log)
         server.token = "rotated"  # noqa: S105 - the test's own
         (tmp_path / "token").write_text("rotated")
         server.end_watches("services")
@@ -264,8 +264,8 @@ def test_a_server_that_cannot_prove_its_name_is_not_talked_to(tmp_path: Path) ->
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
 
-    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], heard: Heard) -> None:
-        await heard.until(lambda: all(health.error for health in source.health()))
+    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], log: EventLog) -> None:
+        await log.until(lambda: all(health.error for health in source.health()))
         assert all("certificate" in health.error for health in source.health())
         assert server.seen == []
 
@@ -282,18 +282,18 @@ def test_manifests_and_an_api_server_give_the_same_objects(tmp_path: Path) -> No
     store = ApiStore()
     load_manifests(store, tmp_path)
 
-    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], heard: Heard) -> None:
-        await synced(server, heard)
+    async def story(server: FakeApiServer, _: ApiSource[Kind, Object], log: EventLog) -> None:
+        await synced(server, log)
 
     served = follow(FakeApiServer(store), story)
 
-    async def read() -> Heard:
-        heard = Heard()
+    async def read() -> EventLog:
+        log = EventLog()
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(ManifestSource([tmp_path], MANIFESTS).run(heard))
-            await heard.until(lambda: heard.listed() == set(Kind))
+            task = group.create_task(ManifestSource([tmp_path], MANIFESTS).run(log))
+            await log.until(lambda: log.listed() == set(Kind))
             task.cancel()
-        return heard
+        return log
 
     written = asyncio.run(read())
     assert served.objects == written.objects

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.fakes.heard import Heard
+from tests.fakes.event_log import EventLog
 from tests.fakes.objects import service
 
 from vipwire.errors import ConfigError
@@ -23,15 +23,15 @@ def write(path: Path, *documents: Any) -> None:
     fresh.replace(path)
 
 
-def follow(paths: list[Path], story: Callable[[ManifestSource[Kind, Object], Heard], Awaitable[None]]) -> Heard:
-    async def run() -> Heard:
-        source, heard = ManifestSource(paths, MANIFESTS), Heard()
+def follow(paths: list[Path], story: Callable[[ManifestSource[Kind, Object], EventLog], Awaitable[None]]) -> EventLog:
+    async def run() -> EventLog:
+        source, log = ManifestSource(paths, MANIFESTS), EventLog()
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(source.run(heard))
-            await heard.until(lambda: len(heard.listed()) == 4)
-            await story(source, heard)
+            task = group.create_task(source.run(log))
+            await log.until(lambda: len(log.listed()) == 4)
+            await story(source, log)
             task.cancel()
-        return heard
+        return log
 
     return asyncio.run(run())
 
@@ -44,12 +44,12 @@ def test_a_path_that_does_not_exist_is_an_error_at_start(tmp_path: Path) -> None
 def test_what_is_missing_stays_while_a_document_cannot_be_read(tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", service(1), service(2))
 
-    async def story(_: ManifestSource[Kind, Object], heard: Heard) -> None:
+    async def story(_: ManifestSource[Kind, Object], log: EventLog) -> None:
         write(tmp_path / "a.yaml", service(1, ports=[{"port": 81}]), 42)  # the second one, perhaps
-        await heard.until(lambda: len(heard.changes()) == 2)
-        assert {name.name for _, name in heard.objects} == {"service-1", "service-2"}
+        await log.until(lambda: len(log.changes()) == 2)
+        assert {name.name for _, name in log.objects} == {"service-1", "service-2"}
         write(tmp_path / "a.yaml", service(1))
-        await heard.until(lambda: not any(name.name == "service-2" for _, name in heard.objects))
+        await log.until(lambda: not any(name.name == "service-2" for _, name in log.objects))
 
     follow([tmp_path], story)
 
@@ -59,38 +59,38 @@ def test_a_folder_is_read_and_watched(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a manifest: [")
     (tmp_path / ".hidden.yaml").write_text("not a manifest: [")
 
-    async def story(source: ManifestSource[Kind, Object], heard: Heard) -> None:
+    async def story(source: ManifestSource[Kind, Object], log: EventLog) -> None:
         write(tmp_path / "a.yaml", service(1), service(2, ports=[{"port": 81}]))
-        await heard.until(lambda: len(heard.changes()) == 1)
+        await log.until(lambda: len(log.changes()) == 1)
         write(tmp_path / "b.yml", service(3))
-        await heard.until(lambda: len(heard.changes()) == 2)
+        await log.until(lambda: len(log.changes()) == 2)
         (tmp_path / "a.yaml").unlink()
-        await heard.until(lambda: len(heard.changes()) == 4)
+        await log.until(lambda: len(log.changes()) == 4)
         assert [health.error for health in source.health()] == [""]
 
-    heard = follow([tmp_path], story)
-    assert [type(event) for event in heard.changes()] == [Upserted, Upserted, Deleted, Deleted]
-    assert sum(len(event.objects) for event in heard.events if isinstance(event, Listed)) == 2
+    log = follow([tmp_path], story)
+    assert [type(event) for event in log.changes()] == [Upserted, Upserted, Deleted, Deleted]
+    assert sum(len(event.objects) for event in log.events if isinstance(event, Listed)) == 2
 
 
 def test_a_file_that_breaks_keeps_its_last_good_objects(tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", service(1))
 
-    async def story(source: ManifestSource[Kind, Object], heard: Heard) -> None:
+    async def story(source: ManifestSource[Kind, Object], log: EventLog) -> None:
         (tmp_path / ".broken").write_text("kind: [\n")
         (tmp_path / ".broken").replace(tmp_path / "a.yaml")
-        await heard.until(lambda: len(heard.changes()) == 1)
-        (problem,) = heard.changes()[0].problems
+        await log.until(lambda: len(log.changes()) == 1)
+        (problem,) = log.changes()[0].problems
         assert problem.object.name == str(tmp_path / "a.yaml")
         assert problem.field == "line 2, column 1"
-        await heard.until(lambda: bool(source.health()[0].error))
+        await log.until(lambda: bool(source.health()[0].error))
         write(tmp_path / "a.yaml", service(1, ports=[{"port": 81}]))
-        await heard.until(lambda: len(heard.changes()) == 3)
-        await heard.until(lambda: not source.health()[0].error)
+        await log.until(lambda: len(log.changes()) == 3)
+        await log.until(lambda: not source.health()[0].error)
 
-    heard = follow([tmp_path], story)
-    assert {type(event) for event in heard.changes()[1:]} == {Upserted, Deleted}
-    assert all(event.problems == () for event in heard.changes()[1:])
+    log = follow([tmp_path], story)
+    assert {type(event) for event in log.changes()[1:]} == {Upserted, Deleted}
+    assert all(event.problems == () for event in log.changes()[1:])
 
 
 def test_a_file_that_is_emptied_before_it_is_written_keeps_its_objects(
@@ -101,12 +101,12 @@ def test_a_file_that_is_emptied_before_it_is_written_keeps_its_objects(
     )  # a loaded machine may take longer than a writer does
     write(tmp_path / "a.yaml", service(1))
 
-    async def story(_: ManifestSource[Kind, Object], heard: Heard) -> None:
+    async def story(_: ManifestSource[Kind, Object], log: EventLog) -> None:
         (tmp_path / "a.yaml").write_text("")
         write(tmp_path / "b.yaml", service(2))
-        await heard.until(lambda: len(heard.changes()) == 1)
+        await log.until(lambda: len(log.changes()) == 1)
         write(tmp_path / "a.yaml", service(1, ports=[{"port": 81}]))
-        await heard.until(lambda: len(heard.changes()) == 2)
+        await log.until(lambda: len(log.changes()) == 2)
 
     assert {type(event) for event in follow([tmp_path], story).changes()} == {Upserted}
 
@@ -116,18 +116,18 @@ def test_a_file_alone_is_watched_through_its_replacement_and_stays_when_it_vanis
     write(path, service(1))
     write(tmp_path / "other.yaml", service(2))
 
-    async def story(source: ManifestSource[Kind, Object], heard: Heard) -> None:
+    async def story(source: ManifestSource[Kind, Object], log: EventLog) -> None:
         write(path, service(1), service(3))
-        await heard.until(lambda: len(heard.changes()) == 1)
+        await log.until(lambda: len(log.changes()) == 1)
         path.unlink()
-        await heard.until(lambda: len(heard.changes()) == 2)
-        assert "last good objects stay" in str(heard.changes()[1].problems[0])
-        await heard.until(lambda: bool(source.health()[0].error))
+        await log.until(lambda: len(log.changes()) == 2)
+        assert "last good objects stay" in str(log.changes()[1].problems[0])
+        await log.until(lambda: bool(source.health()[0].error))
         write(path, service(1))
-        await heard.until(lambda: len(heard.changes()) == 4)
+        await log.until(lambda: len(log.changes()) == 4)
 
-    heard = follow([path], story)
-    assert isinstance(heard.changes()[0], Upserted)
+    log = follow([path], story)
+    assert isinstance(log.changes()[0], Upserted)
 
 
 def test_a_configmap_mount_swaps_a_link(tmp_path: Path) -> None:
@@ -137,13 +137,13 @@ def test_a_configmap_mount_swaps_a_link(tmp_path: Path) -> None:
     (tmp_path / "..data").symlink_to("..v1")
     (tmp_path / "a.yaml").symlink_to("..data/a.yaml")
 
-    async def story(_: ManifestSource[Kind, Object], heard: Heard) -> None:
+    async def story(_: ManifestSource[Kind, Object], log: EventLog) -> None:
         (tmp_path / "..data_tmp").symlink_to("..v2")
         (tmp_path / "..data_tmp").replace(tmp_path / "..data")
-        await heard.until(lambda: len(heard.changes()) == 2)
+        await log.until(lambda: len(log.changes()) == 2)
 
-    heard = follow([tmp_path], story)
-    assert {type(event) for event in heard.changes()} == {Upserted, Deleted}
+    log = follow([tmp_path], story)
+    assert {type(event) for event in log.changes()} == {Upserted, Deleted}
 
 
 def test_a_folder_that_vanishes_keeps_its_objects_and_comes_back(tmp_path: Path) -> None:
@@ -151,13 +151,13 @@ def test_a_folder_that_vanishes_keeps_its_objects_and_comes_back(tmp_path: Path)
     folder.mkdir()
     write(folder / "a.yaml", service(1))
 
-    async def story(_: ManifestSource[Kind, Object], heard: Heard) -> None:
+    async def story(_: ManifestSource[Kind, Object], log: EventLog) -> None:
         os.rename(folder, tmp_path / "away")  # noqa: PTH104 - a rename of the folder itself
-        await heard.until(lambda: len(heard.changes()) == 1)
-        assert len(heard.changes()[0].problems) == 1
+        await log.until(lambda: len(log.changes()) == 1)
+        assert len(log.changes()[0].problems) == 1
         folder.mkdir()
         write(folder / "a.yaml", service(2))
-        await heard.until(lambda: len(heard.changes()) == 4)
+        await log.until(lambda: len(log.changes()) == 4)
 
-    heard = follow([folder], story)
-    assert sum(isinstance(event, Upserted) for event in heard.changes()) == 1
+    log = follow([folder], story)
+    assert sum(isinstance(event, Upserted) for event in log.changes()) == 1

@@ -15,7 +15,7 @@ from vipwire.backends.userspace.limits import LACKS as USERSPACE
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix, parse_address
 from vipwire.model.service import Service
-from vipwire.plan.annotations import NOTHING, Balancing, Forwarding, Lack, Wishes, in_vain, read_weights, wishes
+from vipwire.plan.annotations import NOTHING, Balancing, Forwarding, Lack, Wishes, in_vain, read_weights, read_wishes
 from vipwire.plan.annotations.words import WORDS
 from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.backend import Selective
@@ -27,28 +27,28 @@ def asking(**annotations: str) -> Service:
 
 
 def test_a_service_without_annotations_asks_for_nothing() -> None:
-    assert wishes(asking()) is NOTHING
+    assert read_wishes(asking()) is NOTHING
 
 
 def test_fewest_connections_are_the_modes_matter_and_the_proxy_protocol_has_two_versions() -> None:
-    assert wishes(asking(algorithm="least-connections")).algorithm is Algorithm.RANDOM
-    assert wishes(asking(algorithm="least-connections")).problems == ()
-    assert wishes(asking(algorithm="least-connections")).balancing is Balancing.LEAST_CONNECTIONS
-    assert [wishes(asking(proxy_protocol=text)).proxy_protocol for text in ("v1", " v2")] == [1, 2]
+    assert read_wishes(asking(algorithm="least-connections")).algorithm is Algorithm.RANDOM
+    assert read_wishes(asking(algorithm="least-connections")).problems == ()
+    assert read_wishes(asking(algorithm="least-connections")).balancing is Balancing.LEAST_CONNECTIONS
+    assert [read_wishes(asking(proxy_protocol=text)).proxy_protocol for text in ("v1", " v2")] == [1, 2]
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_every_algorithm_can_be_asked_for(algorithm: Algorithm) -> None:
-    assert wishes(asking(algorithm=algorithm.value)).algorithm is algorithm
+    assert read_wishes(asking(algorithm=algorithm.value)).algorithm is algorithm
 
 
 def test_weights_are_by_address() -> None:
-    found = wishes(asking(weights='{"10.0.1.5": 3, "fd00::1": 0}')).weights
+    found = read_wishes(asking(weights='{"10.0.1.5": 3, "fd00::1": 0}')).weights
     assert found == {parse_address("10.0.1.5"): 3, parse_address("fd00::1"): 0}
 
 
 def test_node_port_sources_are_prefixes() -> None:
-    found = wishes(asking(nodeport_source_ranges="10.0.0.0/8, 192.168.1.0/24")).node_port_sources
+    found = read_wishes(asking(nodeport_source_ranges="10.0.0.0/8, 192.168.1.0/24")).node_port_sources
     assert found == (Prefix.parse("10.0.0.0/8"), Prefix.parse("192.168.1.0/24"))
 
 
@@ -77,7 +77,7 @@ def test_node_port_sources_are_prefixes() -> None:
 def test_a_bad_value_is_reported_with_its_annotation_and_counts_as_absent(
     annotation: str, text: str, said: str
 ) -> None:
-    found = wishes(asking(**{annotation: text}))
+    found = read_wishes(asking(**{annotation: text}))
     (problem,) = found.problems
     assert problem.field == f"metadata.annotations[vipwire.io/{annotation}]"
     assert said in problem.message
@@ -85,14 +85,14 @@ def test_a_bad_value_is_reported_with_its_annotation_and_counts_as_absent(
 
 
 def test_one_bad_value_does_not_spoil_the_others() -> None:
-    found = wishes(asking(algorithm="maglev", weights="3"))
+    found = read_wishes(asking(algorithm="maglev", weights="3"))
     assert found.algorithm is Algorithm.MAGLEV
     assert len(found.problems) == 1
 
 
 def asking_kube_router(word: str, value: str) -> Wishes:
     pairs = ((f"kube-router.io/service.{word}", value),)
-    return wishes(Service(ObjectName("default", "web"), (), (parse_address("10.96.0.1"),), annotations=pairs))
+    return read_wishes(Service(ObjectName("default", "web"), (), (parse_address("10.96.0.1"),), annotations=pairs))
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_a_bad_value_of_kube_routers_words_is_reported_too(word: str, value: str
 
 
 def test_a_key_that_is_no_word_is_reported_with_the_one_that_was_meant() -> None:
-    (problem,) = wishes(asking(algoritm="maglev")).problems
+    (problem,) = read_wishes(asking(algoritm="maglev")).problems
     assert problem.field == "metadata.annotations[vipwire.io/algoritm]"
     assert "did you mean vipwire.io/algorithm?" in problem.message
-    assert wishes(asking(color="blue")).problems[0].message == "is no annotation of a Service"
+    assert read_wishes(asking(color="blue")).problems[0].message == "is no annotation of a Service"
     assert (
         "did you mean kube-router.io/service.scheduler?" in asking_kube_router("schedular", "lc").problems[0].message
     )
@@ -127,13 +127,13 @@ def test_a_key_that_is_no_word_is_reported_with_the_one_that_was_meant() -> None
 def test_our_word_counts_beside_kube_routers_unless_it_cannot_be_read() -> None:
     def chosen(ours: str) -> str:
         pairs = (("kube-router.io/service.scheduler", "lc"), ("vipwire.io/scheduler", ours))
-        return wishes(replace(asking(), annotations=pairs)).scheduler
+        return read_wishes(replace(asking(), annotations=pairs)).scheduler
 
     assert [chosen("wlc"), chosen("wlcc")] == ["wlc", "lc"]
 
 
 def test_a_bad_entry_of_a_list_costs_itself_only() -> None:
-    found = wishes(
+    found = read_wishes(
         asking(
             weights='{"10.0.0.1": 3, "10.0.0.2": 101, "nobody": 1}',
             nodeport_source_ranges="10.0.0.0/8, 192.168.0.0",
@@ -151,7 +151,7 @@ def test_a_bad_entry_of_a_list_costs_itself_only() -> None:
 
 def test_weights_alone_are_read_by_the_same_function() -> None:
     text = '{"10.0.0.1": 3, "10.0.0.2": 101}'
-    assert read_weights({"vipwire.io/weights": text})[0] == wishes(asking(weights=text)).weights
+    assert read_weights({"vipwire.io/weights": text})[0] == read_wishes(asking(weights=text)).weights
     assert len(read_weights({"vipwire.io/weights": text})[1]) == 1
     assert read_weights({}) == ({}, ())
 
@@ -163,8 +163,8 @@ def test_a_wish_that_a_mode_does_not_fulfil_is_told_by_the_key_that_made_it() ->
     assert str(problem) == (
         "Service default/web: metadata.annotations[kube-router.io/service.dsr]: packets are translated"
     )
-    assert list(in_vain(name, wishes(asking(forwarding="nat")), lacks)) == []
-    assert len(list(in_vain(name, wishes(asking(drain_seconds="0")), lacks))) == 1
+    assert list(in_vain(name, read_wishes(asking(forwarding="nat")), lacks)) == []
+    assert len(list(in_vain(name, read_wishes(asking(drain_seconds="0")), lacks))) == 1
 
 
 def test_every_word_fills_a_wish_that_there_is() -> None:
@@ -198,5 +198,5 @@ ASKED = {
     ids=["nftables", "iptables", "ipvs", "userspace"],
 )
 def test_what_a_mode_has_not_is_told(lacks: tuple[Lack, ...], told: set[str]) -> None:
-    problems = in_vain(ObjectName("default", "web"), wishes(asking(**ASKED)), lacks)
+    problems = in_vain(ObjectName("default", "web"), read_wishes(asking(**ASKED)), lacks)
     assert {problem.field for problem in problems} == {f"metadata.annotations[vipwire.io/{word}]" for word in told}

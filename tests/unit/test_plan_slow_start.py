@@ -8,7 +8,7 @@ from tests.fakes.values import endpoint, node_plan, port, service, slice_of
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.service import Service
-from vipwire.plan.annotations import wishes
+from vipwire.plan.annotations import read_wishes
 from vipwire.plan.plan import Forward, ServicePlan
 from vipwire.plan.planner import Planner
 from vipwire.plan.slow_start import STEPS
@@ -203,7 +203,7 @@ def test_without_the_annotation_nobody_starts_slowly() -> None:
 
 @pytest.mark.parametrize("text", ["", "30", "0s", "-3s", "61m", "half a minute", "1h"])
 def test_a_bad_time_is_reported_and_ignored(text: str) -> None:
-    found = wishes(service("web", "10.96.0.1", annotations=(("vipwire.io/slow-start", text),)))
+    found = read_wishes(service("web", "10.96.0.1", annotations=(("vipwire.io/slow-start", text),)))
     assert found.slow_start is None
     assert [problem.field for problem in found.problems] == ["metadata.annotations[vipwire.io/slow-start]"]
     assert "allowed: 1s to 60m" in found.problems[0].message
@@ -211,11 +211,13 @@ def test_a_bad_time_is_reported_and_ignored(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("1m30s", 90), (" 60m ", 3600), ("1s", 1)])
 def test_times(text: str, seconds: int) -> None:
-    assert wishes(service("web", "10.96.0.1", annotations=(("vipwire.io/slow-start", text),))).slow_start == seconds
+    assert (
+        read_wishes(service("web", "10.96.0.1", annotations=(("vipwire.io/slow-start", text),))).slow_start == seconds
+    )
 
 
 def test_with_source_hash_it_is_refused_with_its_reason() -> None:
     pairs = (("vipwire.io/algorithm", "source-hash"), ("vipwire.io/slow-start", "30s"))
-    found = wishes(service("web", "10.96.0.1", annotations=pairs))
+    found = read_wishes(service("web", "10.96.0.1", annotations=pairs))
     assert found.slow_start is None
     assert "no effect with the algorithm source-hash" in found.problems[0].message

@@ -30,7 +30,7 @@ from vipwire.backends.userspace.messages import (
 from vipwire.backends.userspace.relay.balance import EJECT_AFTER
 from vipwire.backends.userspace.relay.file_limits import RESERVE
 from vipwire.backends.userspace.relay.header import header
-from vipwire.backends.userspace.relay.tcp import LADDER
+from vipwire.backends.userspace.relay.tcp import DIAL_TIMEOUTS
 
 
 def settled(at: Relaying, sock: socket.socket, peer: Peer) -> socket.socket:
@@ -205,7 +205,7 @@ def test_when_nobody_answers_the_client_is_told_by_a_reset() -> None:
         places = [peer.refuse() for peer in gone]
         with client(at.listen("web", *places)) as sock:
             at.until(lambda: was_reset(sock))
-        assert sum(at.count("web", place).failed for place in places) == len(LADDER)
+        assert sum(at.count("web", place).failed for place in places) == len(DIAL_TIMEOUTS)
         assert at.counted().refused == {"no endpoint answers": 1}
         assert at.counted().links == 0
         assert "web: clients are refused: no endpoint answers" in at.said()

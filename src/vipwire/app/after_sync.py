@@ -6,7 +6,7 @@ from typing import Self
 
 from vipwire.app.engine import Engine, Line, Outcome
 from vipwire.conntrack.changes import suspect_frontends, udp_frontends
-from vipwire.conntrack.flows import FlowTable, Swept
+from vipwire.conntrack.flows import FlowDeletions, FlowTable
 from vipwire.conntrack.stale import Staleness, UdpFrontends
 from vipwire.errors import UnsupportedError
 from vipwire.host.addresses import AddressWatch, reachable
@@ -48,19 +48,21 @@ class FlowKeeper:
         ours = frozenset(address for address in ours if family_of(address) is line.family)
         began = time.perf_counter()
         try:
-            swept = self._table.swept(Staleness(frontends, ours, ranges))
+            deletions = self._table.delete_stale(Staleness(frontends, ours, ranges))
         except UnsupportedError as error:
             self._give_up(error)
         except OSError as error:
             log.warning("cannot delete stale UDP flows", ip_family=line.family.value, error=error)
         else:
-            self._report(line.family.value, swept, time.perf_counter() - began)
+            self._report(line.family.value, deletions, time.perf_counter() - began)
 
-    def _report(self, family: str, swept: Swept, seconds: float) -> None:
+    def _report(self, family: str, deletions: FlowDeletions, seconds: float) -> None:
         self._metrics.conntrack_reconciler_sync_duration_seconds.labels(ip_family=family).observe(seconds)
-        self._metrics.conntrack_reconciler_deleted_entries_total.labels(ip_family=family).inc(swept.deleted)
-        if swept.deleted:
-            log.info("deleted stale UDP flows", ip_family=family, deleted=swept.deleted, examined=swept.examined)
+        self._metrics.conntrack_reconciler_deleted_entries_total.labels(ip_family=family).inc(deletions.deleted)
+        if deletions.deleted:
+            log.info(
+                "deleted stale UDP flows", ip_family=family, deleted=deletions.deleted, examined=deletions.examined
+            )
 
     def _give_up(self, error: UnsupportedError) -> None:
         self._table = None

@@ -57,17 +57,17 @@ async def run_beside(config: Config, source: Source, begun: Callable[[], None], 
 
 
 @contextlib.contextmanager
-def _prepared(asked: Config, source: Source | None = None) -> Iterator[Proxy]:
+def _prepared(requested: Config, source: Source | None = None) -> Iterator[Proxy]:
     with contextlib.ExitStack() as stack:
         # First the mode: where it cannot work, nothing of the machine is changed.
-        config, modes = settle_mode(asked, families(), build_to_run)
+        config, modes = settle_mode(requested, families(), build_to_run)
         for mode in modes.values():
             stack.callback(mode.close)
         prepare_machine(config)
         addresses = stack.enter_context(AddressWatch(vip_devices()))
         recorder = stack.enter_context(recorded(config.state_dir))
         proxy = Proxy(config, modes, addresses, source, recorder)
-        proxy.metrics.proxy_mode.labels(mode=config.proxy_mode, configured=asked.proxy_mode).set(1)
+        proxy.metrics.proxy_mode.labels(mode=config.proxy_mode, configured=requested.proxy_mode).set(1)
         yield proxy
 
 

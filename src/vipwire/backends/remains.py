@@ -7,8 +7,8 @@ from vipwire.xtables.ownership import Place
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """What one look has found: what is removed, and what waits for its connections to end. In words."""
+class RemovalResult:
+    """What one look has removed, and what waits for its connections to end. In words."""
 
     removed: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
@@ -17,7 +17,7 @@ class Swept:
 class Remains(Protocol):
     """What one mode has left of one family. It is asked again as long as something waits."""
 
-    def before_rules(self) -> Swept:
+    def before_rules(self) -> RemovalResult:
         """Look, and remove what goes before the rules of other modes do.
 
         Raise CommitError, OSError or UnsupportedError if the kernel does not let us.
@@ -26,5 +26,5 @@ class Remains(Protocol):
     def held(self) -> frozenset[Place]:
         """Name the chains of this mode that must stay as long as what `before_rules` has found is in use."""
 
-    def after_rules(self) -> Swept:
+    def after_rules(self) -> RemovalResult:
         """Remove what can go once the rules are gone. Raise as `before_rules` does."""

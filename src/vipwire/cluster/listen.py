@@ -18,7 +18,7 @@ from vipwire.cluster.api.serving.accept import Listening
 from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
 from vipwire.cluster.credentials.keys import Keys
-from vipwire.cluster.own_addresses import ReachableAddress, inner_socket, reach
+from vipwire.cluster.own_addresses import ReachableAddress, inner_socket, reachable_address
 from vipwire.cluster.part_metrics import PartFailures
 from vipwire.cluster.source import StoreSource
 from vipwire.dns.run import serve as serve_dns
@@ -81,7 +81,7 @@ async def serve_api(
     except OSError as error:
         where = f"--bind-address {place.address} --secure-port {place.port}"
         raise ConfigError(f"{where}: {error.strerror}") from error
-    found = reach((place.address,), place.own, services.version)
+    found = reachable_address((place.address,), place.own, services.version)
     if found is not None and found.inner and not await _listen_within(server, runner, found.address, port, tls):
         found = None
     await services.add(api_service(_listed(found), port, place.node))
@@ -96,7 +96,7 @@ async def serve_names(
 
     `begun` is called once the sockets are open.
     """
-    found = reach(settings.addresses, place.own, services.version)
+    found = reachable_address(settings.addresses, place.own, services.version)
     inner = (found.address,) if found is not None and found.inner else ()
     settings = without_service(dataclasses.replace(settings, inner=inner), services.address(DNS_NUMBER))
     listening: asyncio.Future[tuple[int, tuple[str, ...]]] = asyncio.get_running_loop().create_future()

@@ -26,8 +26,8 @@ class ReachableAddress:
     inner: bool
 
 
-def reach(bound: Sequence[str], node: Iterable[str], version: int) -> ReachableAddress | None:
-    """Find where others reach what is bound to addresses, in an IP version; None for nowhere."""
+def reachable_address(bound: Sequence[str], node: Iterable[str], version: int) -> ReachableAddress | None:
+    """Find the address at which others reach a listener, in an IP version (4 or 6); None if there is none."""
     own = next((text for text in node if ipaddress.ip_address(text).version == version), None)
     parsed = [address for text in bound if (address := ipaddress.ip_address(text)).version == version]
     for address in parsed:

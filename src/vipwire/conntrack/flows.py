@@ -35,8 +35,8 @@ Walking an empty table costs the kernel 12 ms, and 50 ms at 100,000 flows; handi
 """
 
 
-class Swept(NamedTuple):
-    """What a sweep did: flows looked at, flows deleted, and whether it is certain to have seen all of them."""
+class FlowDeletions(NamedTuple):
+    """Counts flows examined and deleted; `complete` unless the table changed too much to see every flow."""
 
     examined: int = 0
     deleted: int = 0
@@ -111,23 +111,23 @@ class FlowTable:
                 )
         return gone
 
-    def sweep(self, stale: Staleness) -> Generator[None, None, Swept]:
+    def sweep(self, stale: Staleness) -> Generator[None, None, FlowDeletions]:
         """Delete every stale flow, step by step; return what was done.
 
-        To do it at once, see `swept`. A dump that the kernel calls interrupted is repeated a few times.
+        To do it at once, see `delete_stale`. A dump that the kernel calls interrupted is repeated a few times.
         """
         ports = stale.ports()
         wanted = sorted(ports) if ports is not None and len(ports) <= _FEW_PORTS else [0]
-        total = Swept()
+        total = FlowDeletions()
         for family in stale.families():
             for port in wanted:
                 part = yield from self._sweep_one(stale, family, port)
-                total = Swept(
+                total = FlowDeletions(
                     total.examined + part.examined, total.deleted + part.deleted, total.complete and part.complete
                 )
         return total
 
-    def _sweep_one(self, stale: Staleness, family: Family, port: int) -> Generator[None, None, Swept]:
+    def _sweep_one(self, stale: Staleness, family: Family, port: int) -> Generator[None, None, FlowDeletions]:
         examined = deleted = 0
         for _ in range(_ATTEMPTS):
             flows = self.flows(family, Protocol.UDP, port)
@@ -138,17 +138,17 @@ class FlowTable:
                     yield
             except DumpInterruptedError:
                 continue
-            return Swept(examined, deleted)
-        return Swept(examined, deleted, complete=False)
+            return FlowDeletions(examined, deleted)
+        return FlowDeletions(examined, deleted, complete=False)
 
-    def swept(self, stale: Staleness) -> Swept:
+    def delete_stale(self, stale: Staleness) -> FlowDeletions:
         """Delete every stale flow at once; return what was done."""
         steps = self.sweep(stale)
         while True:
             try:
                 next(steps)
             except StopIteration as end:
-                result: Swept = end.value
+                result: FlowDeletions = end.value
                 return result
 
 

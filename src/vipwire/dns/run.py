@@ -41,7 +41,7 @@ async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _ad
     """Serve DNS until cancelled. Raise UnsupportedError where an address cannot be bound."""
     served = _Served(settings)
     async with asyncio.TaskGroup() as tasks:
-        server = DnsServer(served.resolver, served.tally, tasks, ClientLimits(rate=settings.rate))
+        server = DnsServer(served.resolver, served.statistics, tasks, ClientLimits(rate=settings.rate))
         try:
             port = await _listen(server, settings)
             inner = [address for address in settings.inner if await _listen_within(server, address, port)]
@@ -100,10 +100,12 @@ class _Served:
         # As with dates in a zone file, a server that starts anew does not begin below where it was.
         self.zone = Zone(settings.domain, ttl=settings.ttl, addresses=addresses, serial=int(time.time()) & 0xFFFFFFFF)
         self._cache = Cache(settings.cache)
-        self.tally = DnsStatistics(self._sizes)
+        self.statistics = DnsStatistics(self._sizes)
         forwarder = None
         if settings.upstream:
-            forwarder = Forwarder(settings.upstream, self._cache, mixed=settings.mixed, witness=self.tally.asked)
+            forwarder = Forwarder(
+                settings.upstream, self._cache, mixed=settings.mixed, witness=self.statistics.upstream_tried
+            )
         else:
             log.warning("no upstream server: queries for other names are refused")
         self.resolver = Resolver(self.zone, forwarder, pods=settings.pods)
@@ -116,13 +118,13 @@ class _Served:
         synced = self.zone.synced
         for problem in self.zone.apply(event):
             log.warning("invalid object", problem=problem)
-        self.tally.events[type(event).__name__.lower()] += 1
+        self.statistics.events[type(event).__name__.lower()] += 1
         if self.zone.synced and not synced:
             log.info("all objects are listed", **self.zone.sizes)
 
     def count_failure(self) -> None:
         """Note that the source has failed; it is started again."""
-        self.tally.failures += 1
+        self.statistics.failures += 1
 
     def pages(self) -> web.Application:
         """Make the pages: /health (lives), /ready (knows all objects), /metrics."""
@@ -136,7 +138,7 @@ class _Served:
 
         async def metrics(request: web.Request) -> web.Response:
             encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-            return web.Response(body=encode(self.tally.registry), headers={"Content-Type": content_type})
+            return web.Response(body=encode(self.statistics.registry), headers={"Content-Type": content_type})
 
         app = web.Application()
         for path, page in (("/health", health), ("/ready", ready), ("/metrics", metrics)):

@@ -41,9 +41,13 @@ class DnsServer:
     """Answers at sockets until it is closed. `tasks` holds what waits for upstream."""
 
     def __init__(
-        self, resolver: Resolver, tally: DnsStatistics, tasks: asyncio.TaskGroup, limits: ClientLimits | None = None
+        self,
+        resolver: Resolver,
+        statistics: DnsStatistics,
+        tasks: asyncio.TaskGroup,
+        limits: ClientLimits | None = None,
     ) -> None:
-        self._resolver, self._tally, self._tasks = resolver, tally, tasks
+        self._resolver, self._statistics, self._tasks = resolver, statistics, tasks
         self._limits = limits or ClientLimits()
         self._told: set[str] = set()
         self._waiting: set[asyncio.Task[None]] = set()
@@ -98,18 +102,18 @@ class DnsServer:
             else:
                 datagrams.sendto(answer, asker)
         except OSError:  # a full buffer or no way back: the asker asks again
-            self._tally.unsent += 1
+            self._statistics.unsent += 1
 
     def _answer(self, data: bytes, back: tuple[socket.socket, Any, Any], now: float) -> bytes:
         """Answer at once, or give nothing and see to it that the answer is sent `back` later."""
         client: str = back[1][0]
         if not self._limits.asks(client, now):
-            self._tally.dropped["rate"] += 1
+            self._statistics.dropped["rate"] += 1
             return b""
         try:
             query = read_query(data)
             if isinstance(query, Refusal):
-                self._tally.refused("udp", query.rcode)
+                self._statistics.refused("udp", query.rcode)
                 return query.answer
             reply = self._quick(query)
             if reply is None and (reply := self._too_many(client)) is None:
@@ -118,7 +122,7 @@ class DnsServer:
                 task.add_done_callback(self._waiting.discard)
                 return b""
             self._turn += 1
-            self._tally.answered("udp", query.type, reply.rcode)
+            self._statistics.answered("udp", query.type, reply.rcode)
             return render(query, reply, query.limit, turn=self._turn, recursion=self._resolver.forwarder is not None)
         except Exception as error:  # noqa: BLE001  # whatever a question causes: all others are answered
             self._survive(error)
@@ -135,7 +139,7 @@ class DnsServer:
         """Count a question that waits; give what is answered where too many do."""
         if len(self._waiting) < MOST_WAITING and self._limits.waits(client):
             return None
-        self._tally.dropped["waiting"] += 1
+        self._statistics.dropped["waiting"] += 1
         return _FAILED
 
     async def _slow(self, query: Query, client: str) -> Reply:
@@ -149,7 +153,7 @@ class DnsServer:
 
     def _survive(self, error: Exception) -> None:
         """Count what a question has made us raise, and tell of it once."""
-        self._tally.failures += 1
+        self._statistics.failures += 1
         said = in_short(error)
         if said not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(said)
@@ -158,7 +162,7 @@ class DnsServer:
     async def _answer_later(self, query: Query, back: tuple[socket.socket, Any, Any]) -> None:
         datagrams, asker, source = back
         reply = await self._slow(query, asker[0])
-        self._tally.answered("udp", query.type, reply.rcode)
+        self._statistics.answered("udp", query.type, reply.rcode)
         try:
             answer = render(query, reply, query.limit, recursion=True)
         except Exception as error:  # noqa: BLE001  # as above
@@ -169,7 +173,7 @@ class DnsServer:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task, client = asyncio.current_task(), str((writer.get_extra_info("peername") or ("",))[0])
         if task is None or len(self._connections) >= MOST_CONNECTIONS or not self._limits.connects(client):
-            self._tally.dropped["connections"] += 1
+            self._statistics.dropped["connections"] += 1
             writer.transport.abort()
             return
         self._connections.add(task)
@@ -193,7 +197,7 @@ class DnsServer:
             async with asyncio.timeout(IDLE):
                 data = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
             if not self._limits.asks(client, time.monotonic()):
-                self._tally.dropped["rate"] += 1
+                self._statistics.dropped["rate"] += 1
                 return
             answer = await self._answer_stream(data, client)
             if not answer:
@@ -205,13 +209,13 @@ class DnsServer:
     async def _answer_stream(self, data: bytes, client: str) -> bytes:
         query = read_query(data)
         if isinstance(query, Refusal):
-            self._tally.refused("tcp", query.rcode)
+            self._statistics.refused("tcp", query.rcode)
             return query.answer if query.rcode != FORMERR else b""
         reply = self._quick(query)
         if reply is None and (reply := self._too_many(client)) is None:
             reply = await self._slow(query, client)
         self._turn += 1
-        self._tally.answered("tcp", query.type, reply.rcode)
+        self._statistics.answered("tcp", query.type, reply.rcode)
         return render(query, reply, turn=self._turn, recursion=self._resolver.forwarder is not None)
 
 

@@ -26,7 +26,7 @@ class DnsStatistics(Collector):
     def __init__(self, sizes: Callable[[], Mapping[str, int]] = dict) -> None:
         self._answers: Counter[tuple[str, int, int]] = Counter()
         self._refusals: Counter[tuple[str, int]] = Counter()
-        self._asked: Counter[tuple[str, str, str]] = Counter()
+        self._attempts: Counter[tuple[str, str, str]] = Counter()
         self._sizes = sizes
         self.events: Counter[str] = Counter()
         self.unsent = self.failures = 0
@@ -49,11 +49,11 @@ class DnsStatistics(Collector):
         """Count a message that was no question to answer."""
         self._refusals[protocol, rcode] += 1
 
-    def asked(self, asked: Attempt) -> None:
+    def upstream_tried(self, attempt: Attempt) -> None:
         """Count a try upstream."""
-        self._asked[asked.server, asked.protocol, asked.result] += 1
-        if asked.result == "answered":
-            self._upstream.labels(asked.server).observe(asked.seconds)
+        self._attempts[attempt.server, attempt.protocol, attempt.result] += 1
+        if attempt.result == "answered":
+            self._upstream.labels(attempt.server).observe(attempt.seconds)
 
     @property
     def total(self) -> int:
@@ -69,9 +69,9 @@ class DnsStatistics(Collector):
         malformed = _counter("malformed", "Messages that are no question to answer", "proto", "rcode")
         for (protocol, rcode), count in self._refusals.items():
             malformed.add_metric((protocol, dns.rcode.to_text(rcode)), count)  # type: ignore[arg-type]
-        asked = _counter("upstream_requests", "Tries to ask a server upstream", "to", "proto", "result")
-        for of, count in self._asked.items():
-            asked.add_metric(of, count)
+        upstream_requests = _counter("upstream_requests", "Tries to ask a server upstream", "to", "proto", "result")
+        for of, count in self._attempts.items():
+            upstream_requests.add_metric(of, count)
         events = _counter("events", "Changes of objects that were taken in", "kind")
         for kind_name, count in self.events.items():
             events.add_metric((kind_name,), count)
@@ -85,7 +85,7 @@ class DnsStatistics(Collector):
         held = GaugeMetricFamily("vipwire_dns_held", "What is held in memory", labels=("what",))
         for what, size in self._sizes().items():
             held.add_metric((what,), size)
-        return (answers, malformed, asked, events, unsent, failures, dropped, held)
+        return (answers, malformed, upstream_requests, events, unsent, failures, dropped, held)
 
 
 def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:

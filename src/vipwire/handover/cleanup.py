@@ -20,7 +20,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.handover.kube_proxy import KubeProxy
 from vipwire.handover.rules import engines, owners, read_engine
 from vipwire.model.net import Family
-from vipwire.xtables.ownership import Owners, Place, Tables, VipwiresOwn, all_of, census, removals
+from vipwire.xtables.ownership import Owners, Place, Tables, VipwireOnlyOwner, all_of, census, removals
 from vipwire.xtables.tool import RuleTool
 
 _UNKNOWN: Final = ("iptables", "ipvs")
@@ -77,16 +77,16 @@ def _beside(family: Family, kept: frozenset[str], beside: KubeProxy) -> Iterator
         yield from _rules(tool, known, kept, frozenset(held), beside)
     for name, each in remains.items():
         with contextlib.suppress(UnsupportedError):
-            swept = each.after_rules()
-            yield from (Cleaned(name, family, what) for what in swept.removed)
-            yield from (Cleaned(name, family, what, "it is in use: run this again later") for what in swept.waiting)
+            result = each.after_rules()
+            yield from (Cleaned(name, family, what) for what in result.removed)
+            yield from (Cleaned(name, family, what, "it is in use: run this again later") for what in result.waiting)
 
 
 def _rules(
     tool: RuleTool, known: Owners, kept: frozenset[str], held: frozenset[Place], beside: KubeProxy
 ) -> Iterator[Cleaned]:
     tables = read_engine(tool)
-    leaving = [VipwiresOwn(owner) if name in kept else owner for name, owner in known.items()]
+    leaving = [VipwireOnlyOwner(owner) if name in kept else owner for name, owner in known.items()]
     running = all_of([owner for name, owner in known.items() if name in kept])
     found = census({name: owner for name, owner in known.items() if name not in kept}, tables, held)
     texts = list(removals(tables, leaving, running, held))

@@ -18,7 +18,7 @@ from typing import Any, Final
 from vipwire.backends.registry import driver_of
 from vipwire.backends.spec import ModeSpec
 from vipwire.errors import VipwireError
-from vipwire.handover.leftovers import Leftovers, Removed, Swept, translating
+from vipwire.handover.leftovers import LeftoverRemovals, Leftovers, Removed, translating
 from vipwire.handover.rules import disarm, engines
 from vipwire.host.rights import capabilities
 from vipwire.model.net import Family
@@ -54,20 +54,20 @@ class Handover:
     async def _sweep(self) -> float | None:
         """Remove what can go; return in how many seconds to look again, None if nothing is left."""
         try:
-            swept = await asyncio.to_thread(self._leftovers.sweep)
+            result = await asyncio.to_thread(self._leftovers.sweep)
         except (VipwireError, OSError) as error:
             log.warning("cannot remove what another mode left; trying again", reason=error)
             return _RETRY_SECONDS
-        self._report(swept)
-        return _WAIT_SECONDS if swept.waiting else None
+        self._report(result)
+        return _WAIT_SECONDS if result.waiting else None
 
-    def _report(self, swept: Swept) -> None:
-        for each in swept.removed:
+    def _report(self, result: LeftoverRemovals) -> None:
+        for each in result.removed:
             self._metrics.leftovers_removed_total.labels(mode=each.mode, ip_family=each.family.value).inc()
             log.info("removed what another mode left", left_by=each.mode, **_fields(each))
-        for each in _new(swept.waiting, self._told):
+        for each in _new(result.waiting, self._told):
             log.info("keeping what another mode left until it is idle", left_by=each.mode, **_fields(each))
-        self._told.update(swept.waiting)
+        self._told.update(result.waiting)
 
 
 class OtherModes:

@@ -41,8 +41,8 @@ class Removed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """What one look has found: what is removed, and what waits for its connections to end."""
+class LeftoverRemovals:
+    """What one look has removed, and what waits for its connections to end."""
 
     removed: tuple[Removed, ...] = ()
     waiting: tuple[Removed, ...] = ()
@@ -62,14 +62,14 @@ class Leftovers:
         )
         """Whether the running mode has rules at all: it may do without."""
 
-    def sweep(self) -> Swept:
+    def sweep(self) -> LeftoverRemovals:
         """Remove what can go. Raise CommitError, OSError or UnsupportedError if the kernel does not let us."""
         removed: list[Removed] = []
         waiting: list[Removed] = []
 
-        def note(mode: str, family: Family, swept: remains.Swept) -> None:
-            removed.extend(Removed(mode, family, what) for what in swept.removed)
-            waiting.extend(Removed(mode, family, what) for what in swept.waiting)
+        def note(mode: str, family: Family, result: remains.RemovalResult) -> None:
+            removed.extend(Removed(mode, family, what) for what in result.removed)
+            waiting.extend(Removed(mode, family, what) for what in result.waiting)
 
         for family in self._variants:
             found = self._found(family)
@@ -79,7 +79,7 @@ class Leftovers:
             removed += self._rules(family, held)
             for mode, each in found.items():
                 note(mode, family, each.after_rules())
-        return Swept(tuple(removed), tuple(waiting))
+        return LeftoverRemovals(tuple(removed), tuple(waiting))
 
     def _found(self, family: Family) -> dict[str, remains.Remains]:
         """Ask every mode for what it may have left; the same is asked again at the next look."""

@@ -171,10 +171,12 @@ class Lab:
         address: str,
         port: int,
         protocol: Protocol = Protocol.TCP,
-        **manner: Unpack[ProbeOptionWords],
+        **options: Unpack[ProbeOptionWords],
     ) -> list[ProbeResult]:
         """Connect from a host to an address, `count` times; tell what became of each, in order. See `probe.probe`."""
-        return probe(self.netns(host), Target(address, port, protocol), replace(ProbeOptions(timeout=15.0), **manner))
+        return probe(
+            self.netns(host), Target(address, port, protocol), replace(ProbeOptions(timeout=15.0), **options)
+        )
 
     def continuous(
         self,
@@ -201,8 +203,8 @@ class Lab:
         timeout: float = 15.0,
     ) -> Connection:
         """Open a connection to an echo server that stays open."""
-        manner = ProbeOptions(source, source_port, timeout)
-        return Connection(self.netns(host), Target(address, port, protocol), manner)
+        options = ProbeOptions(source, source_port, timeout)
+        return Connection(self.netns(host), Target(address, port, protocol), options)
 
     def _build(self) -> None:
         plan = links.plan(self.topology)

@@ -34,8 +34,8 @@ class Report:
 class Continuous:
     """While it is entered, a thread makes a connection every `interval` seconds. Afterwards `report` is complete."""
 
-    def __init__(self, namespace: Path, target: Target, manner: ProbeOptions, interval: float = 0.01) -> None:
-        self._work = (namespace, target, replace(manner, count=1))
+    def __init__(self, namespace: Path, target: Target, options: ProbeOptions, interval: float = 0.01) -> None:
+        self._work = (namespace, target, replace(options, count=1))
         self._interval = interval
         self._stop = threading.Event()
         self._progress = threading.Condition()
@@ -97,13 +97,13 @@ class Continuous:
 class Connection:
     """One connection to an echo server that stays open; over UDP, one source port from which each exchange asks."""
 
-    def __init__(self, namespace: Path, target: Target, manner: ProbeOptions) -> None:
+    def __init__(self, namespace: Path, target: Target, options: ProbeOptions) -> None:
         """Connect; raise OSError as the kernel says, TimeoutError if nothing comes."""
-        self._socket = open_socket(namespace, target, manner)
+        self._socket = open_socket(namespace, target, options)
         if self._socket.type == socket.SOCK_RAW:
             self._socket.close()
             raise LabError("this kernel has no SCTP sockets: it can be probed, but no connection stays open")
-        self._timeout, self.target = manner.timeout, target
+        self._timeout, self.target = options.timeout, target
         try:
             self.answer: Answer = self._begin(target)
         except BaseException:

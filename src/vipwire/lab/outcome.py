@@ -1,4 +1,4 @@
-"""The words of probing: what to connect to, in which manner, and what became of it.
+"""The words of probing: what to connect to, with which options, and what became of it.
 
 What the outcomes mean for a service proxy: ANSWERED, an endpoint was chosen; REFUSED, a port without a listener or a
 rule that rejects; TIMED_OUT, a rule that drops (or nobody there); UNREACHABLE, the packet met no rule and no route.

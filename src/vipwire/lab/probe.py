@@ -46,7 +46,7 @@ _OUTCOMES = {
 }
 
 
-def probe(namespace: Path, target: Target, manner: ProbeOptions) -> list[ProbeResult]:
+def probe(namespace: Path, target: Target, options: ProbeOptions) -> list[ProbeResult]:
     """Make `count` attempts; return what became of each, in the order in which they were begun.
 
     Takes at most timeout * count / parallel seconds. Raise LabError if the host lacks the source address,
@@ -56,19 +56,19 @@ def probe(namespace: Path, target: Target, manner: ProbeOptions) -> list[ProbeRe
     begun = 0
     with selectors.DefaultSelector() as selector:
         try:
-            while len(results) < manner.count:
-                while begun < manner.count and begun - len(results) < manner.at_a_time:
-                    attempt = _Attempt(begun, open_socket(namespace, target, manner), target, manner)
+            while len(results) < options.count:
+                while begun < options.count and begun - len(results) < options.at_a_time:
+                    attempt = _Attempt(begun, open_socket(namespace, target, options), target, options)
                     begun += 1
                     attempt.advance(selector, results)
                 _wait(selector, results)
         finally:
             for key in selector.get_map().values():
                 key.data.socket.close()
-    return [results[number] for number in range(manner.count)]
+    return [results[number] for number in range(options.count)]
 
 
-def open_socket(namespace: Path, target: Target, manner: ProbeOptions) -> socket.socket:
+def open_socket(namespace: Path, target: Target, options: ProbeOptions) -> socket.socket:
     """Open a socket in a namespace, not yet connected, that does not block."""
     family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
     with netns.inside(namespace):
@@ -77,14 +77,16 @@ def open_socket(namespace: Path, target: Target, manner: ProbeOptions) -> socket
         else:
             opened = socket.socket(family, _TYPES[target.protocol], int(target.protocol))
     try:
-        _prepare(opened, target, manner)
+        _prepare(opened, target, options)
     except OSError as error:
         opened.close()
-        raise LabError(f"cannot probe from {manner.source or 'port'} {manner.source_port or ''}: {error}") from error
+        raise LabError(
+            f"cannot probe from {options.source or 'port'} {options.source_port or ''}: {error}"
+        ) from error
     return opened
 
 
-def _prepare(opened: socket.socket, target: Target, manner: ProbeOptions) -> None:
+def _prepare(opened: socket.socket, target: Target, options: ProbeOptions) -> None:
     opened.settimeout(0)
     # Without RECVERR, UDP is not told of "unreachable", and TCP loses an ICMP error that arrives while connect()
     # still runs (always, between namespaces) and hears of it only when it repeats its SYN, a second later.
@@ -92,16 +94,16 @@ def _prepare(opened: socket.socket, target: Target, manner: ProbeOptions) -> Non
         opened.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
     else:
         opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVERR, 1)
-    if manner.source_port:
+    if options.source_port:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    elif manner.source and not _is_raw(opened):
+    elif options.source and not _is_raw(opened):
         # The port is chosen on connecting: unique, yet for TCP one that rests in TIME_WAIT elsewhere will do.
         # With SO_REUSEADDR two UDP sockets would now and then share one, and one would read the other's answer.
         opened.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
-    if manner.source or manner.source_port:
+    if options.source or options.source_port:
         everywhere = "::" if opened.family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - in a lab's namespace
-        opened.bind((manner.source or everywhere, 0 if _is_raw(opened) else manner.source_port or 0))
-    if manner.source_port and target.protocol is Protocol.TCP:
+        opened.bind((options.source or everywhere, 0 if _is_raw(opened) else options.source_port or 0))
+    if options.source_port and target.protocol is Protocol.TCP:
         # The port is to be used again: end with RST, for otherwise the pair would rest in TIME_WAIT.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
@@ -150,14 +152,14 @@ def _queued_error(opened: socket.socket) -> int:
 class _Attempt:
     """One attempt under way, registered with a selector for the event that its generator waits for."""
 
-    def __init__(self, number: int, opened: socket.socket, target: Target, manner: ProbeOptions) -> None:
+    def __init__(self, number: int, opened: socket.socket, target: Target, options: ProbeOptions) -> None:
         self.number = number
         self.socket = opened
         self.begun = time.monotonic()
-        self.deadline = self.begun + manner.timeout
+        self.deadline = self.begun + options.timeout
         self._raw_port = 0
         if _is_raw(opened):
-            self._raw_port = manner.source_port or 32768 + next(_raw_ports) % 28232
+            self._raw_port = options.source_port or 32768 + next(_raw_ports) % 28232
             self._steps = raw_sockets.converse(opened, target.address, self._raw_port, target.port)
         else:
             self._steps = converse(opened, target)

@@ -52,15 +52,15 @@ class Claims:
         self, claimant: Claimant, keys: Iterable[FrontendKey | RangeKey], cluster_ips: Iterable[Address]
     ) -> set[ObjectName]:
         """Replace a Service's claims; return the other Services whose frontends this may concern."""
-        asked, owned = tuple(dict.fromkeys(keys)), tuple(dict.fromkeys(cluster_ips))
-        single = tuple([key for key in asked if isinstance(key, FrontendKey)])
-        wide = tuple([key for key in asked if isinstance(key, RangeKey)]) if len(single) < len(asked) else ()
-        borrowed = {key.address: None for key in asked if key.address is not None and key.address not in owned}
+        claimed, owned = tuple(dict.fromkeys(keys)), tuple(dict.fromkeys(cluster_ips))
+        single = tuple([key for key in claimed if isinstance(key, FrontendKey)])
+        wide = tuple([key for key in claimed if isinstance(key, RangeKey)]) if len(single) < len(claimed) else ()
+        borrowed = {key.address: None for key in claimed if key.address is not None and key.address not in owned}
         claim = _Claim(claimant, single, owned, tuple(borrowed), wide)
         if self._of.get(claimant.name) == claim:
             return set()
         concerned = self.remove(claimant.name)
-        if asked or owned:
+        if claimed or owned:
             self._of[claimant.name] = claim
         concerned |= self._rivals(claim)
         for key in single:

@@ -21,7 +21,7 @@ from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Protocol, family_of
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
-from vipwire.plan.annotations import NOTHING, Wishes, wishes
+from vipwire.plan.annotations import NOTHING, Wishes, read_wishes
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import (
     Action,
@@ -85,15 +85,15 @@ def plan_service(
     """Plan one Service for one family. `holder` names the Service that keeps a frontend from this one."""
     share = _Share(holder)
     ready_local: set[Address] = set()
-    asked = wishes(service)
-    wide = ranges(service, asked, served=node.port_ranges)
+    wishes = read_wishes(service)
+    wide = ranges(service, wishes, served=node.port_ranges)
     for port in service.ports:
         found = candidates(service.port_name(port), node.family, slices, node.name)
-        endpoints = categorize(not_drained(found, asked, node, service.name), node)
+        endpoints = categorize(not_drained(found, wishes, node, service.name), node)
         ready_local |= endpoints.ready_local
-        policies = _policies(node, service, endpoints, asked)
+        policies = _policies(node, service, endpoints, wishes)
         serving = _serving(found) if port.protocol is Protocol.UDP else frozenset()
-        for frontend in _frontends(node, service, port, asked, policies, serving):
+        for frontend in _frontends(node, service, port, wishes, policies, serving):
             if (range_key := _range_key(frontend.key, wide.of.get(port))) is not None:
                 share.take_range(range_key, frontend)
             share.take(frontend)
@@ -105,8 +105,8 @@ def plan_service(
         tuple(share.lost.items()),
         _serving_node_ports(node, share.frontends),
         tuple(address for address in node.addresses if any(key.address == address for key in share.frontends)),
-        asked,
-        asked.problems + wide.problems,
+        wishes,
+        wishes.problems + wide.problems,
         tuple(share.ranges.values()),
     )
 
@@ -115,14 +115,14 @@ def _frontends(
     node: NodePlan,
     service: Service,
     port: ServicePort,
-    asked: Wishes,
+    wishes: Wishes,
     policies: _Policies,
     serving: frozenset[tuple[Address, int]],
 ) -> Iterator[Frontend]:
     """Make every frontend that a port asks for, whoever gets it."""
     name = service.port_name(port)
     for kind, key in _keys(node, service, port):
-        allowed = allowed_sources(node, service, key.address, kind, asked)
+        allowed = allowed_sources(node, service, key.address, kind, wishes)
         if kind is FrontendKind.CLUSTER_IP:
             yield Frontend(name, kind, key, policies.internal, None, allowed, serving)
         else:
@@ -153,7 +153,7 @@ def _stricter(frontend: Frontend, other: Frontend) -> bool:
 
 def claims(node: NodePlan, service: Service) -> Iterator[FrontendKey | RangeKey]:
     """Yield every frontend that a Service asks for, whoever gets it."""
-    wide = ranges(service, wishes(service), served=node.port_ranges)
+    wide = ranges(service, read_wishes(service), served=node.port_ranges)
     for port in service.ports:
         for _, key in _keys(node, service, port):
             yield key
@@ -186,28 +186,28 @@ def of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, 
 
 
 def not_drained(
-    found: Sequence[Candidate], asked: Wishes, node: NodePlan, service: ObjectName
+    found: Sequence[Candidate], wishes: Wishes, node: NodePlan, service: ObjectName
 ) -> Sequence[Candidate]:
     """Leave out endpoints of weight 0 and those that are drained on this node: no new connection goes there."""
-    if asked.weights:
-        found = [candidate for candidate in found if asked.weights.get(candidate.target.address, 1)]
+    if wishes.weights:
+        found = [candidate for candidate in found if wishes.weights.get(candidate.target.address, 1)]
     if node.drained:
         found = [candidate for candidate in found if not node.drains(service, *candidate.target[:2])]
     return found
 
 
-def _spread(pool: Pool, asked: Wishes) -> Spread:
+def _spread(pool: Pool, wishes: Wishes) -> Spread:
     """Say how a pool is spread over, with the weights of its targets unless they are all the same."""
-    weights = tuple(asked.weights.get(target.address, 1) for target in pool) if asked.weights else ()
-    return Spread(asked.algorithm, weights if len(set(weights)) > 1 else ())
+    weights = tuple(wishes.weights.get(target.address, 1) for target in pool) if wishes.weights else ()
+    return Spread(wishes.algorithm, weights if len(set(weights)) > 1 else ())
 
 
-def _policies(node: NodePlan, service: Service, endpoints: Endpoints, asked: Wishes) -> _Policies:
+def _policies(node: NodePlan, service: Service, endpoints: Endpoints, wishes: Wishes) -> _Policies:
     """Decide what becomes of internal and of external traffic, and of external traffic that starts on this node."""
 
     def forward(pool: Pool, masquerade: Masquerade, policy: TrafficPolicy = TrafficPolicy.CLUSTER) -> Forward:
-        spread = EVENLY if asked is NOTHING else _spread(pool, asked)
-        return Forward(pool, masquerade, service.affinity_seconds, policy, spread, asked.shared_affinity)
+        spread = EVENLY if wishes is NOTHING else _spread(pool, wishes)
+        return Forward(pool, masquerade, service.affinity_seconds, policy, spread, wishes.shared_affinity)
 
     if not endpoints.anywhere:
         nobody = Reject(Reason.NO_ENDPOINTS)

@@ -13,7 +13,7 @@ from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
-from vipwire.plan.annotations import wishes
+from vipwire.plan.annotations import read_wishes
 from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.frontends import claims, of_family, plan_service
 from vipwire.plan.node import NodePlan
@@ -107,7 +107,7 @@ class Planner:
             self._slow_start.forget(name)
             return None
         plan = plan_service(self._node, service, slices, lambda key: self._claims.holder(name, key))
-        if (seconds := wishes(service).slow_start) is None:
+        if (seconds := read_wishes(service).slow_start) is None:
             self._slow_start.forget(name)
         else:
             plan = self._slow_start.season(plan, seconds, now)

@@ -44,13 +44,13 @@ class Ranges(NamedTuple):
 NONE = Ranges({})
 
 
-def ranges(service: Service, asked: Wishes, *, served: bool) -> Ranges:
+def ranges(service: Service, wishes: Wishes, *, served: bool) -> Ranges:
     """Find the ranges of a Service; `served` is whether the mode can, which says so itself where it cannot."""
-    if not asked.port_ranges or not served:
+    if not wishes.port_ranges or not served:
         return NONE
     found: dict[ServicePort, PortRange] = {}
     problems: list[Problem] = []
-    for name, (first, last) in asked.port_ranges:
+    for name, (first, last) in wishes.port_ranges:
         try:
             port = _port(service, name)
             _check(service, port, PortRange(first, last))

@@ -10,7 +10,7 @@ from vipwire.plan.plan import FrontendKind
 
 
 def allowed_sources(
-    node: NodePlan, service: Service, vip: Address | None, kind: FrontendKind, asked: Wishes
+    node: NodePlan, service: Service, vip: Address | None, kind: FrontendKind, wishes: Wishes
 ) -> tuple[Prefix, ...] | None:
     """Compute the sources that a load balancer IP accepts, and node ports where an annotation says so; None for all.
 
@@ -20,7 +20,7 @@ def allowed_sources(
     if kind is FrontendKind.LOAD_BALANCER:
         given = service.source_ranges
     elif kind is FrontendKind.NODE_PORT:
-        given = asked.node_port_sources
+        given = wishes.node_port_sources
     if not given:
         return None
     ranges = [prefix for prefix in given if prefix.family is node.family]

@@ -45,7 +45,9 @@ def _nobody(part: str, thing: Hashable, error: Exception, *, again: bool) -> Non
 
 
 @dataclass(slots=True)
-class _Aside:
+class _Suspension:
+    """How often an object has failed, when it is due again (monotonic seconds), and its last error."""
+
     times: int
     due: float
     said: str
@@ -57,7 +59,7 @@ class Guard(Generic[T]):
     def __init__(self, part: str, witness: Witness = _nobody, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.part = part
         self._witness, self._clock = witness, clock
-        self._aside: dict[T, _Aside] = {}
+        self._suspended: dict[T, _Suspension] = {}
 
     @contextlib.contextmanager
     def of(self, thing: T) -> Iterator[None]:
@@ -67,14 +69,14 @@ class Guard(Generic[T]):
         except Exception as error:  # noqa: BLE001  # whatever an object causes: all others go on
             self.failed(thing, error)
         else:
-            self._aside.pop(thing, None)
+            self._suspended.pop(thing, None)
 
     def failed(self, thing: T, error: Exception) -> None:
         """Put an object aside for what it has made us raise."""
-        before, said = self._aside.get(thing), in_short(error)
+        before, said = self._suspended.get(thing), in_short(error)
         times = before.times + 1 if before else 1
         pause = min(FIRST_PAUSE * 2 ** min(times, 16), LONGEST_ASIDE)
-        self._aside[thing] = _Aside(times, self._clock() + pause, said)
+        self._suspended[thing] = _Suspension(times, self._clock() + pause, said)
         again = before is not None and before.said == said
         self._witness(self.part, thing, error, again=again)
         if not again:
@@ -87,21 +89,21 @@ class Guard(Generic[T]):
 
     def ready(self, thing: T) -> bool:
         """Report whether an object may be looked at: it is not aside, or its time has come."""
-        aside = self._aside.get(thing)
-        return aside is None or aside.due <= self._clock()
+        suspension = self._suspended.get(thing)
+        return suspension is None or suspension.due <= self._clock()
 
     def due(self) -> tuple[T, ...]:
         """List the objects that were put aside and are to be looked at again."""
-        return tuple(thing for thing in self._aside if self.ready(thing))
+        return tuple(thing for thing in self._suspended if self.ready(thing))
 
     def forget(self, thing: T) -> None:
         """Let go of an object that is no more."""
-        self._aside.pop(thing, None)
+        self._suspended.pop(thing, None)
 
     @property
     def holds(self) -> bool:
         """Whether any object is aside."""
-        return bool(self._aside)
+        return bool(self._suspended)
 
 
 @dataclass(slots=True)

@@ -63,8 +63,8 @@ class RuleOwner(Protocol):
         """Return the very words of such rules, where another mode's may be the same."""
 
 
-class VipwiresOwn:
-    """Of a mode only what vipwire alone has: what can go where kube-proxy runs in that mode."""
+class VipwireOnlyOwner:
+    """Owns what only vipwire writes in a mode: this can go while kube-proxy runs in the same mode."""
 
     refuses: Final = False
 
@@ -96,8 +96,8 @@ class VipwiresOwn:
         return frozenset(link for link in self._owner.words(table) if self.vipwires(table, target(link.rule)))
 
 
-class _KubeProxys:
-    """What kube-proxy has in one of several modes: all but vipwire's own."""
+class _KubeProxyOwner:
+    """Owns what kube-proxy writes too, in any of several modes."""
 
     trial: Final = ""
     refuses: Final = False
@@ -133,7 +133,7 @@ class _KubeProxys:
 
 def all_of(owners: Collection[RuleOwner]) -> RuleOwner | None:
     """Return what knows the chains and rules that kube-proxy may have in the modes of these; None for no mode."""
-    return _KubeProxys(owners) if owners else None
+    return _KubeProxyOwner(owners) if owners else None
 
 
 Owners = Mapping[str, RuleOwner]

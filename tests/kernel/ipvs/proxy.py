@@ -11,9 +11,9 @@ from tests.fakes.values import named
 from vipwire.backends.ipvs import start
 from vipwire.backends.ipvs.explain.describe import describe_object
 from vipwire.backends.ipvs.kernel import IpvsBackend, Settings
-from vipwire.backends.ipvs.names import Entry, Object, ObjectKey, Steer, Vip
+from vipwire.backends.ipvs.names import Entry, MarkRule, Object, ObjectKey, Vip
 from vipwire.backends.ipvs.objects.device import Device
-from vipwire.backends.ipvs.objects.policy_routing import Steering
+from vipwire.backends.ipvs.objects.policy_routing import PolicyRouting
 from vipwire.backends.ipvs.objects.servers import Servers
 from vipwire.backends.ipvs.objects.sets import Sets
 from vipwire.host.sysctl import apply_sysctls
@@ -77,11 +77,11 @@ class Line:
                 servers = stack.enter_context(contextlib.closing(Servers(self.family)))
                 sets = stack.enter_context(contextlib.closing(Sets(self.family)))
                 device = stack.enter_context(contextlib.closing(Device(self.family)))
-                steering = stack.enter_context(contextlib.closing(Steering(self.family)))
+                routing = stack.enter_context(contextlib.closing(PolicyRouting(self.family)))
             yield from servers.services()
             yield from (key for key in sets.read() if isinstance(key, Entry))
             yield from map(Vip, device.addresses())
-            yield from map(Steer, steering.marks())
+            yield from map(MarkRule, routing.marks())
 
 
 class IpvsProxy:

@@ -27,19 +27,19 @@ from vipwire.backends.ipvs.names import (
     PORT_PROTOCOLS,
     ChainName,
     Entry,
+    MarkRule,
     Object,
     ObjectKey,
     Receiver,
     Set,
     SetName,
-    Steer,
     Vip,
     set_name,
 )
 from vipwire.backends.ipvs.objects.device import Device
 from vipwire.backends.ipvs.objects.direct_return import Pods
 from vipwire.backends.ipvs.objects.iptables_tool import Tool
-from vipwire.backends.ipvs.objects.policy_routing import Steering
+from vipwire.backends.ipvs.objects.policy_routing import PolicyRouting
 from vipwire.backends.ipvs.objects.proc_table import with_resting
 from vipwire.backends.ipvs.objects.servers import ServerCommand, Servers
 from vipwire.backends.ipvs.objects.sets import Sets
@@ -81,7 +81,7 @@ class IpvsBackend:
         self._marks = Marks(avoid=0)
         self._servers = Servers(family)
         self._device, self._sets, self._tool = Device(family), Sets(family), Tool(family)
-        self._steering, self._pods = Steering(family), Pods(family)
+        self._policy_routing, self._pods = PolicyRouting(family), Pods(family)
         self._tallies = IpvsCounters(family, self._tool)
         self._terminating = GracefulTermination()
         self._terminations = TerminationPolicy()
@@ -103,7 +103,7 @@ class IpvsBackend:
 
     def close(self) -> None:
         """Close its sockets; what is programmed stays."""
-        for part in (self._servers, self._device, self._sets, self._steering):
+        for part in (self._servers, self._device, self._sets, self._policy_routing):
             part.close()
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
@@ -204,10 +204,10 @@ class IpvsBackend:
         self._pods.prepare(
             _pairs({**parts.receivers.added, **{k: v for k, (_, v) in parts.receivers.changed.items()}})
         )
-        size += self._steering.add([each.steered for each in parts.steers.added])
+        size += self._policy_routing.add([each.mark for each in parts.mark_rules.added])
         size += self._device.add([vip.address for vip in parts.vips.added])
         size += self._device.remove([vip.address for vip in parts.vips.removed])
-        size += self._steering.remove([each.steered for each in parts.steers.removed])
+        size += self._policy_routing.remove([each.mark for each in parts.mark_rules.removed])
         self._pods.release(_pairs(parts.receivers.removed))
         size += self._servers.apply(self._outgoing(parts, drain=drain))
         size += self._tool.write(leaving)
@@ -267,8 +267,8 @@ class IpvsBackend:
             elif row.real not in self._terminating:
                 self._terminating.begin(row.real, self._clock(), self._terminations.seconds(row.real))
         objects.update((Vip(address), None) for address in self._device.addresses())
-        if steered := self._steering.marks():
-            objects.update((Steer(mark), None) for mark in steered)
+        if marks := self._policy_routing.marks():
+            objects.update((MarkRule(mark), None) for mark in marks)
             vips = {key.element.address for key in objects if isinstance(key, Entry) and key.set == self._direct}
             received = self._pods.read().items()
             objects.update((Receiver(pod, vip), how) for (pod, vip), how in received if vip in vips)

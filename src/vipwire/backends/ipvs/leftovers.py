@@ -21,7 +21,7 @@ from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, Set
 from vipwire.backends.ipvs.objects.device import Device
 from vipwire.backends.ipvs.objects.sets import Sets
 from vipwire.backends.ipvs.ownership import GUARD
-from vipwire.backends.remains import Swept
+from vipwire.backends.remains import RemovalResult
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.netlink.socket import NetlinkError
@@ -67,24 +67,24 @@ class IpvsRemains:
         self._family, self._to_sockets = family, to_sockets
         self._found: IpvsLeftovers | None = None
 
-    def before_rules(self) -> Swept:
+    def before_rules(self) -> RemovalResult:
         """Look, as long as the rules masquerade what IPVS takes; lead new connections to node ports to sockets."""
         self._found = find_ipvs(self._family)
         if self._found is not None and self._to_sockets and lead_to_sockets(self._found):
             self._found = find_ipvs(self._family)  # with the connections that came meanwhile
-        return Swept()
+        return RemovalResult()
 
     def held(self) -> frozenset[Place]:
         """Hold what keeps the host's own ports off the addresses, as long as these are in use."""
         return frozenset({GUARD} if self._found is not None and self._found.in_use else ())
 
-    def after_rules(self) -> Swept:
+    def after_rules(self) -> RemovalResult:
         """Remove what has no connections."""
         if (left := self._found) is None:
-            return Swept()
+            return RemovalResult()
         gone, stays = remove_ipvs(left)
         what = f"{len(left.busy)} virtual servers have connections, {len(left.addresses)} addresses are in use"
-        return Swept(removed=(gone,) if gone else (), waiting=(what,) if stays else ())
+        return RemovalResult(removed=(gone,) if gone else (), waiting=(what,) if stays else ())
 
 
 def find_ipvs(family: Family) -> IpvsLeftovers | None:

@@ -3,7 +3,7 @@
     VirtualServer   -> Scheduling       a VIP, a node port on one address, or a mark
     RealServer      -> Forwarding
     Vip             -> None             an address on kube-ipvs0
-    Steer           -> None             a mark that leads to IPVS
+    MarkRule        -> None             a routing rule for packets with a mark
     Receiver        -> Method           a Pod that takes packets to a VIP
     SetName         -> SetSpec
     Entry           -> mark             an element of a set; 0 where it carries no mark
@@ -23,9 +23,9 @@ from vipwire.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, Vir
 DEVICE: Final = "kube-ipvs0"
 TUNNELS: Final = {Family.IPV4: "vipwire-tunnel4", Family.IPV6: "vipwire-tunnel6"}
 """The devices in Pods that take packets out of tunnels: one for each family, for a kind of tunnel carries one."""
-STEER_TABLE: Final = 78
+ROUTE_TABLE: Final = 78
 """The table of routes to which marks lead; the number is kube-router's."""
-STEER_PRIORITY: Final = 32764
+RULE_PRIORITY: Final = 32764
 
 
 class Vip(NamedTuple):
@@ -34,10 +34,10 @@ class Vip(NamedTuple):
     address: Address
 
 
-class Steer(NamedTuple):
-    """A rule that brings packets with a mark to IPVS although their address is not this node's; see `steer`."""
+class MarkRule(NamedTuple):
+    """A routing rule: packets with this mark come to IPVS although their address is not this node's."""
 
-    steered: int
+    mark: int
 
 
 class Receiver(NamedTuple):
@@ -68,7 +68,7 @@ class ChainName(NamedTuple):
 
 
 Rules: TypeAlias = tuple[str, ...]
-ObjectKey: TypeAlias = VirtualServer | RealServer | Vip | Steer | Receiver | SetName | Entry | ChainName
+ObjectKey: TypeAlias = VirtualServer | RealServer | Vip | MarkRule | Receiver | SetName | Entry | ChainName
 Object: TypeAlias = Scheduling | Forwarding | Method | SetSpec | Rules | int | None
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, Receiver, Rules, SetName, Steer, Vip
+from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, Object, ObjectKey, Receiver, Rules, SetName, Vip
 from vipwire.netlink.ipset import SetSpec
 from vipwire.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.reconcile.delta import Delta
@@ -20,7 +20,7 @@ class Parts:
     servers: Delta[VirtualServer, Scheduling] = field(default_factory=Delta)
     reals: Delta[RealServer, Forwarding] = field(default_factory=Delta)
     vips: Delta[Vip, None] = field(default_factory=Delta)
-    steers: Delta[Steer, None] = field(default_factory=Delta)
+    mark_rules: Delta[MarkRule, None] = field(default_factory=Delta)
     receivers: Delta[Receiver, Method] = field(default_factory=Delta)
 
 
@@ -34,7 +34,7 @@ def partition(delta: Delta[ObjectKey, Object]) -> Parts:
         VirtualServer: parts.servers,
         RealServer: parts.reals,
         Vip: parts.vips,
-        Steer: parts.steers,
+        MarkRule: parts.mark_rules,
         Receiver: parts.receivers,
     }
     for key, value in delta.added.items():

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from vipwire.backends.ipvs.hints import Hints, hints
 from vipwire.backends.ipvs.marks import Marks, MarkScope
-from vipwire.backends.ipvs.names import Entry, Object, ObjectKey, Receiver, Set, Steer, Vip, set_name
+from vipwire.backends.ipvs.names import Entry, MarkRule, Object, ObjectKey, Receiver, Set, Vip, set_name
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
@@ -47,24 +47,24 @@ class RenderSettings:
     scheduler: str
 
 
-def render(manner: RenderSettings, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+def render(settings: RenderSettings, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
     """Render one Service."""
-    writer = _Writer(manner, marks, plan)
+    writer = _Writer(settings, marks, plan)
     for address in plan.cluster_ips:
         writer.vip(address)
     for frontend in plan.frontends:
         writer.frontend(frontend)
     if plan.health_check is not None:
-        writer.own[Entry(set_name(manner.family, Set.HEALTH_CHECK), Element(port=plan.health_check.port))] = 0
+        writer.own[Entry(set_name(settings.family, Set.HEALTH_CHECK), Element(port=plan.health_check.port))] = 0
     return Rendered(writer.own, writer.shared)
 
 
 class _Writer:
     """Writes one Service's objects."""
 
-    def __init__(self, manner: RenderSettings, marks: Marks, plan: ServicePlan) -> None:
-        self._manner, self._marks, self._plan = manner, marks, plan
-        self._hints: Hints = hints(plan.wishes, manner.scheduler)
+    def __init__(self, settings: RenderSettings, marks: Marks, plan: ServicePlan) -> None:
+        self._settings, self._marks, self._plan = settings, marks, plan
+        self._hints: Hints = hints(plan.wishes, settings.scheduler)
         self._scheduling = Scheduling(self._hints.scheduler, self._hints.flags)
         self.own: Objects = {}
         self.shared: Objects = {}
@@ -96,7 +96,7 @@ class _Writer:
             self._entry(which, element)
 
     def _direct(self, frontend: Frontend, method: Method) -> None:
-        """Write a frontend whose endpoints answer clients directly: see `steer` and `receive`."""
+        """Write a frontend whose endpoints answer clients directly: see `MarkRule` and `Receiver`."""
         key, action = frontend.key, frontend.action
         mark = self._marks.mark(key)
         if key.address is None or not isinstance(action, Forward):
@@ -104,7 +104,7 @@ class _Writer:
         place = Element(key.address, key.protocol, key.port)
         self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend, method)
         self._entry(Set.DIRECT_RETURN, place, mark)
-        self.own[Steer(mark)] = None
+        self.own[MarkRule(mark)] = None
         for target in action.pool:
             if target.local:
                 self.shared[Receiver(target.address, key.address)] = method
@@ -219,7 +219,7 @@ class _Writer:
 
     def _entry(self, which: Set, element: Element, mark: int = 0, *, shared: bool = False) -> None:
         objects = self.shared if shared else self.own
-        objects[Entry(set_name(self._manner.family, which), element)] = mark
+        objects[Entry(set_name(self._settings.family, which), element)] = mark
 
 
 def _registers(frontend: Frontend, addresses: tuple[Address, ...]) -> Iterator[tuple[Set, Element]]:

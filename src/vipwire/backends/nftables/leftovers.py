@@ -3,7 +3,7 @@
 import errno
 from typing import Final
 
-from vipwire.backends.remains import Swept
+from vipwire.backends.remains import RemovalResult
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
@@ -23,17 +23,17 @@ class TableRemains:
     def __init__(self, family: Family, *, ours: bool) -> None:
         self._family, self._ours = family, ours
 
-    def before_rules(self) -> Swept:
+    def before_rules(self) -> RemovalResult:
         """Delete the tables: nothing in them is asked about connections that there are."""
-        return Swept(removed=tuple(remove_tables(self._family, ours=self._ours)))
+        return RemovalResult(removed=tuple(remove_tables(self._family, ours=self._ours)))
 
     def held(self) -> frozenset[Place]:
         """Hold nothing."""
         return frozenset()
 
-    def after_rules(self) -> Swept:
+    def after_rules(self) -> RemovalResult:
         """Do nothing more."""
-        return Swept()
+        return RemovalResult()
 
 
 def tables(family: Family) -> list[str]:

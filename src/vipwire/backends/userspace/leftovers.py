@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from vipwire.backends.remains import Swept
+from vipwire.backends.remains import RemovalResult
 from vipwire.backends.userspace.messages import Settings
 from vipwire.backends.userspace.remote_relay import Remote
 from vipwire.conntrack.flows import FlowTable
@@ -35,25 +35,25 @@ class RelayRemains:
         self._family = family
         self._retires: float | None = None
 
-    def before_rules(self) -> Swept:
+    def before_rules(self) -> RemovalResult:
         """Wait: the rules still lead to the relay."""
-        return Swept()
+        return RemovalResult()
 
     def held(self) -> frozenset[Place]:
         """Hold nothing."""
         return frozenset()
 
-    def after_rules(self) -> Swept:
+    def after_rules(self) -> RemovalResult:
         """Tell the relay to retire, once nothing can be on its way to it."""
         remote = Remote(self._family, Settings((0, 0), 0.0), starts=False)
         try:
             if self._retires is not None and time.monotonic() >= self._retires:
                 forget_relayed(self._family, remote)
-                return Swept(removed=("the relay takes no more connections",) if remote.retire() else ())
+                return RemovalResult(removed=("the relay takes no more connections",) if remote.retire() else ())
             if not remote.listeners():
-                return Swept()
+                return RemovalResult()
             self._retires = self._retires or time.monotonic() + RELAY_SECONDS
-            return Swept(waiting=("the relay finishes handshakes",))
+            return RemovalResult(waiting=("the relay finishes handshakes",))
         finally:
             remote.close()
 

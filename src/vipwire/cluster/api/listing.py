@@ -82,8 +82,8 @@ def parse_signed(query: Mapping[str, str], name: str) -> int:
     return -parse_number({name: text[1:]}, name) if text.startswith("-") else parse_number(query, name)
 
 
-async def reach(store: Store, revision: int) -> None:
-    """Wait a little for a revision; raise ApiError 504 if it does not come."""
+async def wait_for_revision(store: Store, revision: int) -> None:
+    """Wait until the store has a revision, up to `_PATIENCE` seconds; raise ApiError 504 after that."""
     try:
         async with asyncio.timeout(_PATIENCE):
             await store.until(revision)
@@ -104,7 +104,7 @@ async def _revision(store: Store, query: Mapping[str, str], limit: int) -> int |
         raise bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
     if not revision:
         return None
-    await reach(store, revision)
+    await wait_for_revision(store, revision)
     return revision if match == "Exact" or (limit and not match) else None
 
 

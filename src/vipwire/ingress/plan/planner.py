@@ -73,17 +73,17 @@ def plan_sites(world: World, setting: Setting, known: Known | None = None) -> Si
     known = {} if known is None else known
     forget(known, (ingress.name for ingress in ours))
     ours.sort(key=lambda each: each.age)
-    asked: list[Wanted] = []
+    ingresses: list[Wanted] = []
     failed: list[Problem] = []
     for ingress in ours:
         try:
-            asked.append(recall(ingress, world.secrets, known))
+            ingresses.append(recall(ingress, world.secrets, known))
         except Exception as error:  # noqa: BLE001  # whatever it is, it is about this Ingress
             failed.append(_failure(ingress.name, error))
-    draft = _Draft(world, tenancy_of(asked, hosts_apart=setting.hosts_apart))
+    draft = _Draft(world, tenancy_of(ingresses, hosts_apart=setting.hosts_apart))
     draft.problems += failed
     canaries: list[tuple[Wanted, PathRule, Key]] = []
-    for wanted in asked:
+    for wanted in ingresses:
         try:
             canaries.extend(draft.add(wanted))
         except Exception as error:  # noqa: BLE001  # as above
@@ -241,12 +241,12 @@ class _Draft:
         shared: tuple[Pool, bool] | None = None,
     ) -> str:
         """Find or make the pool of a backend; `shared` is that of the path of which it is a canary; if foreign."""
-        lead = wanted.lead(ref, rule, field, self._world.services)
+        resolved = wanted.resolve(ref, rule, field, self._world.services)
         self._named.add((IngressKind.SERVICE, ref.service))
-        self.problems += lead.problems
-        pool = lead.pool
+        self.problems += resolved.problems
+        pool = resolved.pool
         if pool is None:
-            return lead.target
+            return resolved.target
         if shared is not None:
             main, foreign = shared
             policy = inherited(pool.policy, main.policy)

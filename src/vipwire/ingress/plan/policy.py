@@ -176,8 +176,8 @@ def inherited(own: Policy, main: Policy) -> Policy:
     ingress-nginx leaves a canary's own wishes out but for a few; here they count.
     """
     default = Policy()
-    asked = {each.name: getattr(own, each.name) for each in fields(Policy)}
-    return replace(main, **{name: value for name, value in asked.items() if value != getattr(default, name)})
+    set_here = {each.name: getattr(own, each.name) for each in fields(Policy)}
+    return replace(main, **{name: value for name, value in set_here.items() if value != getattr(default, name)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,32 +35,34 @@ _APPLICATIONS = {
 }
 
 
-def general_policy(asked: AnnotationValues, login: Login | None) -> Policy:
+def general_policy(annotations: AnnotationValues, login: Login | None) -> Policy:
     """Make what holds for all paths of an Ingress. `https`, `rewrite` and a port's protocol depend on more."""
     return Policy(
-        affinity=_affinity(asked),
-        balance=_balance(asked),
-        protocol=BackendProtocol(asked("backend-protocol", "http")),
-        proxy_protocol=ProxyProtocol(asked("proxy-protocol", "no")),
-        timeouts=tuple((name, asked(f"timeout-{name}")) for name in _TIMEOUTS if asked(f"timeout-{name}")),
-        retries=asked("retries"),
-        redispatch=asked.unless_denied("redispatch"),
-        check=_check(asked),
-        pod_connections=asked("pod-connections"),
-        limit=_limit(asked),
-        allow=asked("allow-source-range", ()),
-        deny=asked("deny-source-range", ()),
-        https=asked.granted("force-ssl-redirect"),
-        redirect=_redirect(asked),
-        root=asked("app-root", ""),
-        hsts=_hsts(asked),
-        set_request=(*asked("set-request-headers", ()), *_virtual_host(asked)),
-        remove_request=asked("remove-request-headers", ()),
-        set_response=asked("set-response-headers", ()),
-        remove_response=asked("remove-response-headers", ()),
-        body_size=asked("body-size") or None,
+        affinity=_affinity(annotations),
+        balance=_balance(annotations),
+        protocol=BackendProtocol(annotations("backend-protocol", "http")),
+        proxy_protocol=ProxyProtocol(annotations("proxy-protocol", "no")),
+        timeouts=tuple(
+            (name, annotations(f"timeout-{name}")) for name in _TIMEOUTS if annotations(f"timeout-{name}")
+        ),
+        retries=annotations("retries"),
+        redispatch=annotations.unless_denied("redispatch"),
+        check=_check(annotations),
+        pod_connections=annotations("pod-connections"),
+        limit=_limit(annotations),
+        allow=annotations("allow-source-range", ()),
+        deny=annotations("deny-source-range", ()),
+        https=annotations.granted("force-ssl-redirect"),
+        redirect=_redirect(annotations),
+        root=annotations("app-root", ""),
+        hsts=_hsts(annotations),
+        set_request=(*annotations("set-request-headers", ()), *_virtual_host(annotations)),
+        remove_request=annotations("remove-request-headers", ()),
+        set_response=annotations("set-response-headers", ()),
+        remove_response=annotations("remove-response-headers", ()),
+        body_size=annotations("body-size") or None,
         login=login,
-        cors=_cors(asked),
+        cors=_cors(annotations),
     )
 
 
@@ -73,43 +75,43 @@ def protocol_of(application: str, policy: Policy) -> BackendProtocol:
     )
 
 
-def rewrite_of(rule: PathRule, asked: AnnotationValues) -> Rewrite | None:
+def rewrite_of(rule: PathRule, annotations: AnnotationValues) -> Rewrite | None:
     """Make a path's rewrite.
 
     With groups ($1) or a regular expression the whole path is replaced, as ingress-nginx does; so it is with its own
     annotation in any case. Ours without groups replaces the prefix only, and keeps the rest.
     """
-    target = asked("rewrite-target")
+    target = annotations("rewrite-target")
     if target is None:
         return None
-    if is_expression(rule, asked):
+    if is_expression(rule, annotations):
         return Rewrite(f"^{rule.path.removeprefix('^')}.*$", target.replace("$", "\\"))
     escaped = re.escape(rule.path.rstrip("/")).replace("'", "\\x27")
-    if asked.nginx_rewrite or rule.type is PathType.EXACT:
+    if annotations.nginx_rewrite or rule.type is PathType.EXACT:
         return Rewrite("^.*$", target)
     return Rewrite(f"^{escaped}/?(.*)$", f"{target.rstrip('/')}/\\1")
 
 
-def is_expression(rule: PathRule, asked: AnnotationValues) -> bool:
+def is_expression(rule: PathRule, annotations: AnnotationValues) -> bool:
     """Report whether a path is a regular expression: only ImplementationSpecific ones may be."""
     if rule.type is not PathType.IMPLEMENTATION_SPECIFIC:
         return False
     # ingress-nginx takes a path for an expression where the rewrite wants what it has captured.
-    captured = asked.nginx_rewrite and "$" in asked("rewrite-target")
-    return asked.unless_denied("use-regex") if captured else asked.granted("use-regex")
+    captured = annotations.nginx_rewrite and "$" in annotations("rewrite-target")
+    return annotations.unless_denied("use-regex") if captured else annotations.granted("use-regex")
 
 
-def canary_of(asked: AnnotationValues) -> Canary | None:
+def canary_of(annotations: AnnotationValues) -> Canary | None:
     """Make an Ingress's part as a canary."""
-    if not asked("canary"):
+    if not annotations("canary"):
         return None
-    header, value = asked("canary-by-header", ""), asked("canary-by-header-value", "")
-    return Canary(asked("canary-weight", 0), header, value, asked("canary-by-cookie", ""))
+    header, value = annotations("canary-by-header", ""), annotations("canary-by-header-value", "")
+    return Canary(annotations("canary-weight", 0), header, value, annotations("canary-by-cookie", ""))
 
 
-def users_of(ingress: Ingress, asked: AnnotationValues) -> ObjectName | None:
+def users_of(ingress: Ingress, annotations: AnnotationValues) -> ObjectName | None:
     """Name the Secret that has the users of an Ingress, if it wants any."""
-    wanted = asked("auth-secret")
+    wanted = annotations("auth-secret")
     if wanted is None:
         return None
     namespace, _, name = wanted.rpartition("/")
@@ -117,17 +119,17 @@ def users_of(ingress: Ingress, asked: AnnotationValues) -> ObjectName | None:
 
 
 def login_of(
-    ingress: Ingress, asked: AnnotationValues, secrets: Mapping[ObjectName, Secret]
+    ingress: Ingress, annotations: AnnotationValues, secrets: Mapping[ObjectName, Secret]
 ) -> tuple[Login | None, tuple[Problem, ...], bool]:
     """Read the users of an Ingress; the last value tells whether it must be closed, for there are none."""
-    found = users_of(ingress, asked)
+    found = users_of(ingress, annotations)
     if found is None:
         return None, (), False
     field = "metadata.annotations[vipwire.io/auth-secret]"
     if found.namespace != ingress.name.namespace:
         message = f"{found}: a Secret of another namespace is not read; the Ingress is closed"
         return None, (Problem("Ingress", ingress.name, field, message),), True
-    lines = _lines_of(secrets.get(found), asked("auth-secret-type", "auth-file"))
+    lines = _lines_of(secrets.get(found), annotations("auth-secret-type", "auth-file"))
     matches = [_USER.fullmatch(line) for line in lines]
     users = tuple((match[1], match[2]) for match in matches if match)
     problems = []
@@ -138,10 +140,10 @@ def login_of(
         )
         problems.append(Problem("Ingress", ingress.name, field, message))
     if not users:
-        where = "in its key `auth`" if asked("auth-secret-type") != "auth-map" else "as its keys"
+        where = "in its key `auth`" if annotations("auth-secret-type") != "auth-map" else "as its keys"
         message = f"Secret {found} has no users {where}; the Ingress is closed"
         problems.append(Problem("Ingress", ingress.name, field, message))
-    return Login(asked("auth-realm", "Restricted"), users), tuple(problems), not users
+    return Login(annotations("auth-realm", "Restricted"), users), tuple(problems), not users
 
 
 def _lines_of(secret: Secret | None, kind: str) -> list[str]:
@@ -153,70 +155,70 @@ def _lines_of(secret: Secret | None, kind: str) -> list[str]:
     return secret.data.get("auth", b"").decode(errors="replace").split()
 
 
-def _affinity(asked: AnnotationValues) -> Affinity | None:
-    if asked("affinity") != "cookie":
+def _affinity(annotations: AnnotationValues) -> Affinity | None:
+    if annotations("affinity") != "cookie":
         return None
-    same_site = asked("session-cookie-samesite")
+    same_site = annotations("session-cookie-samesite")
     return Affinity(
-        name=asked("session-cookie-name", "VIPWIRE"),
-        max_age=asked("session-cookie-max-age"),
+        name=annotations("session-cookie-name", "VIPWIRE"),
+        max_age=annotations("session-cookie-max-age"),
         same_site=SameSite(same_site) if same_site else None,
-        secure=asked.granted("session-cookie-secure"),
-        change_on_failure=asked.unless_denied("session-cookie-change-on-failure"),
+        secure=annotations.granted("session-cookie-secure"),
+        change_on_failure=annotations.unless_denied("session-cookie-change-on-failure"),
     )
 
 
-def _balance(asked: AnnotationValues) -> Balance:
-    header = asked("balance-header", "")
-    algorithm = Algorithm(asked("balance", "header" if header else "roundrobin"))
+def _balance(annotations: AnnotationValues) -> Balance:
+    header = annotations("balance-header", "")
+    algorithm = Algorithm(annotations("balance", "header" if header else "roundrobin"))
     if algorithm is Algorithm.HEADER and not header:
         return Balance()
     return Balance(algorithm, header if algorithm is Algorithm.HEADER else "")
 
 
-def _check(asked: AnnotationValues) -> Check | None:
-    path = asked("health-check-path")
+def _check(annotations: AnnotationValues) -> Check | None:
+    path = annotations("health-check-path")
     if path is None:
         return None
-    rise, fall = asked("health-check-rise", 2), asked("health-check-fall", 3)
-    return Check(path, asked("health-check-interval", 2000), rise, fall)
+    rise, fall = annotations("health-check-rise", 2), annotations("health-check-fall", 3)
+    return Check(path, annotations("health-check-interval", 2000), rise, fall)
 
 
-def _limit(asked: AnnotationValues) -> Limit | None:
-    per_second, per_minute, connections = (asked(f"limit-{name}") for name in ("rps", "rpm", "connections"))
+def _limit(annotations: AnnotationValues) -> Limit | None:
+    per_second, per_minute, connections = (annotations(f"limit-{name}") for name in ("rps", "rpm", "connections"))
     return Limit(per_second, per_minute, connections) if per_second or per_minute or connections else None
 
 
-def _redirect(asked: AnnotationValues) -> Redirect | None:
+def _redirect(annotations: AnnotationValues) -> Redirect | None:
     for kind, code in (("permanent", 301), ("temporal", 302)):
-        where = asked(f"{kind}-redirect")
+        where = annotations(f"{kind}-redirect")
         if where is not None:
             location = where.removesuffix("$request_uri")
-            return Redirect(location, asked(f"{kind}-redirect-code", code), location != where)
+            return Redirect(location, annotations(f"{kind}-redirect-code", code), location != where)
     return None
 
 
-def _virtual_host(asked: AnnotationValues) -> tuple[tuple[str, str], ...]:
-    host = asked("upstream-vhost")
+def _virtual_host(annotations: AnnotationValues) -> tuple[tuple[str, str], ...]:
+    host = annotations("upstream-vhost")
     return (("Host", host),) if host else ()
 
 
-def _hsts(asked: AnnotationValues) -> Hsts | None:
-    if not asked("hsts"):
+def _hsts(annotations: AnnotationValues) -> Hsts | None:
+    if not annotations("hsts"):
         return None
-    age = asked("hsts-max-age", Hsts().max_age)
-    return Hsts(age, asked.granted("hsts-include-subdomains"), asked.granted("hsts-preload"))
+    age = annotations("hsts-max-age", Hsts().max_age)
+    return Hsts(age, annotations.granted("hsts-include-subdomains"), annotations.granted("hsts-preload"))
 
 
-def _cors(asked: AnnotationValues) -> Cors | None:
-    if not asked("cors"):
+def _cors(annotations: AnnotationValues) -> Cors | None:
+    if not annotations("cors"):
         return None
     default = Cors()
     return Cors(
-        asked("cors-allow-origin", default.origins),
-        asked("cors-allow-methods", default.methods),
-        asked("cors-allow-headers", default.headers),
-        asked("cors-expose-headers", ()),
-        asked.granted("cors-allow-credentials"),
-        asked("cors-max-age", default.max_age),
+        annotations("cors-allow-origin", default.origins),
+        annotations("cors-allow-methods", default.methods),
+        annotations("cors-allow-headers", default.headers),
+        annotations("cors-expose-headers", ()),
+        annotations.granted("cors-allow-credentials"),
+        annotations("cors-max-age", default.max_age),
     )

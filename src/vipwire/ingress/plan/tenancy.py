@@ -47,12 +47,12 @@ class Tenancy:
         return found
 
 
-def tenancy_of(asked: Iterable[Wanted], *, hosts_apart: bool = False) -> Tenancy:
-    """Find whose hosts are whose; `asked` are all Ingresses, the oldest first."""
+def tenancy_of(ingresses: Iterable[Wanted], *, hosts_apart: bool = False) -> Tenancy:
+    """Find whose hosts are whose; `ingresses` are all, the oldest first."""
     owners: dict[str, ObjectName] = {}
     shared: dict[str, set[str]] = {}
     made = Tenancy(owners, shared, hosts_apart)
-    for wanted in asked:
+    for wanted in ingresses:
         if wanted.canary:
             continue
         name = wanted.ingress.name

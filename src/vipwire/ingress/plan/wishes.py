@@ -30,8 +30,8 @@ Key: TypeAlias = tuple[str, Match, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
-    """Where a backend leads: the name of a pool, and the pool, unless it is one that answers 503 itself."""
+class ResolvedBackend:
+    """The pool of a backend: its name and, unless HAProxy itself answers 503 there, the pool."""
 
     service: BackendService | None
     """What it was made of."""
@@ -45,7 +45,7 @@ class Wanted:
     """What one Ingress asks for. `secret` is what `users` named when it was read; `keys` has its rules' keys."""
 
     ingress: Ingress
-    asked: AnnotationValues
+    annotations: AnnotationValues
     users: ObjectName | None
     secret: Secret | None
     policy: Policy
@@ -58,16 +58,16 @@ class Wanted:
     shares: tuple[str, ...]
     """The hosts of its rules, EVERY_HOST for all; the namespaces that may have a part of them."""
     problems: tuple[Problem, ...]
-    leads: dict[str, Lead] = field(default_factory=dict, compare=False)
-    """By field of the Ingress; those that have been asked for."""
+    resolved: dict[str, ResolvedBackend] = field(default_factory=dict, compare=False)
+    """By field of the Ingress: the backends resolved so far."""
 
-    def lead(
+    def resolve(
         self, ref: ServiceRef, rule: PathRule | None, where: str, services: Mapping[ObjectName, BackendService]
-    ) -> Lead:
-        """Return where a backend of this Ingress leads. `rule` is its path's, None for the default backend."""
-        service, found = services.get(ref.service), self.leads.get(where)
+    ) -> ResolvedBackend:
+        """Find the pool of a backend of this Ingress. `rule` is its path's, None for the default backend."""
+        service, found = services.get(ref.service), self.resolved.get(where)
         if found is None or found.service is not service:
-            found = self.leads[where] = _lead(self, ref, rule, where, service)
+            found = self.resolved[where] = _resolve(self, ref, rule, where, service)
         return found
 
 
@@ -91,22 +91,22 @@ def forget(known: Known, left: Iterable[ObjectName]) -> None:
 
 def wanted_of(ingress: Ingress, secrets: Mapping[ObjectName, Secret]) -> Wanted:
     """Read what an Ingress wants."""
-    asked = read_annotations(ingress)
-    users = users_of(ingress, asked)
-    login, problems, locked = login_of(ingress, asked, secrets)
+    annotations = read_annotations(ingress)
+    users = users_of(ingress, annotations)
+    login, problems, locked = login_of(ingress, annotations, secrets)
     return Wanted(
         ingress,
-        asked,
+        annotations,
         users,
         _secret(users, secrets),
-        general_policy(asked, login),
-        asked.closed or locked,
-        canary_of(asked),
+        general_policy(annotations, login),
+        annotations.closed or locked,
+        canary_of(annotations),
         frozenset(host for tls in ingress.tls for host in tls.hosts or map(_site, ingress.rules)),
-        tuple(_key(rule, asked) for rule in ingress.rules),
+        tuple(_key(rule, annotations) for rule in ingress.rules),
         frozenset(map(_site, ingress.rules)),
-        asked("share-with", ()),
-        (*asked.problems, *problems),
+        annotations("share-with", ()),
+        (*annotations.problems, *problems),
     )
 
 
@@ -118,31 +118,33 @@ def _site(rule: PathRule) -> str:
     return rule.host or EVERY_HOST
 
 
-def _key(rule: PathRule, asked: AnnotationValues) -> Key:
+def _key(rule: PathRule, annotations: AnnotationValues) -> Key:
     if rule.type is PathType.EXACT:
         return _site(rule), Match.EXACT, rule.path
-    if is_expression(rule, asked):
+    if is_expression(rule, annotations):
         return _site(rule), Match.EXPRESSION, rule.path
     elements = rule.path.strip("/")
     return _site(rule), Match.PREFIX, f"/{elements}" if elements else ""
 
 
-def _lead(wanted: Wanted, ref: ServiceRef, rule: PathRule | None, where: str, service: BackendService | None) -> Lead:
+def _resolve(
+    wanted: Wanted, ref: ServiceRef, rule: PathRule | None, where: str, service: BackendService | None
+) -> ResolvedBackend:
     """Find the pool of a backend; one that answers 503 where there can be none."""
     nowhere, name = CLOSED if wanted.closed else UNAVAILABLE, wanted.ingress.name
     if service is None:
         missing = Problem("Ingress", name, f"{where}.service.name", f"the Service {ref.service} does not exist")
-        return Lead(service, nowhere, problems=(missing,))
+        return ResolvedBackend(service, nowhere, problems=(missing,))
     port = next((port for port in service.ports if ref.port in (port.name, port.number)), None)
     if port is None:
         missing = Problem("Ingress", name, f"{where}.service.port", f"{ref.service} has no TCP port {ref.port}")
-        return Lead(service, nowhere, problems=(missing,))
+        return ResolvedBackend(service, nowhere, problems=(missing,))
     if wanted.closed:
-        return Lead(service, nowhere)
+        return ResolvedBackend(service, nowhere)
     policy = _policy_for(wanted, rule, port.application)
     target = pool_name(ref.service, port.number, policy)
     ill = tuple(Problem("Ingress", name, f"{where}.service.name", text) for text in _ill_weighed(ref, service))
-    return Lead(service, target, Pool(target, ref.service, port, policy, service.external), ill)
+    return ResolvedBackend(service, target, Pool(target, ref.service, port, policy, service.external), ill)
 
 
 def _ill_weighed(ref: ServiceRef, service: BackendService) -> Iterator[str]:
@@ -154,7 +156,7 @@ def _ill_weighed(ref: ServiceRef, service: BackendService) -> Iterator[str]:
 def _policy_for(wanted: Wanted, rule: PathRule | None, application: str) -> Policy:
     policy = wanted.policy
     https = policy.https or (rule is not None and _is_redirected(wanted, rule))
-    rewrite = rewrite_of(rule, wanted.asked) if rule else None
+    rewrite = rewrite_of(rule, wanted.annotations) if rule else None
     protocol = protocol_of(application, policy)
     if (https, rewrite, protocol) == (policy.https, policy.rewrite, policy.protocol):
         return policy
@@ -164,4 +166,4 @@ def _policy_for(wanted: Wanted, rule: PathRule | None, application: str) -> Poli
 def _is_redirected(wanted: Wanted, rule: PathRule) -> bool:
     host = _site(rule)
     wildcard = f"*.{host.partition('.')[2]}"
-    return wanted.asked.unless_denied("ssl-redirect") and not wanted.secure.isdisjoint((host, wildcard))
+    return wanted.annotations.unless_denied("ssl-redirect") and not wanted.secure.isdisjoint((host, wildcard))

@@ -106,7 +106,7 @@ def make_source(options: Options, access: Access | None) -> Source:
     return ManifestSource(options.manifests, MANIFESTS) if access is None else ApiSource(access, RESOURCES.values())
 
 
-def reach(options: Options) -> Access | None:
+def find_api_server(options: Options) -> Access | None:
     """Find the API server, if one is wanted: that of the flags, else the one that kubectl or a Pod would take.
 
     Without any of them it is that of a `vipwire up` on this machine.
@@ -127,7 +127,7 @@ def reach(options: Options) -> Access | None:
 
 async def list_once(options: Options) -> Snapshot:
     """Read all objects once; raise ConfigError when they do not come."""
-    snapshot, source = Snapshot(), make_source(options, reach(options))
+    snapshot, source = Snapshot(), make_source(options, find_api_server(options))
     task = asyncio.ensure_future(source.run(snapshot.apply))
     try:
         async with asyncio.timeout(_LIST_SECONDS):
@@ -156,7 +156,7 @@ class _Ingress:
     """One running controller."""
 
     def __init__(self, options: Options) -> None:
-        self._options, self._access = options, reach(options)
+        self._options, self._access = options, find_api_server(options)
         self._haproxy = Haproxy(options.haproxy, options.folder)
         self._snapshot = Snapshot()
         layout = confined(options.layout, options.folder, options.haproxy_user)

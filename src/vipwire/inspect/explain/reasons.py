@@ -6,7 +6,7 @@ from vipwire.inspect.explain.explanation import Explanation, bypassed
 from vipwire.inspect.packet import hints
 from vipwire.inspect.status.usage import DrainedTarget
 from vipwire.model.net import Protocol, format_endpoint
-from vipwire.plan.annotations import wishes
+from vipwire.plan.annotations import read_wishes
 from vipwire.plan.plan import Forward, Masquerade
 from vipwire.plan.resolve import Answered, Dropped, Packet, Rejected, from_pod
 from vipwire.plan.spread import Algorithm
@@ -102,7 +102,7 @@ def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str
         yield "the source is in loadBalancerSourceRanges"
     assert action is not None  # noqa: S101 - it is answered
     yield _choice(explanation, action)
-    if explanation.service is not None and (seconds := wishes(explanation.service[0]).slow_start):
+    if explanation.service is not None and (seconds := read_wishes(explanation.service[0]).slow_start):
         yield f"an endpoint that joins has less than its share for {seconds} s (slow start)"
     walk = _answering(explanation)
     if action.affinity_seconds is not None and walk is not None and walk.affinity:

@@ -70,8 +70,8 @@ class Frontends:
         return found
 
 
-class Heard(NamedTuple):
-    """What was heard at a time (seconds since the epoch). `lost`: more happened than could be heard."""
+class FlowNotification(NamedTuple):
+    """A connection that began or ended, and when (seconds since the epoch). `lost`: the kernel dropped some."""
 
     when: float
     event: FlowEvent | None
@@ -103,23 +103,23 @@ class FlowEvents:
     def __exit__(self, *exc: object) -> None:
         self._socket.close()
 
-    def until(self, deadline: float | None) -> Iterator[Heard]:
-        """Yield what is heard until then (as time.monotonic counts), for ever without."""
+    def until(self, deadline: float | None) -> Iterator[FlowNotification]:
+        """Yield notifications until the deadline (of time.monotonic), for ever without one."""
         while deadline is None or time.monotonic() < deadline:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if select.select([self._socket], [], [], left)[0]:
                 yield from self._pending(time.time())
 
-    def _pending(self, now: float) -> Iterator[Heard]:
+    def _pending(self, now: float) -> Iterator[FlowNotification]:
         try:
             for message in self._socket.pending():
                 with suppress(DecodeError):  # a protocol without ports, or a family that is not ours
                     if event := decode_event(message):
-                        yield Heard(now, event)
+                        yield FlowNotification(now, event)
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise
-            yield Heard(now, None, lost=True)
+            yield FlowNotification(now, None, lost=True)
 
 
 def tracked() -> Iterator[Flow]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from vipwire.inspect.live.flows import Frontends, Heard
+from vipwire.inspect.live.flows import FlowNotification, Frontends
 from vipwire.inspect.live.trace import endpoint_of
 from vipwire.inspect.show import size_text, table
 from vipwire.inspect.status.document import Document
@@ -56,19 +56,19 @@ class Rates:
         while len(self._counted) > 2 and self._counted[1].when <= now - self._window:
             self._counted.popleft()
 
-    def take(self, heard: Heard) -> None:
+    def take(self, notification: FlowNotification) -> None:
         """Count one event."""
-        if heard.event is None:
+        if notification.event is None:
             self.lost = True
             return
-        row = self._row(heard.event.flow)
+        row = self._row(notification.event.flow)
         if row is None:
             return
-        if heard.event.change is FlowChange.NEW:
-            self._heard.append((heard.when, row, "new"))
-        elif heard.event.change is FlowChange.DESTROYED:
-            silent = not heard.event.flow.status & STATUS_SEEN_REPLY
-            self._heard.append((heard.when, row, "unanswered" if silent else "ended"))
+        if notification.event.change is FlowChange.NEW:
+            self._heard.append((notification.when, row, "new"))
+        elif notification.event.change is FlowChange.DESTROYED:
+            silent = not notification.event.flow.status & STATUS_SEEN_REPLY
+            self._heard.append((notification.when, row, "unanswered" if silent else "ended"))
 
     def _row(self, flow: Flow) -> _Row | None:
         name = self._frontends.name(flow)

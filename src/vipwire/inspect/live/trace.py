@@ -7,7 +7,7 @@ from fractions import Fraction
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from vipwire.inspect.live.flows import Frontends, Heard
+from vipwire.inspect.live.flows import FlowNotification, Frontends
 from vipwire.inspect.show import table
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.model.net import Address, format_address, format_endpoint
@@ -23,19 +23,19 @@ class Tracer:
         self.endpoints: Counter[tuple[str, str]] = Counter()
         self.lost = False
 
-    def take(self, heard: Heard) -> Document | None:
+    def take(self, notification: FlowNotification) -> Document | None:
         """Take one event; describe it if it is a connection to a VIP that was asked for."""
-        if heard.event is None:
+        if notification.event is None:
             self.lost = True
             return None
-        flow = heard.event.flow
+        flow = notification.event.flow
         name = self._frontends.name(flow)
         if name is None or (self._only and self._only != (flow.destination, flow.destination_port, flow.protocol)):
             return None
         endpoint = endpoint_of(flow)
         document: Document = {
-            "time": datetime.fromtimestamp(heard.when, UTC).isoformat(timespec="milliseconds"),
-            "event": heard.event.change.value,
+            "time": datetime.fromtimestamp(notification.when, UTC).isoformat(timespec="milliseconds"),
+            "event": notification.event.change.value,
             "service": str(name),
             "protocol": name.protocol.label,
             "client": format_endpoint(flow.source, flow.source_port),
@@ -43,13 +43,13 @@ class Tracer:
             "endpoint": endpoint,
             "sees": format_address(flow.reply_destination),
         }
-        if heard.event.change is FlowChange.NEW:
-            self._began[flow.identifier] = heard.when
+        if notification.event.change is FlowChange.NEW:
+            self._began[flow.identifier] = notification.when
             self.endpoints[str(name), endpoint or "not translated"] += 1
         else:
             document["answered"] = bool(flow.status & STATUS_SEEN_REPLY)
             began = self._began.pop(flow.identifier, None)
-            document["seconds"] = None if began is None else round(heard.when - began, 3)
+            document["seconds"] = None if began is None else round(notification.when - began, 3)
         return document
 
     def summary(self) -> Document:

@@ -11,7 +11,7 @@ from math import lcm
 
 from vipwire.inspect.family_view import FamilyView
 from vipwire.model.net import Address, Family, parse_address
-from vipwire.plan.annotations import wishes
+from vipwire.plan.annotations import read_wishes
 from vipwire.plan.plan import Forward, Frontend, ServicePlan
 from vipwire.plan.resolve import Packet
 from vipwire.plan.slow_start import STEPS
@@ -29,7 +29,7 @@ def grown(side: FamilyView, store: Store, own: frozenset[Address]) -> FamilyView
     """Take the weights of Services with slow start from the kernel, where these explain what differs; see above."""
     if side.mode is None or side.explainer is None or not side.observed:
         return side
-    names = [name for name in side.plans if wishes(store.services[name]).slow_start]
+    names = [name for name in side.plans if read_wishes(store.services[name]).slow_start]
     plans, rendered = dict(side.plans), dict(side.rendered)
     for name in names:
         if not side.drift(name):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from vipwire.inspect.family_view import FamilyView
 from vipwire.model.net import format_address
 from vipwire.model.service import Service, ServicePort
-from vipwire.plan.annotations import wishes
+from vipwire.plan.annotations import read_wishes
 from vipwire.plan.frontends import not_drained
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Target
@@ -27,7 +27,7 @@ class DrainedTarget(NamedTuple):
 def drained(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[DrainedTarget]:
     """Name a port's endpoints of one family that are drained, by `vipwire drain` or by weight 0."""
     found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
-    taken = not_drained(found, wishes(service), side.node, service.name)
+    taken = not_drained(found, read_wishes(service), side.node, service.name)
     return [DrainedTarget(each.target, _why_drained(side, service, each)) for each in found if each not in taken]
 
 
@@ -41,7 +41,7 @@ def endpoint_usages(store: Store, side: FamilyView, service: Service, port: Serv
     if service.name not in side.plans:
         return []
     found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
-    taken = not_drained(found, wishes(service), side.node, service.name)
+    taken = not_drained(found, read_wishes(service), side.node, service.name)
     endpoints = categorize(taken, side.node)
     usages = [_usage(side, candidate, found, endpoints) for candidate in found]
     for candidate, usage in zip(found, usages, strict=True):

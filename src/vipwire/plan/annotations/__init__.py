@@ -1,12 +1,12 @@
 """Reads the annotations of a Service: each word is read here, once, and nowhere else.
 
-`words` lists them, `values` reads what stands behind them, and `wishes` makes the typed result that everybody sees.
+`words` lists them, `values` parses their values, and `read_wishes` returns the typed result that everybody uses.
 `lacks` is how a mode says that it cannot do something.
 """
 
 from vipwire.plan.annotations.lacks import Lack, in_vain
 from vipwire.plan.annotations.values import Balancing, Forwarding, SchedulerFlag, Scope
-from vipwire.plan.annotations.wishes import NOTHING, Wishes, field_of, read_weights, wants_local, wishes
+from vipwire.plan.annotations.wishes import NOTHING, Wishes, field_of, read_weights, read_wishes, wants_local
 from vipwire.plan.annotations.words import PREFIX
 
 __all__ = [
@@ -21,6 +21,6 @@ __all__ = [
     "field_of",
     "in_vain",
     "read_weights",
+    "read_wishes",
     "wants_local",
-    "wishes",
 ]

@@ -16,8 +16,8 @@ class Lack(NamedTuple):
     values: tuple[object, ...] = ()
 
 
-def in_vain(service: ObjectName, asked: Wishes, lacks: Iterable[Lack]) -> Iterator[Problem]:
+def in_vain(service: ObjectName, wishes: Wishes, lacks: Iterable[Lack]) -> Iterator[Problem]:
     """Yield what a Service asks for in vain."""
     for lack in lacks:
-        if lack.wish in asked.given and (not lack.values or getattr(asked, lack.wish) in lack.values):
-            yield Problem("Service", service, field_of(asked.given[lack.wish]), lack.instead)
+        if lack.wish in wishes.given and (not lack.values or getattr(wishes, lack.wish) in lack.values):
+            yield Problem("Service", service, field_of(wishes.given[lack.wish]), lack.instead)

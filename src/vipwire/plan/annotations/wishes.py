@@ -65,13 +65,13 @@ class Wishes:
 NOTHING = Wishes()
 
 
-def wishes(service: Service) -> Wishes:
+def read_wishes(service: Service) -> Wishes:
     """Read a Service's annotations."""
     return _read(service.name, service.annotations) if service.annotations else NOTHING
 
 
 def wants_local(annotations: Mapping[str, str]) -> bool:
-    """Report whether kube-router's word asks for an external policy Local; a bad value is told by `wishes`."""
+    """Report whether kube-router's word asks for an external policy Local; `read_wishes` reports a bad value."""
     return LOCAL in annotations and _value(LOCAL, annotations[LOCAL])[0] is True
 
 

@@ -22,7 +22,7 @@ _SHOWN: Final = 4
 """Endpoints whose rules are shown; of the others only how many there are."""
 
 
-class Scribe(Protocol):
+class ScriptWriter(Protocol):
     """Writes what a sync would give to iptables-restore: the backend, after it has observed."""
 
     family: Family
@@ -34,17 +34,17 @@ class Scribe(Protocol):
 class IptablesExplainer:
     """Explains the rules of one family, in the network namespace of the calling thread."""
 
-    def __init__(self, scribe: Scribe) -> None:
-        self._scribe = scribe
+    def __init__(self, writer: ScriptWriter) -> None:
+        self._writer = writer
 
     def script(self, delta: Delta[Key, Rules], *, anew: bool = False) -> Iterable[str]:
         """Write a difference as a sync would: the input of `iptables-restore --noflush`."""
         del anew
-        return [line for text in self._scribe.script(delta) for line in text.splitlines()]
+        return [line for text in self._writer.script(delta) for line in text.splitlines()]
 
     def script_taker(self) -> str:
         """Name iptables-restore, of the family."""
-        return RESTORE[self._scribe.family]
+        return RESTORE[self._writer.family]
 
     def remains(self) -> str:
         """Say nothing: every chain of ours is seen."""
@@ -59,7 +59,7 @@ class IptablesExplainer:
     ) -> Walk:
         """Follow a packet through the rules."""
         recent = Recent()
-        table = Table(self._scribe.family, observed, wanted, own)
+        table = Table(self._writer.family, observed, wanted, own)
         return walk(table, packet, lambda name: recent.seen(name, packet.source))
 
 

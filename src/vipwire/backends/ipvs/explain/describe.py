@@ -1,6 +1,6 @@
 """Names the objects of ipvs mode for people, as the tools that show them do."""
 
-from vipwire.backends.ipvs.names import ChainName, Entry, ObjectKey, Receiver, SetName, Steer, Vip
+from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, ObjectKey, Receiver, SetName, Vip
 from vipwire.model.net import Prefix, Protocol, format_address, format_endpoint
 from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import RealServer, VirtualServer
@@ -15,7 +15,7 @@ def describe_object(key: ObjectKey) -> str:
     match key:
         case Vip(address):
             return f"VIP {format_address(address)}"
-        case Steer(mark):
+        case MarkRule(mark):
             return f"ip rule fwmark {mark:#x}"
         case Receiver(pod, vip):
             return f"{format_address(vip)} in the Pod {format_address(pod)}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, Rules, SetName, Steer, Vip
+from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, Object, ObjectKey, Rules, SetName, Vip
 from vipwire.model.net import Address, Prefix
 from vipwire.netlink.ipset import Element, SetSpec, SetType
 from vipwire.netlink.ipvs import Forwarding, RealServer, Scheduling, VirtualServer
@@ -23,7 +23,7 @@ class KernelObjects:
     servers: dict[VirtualServer, Scheduling] = field(default_factory=dict)
     reals: dict[VirtualServer, dict[RealServer, Forwarding]] = field(default_factory=dict)
     vips: set[Address] = field(default_factory=set)
-    steered: set[int] = field(default_factory=set)
+    marks: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, objects: Mapping[ObjectKey, Object]) -> Self:
@@ -55,8 +55,8 @@ class KernelObjects:
                 self.chains[key] = value if isinstance(value, tuple) else ()  # type: ignore[assignment]
             case Vip(address):
                 self.vips.add(address)
-            case Steer(mark):
-                self.steered.add(mark)
+            case MarkRule(mark):
+                self.marks.add(mark)
 
     def find(self, name: str, addresses: tuple[Address, ...], protocol: int, port: int) -> Element | None:
         """Find the element of a set that a packet meets; `addresses` are those that its fields are compared with.

@@ -1,6 +1,6 @@
 """A packet's way in ipvs mode: chains with their sets, the virtual server, its real servers, masquerading. Pure.
 
-    from elsewhere      mangle and nat PREROUTING ▸ is the address ours, or its mark steered? ▸ filter INPUT ▸ IPVS
+    from elsewhere      mangle and nat PREROUTING ▸ is the address ours, or has its mark a rule? ▸ filter INPUT ▸ IPVS
     a process here      mangle and nat OUTPUT ▸ IPVS; what IPVS does not take and is for this node: filter INPUT
     a chosen server     nat POSTROUTING, with the server's address
 
@@ -80,8 +80,8 @@ class _Walker:
         """Report whether routing delivers the packet here; note by what, and what is missing."""
         held, wanted, address = self.node.held, self.node.wanted, self.packet.destination
         mark, text = self.header.mark, format_address(address)
-        if mark in held.steered:
-            state = planned(mark in wanted.steered)
+        if mark in held.marks:
+            state = planned(mark in wanted.marks)
             self.tables.note(f"ip rule fwmark {mark:#x}", "", "leads to IPVS on this node", state)
             return True
         if address in held.vips:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from vipwire.backends.ipvs.explain.describe import describe_element
 from vipwire.backends.ipvs.names import (
     DEVICE,
-    STEER_PRIORITY,
-    STEER_TABLE,
+    ROUTE_TABLE,
+    RULE_PRIORITY,
     TUNNELS,
     ChainName,
     Entry,
@@ -47,10 +47,10 @@ def commands(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
     yield from (writer.real("-e", key, how) for key, (_, how) in parts.reals.changed.items())
     receivers = {**parts.receivers.added, **{key: how for key, (_, how) in parts.receivers.changed.items()}}
     yield from (writer.receiver("add", key, how) for key, how in receivers.items())
-    yield from writer.rules("add", [each.steered for each in parts.steers.added])
+    yield from writer.rules("add", [each.mark for each in parts.mark_rules.added])
     yield from writer.vips("add", parts.vips.added)
     yield from writer.vips("del", parts.vips.removed)
-    yield from writer.rules("del", [each.steered for each in parts.steers.removed])
+    yield from writer.rules("del", [each.mark for each in parts.mark_rules.removed])
     yield from (writer.receiver("del", key, how) for key, how in parts.receivers.removed.items())
     gone = parts.servers.removed
     yield from (writer.real("-d", key) for key in parts.reals.removed if key.server not in gone)
@@ -140,9 +140,9 @@ class _Writer:
         """Add or delete rules that lead marks to IPVS."""
         numbers = list(marks)
         if numbers and verb == "add":
-            yield f"{self._ip} route replace local default dev lo table {STEER_TABLE}"
+            yield f"{self._ip} route replace local default dev lo table {ROUTE_TABLE}"
         yield from (
-            f"{self._ip} rule {verb} fwmark {mark:#x} lookup {STEER_TABLE} priority {STEER_PRIORITY}"
+            f"{self._ip} rule {verb} fwmark {mark:#x} lookup {ROUTE_TABLE} priority {RULE_PRIORITY}"
             for mark in numbers
         )
 

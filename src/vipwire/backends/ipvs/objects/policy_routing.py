@@ -10,8 +10,8 @@ import os
 import struct
 from collections.abc import Sequence
 
-from vipwire.backends.ipvs.names import STEER_PRIORITY as PRIORITY
-from vipwire.backends.ipvs.names import STEER_TABLE as TABLE
+from vipwire.backends.ipvs.names import ROUTE_TABLE as TABLE
+from vipwire.backends.ipvs.names import RULE_PRIORITY as PRIORITY
 from vipwire.backends.ipvs.objects.links import NUMBERS
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
@@ -27,7 +27,7 @@ _TO_TABLE, _LOCAL, _HOST_SCOPE, _STATIC, _LOOPBACK = 1, 2, 254, 4, 1
 _MARK, _MASK, _TABLE, _PRIORITY = 10, 16, 15, 6
 
 
-class Steering:
+class PolicyRouting:
     """The rules of one family, in the network namespace in which this was made."""
 
     def __init__(self, family: Family) -> None:
@@ -39,7 +39,7 @@ class Steering:
         self._link.close()
 
     def marks(self) -> list[int]:
-        """Read which marks are steered."""
+        """Read the marks that have a rule."""
         self._link.drain()
         head = _HEAD.pack(self._number, 0, 0, 0, 0, 0, 0, 0, 0)
         found: list[int] = []
@@ -51,7 +51,7 @@ class Steering:
         return found
 
     def add(self, marks: Sequence[int]) -> int:
-        """Steer marks; return the bytes sent."""
+        """Add the rules of marks; return the bytes sent."""
         if not marks:
             return 0
         route = _HEAD.pack(self._number, 0, 0, 0, TABLE, _STATIC, _HOST_SCOPE, _LOCAL, 0)
@@ -64,7 +64,7 @@ class Steering:
         return self._change(_NEW_RULE, marks, errno.EEXIST)
 
     def remove(self, marks: Sequence[int]) -> int:
-        """Steer marks no more; return the bytes sent."""
+        """Remove the rules of marks; return the bytes sent."""
         return self._change(_DELETE_RULE, marks, errno.ENOENT)
 
     def _change(self, kind: int, marks: Sequence[int], harmless: int) -> int:

@@ -116,7 +116,7 @@ class Pool:
         self._choice = Choice.ROUND_ROBIN
 
     def take(self, listener: Listener, memory: Memory, beside: Memory | None = None) -> None:
-        """Take a listener's endpoints and manner. Endpoints that stay keep what was counted.
+        """Set a listener's endpoints and how to choose among them. Endpoints that stay keep what was counted.
 
         `beside` is asked for clients of whom `memory` knows nothing that can be used.
         """

@@ -12,8 +12,8 @@ from vipwire.backends.userspace.messages import Listener, Place
 from vipwire.backends.userspace.relay.balance import Pool
 from vipwire.backends.userspace.relay.direction import make_reset
 from vipwire.backends.userspace.relay.file_limits import DescriptorBudget
-from vipwire.backends.userspace.relay.loop import Lane, Loop
-from vipwire.backends.userspace.relay.tcp import LADDER
+from vipwire.backends.userspace.relay.loop import Loop, TimerQueue
+from vipwire.backends.userspace.relay.tcp import DIAL_TIMEOUTS
 from vipwire.model.net import Address, Prefix, parse_address
 
 FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -44,13 +44,13 @@ class Shared:
     ) -> None:
         self.loop, self.budget, self.chance = loop, budget, chance
         self.refused: Counter[str] = Counter()
-        self.ladder: list[Lane] = [
-            loop.lane(seconds, lambda link, step=step: link.late(step))  # type: ignore[misc]
-            for step, seconds in enumerate(LADDER)
+        self.dial_timers: list[TimerQueue] = [
+            loop.timer_queue(seconds, lambda link, step=step: link.late(step))  # type: ignore[misc]
+            for step, seconds in enumerate(DIAL_TIMEOUTS)
         ]
         self.ended: Callable[[], None] = lambda: None
         self._spare = socket.socket()
-        self._idle = loop.lane(udp_timeout, self._look)
+        self._idle = loop.timer_queue(udp_timeout, self._look)
 
     def close(self) -> None:
         """Give up the socket that is kept for the limit."""
@@ -58,7 +58,7 @@ class Shared:
 
     def watch_idle(self, session: Idle) -> None:
         """End a UDP client's session when it has been silent for so long."""
-        self.loop.later(self._idle, session)
+        self.loop.schedule(self._idle, session)
 
     def set_udp_timeout(self, seconds: float) -> None:
         """Wait so long from now on."""
@@ -71,7 +71,7 @@ class Shared:
         if silent >= self._idle.seconds * 0.999:
             session.end()
         else:
-            self.loop.later(self._idle, session)
+            self.loop.schedule(self._idle, session)
 
     def turn_away(self, listening: _socket.socket) -> None:
         """Refuse a client although there is no descriptor for it: with the one that is kept for this."""

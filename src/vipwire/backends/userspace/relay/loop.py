@@ -4,7 +4,7 @@ There is no asyncio: a relayed connection takes three times the processor time w
 Sockets are registered once, edge-triggered; a handler works until the kernel says EAGAIN, or until its turn is over:
 then it is called again after all others.
 
-Timers come in lanes. A lane has one delay, so what is put in last is due last, and a timer costs one append.
+Timers come in queues. A queue has one delay, so what is put in last is due last, and a timer costs one append.
 """
 
 import select
@@ -30,8 +30,8 @@ class Closable(Protocol):
     def close(self) -> None: ...  # noqa: D102
 
 
-class Lane:
-    """Timers of one delay in seconds. What was put in is given to `due` when its time has come."""
+class TimerQueue:
+    """Timers with one delay, in seconds. Each item is passed to `due` once its delay is over."""
 
     def __init__(self, seconds: float, due: Callable[[Any], None]) -> None:
         self.seconds, self.due = seconds, due
@@ -44,7 +44,7 @@ class Loop:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._handlers: dict[int, Handler] = {}
-        self._lanes: list[Lane] = []
+        self._timers: list[TimerQueue] = []
         self._again: deque[Callable[[], None]] = deque()
         self._closing: list[Closable] = []
         self.now = time.monotonic()
@@ -72,15 +72,15 @@ class Loop:
         self._epoll.unregister(fd)
         self.forget(fd, socket)
 
-    def lane(self, seconds: float, due: Callable[[Any], None]) -> Lane:
-        """Make a lane."""
-        made = Lane(seconds, due)
-        self._lanes.append(made)
+    def timer_queue(self, seconds: float, due: Callable[[Any], None]) -> TimerQueue:
+        """Add a queue of timers that all have this delay."""
+        made = TimerQueue(seconds, due)
+        self._timers.append(made)
         return made
 
-    def later(self, lane: Lane, item: Any) -> None:
-        """Put something into a lane."""
-        lane.items.append((self.now + lane.seconds, item))
+    def schedule(self, queue: TimerQueue, item: Any) -> None:
+        """Start a timer: the queue's `due` gets the item after the queue's delay."""
+        queue.items.append((self.now + queue.seconds, item))
 
     def again(self, call: Callable[[], None]) -> None:
         """Call back after everybody else has had his turn."""
@@ -121,7 +121,7 @@ class Loop:
     def _timeout(self, most: float | None) -> float | None:
         if self._again:
             return 0
-        deadlines = [lane.items[0][0] for lane in self._lanes if lane.items]
+        deadlines = [queue.items[0][0] for queue in self._timers if queue.items]
         if not deadlines:
             return most
         wait = max(0.0, min(deadlines) - time.monotonic())
@@ -136,12 +136,12 @@ class Loop:
                 self.note(f"fault in the relay: {traceback.format_exc()}")
 
     def _ring(self) -> None:
-        for lane in self._lanes:
-            items = lane.items
+        for queue in self._timers:
+            items = queue.items
             while items and items[0][0] <= self.now:
                 _, item = items.popleft()
                 try:
-                    lane.due(item)
+                    queue.due(item)
                 except Exception:  # noqa: BLE001 - as above
                     self.note(f"fault in the relay: {traceback.format_exc()}")
 

@@ -57,8 +57,8 @@ class Relay:
         self._memories: dict[str, Memory] = {}
         self._retired = False
         self.retire: Callable[[], None] = lambda: None
-        self._sweeping = loop.lane(_SWEEP_SECONDS, self._sweep)
-        loop.later(self._sweeping, None)
+        self._sweeping = loop.timer_queue(_SWEEP_SECONDS, self._sweep)
+        loop.schedule(self._sweeping, None)
 
     def answer(self, request: Request) -> Answer:
         """Do what a request says."""
@@ -189,7 +189,7 @@ class Relay:
         listeners = [opened.listener for opened in self._listeners.values()]
         used = {group for listener in listeners for group in (listener.group, listener.beside)}
         self._memories = {group: memory for group, memory in self._memories.items() if group in used}
-        self._loop.later(self._sweeping, None)
+        self._loop.schedule(self._sweeping, None)
 
     def _retire(self) -> None:
         for key in list(self._listeners):

@@ -59,7 +59,7 @@ class StreamListener(BaseListener):
 
     def dialled(self, link: Link, step: int) -> None:
         """Wait for an endpoint to answer."""
-        self.loop.later(self.shared.ladder[step], link)
+        self.loop.schedule(self.shared.dial_timers[step], link)
 
     def greeting(self, link: Link) -> bytes:
         """Write the header of the PROXY protocol, if the Service wants it."""

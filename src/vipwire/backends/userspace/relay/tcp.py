@@ -3,9 +3,9 @@
     client ──▶ Half "up"   ──▶ endpoint
     client ◀── Half "down" ◀── endpoint
 
-Dialling is tried `LADDER` times, each time with another endpoint and more patience (kube-proxy's userspace mode:
-250 ms, 500 ms, 1 s, 2 s); a refusal goes on to the next at once. Then the client gets a reset. Nothing that a client
-sends before an endpoint has answered is lost.
+The relay dials once for each of `DIAL_TIMEOUTS`, each time another endpoint (kube-proxy's userspace mode: 250 ms,
+500 ms, 1 s, 2 s). After a refusal it dials the next at once; after the last try it resets the client. Nothing that a
+client sends before an endpoint has answered is lost.
 """
 
 import _socket
@@ -20,7 +20,7 @@ from vipwire.backends.userspace.relay.balance import Pool, Target
 from vipwire.backends.userspace.relay.direction import BUFFER, NOW, VIEW, WRITE_NOW, Direction, make_reset
 from vipwire.backends.userspace.relay.loop import Loop
 
-LADDER: Final = (0.25, 0.5, 1.0, 2.0)
+DIAL_TIMEOUTS: Final = (0.25, 0.5, 1.0, 2.0)
 EVENTS: Final = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 _READ: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _WRITE: Final = select.EPOLLOUT
@@ -79,7 +79,7 @@ class Link:
     def dial(self) -> None:
         """Call an endpoint, and the next if this one cannot even be called."""
         owner = self.owner
-        while self.step + 1 < len(LADDER):
+        while self.step + 1 < len(DIAL_TIMEOUTS):
             self.step += 1
             target = owner.pool.choose(self.peer[0], self.peer[1], owner.loop.now, self.tried)
             if target is None:

@@ -1,4 +1,4 @@
-"""An ear for a source of events: keeps what was emitted, and waits until something holds."""
+"""Records the events of a source, and waits until a condition holds."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from vipwire.model.problem import Problem
 from vipwire.state.event import Deleted, Event, Kind, Listed, Object
 
 
-class Heard:
+class EventLog:
     """Call it with events. `objects` is what a store would hold after them."""
 
     def __init__(self) -> None:
