@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.conformance.cluster import POD_CIDRS, Cluster
 from tests.conformance.conftest import ClusterWith
+from tests.conformance.mode import Mode
 from tests.conformance.packets import BLOCKED, NODE, OTHER_POD, OUTSIDE, PATIENCE, POD, REMOTE_POD, Caller
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL, FRONTENDS, NODE_PORT, LabService
@@ -185,8 +186,10 @@ def test_cluster_cidr_knows_the_pods_of_all_nodes(cluster: Cluster, family: Fami
 
 
 @sentence("S47")
-def test_node_cidr_knows_the_pods_of_this_node(cluster_with: ClusterWith, family: Family) -> None:
+def test_node_cidr_knows_the_pods_of_this_node(cluster_with: ClusterWith, mode: Mode, family: Family) -> None:
     check_pods_of_this_node(cluster_with(["--detect-local-mode=NodeCIDR"]), family)
+    if mode.relays:  # by ClusterCIDR no others either: see what the mode says of S46
+        check_pods_of_this_node(cluster_with([POD_CIDRS]), family)
 
 
 @sentence("S48")

@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 
 import pytest
@@ -15,6 +15,7 @@ from tests.kernel.own_network import own_network, run
 
 from vipwire.backends.userspace.build import build, leftovers
 from vipwire.backends.userspace.control_client import Call, relay_name
+from vipwire.backends.userspace.entrance import Entrance
 from vipwire.backends.userspace.kernel import UserspaceBackend
 from vipwire.backends.userspace.leftovers import forget_relayed
 from vipwire.backends.userspace.messages import Hello, Settings, Welcome
@@ -120,6 +121,17 @@ def _node(family: Family) -> NodePlan:
         service_cidrs=(cidr(RANGE[family]),),
         port_ranges=False,
     )
+
+
+def ranging(family: Family, first: int, last: int) -> ServicePlan:
+    """Plan a Service whose ports, TCP and UDP, are served at a range, by an endpoint on this node that keeps them."""
+    node = replace(_node(family), port_ranges=True)
+    ports = (port(first, "stream"), port(first, "packet", Protocol.UDP))
+    asked = (("vipwire.io/port-range", f"stream={first}-{last},packet={first}-{last}"),)
+    subject = Service(named("rtp"), ports, (ip(VIP[family]),), annotations=asked)
+    wired = [EndpointPort(each.name, each.protocol, first) for each in ports]
+    here = endpoint(NODE[family], "node-1")
+    return plan_service(node, subject, [slice_of("rtp", here, family=family, ports=wired)])
 
 
 def started(family: Family, *plans: ServicePlan, choices: Choices = Choices()) -> Reconciler[Key, Value]:  # noqa: B008
@@ -424,3 +436,38 @@ def test_what_the_operator_chooses_reaches_a_relay_that_runs_and_its_limit_is_ra
             assert resource.prlimit(welcome.pid, resource.RLIMIT_NOFILE)[0] >= min(WANTED, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_one_socket_of_a_client_reaches_every_port_of_a_range_that_it_names(family: Family) -> None:
+    """Its flows have the same ends as the relay sees them, were it not for the kernel, which gives them new ports."""
+    kind = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.socket(kind, socket.SOCK_DGRAM)) for _ in range(3)]
+        for each in servers:
+            each.bind((NODE[family], 0))
+            each.settimeout(60)
+        numbers = sorted(each.getsockname()[1] for each in servers)
+        started(family, ranging(family, numbers[0], numbers[-1])).sync()
+        client = stack.enter_context(socket.socket(kind, socket.SOCK_DGRAM))
+        client.settimeout(60)
+        for each in servers:
+            number = each.getsockname()[1]
+            client.sendto(b"to %d" % number, (VIP[family], number))
+            data, peer = each.recvfrom(64)
+            assert data == b"to %d" % number
+            each.sendto(b"from %d" % number, peer)
+            answer, sender = client.recvfrom(64)
+            assert (answer, sender[:2]) == (b"from %d" % number, (VIP[family], number))
+
+
+def test_whoever_comes_to_the_listener_of_a_range_past_the_rules_is_refused(
+    family: Family, server: socket.socket
+) -> None:
+    number = server.getsockname()[1]
+    plan = ranging(family, number, number + 1)
+    started(family, plan).sync()
+    assert answers(server, VIP[family], number)
+    (wide,) = (each for each in plan.ranges if each.key.protocol is Protocol.TCP)
+    listening = _OPEN[-1].port_of(Entrance(wide.frontend, wide).front())
+    with socket.create_connection((NODE[family], listening), timeout=60) as sock, pytest.raises(ConnectionResetError):
+        sock.recv(1)

@@ -48,8 +48,8 @@ def both(world: World) -> Both:
 
 
 def as_for_a_relay(world: World) -> World:
-    """Plan as for this mode: without ranges of ports, and with the machine's addresses, as it has sockets there."""
-    return replace(world, node=replace(world.node, port_ranges=False, addresses=world.space.node))
+    """Plan as for this mode: with the machine's addresses, as it has sockets there."""
+    return replace(world, node=replace(world.node, addresses=world.space.node))
 
 
 pairs = worlds().map(as_for_a_relay).map(both)
@@ -58,11 +58,11 @@ pairs = worlds().map(as_for_a_relay).map(both)
 def rivals(pair: Both, packet: Packet) -> bool:
     """Tell whether an external IP of this node and a node port claim the packet: the filters know no precedence."""
     key = FrontendKey(None, packet.protocol, packet.port)
-    return (
-        packet.to_node
-        and key in pair.plan.frontends
-        and key._replace(address=packet.destination) in pair.plan.frontends
+    wide = pair.plan.ranges.get((packet.destination, packet.protocol), ())
+    at_address = key._replace(address=packet.destination) in pair.plan.frontends or any(
+        each.key.first <= packet.port <= each.key.last for each in wide
     )
+    return packet.to_node and key in pair.plan.frontends and at_address
 
 
 @settings(max_examples=60)

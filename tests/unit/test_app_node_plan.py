@@ -71,6 +71,13 @@ def test_name_and_zone_are_the_nodes() -> None:
         ),
         ({"detect_local_mode": "NodeCIDR"}, None, None, None),
         (
+            {"cluster_cidr": "10.0.0.0/8, fd00:99::/32", "mode": "userspace"},  # only this node's are a relay's Pods
+            NODE,
+            PodPrefixes((cidr("10.1.0.0/24"),)),
+            PodPrefixes((cidr("fd00:99::/32"),)),
+        ),
+        ({"cluster_cidr": "10.0.0.0/8", "mode": "userspace"}, None, PodPrefixes((cidr("10.0.0.0/8"),)), None),
+        (
             {"detect_local_mode": "BridgeInterface", "detect_local": DetectLocal(bridge_interface="cni0")},
             NODE,
             PodBridge("cni0"),

@@ -8,6 +8,7 @@ from tests.fakes.values import cidr, endpoint, ip, node_plan, port, service, sli
 
 from vipwire.backends.userspace import names
 from vipwire.backends.userspace.explain.describe import describe
+from vipwire.backends.userspace.limits import shortcomings
 from vipwire.backends.userspace.messages import Listener, Place, Share
 from vipwire.backends.userspace.names import FILTER, NAT, Chain, Front, Key, Rule, Value
 from vipwire.backends.userspace.render import render
@@ -16,7 +17,7 @@ from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import node_objects
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol
-from vipwire.model.service import Service, TrafficPolicy
+from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan, PodBridge
 from vipwire.reconcile.delta import Delta, diff
@@ -400,3 +401,53 @@ def test_objects_have_names_for_people() -> None:
     assert describe(Family.IPV6, Chain(FILTER, names.REFUSE)) == "ip6tables filter chain KUBE-PORTALS-REFUSE"
     rule = Rule(NAT, names.PORTALS_HOST, "-j X", "web")
     assert describe(Family.IPV4, rule) == "iptables nat rule KUBE-PORTALS-HOST -j X (to the listener web)"
+
+
+def ranging(text: str, *ports: ServicePort, **fields: Any) -> Service:
+    return service("web", "10.96.0.1", *ports, annotations=(("vipwire.io/port-range", text),), **fields)
+
+
+def test_a_range_is_one_front_and_one_rule_for_each_chain() -> None:
+    objects = rendered(ranging("8000-9000", port(8080)), LOCAL, port_ranges=True)
+    name, listener = next((name, each) for name, each in fronts(objects).items() if each.span[1])
+    assert name == "default/web cluster IP 10.96.0.1:8000-9000/tcp"
+    assert listener.span == (8000, 9000)
+    assert listener.shares == (Share(Place(ip("10.1.0.1"), 0)),)  # it keeps the client's port
+    words = (
+        '-d 10.96.0.1/32 -p tcp -m comment --comment "default/web" -m tcp --dport 8000:9000 '
+        "-j DNAT --to-destination 192.168.0.2:{port}"
+    )
+    for chain in (names.PORTALS_CONTAINER, names.PORTALS_HOST):
+        assert [each for each in rules(objects, chain) if "8000:9000" in each] == [words]
+
+
+def test_a_range_whose_endpoints_have_another_port_is_relayed_there() -> None:
+    objects = rendered(ranging("80-90"), LOCAL, port_ranges=True)
+    (listener,) = (each for each in fronts(objects).values() if each.span[1])
+    assert listener.shares == (Share(Place(ip("10.1.0.1"), 8080)),)
+
+
+def test_a_range_that_nobody_serves_is_refused_or_dropped_as_its_port_is() -> None:
+    refused = rendered(ranging("80-90"), port_ranges=True)
+    assert any("--dport 80:90" in each for each in rules(refused, names.PORTALS_REJECT))
+    local = ranging("80-90", internal_policy=TrafficPolicy.LOCAL)
+    dropped = rendered(local, REMOTE, port_ranges=True)
+    assert any("--dport 80:90" in each for each in rules(dropped, names.PORTALS_DROP))
+
+
+def problems(asked: Service, choices: Choices = RULES, **fields: Any) -> list[str]:
+    node = node_plan(port_ranges=True, **fields)
+    plan = plan_service(node, asked, [])
+    return [each.message for each in shortcomings(node, choices, plan)]
+
+
+def test_without_rules_or_where_datagrams_come_to_any_address_ranges_are_reported() -> None:
+    datagrams = ranging("80-90", port(80, protocol=Protocol.UDP))
+    assert problems(datagrams) == problems(ranging("80-90"), address=None) == []
+    (without,) = problems(ranging("80-90"), Choices(bind=Bind.VIP))
+    assert "--userspace-bind" in without
+    (nowhere,) = problems(datagrams, address=None)
+    assert "UDP" in nowhere
+    assert not any(
+        each.span[1] for each in fronts(rendered(datagrams, LOCAL, port_ranges=True, address=None)).values()
+    )

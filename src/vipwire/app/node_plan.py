@@ -43,7 +43,7 @@ def node_plan(
         service_cidrs=tuple(sorted({p for cidr in cidrs for p in cidr.prefixes if p.family is family})),
         external_ips=config.gates["AllowServiceExternalIPs"],
         addresses=_named_addresses(config, family, machine),
-        port_ranges=selected(config).port_ranges,
+        port_ranges=selected(config).port_ranges and not selected(config).without_rules(config),
         drained=frozenset(drain for drain in drained if family_of(drain.address) is family),
     )
 
@@ -78,10 +78,22 @@ def _pod_traffic(config: Config, family: Family, node: Node | None) -> PodTraffi
             return PodInterfaces(config.detect_local.interface_name_prefix)
         case LocalMode.CLUSTER_CIDR:
             prefixes = config.cluster_prefixes
+            if selected(config).relays and node is not None:
+                prefixes = _narrowed(prefixes, node.pod_cidrs)
         case LocalMode.NODE_CIDR:
             prefixes = node.pod_cidrs if node else ()
     ours = tuple(prefix for prefix in prefixes if prefix.family is family)
     return PodPrefixes(ours) if ours else None
+
+
+def _narrowed(cluster: tuple[Prefix, ...], own: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
+    """Keep this node's part of the Pods' addresses, in each family of which it is known.
+
+    Of a relay a Pod of another node would hear by way of this node whoever answers, in spite of a Local policy.
+    """
+    known = tuple(prefix for prefix in own if any(prefix.network in each for each in cluster))
+    families = {prefix.family for prefix in known}
+    return (*known, *(prefix for prefix in cluster if prefix.family not in families))
 
 
 def _node_port_addresses(config: Config, family: Family, address: Address | None) -> tuple[Prefix, ...]:

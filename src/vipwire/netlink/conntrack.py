@@ -112,6 +112,14 @@ def dump_request(family: Family, protocol: Protocol | None = None, destination_p
     )
 
 
+def reply_request(
+    protocol: Protocol, source: Address, source_port: int, destination: Address, destination_port: int
+) -> bytes:
+    """Make the payload of a CT_GET for the one flow whose answers have these ends."""
+    ends = source, source_port, destination, destination_port
+    return struct.pack("=BBH", 2 if len(source) == 4 else 10, 0, 0) + _tuple(_REPLY, ends, protocol)
+
+
 def delete_request(flow: Flow) -> bytes:
     """Make the payload of a CT_DELETE for this flow and no other.
 

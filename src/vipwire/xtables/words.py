@@ -43,6 +43,11 @@ def in_prefix(prefix: Prefix) -> str:
     return f"-d {prefix}" if prefix.length else ""
 
 
+def ports(first: int, last: int) -> str:
+    """Write a range of ports for `--dport`, `last` in it."""
+    return str(first) if first == last else f"{first}:{last}"
+
+
 def served(
     protocol: Protocol, port: int | str, note: str, *matches: str, address: Address | None = None, source: str = ""
 ) -> str:

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
+from vipwire.backends.userspace.entrance import entrances
 from vipwire.backends.userspace.messages import RelayCounters
 from vipwire.backends.userspace.names import CHAINS, FILTER, NODEPORT_NON_LOCAL
-from vipwire.backends.userspace.render import front_name
 from vipwire.backends.userspace.rule_words import NO_SUCH_PORT, NO_SUCH_SERVICE, OTHER_SOURCES
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address
@@ -32,11 +32,13 @@ def service_counts(plans: Iterable[ServicePlan], counted: RelayCounters | None, 
     opened: dict[EndpointName, OpenConnections] = {}
     listeners = counted.listeners if counted is not None else {}
     for plan in plans:
-        for frontend in plan.frontends:
+        for entrance in entrances(plan):
+            frontend = entrance.frontend
             for here in (False, True):
-                for found in listeners.get(front_name(frontend, here=here), ()):
+                for found in listeners.get(entrance.front(here=here), ()):
                     count = Count(connections=found.connections, bytes=found.sent, reply_bytes=found.received)
-                    name = EndpointName(frontend.port_name, Address(found.place.address), found.place.port)
+                    port = found.place.port or frontend.key.port  # one that keeps the client's has the Service's own
+                    name = EndpointName(frontend.port_name, Address(found.place.address), port)
                     ports[name.port_name] = ports.get(name.port_name, _NOTHING).plus(count)
                     each[name] = each.get(name, _NOTHING).plus(count)
                     opened[name] = OpenConnections(opened.get(name, OpenConnections(0, 0)).active + found.open, 0)

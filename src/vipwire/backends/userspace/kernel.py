@@ -16,12 +16,13 @@ from dataclasses import replace
 from typing import Final
 
 from vipwire.backends.userspace.counts import refusals, service_counts
+from vipwire.backends.userspace.entrance import Entrance, entrances
 from vipwire.backends.userspace.explain.describe import describe
-from vipwire.backends.userspace.limits import LACKS
+from vipwire.backends.userspace.limits import shortcomings
 from vipwire.backends.userspace.messages import Listener, Settings
 from vipwire.backends.userspace.names import FILTER, TABLES, Front, Key, Value
 from vipwire.backends.userspace.remote_relay import Remote, ask_counts
-from vipwire.backends.userspace.render import front_name, render
+from vipwire.backends.userspace.render import render
 from vipwire.backends.userspace.script import Ports, read, removal, script
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.skeleton import node_objects
@@ -30,7 +31,6 @@ from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.model.problem import Problem
 from vipwire.netlink.generations import Generations
-from vipwire.plan.annotations import in_vain
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -94,7 +94,7 @@ class UserspaceBackend:
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """Say what a Service asks for in vain here; see `Selective`."""
-        return tuple(in_vain(plan.name, plan.wishes, LACKS))
+        return tuple(shortcomings(self._node, self._choices, plan))
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Read the relay's counters of these plans' Services, over a connection of their own, and those of rules."""
@@ -150,8 +150,8 @@ class UserspaceBackend:
 
     def relayed(self, plans: Iterable[ServicePlan]) -> frozenset[tuple[Address, int]]:
         """Return at which addresses and ports of this node UDP flows to these plans' frontends are answered."""
-        frontends = (each for plan in plans for each in plan.frontends if each.key.protocol is Protocol.UDP)
-        fronts = (front_name(frontend, here=here) for frontend in frontends for here in (False, True))
+        ways = (each for plan in plans for each in entrances(plan) if each.frontend.key.protocol is Protocol.UDP)
+        fronts = (each.front(here=here) for each in ways for here in (False, True))
         return frozenset(place for front in fronts for place in self._bound(front))
 
     def housekeeping_due(self) -> float | None:
@@ -200,7 +200,7 @@ class UserspaceBackend:
         """Return where clients reach a frontend themselves, as it was last seen; nothing where rules lead there."""
         if self._choices.bind is Bind.RULES:
             return ()
-        return tuple(format_endpoint(*place) for place in self._bound(front_name(frontend)))
+        return tuple(format_endpoint(*place) for place in self._bound(Entrance(frontend).front()))
 
     def port_of(self, front: str) -> int:
         """Return at which port rules find a front, as it was last seen; 0 if it is not there."""

@@ -1,11 +1,17 @@
-"""Lists what annotations may ask for that userspace mode lacks, and what is done instead. Pure."""
+"""Lists what a Service may ask for that userspace mode lacks, and what is done instead. Pure."""
 
+from collections.abc import Iterator
 from typing import Final
 
-from vipwire.plan.annotations import Forwarding, Lack
+from vipwire.backends.userspace.entrance import Entrance
+from vipwire.backends.userspace.settings import Bind, Choices
+from vipwire.model.net import Protocol
+from vipwire.model.problem import Problem
+from vipwire.plan.annotations import PREFIX, Forwarding, Lack, field_of, in_vain
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
 
 LACKS: Final = (
-    Lack("port_ranges", "userspace mode serves no ranges of ports: only the port itself is served"),
     Lack("scheduler", "is in ipvs mode only: endpoints are chosen by vipwire.io/algorithm"),
     Lack("scheduler_flags", "is in ipvs mode only"),
     Lack("hash_flags", "is in ipvs mode only"),
@@ -16,3 +22,24 @@ LACKS: Final = (
     ),
     Lack("drain_seconds", "is in ipvs mode only: connections go on until they end"),
 )
+"""Whatever the operator has chosen."""
+_WITHOUT_RULES: Final = (
+    Lack("port_ranges", "needs rules, and --userspace-bind does without: only the port itself is served"),
+)
+
+
+def shortcomings(node: NodePlan, choices: Choices, plan: ServicePlan) -> Iterator[Problem]:
+    """Compare what a plan asks for with what listeners and rules can do."""
+    lacks = LACKS if choices.bind is Bind.RULES else (*LACKS, *_WITHOUT_RULES)
+    yield from in_vain(plan.name, plan.wishes, lacks)
+    if any(asks_in_vain(node, Entrance(wide.frontend, wide)) for wide in plan.ranges):
+        why = "of UDP needs an address of this node, which has none of the family: only the port itself is served"
+        yield Problem("Service", plan.name, field_of(f"{PREFIX}port-range"), why)
+
+
+def asks_in_vain(node: NodePlan, entrance: Entrance) -> bool:
+    """Report whether a range cannot be served: rules lead to whatever address the interface has.
+
+    A datagram's port is found by the address at which it arrives, and a socket at any address does not tell that.
+    """
+    return entrance.wide is not None and node.address is None and entrance.frontend.key.protocol is Protocol.UDP

@@ -12,7 +12,7 @@ import msgspec
 
 from vipwire.errors import DecodeError
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of these messages. A relay of another version is told to retire; `Hello` and `Retire` mean the same in all."""
 
 HEAD: Final = struct.Struct("!I")
@@ -42,7 +42,8 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
     and where that has nothing that can be used, they ask that of the group `beside`, if there is one. If `whole`, an
     endpoint is remembered by its address, whichever of its ports is meant.
     `sources` are (network, prefix length), None for everybody. `proxy_protocol` is the version of the header that
-    endpoints are sent, 0 for none. `serving` may go on to answer UDP clients that they have.
+    endpoints are sent, 0 for none. `serving` may go on to answer UDP clients that they have. `span` is the range of
+    ports, first and last, that rules lead here, (0, 0) for a single one; an endpoint's port 0 is then the client's.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
     serving: tuple[Place, ...] = ()
     beside: str = ""
     whole: bool = False
+    span: tuple[int, int] = (0, 0)
 
 
 class Hello(msgspec.Struct, tag=True):

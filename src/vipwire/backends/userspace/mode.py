@@ -28,18 +28,20 @@ MODE: Final = ModeSpec(
             "each new connection chooses at random",
             "a relay deals in turn, which gives the same shares",
         ),
+        Difference(
+            ("S46",),
+            "a Pod of another node counts as a Pod, by ClusterCIDR",
+            "a relay's answers come back, so that it would be served in spite of a Local policy: only Pods of this "
+            "node count, where its Node object has podCIDRs",
+        ),
         Difference(("S92",), "SCTP is served", "SCTP is not relayed"),
         Difference(
             ("S132",),
             "packets are counted, with --count-traffic",
             "a relay sees streams: it counts their bytes, and no packets",
         ),
-        Difference(
-            ("S146", "S147", "S148", "S149", "S150", "S152"),
-            "the annotation port-range serves a range of ports",
-            "the annotation is not translated for this mode yet: it is reported, and the port itself is served",
-        ),
     ),
+    port_ranges=True,
     per_address=True,
     relays=True,
     without_rules=_without_rules,

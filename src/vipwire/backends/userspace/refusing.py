@@ -12,6 +12,7 @@ them alone. So there, and only there, refusals stand behind the node ports that 
 from collections.abc import Iterator
 
 from vipwire.backends.userspace import names
+from vipwire.backends.userspace.entrance import Entrance
 from vipwire.backends.userspace.names import FILTER, Rule
 from vipwire.backends.userspace.rule_words import NO_SUCH_PORT, OTHER_SOURCES, packet, sources
 from vipwire.plan.node import NodePlan
@@ -21,26 +22,27 @@ from vipwire.xtables.words import comment, to
 _SCTP = "SCTP is not relayed"
 
 
-def denials(node: NodePlan, plan: ServicePlan, frontend: Frontend) -> Iterator[Rule]:
+def denials(node: NodePlan, plan: ServicePlan, entrance: Entrance) -> Iterator[Rule]:
     """Write what becomes of those who were not translated, or not to be accepted."""
+    frontend = entrance.frontend
     dropping, rejecting = _chains(node, plan, frontend)
     limited = frontend.allowed_sources is not None
     match frontend.action:
         case Reject(reason) if limited:
             for source in sources(frontend.allowed_sources):
-                yield _rule(frontend, dropping, reason.value, f"-j {names.REFUSE}", source)._replace(first=True)
+                yield _rule(entrance, dropping, reason.value, f"-j {names.REFUSE}", source)._replace(first=True)
         case Reject(reason):
-            yield _rule(frontend, rejecting, reason.value, f"-j {names.REFUSE}")
+            yield _rule(entrance, rejecting, reason.value, f"-j {names.REFUSE}")
         case Drop(reason):
-            yield _rule(frontend, dropping, reason.value, "-j DROP")
+            yield _rule(entrance, dropping, reason.value, "-j DROP")
     if limited and not isinstance(frontend.action, Drop):
-        yield _rule(frontend, dropping, f"{OTHER_SOURCES} to the {frontend.kind.value}", "-j DROP")
+        yield _rule(entrance, dropping, f"{OTHER_SOURCES} to the {frontend.kind.value}", "-j DROP")
 
 
-def sctp_refusal(frontend: Frontend) -> Rule:
+def sctp_refusal(entrance: Entrance) -> Rule:
     """Refuse what no relay can carry."""
-    chain = names.NODEPORT_FILTER if frontend.key.address is None else names.PORTALS_REJECT
-    return _rule(frontend, chain, _SCTP, f"-j {names.REFUSE}")
+    chain = names.NODEPORT_FILTER if entrance.frontend.key.address is None else names.PORTALS_REJECT
+    return _rule(entrance, chain, _SCTP, f"-j {names.REFUSE}")
 
 
 def other_ports(plan: ServicePlan) -> Iterator[Rule]:
@@ -69,7 +71,7 @@ def _chains(node: NodePlan, plan: ServicePlan, frontend: Frontend) -> tuple[str,
     return names.PORTALS_DROP, names.PORTALS_REJECT
 
 
-def _rule(frontend: Frontend, chain: str, why: str, verdict: str, source: str = "") -> Rule:
-    key = frontend.key
-    words = packet(source, key.address, key.protocol, key.port, f"{frontend.port_name} {why}")
+def _rule(entrance: Entrance, chain: str, why: str, verdict: str, source: str = "") -> Rule:
+    key, port_name = entrance.frontend.key, entrance.frontend.port_name
+    words = packet(source, key.address, key.protocol, entrance.dport, f"{port_name} {why}")
     return Rule(FILTER, chain, f"{words} {verdict}")

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from vipwire.backends.userspace import names
+from vipwire.backends.userspace.entrance import Entrance, entrances
+from vipwire.backends.userspace.limits import asks_in_vain
 from vipwire.backends.userspace.messages import Listener, Place, Share
 from vipwire.backends.userspace.names import FILTER, NAT, Front, Key, Rule, Value
 from vipwire.backends.userspace.refusing import denials, other_ports, sctp_refusal, serving
@@ -37,22 +39,16 @@ from vipwire.xtables.words import NEW
 
 _LOOPBACK: Final = {Family.IPV4: Address(b"\x7f\0\0\1"), Family.IPV6: Address(bytes(15) + b"\1")}
 _ANYWHERE: Final = {Family.IPV4: Address(bytes(4)), Family.IPV6: Address(bytes(16))}
-HERE: Final = " (from this node)"
 
 
 def render(node: NodePlan, choices: Choices, plan: ServicePlan) -> Rendered[Key, Value]:
     """Render one Service."""
     writer = _Writer(node, choices, plan)
-    for frontend in plan.frontends:
-        writer.frontend(frontend)
+    for entrance in entrances(plan):
+        writer.entrance(entrance)
     if choices.bind is Bind.RULES:
         writer.objects.update((rule, 1) for rule in other_ports(plan))
     return Rendered(writer.objects)
-
-
-def front_name(frontend: Frontend, *, here: bool = False) -> str:
-    """Name a front; `here`: that of clients on this node, where they have one of their own."""
-    return f"{frontend.port_name} {frontend.kind.value} {frontend.key}{HERE if here else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,73 +83,77 @@ class _Writer:
     def _add(self, rules: Iterable[Rule]) -> None:
         self.objects.update((rule, 1) for rule in rules)
 
-    def frontend(self, frontend: Frontend) -> None:
-        """Write a frontend."""
+    def entrance(self, entrance: Entrance) -> None:
+        """Write a frontend, at its port or at a range."""
+        frontend = entrance.frontend
         relayed = frontend.key.protocol is not Protocol.SCTP
         if self._choices.bind is not Bind.RULES:
-            if relayed:
-                self._without_rules(frontend)
+            if relayed and entrance.wide is None:
+                self._without_rules(entrance)
             return
         if not relayed:
-            self._add([sctp_refusal(frontend)])
+            self._add([sctp_refusal(entrance)])
             return
         if frontend.key.address is None:
-            self._node_port(frontend)
-        else:
-            self._portal(frontend)
-        self._add(denials(self._node, self._plan, frontend))
+            self._node_port(entrance)
+        elif not asks_in_vain(self._node, entrance):
+            self._portal(entrance)
+        self._add(denials(self._node, self._plan, entrance))
 
-    def _portal(self, frontend: Frontend) -> None:
-        outside, here = self._sides(frontend)
+    def _portal(self, entrance: Entrance) -> None:
+        outside, here = self._sides(entrance)
         for side in filter(None, (outside, here)):
-            self._front(side, frontend, (self._own_place(),))
+            self._front(side, entrance, (self._own_place(),))
         if here is not None:
-            self._lead(names.PORTALS_POD, frontend, here)
+            self._lead(names.PORTALS_POD, entrance, here)
         if outside is not None:
-            self._lead(names.PORTALS_CONTAINER, frontend, outside)
+            self._lead(names.PORTALS_CONTAINER, entrance, outside)
         if (local := here or outside) is not None:
-            self._lead(names.PORTALS_HOST, frontend, local)
+            self._lead(names.PORTALS_HOST, entrance, local)
 
-    def _node_port(self, frontend: Frontend) -> None:
-        outside, here = self._sides(frontend)
+    def _node_port(self, entrance: Entrance) -> None:
+        frontend = entrance.frontend
+        outside, here = self._sides(entrance)
         limited = frontend.allowed_sources is not None
         if here is not None:
-            self._front(here, frontend, (self._own_place(),))
-            self._lead(names.NODEPORT_POD, frontend, here)
-            self._lead(names.NODEPORT_HOST, frontend, here)
+            self._front(here, entrance, (self._own_place(),))
+            self._lead(names.NODEPORT_POD, entrance, here)
+            self._lead(names.NODEPORT_HOST, entrance, here)
         if outside is not None and limited:
-            self._front(outside, frontend, (self._own_place(),))
-            self._lead(names.NODEPORT_CONTAINER, frontend, outside)
+            self._front(outside, entrance, (self._own_place(),))
+            self._lead(names.NODEPORT_CONTAINER, entrance, outside)
             if here is None:
-                self._lead(names.NODEPORT_HOST, frontend, outside)
+                self._lead(names.NODEPORT_HOST, entrance, outside)
         elif outside is not None:
-            self._open_node_port(outside, frontend)
+            self._open_node_port(outside, entrance)
         if (kept := serving(frontend)) is not None:
             self._add([kept])
 
-    def _open_node_port(self, side: _NamedForward, frontend: Frontend) -> None:
+    def _open_node_port(self, side: _NamedForward, entrance: Entrance) -> None:
         """Listen at a node port itself, and let whoever comes there, or is led past it, through the filter."""
-        key, note = frontend.key, str(frontend.port_name)
+        key, note = entrance.frontend.key, str(entrance.frontend.port_name)
         places = tuple(Place(address, key.port) for address in self._node_port_addresses())
         words = f"{packet('', None, key.protocol, key.port, note)} {NEW}"
         if places and key.protocol is Protocol.UDP:
             places = (self._own_place(), *places)
-            self._lead(names.NODEPORT_CONTAINER, frontend, side)
+            self._lead(names.NODEPORT_CONTAINER, entrance, side)
             words = named(key.protocol, key.port, note)
-        self._front(side, frontend, places)
+        self._front(side, entrance, places)
         self.rule(FILTER, names.NODEPORT_NON_LOCAL, f"{words} -j ACCEPT")
 
-    def _lead(self, chain: str, frontend: Frontend, side: _NamedForward) -> None:
+    def _lead(self, chain: str, entrance: Entrance, side: _NamedForward) -> None:
         """Lead packets for a frontend to a front, from those sources that may come."""
+        frontend = entrance.frontend
         key = frontend.key
         for source in sources(frontend.allowed_sources):
-            words = packet(source, key.address, key.protocol, key.port, str(frontend.port_name))
+            words = packet(source, key.address, key.protocol, entrance.dport, str(frontend.port_name))
             self.rule(NAT, chain, f"{words} {translate(self._node.address)}", side.name)
 
-    def _without_rules(self, frontend: Frontend) -> None:
+    def _without_rules(self, entrance: Entrance) -> None:
+        frontend = entrance.frontend
         forward = frontend.short_circuit or frontend.action
         if isinstance(forward, Forward):
-            self._front(_NamedForward(front_name(frontend), forward), frontend, self._direct_places(frontend))
+            self._front(_NamedForward(entrance.front(), forward), entrance, self._direct_places(frontend))
 
     def _direct_places(self, frontend: Frontend) -> tuple[Place, ...]:
         """Choose where clients reach a frontend themselves."""
@@ -170,14 +170,15 @@ class _Writer:
             return (Place(b"\x7f" + key.address[1:], key.port),)
         return (Place(_LOOPBACK[family], 0),)
 
-    def _sides(self, frontend: Frontend) -> tuple[_NamedForward | None, _NamedForward | None]:
+    def _sides(self, entrance: Entrance) -> tuple[_NamedForward | None, _NamedForward | None]:
         """Name the fronts: of clients in general, and of those on this node where they have one of their own."""
-        action, circuit = frontend.action, frontend.short_circuit
-        outside = _NamedForward(front_name(frontend), action) if isinstance(action, Forward) else None
-        here = _NamedForward(front_name(frontend, here=True), circuit) if circuit is not None else None
+        action, circuit = entrance.frontend.action, entrance.frontend.short_circuit
+        outside = _NamedForward(entrance.front(), action) if isinstance(action, Forward) else None
+        here = _NamedForward(entrance.front(here=True), circuit) if circuit is not None else None
         return outside, here
 
-    def _front(self, side: _NamedForward, frontend: Frontend, binds: tuple[Place, ...]) -> None:
+    def _front(self, side: _NamedForward, entrance: Entrance, binds: tuple[Place, ...]) -> None:
+        frontend = entrance.frontend
         forward, allowed, plan = side.forward, frontend.allowed_sources, self._plan
         if not binds:
             return
@@ -187,7 +188,7 @@ class _Writer:
             protocol=int(frontend.key.protocol),
             binds=binds,
             shares=tuple(
-                Share(Place(target.address, target.port), weight)
+                Share(entrance.place(target), weight)
                 for target, weight in zip(forward.pool, forward.weights, strict=True)
             ),
             algorithm=self._algorithm(forward),
@@ -195,9 +196,10 @@ class _Writer:
             group=_group(own) if own is not None else "",
             sources=None if allowed is None else tuple((prefix.network, prefix.length) for prefix in allowed),
             proxy_protocol=plan.wishes.proxy_protocol,
-            serving=tuple(Place(*each) for each in sorted(frontend.serving)),
+            serving=entrance.serving(),
             beside=_group(own.other) if own is not None and own.other in self._memories else "",
             whole=forward.shared_affinity and own is not None,
+            span=entrance.span,
         )
 
     def _algorithm(self, forward: Forward) -> str:

@@ -11,8 +11,8 @@ NO_SUCH_SERVICE = "no Service has this ClusterIP"
 OTHER_SOURCES = "from other sources"
 
 
-def packet(source: str, address: Address | None, protocol: Protocol, port: int, note: str) -> str:
-    """Write the matches of a frontend."""
+def packet(source: str, address: Address | None, protocol: Protocol, port: int | str, note: str) -> str:
+    """Write the matches of a frontend; a range of ports is `first:last`."""
     return served(protocol, port, note, address=address, source=source)
 
 

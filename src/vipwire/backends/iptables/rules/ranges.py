@@ -18,12 +18,11 @@ from vipwire.backends.iptables import names
 from vipwire.backends.iptables.names import ENTRY, FILTER, NAT, Key, Rules
 from vipwire.backends.iptables.rules.frontend_code import encode
 from vipwire.backends.iptables.rules.port import End, PortWriter, reachable
-from vipwire.backends.iptables.rules.words import ports
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.net import Address, format_address
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, RangeFrontend, Target
-from vipwire.xtables.words import served
+from vipwire.xtables.words import ports, served
 
 
 class RangeWriter(PortWriter):

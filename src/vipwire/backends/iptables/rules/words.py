@@ -15,11 +15,6 @@ def masked(family: Family, value: int, mask: int) -> str:
     return f"-d {'/'.join(parts)}"
 
 
-def ports(first: int, last: int) -> str:
-    """Write a range of ports for `--dport`, `last` in it."""
-    return str(first) if first == last else f"{first}:{last}"
-
-
 @lru_cache(maxsize=4096)
 def chance(options: int, weight: int = 1) -> str:
     """Match `weight` in so many packets, at random; "" where that is all of them.

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Final
 
 from vipwire.backends.userspace.explain.rules import FrontRules, PortOf
-from vipwire.backends.userspace.messages import Listener
+from vipwire.backends.userspace.messages import Listener, Place
 from vipwire.backends.userspace.names import FILTER, NAT, Front, Key, Value
 from vipwire.backends.userspace.script import script
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_endpoint
@@ -147,7 +147,7 @@ class _Way:
             return self._ended(End.REJECTED)
         total = sum(share.weight for share in listener.shares)
         shares: dict[tuple[Address, int] | None, Fraction] = {
-            (Address(share.place.address), share.place.port): Fraction(share.weight, total)
+            (Address(share.place.address), share.place.port or self._packet.port): Fraction(share.weight, total)
             for share in listener.shares
         }
         masqueraded = frozenset(Address(share.place.address) for share in listener.shares)
@@ -169,8 +169,16 @@ def _listening(listener: Listener) -> str:
         format_endpoint(Address(place.address), place.port) if place.port else f"{_host(place.address)} (any port)"
         for place in listener.binds
     )
-    to = ", ".join(format_endpoint(Address(share.place.address), share.place.port) for share in listener.shares)
+    to = ", ".join(_endpoint(share.place) for share in listener.shares)
     return f"listen for {listener.name} at {binds}/{Protocol(listener.protocol).label}, {listener.algorithm}: {to}"
+
+
+def _endpoint(place: Place) -> str:
+    return (
+        format_endpoint(Address(place.address), place.port)
+        if place.port
+        else f"{_host(place.address)} (the client's port)"
+    )
 
 
 def _host(address: bytes) -> str:

@@ -58,8 +58,15 @@ class Target:
         self.connections = self.open = self.sent = self.received = self.failed = self.failures = 0
         self.rests_until = 0.0
 
+    def reached(self, asked: int) -> tuple[str, int]:
+        """Return where it is reached by a client that has asked for a port, which is its own where it has none."""
+        host, port = self.sockaddr
+        return (host, asked) if not port else self.sockaddr
+
     def __str__(self) -> str:
         host, port = self.sockaddr
+        if not port:
+            return host
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

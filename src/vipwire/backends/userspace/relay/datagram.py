@@ -16,7 +16,7 @@ from typing import Final
 from vipwire.backends.userspace.messages import Listener, Place
 from vipwire.backends.userspace.relay.balance import Target
 from vipwire.backends.userspace.relay.header import header
-from vipwire.backends.userspace.relay.listener import AT_LIMIT, FULL, BaseListener, Shared
+from vipwire.backends.userspace.relay.listener import AT_LIMIT, FULL, NOT_LED, BaseListener, Shared
 
 _BATCH: Final = 32
 _BUFFER: Final = bytearray(1 << 16)
@@ -33,12 +33,14 @@ Client = tuple[int, tuple[str, int]]
 
 
 class Session:
-    """One client's socket to an endpoint."""
+    """One client's socket to an endpoint; `asked` is which port of a range it has asked for."""
 
-    __slots__ = ("client", "closed", "owner", "sock", "target", "used")
+    __slots__ = ("asked", "client", "closed", "owner", "sock", "target", "used")
 
-    def __init__(self, owner: "DatagramListener", client: Client, target: Target, sock: _socket.socket) -> None:
-        self.owner, self.client, self.target, self.sock = owner, client, target, sock
+    def __init__(
+        self, owner: "DatagramListener", client: Client, target: Target, sock: _socket.socket, asked: int = 0
+    ) -> None:
+        self.owner, self.client, self.target, self.sock, self.asked = owner, client, target, sock, asked
         self.used = owner.loop.now
         self.closed = False
 
@@ -138,6 +140,10 @@ class DatagramListener(BaseListener):
         if not self.admits(host):
             self.refused("the source is not allowed")
             return None
+        asked = self._asked(client) if self.listener.span[1] else 0
+        if asked is None:
+            self.refused(NOT_LED)
+            return None
         target = self._had.get(client) or self.pool.choose(host, port, self.loop.now)
         if target is None:
             return None
@@ -150,12 +156,19 @@ class DatagramListener(BaseListener):
                 self.refused(AT_LIMIT)
             return None
         try:
-            sock.connect(target.sockaddr)
+            sock.connect(target.reached(asked))
         except OSError:
             sock.close()
             self.pool.missed(target, self.loop.now)
             return None
-        return self._began(Session(self, client, target, sock))
+        return self._began(Session(self, client, target, sock, asked))
+
+    def _asked(self, client: Client) -> int | None:
+        """Return which port of the range a client has asked for; None if rules have not led it here."""
+        number, peer = client
+        here = self.sockets[number].getsockname()[:2]
+        asked = self.shared.origins.port(peer[:2], here)
+        return asked if self.in_span(asked) and asked != here[1] else None
 
     def _began(self, session: Session) -> Session:
         client, target = session.client, session.target
@@ -182,7 +195,8 @@ class DatagramListener(BaseListener):
         if version := self.listener.proxy_protocol:
             number, peer = session.client
             host, port = self.sockets[number].getsockname()[:2]
-            data = header(version, peer[:2], (host, self._named or port), datagram=True) + bytes(data)
+            asked = session.asked or self._named or port
+            data = header(version, peer[:2], (host, asked), datagram=True) + bytes(data)
         try:
             session.sock.send(data, _NOW)
             session.target.sent += size

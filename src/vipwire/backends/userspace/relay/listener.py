@@ -13,11 +13,13 @@ from vipwire.backends.userspace.relay.balance import Pool
 from vipwire.backends.userspace.relay.direction import make_reset
 from vipwire.backends.userspace.relay.file_limits import DescriptorBudget
 from vipwire.backends.userspace.relay.loop import Loop, TimerQueue
+from vipwire.backends.userspace.relay.origins import Origins
 from vipwire.backends.userspace.relay.tcp import DIAL_TIMEOUTS
 from vipwire.model.net import Address, Prefix, parse_address
 
 FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 AT_LIMIT: Final = "the limit of open files is reached"
+NOT_LED: Final = "no rule has led them from a port of the range"
 
 
 class Idle(Protocol):
@@ -44,6 +46,7 @@ class Shared:
     ) -> None:
         self.loop, self.budget, self.chance = loop, budget, chance
         self.refused: Counter[str] = Counter()
+        self.origins = Origins()
         self.dial_timers: list[TimerQueue] = [
             loop.timer_queue(seconds, lambda link, step=step: link.late(step))  # type: ignore[misc]
             for step, seconds in enumerate(DIAL_TIMEOUTS)
@@ -53,8 +56,9 @@ class Shared:
         self._idle = loop.timer_queue(udp_timeout, self._look)
 
     def close(self) -> None:
-        """Give up the socket that is kept for the limit."""
+        """Give up the socket that is kept for the limit, and the one that asks for ports."""
         self._spare.close()
+        self.origins.close()
 
     def watch_idle(self, session: Idle) -> None:
         """End a UDP client's session when it has been silent for so long."""
@@ -108,6 +112,11 @@ class BaseListener:
         self._admitted.clear()
         sources = listener.sources
         self._sources = None if sources is None else tuple(Prefix(Address(net), length) for net, length in sources)
+
+    def in_span(self, port: int) -> bool:
+        """Report whether a port is one of the range."""
+        first, last = self.listener.span
+        return first <= port <= last
 
     def admits(self, client: str) -> bool:
         """Report whether a client may come."""

@@ -9,12 +9,11 @@ from typing import Final
 from vipwire.backends.userspace.messages import Listener
 from vipwire.backends.userspace.relay.direction import make_reset
 from vipwire.backends.userspace.relay.header import header
-from vipwire.backends.userspace.relay.listener import AT_LIMIT, FULL, BaseListener, Shared, accept
+from vipwire.backends.userspace.relay.listener import AT_LIMIT, FULL, NOT_LED, BaseListener, Shared, accept
+from vipwire.backends.userspace.relay.origins import asked_for
 from vipwire.backends.userspace.relay.tcp import Link
 
 _BATCH: Final = 32
-_ORIGINAL_DST: Final = 80
-"""SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST (linux/netfilter_ipv4.h, linux/netfilter_ipv6/ip6_tables.h)."""
 
 
 class StreamListener(BaseListener):
@@ -47,10 +46,17 @@ class StreamListener(BaseListener):
                 self._send_away(client, AT_LIMIT)
             elif self._sources is not None and not self.admits(peer[0]):
                 self._send_away(client, "the source is not allowed")
+            elif (asked := self._asked(client) if self.listener.span[1] else 0) is None:
+                self._send_away(client, NOT_LED)
             else:
                 budget.links += 1
                 self._links += 1
-                Link(self, client, peer).dial()
+                Link(self, client, peer, asked).dial()
+
+    def _asked(self, client: _socket.socket) -> int | None:
+        """Return which port of the range a client has asked for; None if rules have not led it here."""
+        asked = asked_for(client, self.family)
+        return asked[1] if self.in_span(asked[1]) and asked != client.getsockname()[:2] else None
 
     def _send_away(self, client: _socket.socket, reason: str) -> None:
         self.refused(reason)
@@ -65,7 +71,7 @@ class StreamListener(BaseListener):
         """Write the header of the PROXY protocol, if the Service wants it."""
         if not self.listener.proxy_protocol:
             return b""
-        return header(self.listener.proxy_protocol, link.peer[:2], _asked_for(link.client, self.family))
+        return header(self.listener.proxy_protocol, link.peer[:2], asked_for(link.client, self.family))
 
     def link_ended(self, link: Link) -> None:
         """Make room."""
@@ -73,16 +79,3 @@ class StreamListener(BaseListener):
         self._links -= 1
         self.shared.budget.links -= 1
         self.shared.ended()
-
-
-def _asked_for(client: _socket.socket, family: int) -> tuple[str, int]:
-    """Return which address the client connected to, before rules of ours have translated it."""
-    try:
-        if family == socket.AF_INET:
-            found = client.getsockopt(socket.IPPROTO_IP, _ORIGINAL_DST, 16)
-            return socket.inet_ntop(family, found[4:8]), int.from_bytes(found[2:4])
-        found = client.getsockopt(socket.IPPROTO_IPV6, _ORIGINAL_DST, 28)
-        return socket.inet_ntop(family, found[8:24]), int.from_bytes(found[2:4])
-    except OSError:  # nothing was translated
-        host, port = client.getsockname()[:2]
-        return host, port

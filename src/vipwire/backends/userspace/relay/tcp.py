@@ -49,16 +49,29 @@ class Owner(Protocol):
 
 
 class Link:
-    """One connection of a client."""
+    """One connection of a client; `asked` is which port of a range it has asked for."""
 
-    __slots__ = ("client", "closed", "down", "early", "owner", "peer", "server", "step", "target", "tried", "up")
+    __slots__ = (
+        "asked",
+        "client",
+        "closed",
+        "down",
+        "early",
+        "owner",
+        "peer",
+        "server",
+        "step",
+        "target",
+        "tried",
+        "up",
+    )
     target: Target
     server: _socket.socket
     up: Direction
     down: Direction
 
-    def __init__(self, owner: Owner, client: _socket.socket, peer: tuple[str, int]) -> None:
-        self.owner, self.client, self.peer = owner, client, peer
+    def __init__(self, owner: Owner, client: _socket.socket, peer: tuple[str, int], asked: int = 0) -> None:
+        self.owner, self.client, self.peer, self.asked = owner, client, peer, asked
         self.tried: tuple[Target, ...] = ()
         self.early = b""
         self.step = -1
@@ -93,7 +106,7 @@ class Link:
                 self._give_up("no descriptors are left")
                 return
             self.server = server
-            code = server.connect_ex(target.sockaddr)
+            code = server.connect_ex(target.reached(self.asked))
             if code in (0, errno.EINPROGRESS):
                 if not self._served_at_once():
                     owner.loop.add(server.fileno(), self, EVENTS)
