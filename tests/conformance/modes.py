@@ -1,7 +1,10 @@
 """The modes that the suite is run for: a new one is a module mode_*.py beside this one, and one more line here.
 
-This machine's kernel runs HERE. One that has IPVS is booted for GUEST: see tests/kernel/test_ipvs_guest.py.
+This machine's kernel runs HERE. One that has IPVS is booted for GUEST: see tests/kernel/test_ipvs_guest.py. Debian's
+own, in an emulator, has what both need: choose by `-k`, as docs/kernels.md does.
 """
+
+from dataclasses import replace
 
 from tests.conformance.mode import Mode
 from tests.conformance.mode_iptables import IPTABLES
@@ -13,4 +16,9 @@ from vipwire.lab import kernel
 
 HERE: tuple[Mode, ...] = (*NFTABLES, *IPTABLES, *USERSPACE)
 GUEST: tuple[Mode, ...] = (*IPVS,)
-MODES = GUEST if kernel.inside() else HERE
+MODES = {
+    None: HERE,
+    kernel.GuestKernel.USER_MODE: GUEST,
+    # It takes sixteen times as long: one family for each test, unless VIPWIRE_CONFORMANCE=whole.
+    kernel.GuestKernel.DISTRIBUTION: tuple(replace(mode, sampled=True) for mode in (*GUEST, *NFTABLES, *IPTABLES)),
+}[kernel.inside()]

@@ -5,7 +5,7 @@ import pytest
 
 from vipwire.errors import UnsupportedError
 from vipwire.host import kernel
-from vipwire.host.kernel import KernelRelease, cpus, require_nftables, require_release
+from vipwire.host.kernel import KernelRelease, cpus, require_nftables
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,6 @@ def test_what_is_no_release_is_refused_with_its_text(text: str) -> None:
     with pytest.raises(ValueError, match="kernel release") as caught:
         KernelRelease.parse(text)
     assert repr(text) in str(caught.value)
-
-
-def test_releases_are_compared_by_number() -> None:
-    needed = KernelRelease(5, 13)
-    require_release(needed, "mode nftables", KernelRelease(5, 13, 0))
-    require_release(needed, "mode nftables", KernelRelease(6, 1))
-    with pytest.raises(UnsupportedError, match=r"mode nftables needs Linux 5\.13 or later, and this is 5\.4\.17"):
-        require_release(needed, "mode nftables", KernelRelease(5, 4, 17))
 
 
 def test_the_running_kernel_has_a_release_and_cpus() -> None:

@@ -42,13 +42,6 @@ def cpus() -> int:
     return os.cpu_count() or 1
 
 
-def require_release(minimum: KernelRelease, purpose: str, release: KernelRelease | None = None) -> None:
-    """Raise UnsupportedError unless the kernel is at least of this release."""
-    running = release or KernelRelease.running()
-    if running < minimum:
-        raise UnsupportedError(f"{purpose} needs Linux {minimum} or later, and this is {running}: update the kernel")
-
-
 def require_nftables() -> None:
     """Raise UnsupportedError, saying what is missing, unless this process can program nf_tables."""
     try:

@@ -11,7 +11,7 @@ from vipwire.backends.nftables.probe import probe
 from vipwire.backends.spec import Driver, Mode, ModeSpec
 from vipwire.config.configuration import Config
 from vipwire.config.sections import Series
-from vipwire.host.kernel import KernelRelease, require_nftables, require_release
+from vipwire.host.kernel import require_nftables
 from vipwire.model.net import Family
 from vipwire.netlink.generations import Generations
 from vipwire.reconcile.explainer import Explainer
@@ -22,7 +22,6 @@ class NftablesDriver(Driver):
 
     def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
         """Build it for each family; what is going to be run is tried."""
-        require_release(KernelRelease(5, 13), "nftables mode")
         require_nftables()
         if prepare:
             probe(families)

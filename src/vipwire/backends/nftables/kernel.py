@@ -14,6 +14,7 @@ from typing import TypeVar
 from vipwire.backends.nftables import text
 from vipwire.backends.nftables.counts import COUNTING, CounterLevel, counted_by, counts
 from vipwire.backends.nftables.expected_chains import written
+from vipwire.backends.nftables.features import LACKING, advice
 from vipwire.backends.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
 from vipwire.backends.nftables.limits import LACKS
 from vipwire.backends.nftables.names import (
@@ -167,8 +168,9 @@ class NftablesBackend:
     ) -> CommitError:
         refused = encode.refused(planned, first, answer.sequence)
         what = refused.words if refused else "the transaction as a whole"
+        lacking = advice(what) if answer.errno in LACKING else ""
         return CommitError(
-            f"table {text.table_name(self.family)}: {what}: {_reason(answer)}",
+            "; ".join(filter(None, (f"table {text.table_name(self.family)}: {what}: {_reason(answer)}", lacking))),
             transaction="\n".join(text.script(self.family, delta)),
             errno=answer.errno,
         )

@@ -10,7 +10,7 @@ MODE: Final = ModeSpec(
     name="nftables",
     driver="vipwire.backends.nftables.driver",
     settings=ModeSettings(periods="nftables", masquerading="nftables", primary_node_ports=True),
-    for_whom="anybody with Linux 5.13 or newer: the default. The number of rules does not grow with the Services",
+    for_whom="anybody with Linux 5.10 or newer: the default. The number of rules does not grow with the Services",
     lacks=LACKS,
     metrics=frozenset(
         {

@@ -1,51 +1,91 @@
 """Finds out by trying whether this kernel can have the table of nftables mode, without ever having it.
 
-A kernel may have nf_tables and not its parts: no tables of a family, no NAT, no maps. Which these are no list tells.
-So what belongs to no Service is written in one transaction whose last step cannot succeed: the kernel carries out all
-of it, says what it lacks, and takes everything back before anybody could see it.
+A kernel may have nf_tables and not its parts: no tables of a family, no NAT, no maps. No release number tells which:
+distributions build some as modules, and bring others back into old releases. So what is tried is written in one
+transaction whose last step cannot succeed: the kernel carries out all of it, says what it lacks, and takes everything
+back before anybody could see it.
+
+What is tried first is what belongs to no Service, and one of each part that a Service may need. Only if that is
+refused, each part is tried alone, so that the error names those that are missing.
 """
 
 import errno
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
+from vipwire.backends.nftables.features import FEATURES, LACKING, Feature
+from vipwire.backends.nftables.names import Object, ObjectKey
 from vipwire.backends.nftables.script import DescribedOperation, steps
 from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
+from vipwire.netlink.message import Acknowledgement
 from vipwire.netlink.nftables import encode
+from vipwire.netlink.nftables.encode import Operation
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta
 
-_LACKING: Final = frozenset({errno.EOPNOTSUPP, errno.ENOENT, errno.EINVAL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
-"""What a kernel says of what it does not have. Anything else is for the first sync to say: it may pass."""
 _NOWHERE: Final = "vipwire-trial"
 """No table of this name is ever made: to delete it fails."""
+
+Send: TypeAlias = Callable[[list[Operation]], tuple[int, list[Acknowledgement]]]
+"""Sends a transaction; returns the sequence number of its beginning, and what the kernel says."""
+
+
+class Refusal(NamedTuple):
+    """The operation that the kernel does not take, in words, and its errno."""
+
+    words: str
+    code: int
+
+    def __str__(self) -> str:
+        return f"`{self.words}` ({errno.errorcode.get(self.code, self.code)})"
 
 
 def probe(families: Iterable[Family]) -> None:
     """Raise UnsupportedError, with what the kernel lacks and how to get it, if it cannot have our table."""
     with NetlinkSocket(NETLINK_NETFILTER) as sock:
+
+        def send(operations: list[Operation]) -> tuple[int, list[Acknowledgement]]:
+            first = sock.sequence(len(operations) + 2)
+            sock.send(encode.transaction(operations, first))
+            return first, sock.acknowledgements()
+
         for family in families:
-            _try(sock, family)
+            try_table(family, send)
 
 
-def _try(sock: NetlinkSocket, family: Family) -> None:
-    tried = steps(family, Delta(added=dict(node_objects(NodePlan(family)))), recreate=True)
+def try_table(family: Family, send: Send) -> None:
+    """Try everything at once; if the kernel refuses it, raise UnsupportedError with the parts that are missing."""
+    needed = [each for each in FEATURES if each.needed]
+    whole = dict(node_objects(NodePlan(family)))
+    for feature in needed:
+        whole.update(feature.objects(family))
+    refusal = _tried(family, whole, send)
+    if refusal is not None:
+        raise _unsupported(family, refusal, [each for each in needed if _tried(family, each.objects(family), send)])
+
+
+def _tried(family: Family, objects: Mapping[ObjectKey, Object], send: Send) -> Refusal | None:
+    """Have the kernel carry out a table of these objects, and take it back."""
+    tried = steps(family, Delta(added=dict(objects)), recreate=True)
     tried.append(DescribedOperation(encode.delete_table(family, _NOWHERE), "delete no table"))
-    first = sock.sequence(len(tried) + 2)
-    sock.send(encode.transaction([step.operation for step in tried], first))
-    for answer in sock.acknowledgements():
-        refused = encode.refused(tried, first, answer.sequence)
-        if answer.errno in _LACKING and refused is not tried[-1]:
-            raise _unsupported(family, refused.words if refused else "a transaction", answer.errno)
+    first, answers = send([step.operation for step in tried])
+    for answer in answers:
+        step = encode.refused(tried, first, answer.sequence)
+        if answer.errno in LACKING and step is not tried[-1]:
+            return Refusal(step.words if step else "a transaction", answer.errno)
+    return None
 
 
-def _unsupported(family: Family, words: str, code: int) -> UnsupportedError:
-    named = errno.errorcode.get(code, code)
+def _unsupported(family: Family, refusal: Refusal, missing: list[Feature]) -> UnsupportedError:
+    name = family.value
+    said = f"nftables mode cannot be used here: the kernel has nf_tables, but does not take {refusal} for {name}"
+    if not missing:  # none of the parts alone, so that nobody knows better than the kernel
+        return UnsupportedError(f"{said}: use another mode (--proxy-mode)")
+    parts = "; ".join(f"{each.name} (in Linux since {each.since})" for each in missing)
+    modules = ", ".join(dict.fromkeys(each.module for each in missing)).format(family=name.upper())
     return UnsupportedError(
-        f"nftables mode cannot be used here: the kernel has nf_tables, but does not take `{words}` "
-        f"for {family.value} ({named}): load nft_chain_nat, nft_ct, nft_masq, nft_numgen and nft_reject, "
-        f"or use a kernel that has them and CONFIG_NF_TABLES_{family.value.upper()}"
+        f"{said}; it lacks {parts}: load or build in {modules}, use a newer kernel, or another mode (--proxy-mode)"
     )

@@ -33,7 +33,8 @@ class GuestKernel(Enum):
 class Guest:
     """What the guest has: memory as UML writes it (taken as it is used), directories that it may really change.
 
-    It is ended after `timeout` seconds, after `silence` seconds without a word, and when it is `given_up`.
+    It is ended after `timeout` seconds, after `silence` seconds without a word, and when it is `given_up`. `unpacked`
+    is where the packages of a kernel for the emulator are unpacked, if it is another than `scripts/setup kernel` has.
     """
 
     memory: str = MEMORY
@@ -43,6 +44,7 @@ class Guest:
     silence: float = float("inf")
     given_up: threading.Event = field(default_factory=threading.Event)
     kind: GuestKernel = GuestKernel.USER_MODE
+    unpacked: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

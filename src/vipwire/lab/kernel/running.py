@@ -26,9 +26,13 @@ _LOOK, _CONFESSION = 0.5, 3.0
 _MACHINES: Mapping[GuestKernel, Machine] = {GuestKernel.USER_MODE: UserMode(), GuestKernel.DISTRIBUTION: Emulated()}
 
 
-def obstacle(kind: GuestKernel = GuestKernel.USER_MODE) -> str:
+def _machine(guest: Guest) -> Machine:
+    return _MACHINES[guest.kind] if guest.unpacked is None else Emulated(guest.unpacked.resolve())
+
+
+def obstacle(kind: GuestKernel = GuestKernel.USER_MODE, unpacked: Path | None = None) -> str:
     """Return why this machine cannot boot a guest of this kind, and what to install; "" if it can."""
-    if why := _MACHINES[kind].obstacle():
+    if why := _machine(Guest(kind=kind, unpacked=unpacked)).obstacle():
         return why
     return "" if os.geteuid() == 0 else "booting a kernel of its own needs root here: use sudo"
 
@@ -44,14 +48,14 @@ def run(
 
     Raise LabError if the guest cannot be booted, dies before the command has ended, or takes too long.
     """
-    if why := obstacle(guest.kind):
+    if why := obstacle(guest.kind, guest.unpacked):
         raise LabError(why)
     with tempfile.TemporaryDirectory(prefix="vipwire-kernel-") as name:
         home = Path(name)
         (home / "root").mkdir()
         writable = [home, *(each.resolve() for each in guest.writable)]
         init = home / "init"
-        init.write_text(script(_MACHINES[guest.kind], home, command, guest, writable), encoding="utf-8")
+        init.write_text(script(_machine(guest), home, command, guest, writable), encoding="utf-8")
         init.chmod(0o700)
         with (home / "boot.log").open("w+b") as log:
             sinks = (stdout or sys.stdout.buffer, stderr or sys.stderr.buffer)
@@ -69,7 +73,7 @@ class _Boot:
 
     def __init__(self, home: Path, guest: Guest, writable: Sequence[Path]) -> None:
         self._home, self._guest, self._writable = home, guest, writable
-        self._machine = _MACHINES[guest.kind]
+        self._machine = _machine(guest)
 
     def until_its_end(self, log: BinaryIO, sinks: Sequence[BinaryIO]) -> str:
         """Start the guest and wait until it has ended; say how."""
