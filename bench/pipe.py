@@ -50,9 +50,8 @@ class Pipe:
     def __init__(self) -> None:
         self.store = Store()
         self.planner = Planner(node_plan())
-        self.backend = NftablesBackend(Family.IPV4)
-        self.backend._socket.close()  # noqa: SLF001 - the one place where the kernel's share can be told
-        self.backend._socket = self._socket = TimedSocket(NETLINK_NETFILTER)  # noqa: SLF001
+        self._socket = TimedSocket(NETLINK_NETFILTER)
+        self.backend = NftablesBackend(Family.IPV4, sock=self._socket)
         self.reconciler: Reconciler[ObjectKey, Object] = Reconciler(self.backend)
         self.reconciler.desire_node(self.backend.render_node(self.planner.node))
         self.phases = Phases()

@@ -205,7 +205,7 @@ class _Objects:
 
     def read(self) -> None:
         """Read what was written since the last time."""
-        before, self._inventory = self._inventory, self._source._scan()
+        before, self._inventory = self._inventory, self._source.scan()
         events = listed(self._inventory, Kind) if before is None else differences(before, self._inventory)
         for event in events:
             self._store.apply(event)

@@ -48,7 +48,7 @@ class Proxy:
         self, mode: Mode, lab: Lab, node_name: str, folder: Path, options: Sequence[str], *, checks: str = "1s"
     ) -> None:
         self.mode, self.lab, self.node_name, self._checks = mode, lab, node_name, checks
-        self._log, self._options = folder / "log", tuple(options)
+        self._log, self.options = folder / "log", tuple(options)
         self._process: subprocess.Popen[Any] | None = None
 
     def start(self) -> None:
@@ -59,7 +59,7 @@ class Proxy:
     @property
     def flags(self) -> list[str]:
         """Name the flags of the proxy. Checks of the kernel come so often, whatever the mode is called."""
-        given = {option.partition("=")[0] for option in self._options}
+        given = {option.partition("=")[0] for option in self.options}
         return [
             f"--proxy-mode={self.mode.name}",
             f"--hostname-override={self.node_name}",
@@ -68,7 +68,7 @@ class Proxy:
             "--iptables-min-sync-period=0s",
             f"--ipvs-sync-period={self._checks}",
             *(flag for flag in self.mode.flags if flag.partition("=")[0] not in given),
-            *self._options,
+            *self.options,
         ]
 
     def launch(self) -> None:

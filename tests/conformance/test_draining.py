@@ -42,7 +42,7 @@ class Drained:
             "drain",
             *arguments,
             *flags,
-            *self.cluster.proxy._options,
+            *self.cluster.proxy.options,
         ]
         return self.cluster.lab.run(self.cluster.node_name, command, check=False)
 

@@ -15,6 +15,7 @@ from vipwire.backends.userspace.messages import (
     Place,
     Put,
     RelayCounters,
+    Remove,
     Share,
 )
 from vipwire.backends.userspace.relay.loop import Loop
@@ -69,10 +70,9 @@ def relaying(limit: int = 4096) -> Iterator[Relaying]:
     try:
         yield made
     finally:
-        for key in list(made.counted().listeners):
-            made.relay._close(key)
+        made.relay.answer(Remove(list(made.counted().listeners)))
         made.loop.round(0)
-        for handler in {id(each): each for each in made.loop._handlers.values()}.values():
+        for handler in made.loop.handlers():
             getattr(handler, "close", lambda: None)()
         made.loop.round(0)
         made.relay.shared.close()

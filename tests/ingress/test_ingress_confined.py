@@ -12,7 +12,7 @@ from tests.ingress.site import certificate, endpoint, endpoint_slice, ingress, r
 from tests.ingress.test_ingress_daemon import Daemon, daemon, objects, parent_of, pod, write
 
 from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.run.app import Options, _Ingress
+from vipwire.ingress.run.app import IngressProcess, Options
 from vipwire.ingress.run.claim import claim_ingress
 from vipwire.process.only_one import Claim
 
@@ -151,14 +151,14 @@ def test_whatever_ends_it_ends_haproxy_too_unless_it_is_to_go_on(tmp_path: Path)
     async def at_work(here: Daemon, options: Options, claim: Claim, *, leave: bool) -> None:
         async with asyncio.timeout(100), pod() as port:
             write(manifests, *objects(port), ingress("web", WEB))
-            made = _Ingress(options)
+            made = IngressProcess(options)
             running = asyncio.ensure_future(made.run(claim))
             await here.until_code("a.example.com", 200)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
             assert bool(here.masters) is leave
-            await made._haproxy.stop(0.2)
+            await made.haproxy.stop(0.2)
 
     (tmp_path / "run").mkdir()
     asyncio.run(scenario(leave=False))

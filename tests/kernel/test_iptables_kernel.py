@@ -151,13 +151,7 @@ def _guard(tool: Tool) -> int:
 def test_what_iptables_restore_is_given_it_shows_again_word_for_word(tool: Tool) -> None:
     reconciler, backend = started(tool)
     reconciler.sync()
-    seen = backend.observe()
-    wanted = {
-        key: rules
-        for rendered in (each for each in reconciler._desired.values())
-        for key, rules in {**rendered.own, **rendered.shared}.items()
-    }
-    assert seen == wanted
+    assert backend.observe() == reconciler.desired()
 
 
 def test_changes_step_by_step_end_where_one_step_ends(tool: Tool) -> None:

@@ -14,8 +14,9 @@ import pytest
 from vipwire.errors import DecodeError
 from vipwire.lab import netns, state
 from vipwire.lab.cluster import Lab
+from vipwire.lab.continuous import Continuous
 from vipwire.lab.errors import LabError
-from vipwire.lab.outcome import Outcome, ProbeResult, Target, pods_of
+from vipwire.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
 from vipwire.lab.processes import ProcessId
 from vipwire.lab.topology import DEFAULT, make_topology
 from vipwire.model.net import Family, Protocol
@@ -220,9 +221,8 @@ def test_continuous_connections_report_those_that_failed(lab: Lab) -> None:
     assert report.pods["pod-1b"] >= 20
 
 
-def test_an_error_of_continuous_connections_is_raised_where_it_was_asked(lab: Lab) -> None:
-    stream = lab.continuous("client", "10.244.1.12", 80)
-    stream._work = (Path("/run/netns/no-such"), *stream._work[1:])
+def test_an_error_of_continuous_connections_is_raised_where_it_was_asked() -> None:
+    stream = Continuous(Path("/run/netns/no-such"), Target("10.244.1.12", 80), ProbeOptions())
     with pytest.raises(LabError, match="no network namespace"), stream:
         stream.wait_for(1)
 

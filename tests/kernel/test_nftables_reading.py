@@ -52,9 +52,15 @@ class Asking(NetlinkSocket):
 
 
 @pytest.fixture
-def backend() -> Iterator[NftablesBackend]:
+def asking() -> Iterator[Asking]:
+    with own_network():
+        yield Asking(NETLINK_NETFILTER)
+
+
+@pytest.fixture
+def backend(asking: Asking) -> Iterator[NftablesBackend]:
     """Program them."""
-    with own_network(), closing(NftablesBackend(Family.IPV4)) as made:
+    with closing(NftablesBackend(Family.IPV4, sock=asking)) as made:
         planner, store = Planner(node_plan()), Store()
         for each in services():
             store.apply(Upserted(each))
@@ -70,13 +76,11 @@ def backend() -> Iterator[NftablesBackend]:
 
 def read(backend: NftablesBackend, large: int) -> dict[ObjectKey, Object]:
     """Read the table, asking by keys from so many elements on."""
-    backend._large = large
+    backend.large = large
     return backend.observe()
 
 
-def test_a_map_read_by_its_keys_is_as_it_is_listed(backend: NftablesBackend) -> None:
-    backend._socket.close()
-    backend._socket = asking = Asking(NETLINK_NETFILTER)
+def test_a_map_read_by_its_keys_is_as_it_is_listed(backend: NftablesBackend, asking: Asking) -> None:
     listed = read(backend, LISTED)
     assert not asking.asked
     assert len([key for key in listed if key[0] == "service-endpoints"]) == 7 + 7 + 9, "of three Services"

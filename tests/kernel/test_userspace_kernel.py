@@ -16,12 +16,13 @@ from tests.kernel.own_network import own_network, run
 from vipwire.backends.userspace.build import build, leftovers
 from vipwire.backends.userspace.control_client import Call, relay_name
 from vipwire.backends.userspace.entrance import Entrance
-from vipwire.backends.userspace.kernel import UserspaceBackend
+from vipwire.backends.userspace.kernel import UserspaceBackend, sights
 from vipwire.backends.userspace.leftovers import forget_relayed
 from vipwire.backends.userspace.messages import Hello, Settings, Welcome
 from vipwire.backends.userspace.names import Front, Key, Value
 from vipwire.backends.userspace.remote_relay import Remote
 from vipwire.backends.userspace.settings import Bind, Choices
+from vipwire.backends.userspace.tool import choose
 from vipwire.conntrack.flows import FlowTable
 from vipwire.errors import CommitError
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
@@ -32,6 +33,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.process.file_limits import WANTED
 from vipwire.reconcile.reconciler import Reconciler
+from vipwire.xtables.tool import WAIT_SECONDS, Tool
 from vipwire.xtables.variant import Variant
 
 pytestmark = pytest.mark.kernel
@@ -308,24 +310,31 @@ def _slice(family: Family, name: str, number: int) -> EndpointSlice:
     return slice_of(name, endpoint(NODE[family], "node-1"), family=family, ports=wired)
 
 
-def test_rules_that_are_refused_leave_everything_as_it_was(
-    family: Family, server: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = opened(family)
+class Obstinate(Tool):
+    """Refuses rules for a while."""
+
+    refuses = False
+
+    def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
+        if self.refuses:
+            raise CommitError("no", transaction=text)
+        super().restore(text, wait)
+
+
+def test_rules_that_are_refused_leave_everything_as_it_was(family: Family, server: socket.socket) -> None:
+    tool = Obstinate(family, choose(family, tried=True).variant, "a test")
+    backend = UserspaceBackend(family, Choices(), tool, sights([tool]))
+    _OPEN.append(backend)
     reconciler: Reconciler[Key, Value] = Reconciler(backend)
     reconciler.desire_node(backend.render_node(_node(family)))
     reconciler.sync()
     before = backend.observe()
-
-    def refuse(text: str) -> None:
-        raise CommitError("no", transaction=text)
-
     plan = planned(family, server.getsockname()[1])
-    with monkeypatch.context() as patch:
-        patch.setattr(backend._tool, "restore", refuse)
-        reconciler.desire(plan.name, plan)
-        reconciler.sync()
-        assert list(reconciler.isolated) == [plan.name]
+    tool.refuses = True
+    reconciler.desire(plan.name, plan)
+    reconciler.sync()
+    assert list(reconciler.isolated) == [plan.name]
+    tool.refuses = False
     assert backend.observe() == before
     reconciler.retry()
     reconciler.sync()

@@ -227,92 +227,92 @@ class _Walk:
 
     # Statements: each returns "" to go on with the rule.
 
-    def _jump(self, name: str) -> str:
+    def jump(self, name: str) -> str:
         fate = self._chain(self._table.chain(name))
         return fate if fate in _FINAL else ""
 
-    def _goto(self, name: str) -> str:
+    def goto(self, name: str) -> str:
         return self._chain(self._table.chain(name))
 
-    def _counter(self) -> str:
+    def counter(self) -> str:
         return ""
 
-    def _return(self) -> str:
+    def end(self) -> str:
         return _RETURN
 
-    def _drop(self) -> str:
+    def drop(self) -> str:
         return _DROP
 
-    def _reject(self) -> str:
+    def reject(self) -> str:
         return _REJECT
 
-    def _set_priority_from_map(self, key: str, name: str) -> str:
+    def set_priority_from_map(self, key: str, name: str) -> str:
         data = self._data(name, key, ("meta priority",))
         if data is None:
             return _BREAK
         self._packet.priority = data
         return ""
 
-    def _deal(self, below: str, offset: str) -> str:
+    def deal(self, below: str, offset: str) -> str:
         """Follow every slot: chance, turns and hashes are alike to one who knows neither counter nor seed."""
         self._packet.priority = struct.pack("=I", self._chance.draw(int(below)) + int(offset))
         return ""
 
-    def _set_priority_none(self) -> str:
+    def set_priority_none(self) -> str:
         self._packet.priority = _UNSET
         return ""
 
-    def _mark(self, operation: str, number: str) -> str:
+    def mark(self, operation: str, number: str) -> str:
         bits = int(number, 16)
         self._packet.mark = self._packet.mark | bits if operation == "or" else self._packet.mark ^ bits
         return ""
 
-    def _marked(self, number: str) -> str:
+    def marked(self, number: str) -> str:
         return "" if self._packet.mark & int(number, 16) else _BREAK
 
-    def _verdict_map(self, key: str, name: str) -> str:
+    def verdict_map(self, key: str, name: str) -> str:
         found = self._lookup(name, key)
         if found is None:
             return _BREAK
         if not isinstance(found, Verdict | IntervalElement) or self._table.specification(name).data != "verdict":
             raise UnknownRuleError(f"{name} holds no verdicts")
-        return self._goto(found.chain)
+        return self.goto(found.chain)
 
-    def _in_set(self, key: str, negated: str | None, name: str) -> str:
+    def in_set(self, key: str, negated: str | None, name: str) -> str:
         if self._table.specification(name).data is not None:
             raise UnknownRuleError(f"{name} is a map")
         found = self._lookup(name, key) is not None
         return "" if found is not bool(negated) else _BREAK
 
-    def _address(self, word: str, side: str, negated: str | None, prefix: str) -> str:
+    def address(self, word: str, side: str, negated: str | None, prefix: str) -> str:
         self._check_family(word)
         address = self._packet.arrival.source if side == "s" else self._packet.destination
         inside = ip_address(address) in ip_network(prefix)
         return "" if inside is not bool(negated) else _BREAK
 
-    def _interface(self, negated: str | None, name: str) -> str:
+    def interface(self, negated: str | None, name: str) -> str:
         have = self._packet.interface
         same = have.startswith(name[:-1]) if name.endswith("*") else have == name
         return "" if same is not bool(negated) else _BREAK
 
-    def _local(self, side: str) -> str:
+    def local(self, side: str) -> str:
         address = self._packet.arrival.source if side == "s" else self._packet.destination
         return "" if address in self._packet.local else _BREAK
 
-    def _new(self) -> str:
+    def is_new(self) -> str:
         return ""
 
-    def _dnatted(self) -> str:
+    def dnatted(self) -> str:
         return "" if self._packet.translated else _BREAK
 
-    def _protocol(self, name: str) -> str:
+    def protocol(self, name: str) -> str:
         return "" if self._packet.arrival.protocol == {"tcp": 6, "udp": 17, "sctp": 132}[name] else _BREAK
 
-    def _masquerade(self) -> str:
+    def masquerade(self) -> str:
         self._packet.masqueraded = True
         return _ACCEPT
 
-    def _dnat(self, word: str, key: str, name: str) -> str:
+    def dnat(self, word: str, key: str, name: str) -> str:
         self._check_family(word)
         width = self._table.width
         if self._table.specification(name).data == (f"{word} daddr",):  # the port is kept
@@ -329,17 +329,17 @@ class _Walk:
         packet.translated = True
         return _ACCEPT
 
-    def _remember(self, name: str, key: str, seconds: str) -> str:
+    def remember(self, name: str, key: str, seconds: str) -> str:
         if int(seconds) < 1:
             raise UnknownRuleError(f"a timeout of {seconds} s")
         self._packet.memory[self._memory(name, key)] = self._packet.priority
         return ""
 
-    def _forget(self, name: str, key: str) -> str:
+    def forget(self, name: str, key: str) -> str:
         self._packet.memory.pop(self._memory(name, key), None)
         return ""
 
-    def _count(self, name: str) -> str:
+    def count(self, name: str) -> str:
         """Count the packet. It decides nothing, but the set has to be one for that."""
         spec = self._table.specification(name)
         if not spec.counter or "dynamic" not in spec.flags or spec.data is not None:
@@ -404,31 +404,31 @@ _COUNTED = rf"(?:{_FIELD}|{_TUPLE})(?: \. (?:{_FIELD}|{_TUPLE}))*"
 _NAME = r"([a-z0-9./-]+)"
 _Statement = Callable[..., str]
 _STATEMENTS: list[tuple[str, _Statement]] = [
-    (rf"jump {_NAME}", _Walk._jump),
-    (rf"goto {_NAME}", _Walk._goto),
-    (r"counter", _Walk._counter),
-    (r"return", _Walk._return),
-    (r"drop", _Walk._drop),
-    (r"reject(?: with tcp reset)?", _Walk._reject),
-    (r"meta priority set none", _Walk._set_priority_none),
-    (r"meta priority set numgen (?:random|inc) mod (\d+) offset (\d+)", _Walk._deal),
-    (r"meta priority set jhash ip6? saddr(?: \. th sport)? mod (\d+) seed 0x[0-9a-f]+ offset (\d+)", _Walk._deal),
-    (rf"meta priority set {_KEY} map @{_NAME}", _Walk._set_priority_from_map),
-    (r"meta mark set meta mark (or|xor) (0x[0-9a-f]+)", _Walk._mark),
-    (r"meta mark and (0x[0-9a-f]+) != 0", _Walk._marked),
-    (rf"{_KEY} vmap @{_NAME}", _Walk._verdict_map),
-    (rf"{_KEY} (!= )?@{_NAME}", _Walk._in_set),
-    (r"(ip6?) ([sd])addr (!= )?([0-9a-f.:]+(?:/\d+)?)", _Walk._address),
-    (r'iifname (!= )?"([^"]+)"', _Walk._interface),
-    (r"fib ([sd])addr type local", _Walk._local),
-    (r"ct state new", _Walk._new),
-    (r"ct status dnat", _Walk._dnatted),
-    (r"meta l4proto (tcp|udp|sctp)", _Walk._protocol),
-    (r"masquerade fully-random", _Walk._masquerade),
-    (rf"dnat (ip6?) to {_KEY} map @{_NAME}", _Walk._dnat),
-    (rf"update @{_NAME} \{{ {_KEY} timeout (\d+)s : meta priority \}}", _Walk._remember),
-    (rf"update @{_NAME} \{{ {_COUNTED} \}}", _Walk._count),
-    (rf"delete @{_NAME} \{{ {_KEY} : meta priority \}}", _Walk._forget),
+    (rf"jump {_NAME}", _Walk.jump),
+    (rf"goto {_NAME}", _Walk.goto),
+    (r"counter", _Walk.counter),
+    (r"return", _Walk.end),
+    (r"drop", _Walk.drop),
+    (r"reject(?: with tcp reset)?", _Walk.reject),
+    (r"meta priority set none", _Walk.set_priority_none),
+    (r"meta priority set numgen (?:random|inc) mod (\d+) offset (\d+)", _Walk.deal),
+    (r"meta priority set jhash ip6? saddr(?: \. th sport)? mod (\d+) seed 0x[0-9a-f]+ offset (\d+)", _Walk.deal),
+    (rf"meta priority set {_KEY} map @{_NAME}", _Walk.set_priority_from_map),
+    (r"meta mark set meta mark (or|xor) (0x[0-9a-f]+)", _Walk.mark),
+    (r"meta mark and (0x[0-9a-f]+) != 0", _Walk.marked),
+    (rf"{_KEY} vmap @{_NAME}", _Walk.verdict_map),
+    (rf"{_KEY} (!= )?@{_NAME}", _Walk.in_set),
+    (r"(ip6?) ([sd])addr (!= )?([0-9a-f.:]+(?:/\d+)?)", _Walk.address),
+    (r'iifname (!= )?"([^"]+)"', _Walk.interface),
+    (r"fib ([sd])addr type local", _Walk.local),
+    (r"ct state new", _Walk.is_new),
+    (r"ct status dnat", _Walk.dnatted),
+    (r"meta l4proto (tcp|udp|sctp)", _Walk.protocol),
+    (r"masquerade fully-random", _Walk.masquerade),
+    (rf"dnat (ip6?) to {_KEY} map @{_NAME}", _Walk.dnat),
+    (rf"update @{_NAME} \{{ {_KEY} timeout (\d+)s : meta priority \}}", _Walk.remember),
+    (rf"update @{_NAME} \{{ {_COUNTED} \}}", _Walk.count),
+    (rf"delete @{_NAME} \{{ {_KEY} : meta priority \}}", _Walk.forget),
 ]
 
 

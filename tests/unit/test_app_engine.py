@@ -36,13 +36,13 @@ class Machine:
         self.kernels = {family: DictBackend() for family in families or (FOUR,)}
         self.masquerade_bit = 14
         lines = [Line(family, kernel, Pacer(minimum, PERIOD)) for family, kernel in self.kernels.items()]
-        self.engine = Engine(lines, "node-1", self._node_plan)
+        self.engine = Engine(lines, "node-1", self.node_plan_of)
 
     @property
     def kernel(self) -> DictBackend:
         return self.kernels[FOUR]
 
-    def _node_plan(self, family: Family, store: Store) -> NodePlan:
+    def node_plan_of(self, family: Family, store: Store) -> NodePlan:
         node = store.nodes.get("node-1")
         return node_plan(family, zone=node.zone if node else "", masquerade_bit=self.masquerade_bit)
 
@@ -304,7 +304,7 @@ def test_a_service_that_cannot_be_rendered_keeps_what_it_has_and_all_others_go_o
 
     machine = Machine()
     kernel = Frail()
-    machine.engine = Engine([Line(FOUR, kernel, Pacer(0.0, PERIOD))], "node-1", machine._node_plan)
+    machine.engine = Engine([Line(FOUR, kernel, Pacer(0.0, PERIOD))], "node-1", machine.node_plan_of)
     machine.listed(Upserted(service("web")), Upserted(service("db", "10.96.0.2")))
     machine.engine.sync(0.0)
     before = {key: value for key, value in kernel.held.items() if "web" in value}

@@ -11,7 +11,7 @@ import pytest
 from vipwire.app.node_plan import node_plan
 from vipwire.app.reconfigure import ConfigChange, compare_configs, value_at
 from vipwire.app.reloader import Reloader
-from vipwire.app.servers import _what
+from vipwire.app.servers import what_served
 from vipwire.config.configuration import Config, complete
 from vipwire.config.file import Loaded, read_config
 from vipwire.config.schema import Applied, ValueKind, file_fields, file_paths, setting_of
@@ -86,7 +86,7 @@ SEEN: dict[str, Callable[[Config], Any]] = {
     "the log": lambda config: config.logging,
     "the kernel's settings": lambda config: (conntrack_sysctls(config.conntrack, 2), config.oom_score_adj),
     "the pace": lambda config: [dataclasses.replace(config, mode=mode).sync for mode in ("", "iptables", "ipvs")],
-    "the servers": lambda config: [_what(name, config) for name in ("healthz server", "metrics server")],
+    "the servers": lambda config: [what_served(name, config) for name in ("healthz server", "metrics server")],
     "the plan": lambda config: [
         node_plan(each, family, "node", None, (), [parse_address("192.0.2.1")])
         for family in Family

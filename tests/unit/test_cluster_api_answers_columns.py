@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vipwire.cluster.api.answers.cells import duration
-from vipwire.cluster.api.bodies.protobuf import _numbers
+from vipwire.cluster.api.bodies.protobuf import numbered
 from vipwire.cluster.api.kinds.catalogue import RESOURCES
 from vipwire.cluster.api.openapi.schema import Shape, Type
 from vipwire.cluster.api.resource import Resource
@@ -120,9 +120,9 @@ def test_ages_are_kubernetes(seconds: float, text: str) -> None:
 @pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.kind)
 def test_no_two_fields_have_the_same_number_in_protobuf(resource: Resource) -> None:
     for kind in _objects(resource.type, set()):
-        numbered = [field for field in kind.fields.values() if field.number]
-        assert len({field.number for field in numbered}) == len(numbered), kind.name
-        assert _numbers(kind)
+        fields = [field for field in kind.fields.values() if field.number]
+        assert len({field.number for field in fields}) == len(fields), kind.name
+        assert numbered(kind)
 
 
 def _objects(kind: Type, seen: set[Type]) -> set[Type]:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 from tests.unit.deployed import DEPLOY, OVERLAYS, one, recorded
+from tests.unit.described_metrics import labels_of
 
 from vipwire.config.sections import Series
 from vipwire.model.names import ObjectName, ServicePortName
@@ -73,7 +74,7 @@ def exposed(*modes: str) -> dict[str, frozenset[str]]:
         metrics = Metrics(mode)
         fill(metrics)
         labels = {
-            next(iter(metric.describe())).name: frozenset(metric._labelnames)
+            next(iter(metric.describe())).name: frozenset(labels_of(metric))
             for metric in vars(metrics).values()
             if isinstance(metric, MetricWrapperBase)
         }

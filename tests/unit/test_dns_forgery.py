@@ -203,4 +203,4 @@ def test_the_cache_is_bounded_in_bytes_too() -> None:
     assert cache.find(key_of(question("29.example.org", "TXT")), 0.0) is not None
     for index in range(30):
         cache.find(key_of(question(f"{index}.example.org", "TXT")), 1e9)
-    assert (len(cache), cache._bytes) == (0, 0)
+    assert (len(cache), cache.size) == (0, 0)

@@ -64,7 +64,7 @@ def test_nothing_is_kept_of_clients_that_have_nothing_under_way() -> None:
         assert not limits.connects(client)
         limits.left(client)
         limits.asks(client, float(index))
-    assert (len(limits._waiting), len(limits._connections), len(limits._asked)) == (0, 0, 1)
+    assert limits.clients == 1, "the last one, for its count of this second"
 
 
 def test_what_is_beyond_the_rate_is_dropped_and_counted() -> None:

@@ -183,7 +183,7 @@ def test_the_next_server_is_asked_where_one_is_silent_refuses_or_talks_nonsense(
     async def story(first: Upstream, *, asked: list[Attempt]) -> None:
         def noted(each: Attempt) -> None:
             asked.append(each)
-            ours._patience = 20.0  # the other one has all the time that a loaded machine takes
+            ours.patience = 20.0  # the other one has all the time that a loaded machine takes
 
         async with upstream(records(A_RECORD)) as second:
             ours = forwarder(first.server, second.server, witness=noted, patience=0.05)

@@ -185,7 +185,7 @@ def test_a_name_that_would_be_too_long_is_not_there() -> None:
     ours = Zone(domain)
     ours.apply(changed(headless(label, namespace=label)))
     ours.apply(changed(piece(label, endpoint("10.1.0.1", label), namespace=label)))
-    assert all(len(name) <= 255 for name in ours._names)
+    assert all(len(name) <= 255 for name in ours.known())
 
 
 def test_a_zone_ends_at_a_label() -> None:

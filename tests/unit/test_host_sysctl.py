@@ -6,7 +6,7 @@ import pytest
 
 from vipwire.host.forwarding import router_sysctls
 from vipwire.host.oom import set_oom_score_adj
-from vipwire.host.sysctl import SysctlChange, _remedy, apply_sysctls, read_sysctl
+from vipwire.host.sysctl import SysctlChange, apply_sysctls, read_sysctl, remedy_of
 from vipwire.model.sysctl import Sysctl, Want
 
 FORWARD = Sysctl("net/ipv4/ip_forward", 1)
@@ -96,7 +96,7 @@ def test_a_setting_that_is_no_number_is_an_obstacle(tmp_path: Path) -> None:
     ],
 )
 def test_a_refused_write_has_a_remedy_for_its_reason(code: int, remedy: str) -> None:
-    assert remedy in _remedy(BUCKETS, code)
+    assert remedy in remedy_of(BUCKETS, code)
 
 
 LEARNED = f"{'0' * 32} 00 {'0' * 32} 00 fe80{'0' * 27}1 00000400 00000001 00000000 00450003     eth0\n"

@@ -61,7 +61,7 @@ def test_the_kernels_own_flag_is_no_flag_of_ours() -> None:
 def test_a_list_counts_once_two_in_a_row_name_the_same() -> None:
     """What goes while the kernel lists lets it pass over others; what they have counted may differ."""
     one, two, three = (
-        command(Command.GET_SERVICE, nested(1, ipvs._identity(Family.IPV4, server)) + attribute(12, bytes(40)))
+        command(Command.GET_SERVICE, nested(1, ipvs.identity(Family.IPV4, server)) + attribute(12, bytes(40)))
         for server in (WEB, WEB._replace(port=81), MARKED)
     )
     counted = memoryview(one[:-1] + b"\7")

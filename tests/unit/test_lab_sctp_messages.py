@@ -71,8 +71,8 @@ def test_the_server_forgets_the_oldest_of_too_many() -> None:
     server = responder(80)
     for port in range(10_100):
         server.receive(Asker(port, 80, tag=7).first(), CLIENT, SERVER)
-    assert len(server._tags) == 10_000
-    assert (Peer(CLIENT, 99), Peer(SERVER, 80)) not in server._tags
+    assert len(server.associations) == 10_000
+    assert (Peer(CLIENT, 99), Peer(SERVER, 80)) not in server.associations
 
 
 @given(st.binary(max_size=64), st.booleans())

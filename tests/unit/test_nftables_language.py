@@ -124,7 +124,7 @@ def test_rules_of_others_are_described_by_their_expressions() -> None:
 
 
 def one(name: str, *parts: bytes) -> bytes:
-    return kernel._expression(name, *parts)
+    return kernel.expression(name, *parts)
 
 
 def test_counts_do_not_make_another_rule() -> None:

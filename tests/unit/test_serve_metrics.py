@@ -3,6 +3,7 @@
 import pytest
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
+from tests.unit.described_metrics import buckets_of, labelled, labels_of
 from tests.unit.golden_text import matches_golden
 
 from vipwire.config.modes import mode_names
@@ -14,14 +15,15 @@ MODES = mode_names()
 def _described(metrics: Metrics) -> str:
     """Describe what is exposed, a line each: name, type, labels, and a histogram's buckets."""
     lines = []
+    exposed = {family.name for family in metrics.registry.collect()}
     for attribute in vars(metrics).values():
-        if isinstance(attribute, MetricWrapperBase) and attribute in metrics.registry._collector_to_names:
-            (family,) = attribute.describe()
+        if not isinstance(attribute, MetricWrapperBase):
+            continue
+        (family,) = attribute.describe()
+        if family.name in exposed:
             suffix = "_total" if isinstance(attribute, Counter) else ""
-            buckets = (
-                f" buckets={[float(b) for b in attribute._upper_bounds]}" if isinstance(attribute, Histogram) else ""
-            )
-            lines.append(f"{family.name}{suffix} {family.type} labels={list(attribute._labelnames)}{buckets}\n")
+            buckets = f" buckets={buckets_of(attribute)}" if isinstance(attribute, Histogram) else ""
+            lines.append(f"{family.name}{suffix} {family.type} labels={list(labels_of(attribute))}{buckets}\n")
     return "".join(sorted(lines))
 
 
@@ -35,7 +37,7 @@ def test_every_metric_can_be_counted_in_every_mode(mode: str) -> None:
     metrics = Metrics(mode)
     for metric in vars(metrics).values():
         if isinstance(metric, MetricWrapperBase):
-            child = metric.labels(*("x" for _ in metric._labelnames)) if metric._labelnames else metric
+            child = labelled(metric)
             if isinstance(child, Counter | Gauge):
                 child.inc()
             elif isinstance(child, Histogram):

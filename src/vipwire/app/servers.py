@@ -31,7 +31,7 @@ class Servers:
         """Serve as a configuration says."""
         self._show(config)
         made = {server.name: server for server in self._make(config)}
-        wanted = {name: _what(name, config) for name in made}
+        wanted = {name: what_served(name, config) for name in made}
         for name, (what, task) in list(self._running.items()):
             if wanted.get(name) != what:
                 del self._running[name]
@@ -75,7 +75,7 @@ class Servers:
         self._reporter.node_event(event, reason, EventType.WARNING)
 
 
-def _what(name: str, config: Config) -> Hashable:
+def what_served(name: str, config: Config) -> Hashable:
     """Give all that a server is made of: where this is another, so is the server."""
     if name.startswith("healthz"):
         return config.healthz_bind_address, config.bind_address_hard_fail

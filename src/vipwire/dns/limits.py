@@ -24,6 +24,11 @@ class ClientLimits:
         self._connections: Counter[str] = Counter()
         self._until = float("-inf")
 
+    @property
+    def clients(self) -> int:
+        """Count the clients of whom something is kept."""
+        return len({*self._asked, *self._waiting, *self._connections})
+
     def asks(self, client: str, now: float) -> bool:
         """Count a question; tell whether it may be answered. `now` in seconds."""
         if not self._rate:

@@ -232,6 +232,10 @@ class Zone:
         """Report whether a name has records of any type, or names below it."""
         return name in self._names or name in self._below
 
+    def known(self) -> frozenset[bytes]:
+        """List the names that exist, in the zone and, for addresses, outside of it."""
+        return frozenset((*self._names, *self._below, *self._reverse))
+
     def answer(self, name: bytes, kind: int) -> Reply | None:
         """Answer from the records of a name in the zone; None where it has none at all. A CNAME is not followed."""
         held = self._names.get(name)

@@ -66,13 +66,14 @@ def _apply(sysctl: Sysctl, root: Path) -> SysctlChange | Obstacle | None:
         if verb != "read" and sysctl.want is Want.EXACTLY_OR_MORE and old > sysctl.value:
             return None
         reason = f"cannot be {verb} ({error.strerror})"
-        return Obstacle(sysctl.name, reason, _remedy(sysctl, error.errno or 0))
+        return Obstacle(sysctl.name, reason, remedy_of(sysctl, error.errno or 0))
     except ValueError:
         return Obstacle(sysctl.name, "is not a number", f"look at /proc/sys/{sysctl.path}")
     return SysctlChange(sysctl.name, old, sysctl.value)
 
 
-def _remedy(sysctl: Sysctl, code: int) -> str:
+def remedy_of(sysctl: Sysctl, code: int) -> str:
+    """Say what helps where writing a setting failed with an errno."""
     setting = f"`{sysctl.name} = {sysctl.value}`"
     if code == errno.ENOENT:
         if sysctl.path.startswith("net/netfilter/"):

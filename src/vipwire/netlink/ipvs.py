@@ -128,7 +128,8 @@ _KNOWN_FLAGS: Final = 0x3D  # without IP_VS_SVC_F_HASHED, by which the kernel sa
 
 
 @lru_cache(maxsize=8192)
-def _identity(family: Family, server: VirtualServer) -> bytes:
+def identity(family: Family, server: VirtualServer) -> bytes:
+    """Encode what tells a virtual server from others."""
     if server.mark:
         return attribute(1, _U16.pack(_NUMBERS[family])) + attribute(5, _U32.pack(server.mark))
     return b"".join(
@@ -155,7 +156,7 @@ def _scheduling(family: Family, scheduling: Scheduling) -> bytes:
 
 @lru_cache(maxsize=8192)
 def _named(family: Family, server: VirtualServer) -> bytes:
-    return nested(_SERVICE, _identity(family, server))
+    return nested(_SERVICE, identity(family, server))
 
 
 @lru_cache(maxsize=256)
@@ -175,7 +176,7 @@ def service_command(number: Command, family: Family, server: VirtualServer, sche
     """Make the payload of NEW_, SET_ or DEL_SERVICE; the last needs no scheduling."""
     if scheduling is None:
         return command(number, _named(family, server))
-    return command(number, nested(_SERVICE, _identity(family, server), _scheduling(family, scheduling)))
+    return command(number, nested(_SERVICE, identity(family, server), _scheduling(family, scheduling)))
 
 
 def dest_command(number: Command, family: Family, real: RealServer, forwarding: Forwarding) -> bytes:

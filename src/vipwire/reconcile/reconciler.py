@@ -80,6 +80,10 @@ class Reconciler(Generic[K, V]):
             self._desired[name] = self._backend.render(plan)
         self._forgive(name)
 
+    def desired(self) -> dict[K, V]:
+        """List every object that should exist."""
+        return {key: value for each in self._desired.values() for key, value in {**each.own, **each.shared}.items()}
+
     def retry(self) -> None:
         """Try the isolated Services again at the next sync."""
         for name in list(self._isolated):

@@ -59,6 +59,7 @@ class NftablesBackend:
 
     `generations` are shared with the other family's backend, so that one's commits are not foreign to the other.
     `counters` says what is counted; `large` from how many elements on a map is not listed but read by its keys.
+    `sock` is closed with it; without one it opens its own.
     """
 
     def __init__(
@@ -67,10 +68,11 @@ class NftablesBackend:
         generations: Generations | None = None,
         counters: CounterLevel = CounterLevel.CONNECTIONS,
         large: int = LARGE,
+        sock: NetlinkSocket | None = None,
     ) -> None:
-        self.family, self._large = family, large
+        self.family, self.large = family, large
         self._counters = counters
-        self._socket = NetlinkSocket(NETLINK_NETFILTER)
+        self._socket = sock or NetlinkSocket(NETLINK_NETFILTER)
         self._generations = generations or Generations()
         self._foreign = -1
         self._recreate = False
@@ -191,7 +193,7 @@ class NftablesBackend:
             self._recreate = True
             return {}
         wanted = [item for item in declared if (SET, item.name.encode()) in self._known and item.name not in COUNTING]
-        objects.update(read_elements(self._socket, self.family, wanted, self._large))
+        objects.update(read_elements(self._socket, self.family, wanted, self.large))
         return objects
 
     def _dump(self, kind: MessageType, read: Callable[[memoryview], T]) -> list[T]:

@@ -31,7 +31,7 @@ class Cache:
 
     def __init__(self, capacity: int = CAPACITY, most_bytes: int = MOST_BYTES) -> None:
         self._capacity, self._most_bytes = capacity, most_bytes
-        self._bytes = 0
+        self.size = 0
         self._held: dict[Key, Answer] = {}
 
     def __len__(self) -> int:
@@ -53,10 +53,10 @@ class Cache:
             self._drop(key)
         if answer.lifetime <= 0 or not self._capacity or answer.size > self._most_bytes:
             return
-        while len(self._held) >= self._capacity or self._bytes + answer.size > self._most_bytes:
+        while len(self._held) >= self._capacity or self.size + answer.size > self._most_bytes:
             self._drop(next(iter(self._held)))
         self._held[key] = answer
-        self._bytes += answer.size
+        self.size += answer.size
 
     def _drop(self, key: Key) -> None:
-        self._bytes -= self._held.pop(key).size
+        self.size -= self._held.pop(key).size

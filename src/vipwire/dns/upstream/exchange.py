@@ -76,7 +76,7 @@ class Forwarder:
         witness: Callable[[Attempt], None] = _ignored,
     ) -> None:
         self.cache = cache
-        self._servers, self._patience, self._deadline = tuple(servers), patience, deadline
+        self._servers, self.patience, self._deadline = tuple(servers), patience, deadline
         self._clock, self._witness = clock, witness
         self._mixed = mixed
         self._failed: dict[Server, float] = {}
@@ -144,7 +144,7 @@ class Forwarder:
             message = question(query, secrets.randbelow(65536), mixed=not self._wants_small_letters(server))
             result, answer = "failed", None
             try:
-                async with asyncio.timeout(self._patience):
+                async with asyncio.timeout(self.patience):
                     data = await exchange(server, message)
                 if not data:
                     result = "suspect"

@@ -84,7 +84,7 @@ def run_ingress(options: Options) -> int:
     except OSError as error:
         raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
     with claim_ingress(options.folder, options.layout, takeover=options.takeover) as claim, ungrouped():
-        return asyncio.run(_Ingress(options).run(claim))
+        return asyncio.run(IngressProcess(options).run(claim))
 
 
 def default_pem(options: Options) -> str:
@@ -152,18 +152,18 @@ def _anew(part: Part) -> Work:
     return lambda _begun: part()
 
 
-class _Ingress:
+class IngressProcess:
     """One running controller."""
 
     def __init__(self, options: Options) -> None:
         self._options, self._access = options, find_api_server(options)
-        self._haproxy = Haproxy(options.haproxy, options.folder)
+        self.haproxy = Haproxy(options.haproxy, options.folder)
         self._snapshot = Snapshot()
         layout = confined(options.layout, options.folder, options.haproxy_user)
         self._recorder = EventRecorder(self._access, socket.gethostname().lower()) if self._access else None
         self._teller = IngressReporter(self._snapshot, self._recorder)
         desired = Desired(self._snapshot, options.setting, layout, default_pem(options))
-        self._controller = Controller(self._snapshot, desired, self._haproxy, self._synced, options.pause)
+        self._controller = Controller(self._snapshot, desired, self.haproxy, self._synced, options.pause)
         self._statistics = Statistics()
         self._teller.registry.register(self._statistics)
         self._supervisor = Supervisor(self._count_failure)
@@ -205,7 +205,7 @@ class _Ingress:
             # Whatever ends us ends HAProxy, too, or keeps it on purpose. What cannot be caught keeps it: SIGKILL.
             goes_on = options.leave_running or stop.succeeded
             if not goes_on:
-                await self._haproxy.stop(options.grace)
+                await self.haproxy.stop(options.grace)
             log.info("stopped", reason=reason, haproxy="goes on" if goes_on else "stopped")
         return 0
 
@@ -278,7 +278,7 @@ class _Ingress:
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         try:
-            (answer,) = await ask(self._haproxy.socket, ["show stat"])
+            (answer,) = await ask(self.haproxy.socket, ["show stat"])
         except ControlError:
             answer = ""
         slots = self._controller.desired.slots

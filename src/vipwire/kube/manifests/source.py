@@ -77,7 +77,7 @@ class ManifestSource(Generic[K, T]):
 
     async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:
         """Tell of everything once, then of changes, until cancelled. `emit` must be quick and must not raise."""
-        inventory = await asyncio.to_thread(self._scan)
+        inventory = await asyncio.to_thread(self.scan)
         for first in listed(inventory, self._reader.kinds):
             emit(first)
         self._note_health(synced=True)
@@ -85,7 +85,7 @@ class ManifestSource(Generic[K, T]):
             folders = self._folders()
             async with aclosing(self._changes(tuple(folders))) as changes:
                 async for _ in changes:
-                    before, inventory = inventory, await asyncio.to_thread(self._scan)
+                    before, inventory = inventory, await asyncio.to_thread(self.scan)
                     for event in differences(before, inventory):
                         emit(event)
                     self._note_health(synced=True)
@@ -121,7 +121,7 @@ class ManifestSource(Generic[K, T]):
             folders[str(folder)] = (status.st_dev, status.st_ino)
         return folders
 
-    def _scan(self) -> Inventory[K, T]:
+    def scan(self) -> Inventory[K, T]:
         """Read what has changed since the last time, and merge."""
         files: dict[str, _File[K, T]] = {}
         for path in self._paths:

@@ -11,7 +11,7 @@ is sent twice: between namespaces nothing gets lost. Formats: RFC 9260 sections 
 
 import errno
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from vipwire.errors import DecodeError
@@ -152,6 +152,11 @@ class Responder:
         self.ports: set[int] = set()
         self._answer, self._new_tag = answer, new_tag
         self._tags: dict[tuple[Peer, Peer], tuple[int, int]] = {}  # (theirs, ours), the oldest association first
+
+    @property
+    def associations(self) -> Collection[tuple[Peer, Peer]]:
+        """Who has one, as (client, server); the oldest is the first."""
+        return self._tags.keys()
 
     def receive(self, data: bytes, peer_address: str, local_address: str) -> bytes:
         """Take a packet; return what to send back, or nothing. Raise DecodeError if it is none."""

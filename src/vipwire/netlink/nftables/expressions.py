@@ -38,44 +38,45 @@ def _group(kind: int, *parts: bytes) -> bytes:
     return attribute(kind, b"".join(parts))
 
 
-def _expression(name: str, *parts: bytes) -> bytes:
+def expression(name: str, *parts: bytes) -> bytes:
+    """Encode an expression of any name, from its attributes."""
     return _group(1, string(1, name), _group(2, *parts))
 
 
 def payload(word: int, base: int, offset: int, length: int) -> bytes:
     """Load bytes of a header."""
-    return _expression("payload", u32be(1, register(word)), u32be(2, base), u32be(3, offset), u32be(4, length))
+    return expression("payload", u32be(1, register(word)), u32be(2, base), u32be(3, offset), u32be(4, length))
 
 
 def meta(word: int, key: int) -> bytes:
     """Load a field of the packet's metadata."""
-    return _expression("meta", u32be(2, key), u32be(1, register(word)))
+    return expression("meta", u32be(2, key), u32be(1, register(word)))
 
 
 def set_meta(word: int, key: int) -> bytes:
     """Set a field of the packet's metadata."""
-    return _expression("meta", u32be(2, key), u32be(3, register(word)))
+    return expression("meta", u32be(2, key), u32be(3, register(word)))
 
 
 def ct(word: int, key: int, direction: int | None = None) -> bytes:
     """Load a field of the connection; `direction` 0 is that of the first packet, for keys that have one."""
     which = b"" if direction is None else attribute(3, bytes((direction,)))
-    return _expression("ct", u32be(1, register(word)), u32be(2, key), which)
+    return expression("ct", u32be(1, register(word)), u32be(2, key), which)
 
 
 def fib(word: int, flags: int) -> bytes:
     """Load the type of an address as the routing tables see it."""
-    return _expression("fib", u32be(1, register(word)), u32be(2, FIB_ADDRESS_TYPE), u32be(3, flags))
+    return expression("fib", u32be(1, register(word)), u32be(2, FIB_ADDRESS_TYPE), u32be(3, flags))
 
 
 def numgen(word: int, kind: int, modulus: int, offset: int) -> bytes:
     """Load the next, or a random, number from `offset` to `offset + modulus - 1`."""
-    return _expression("numgen", u32be(1, register(word)), u32be(2, modulus), u32be(3, kind), u32be(4, offset))
+    return expression("numgen", u32be(1, register(word)), u32be(2, modulus), u32be(3, kind), u32be(4, offset))
 
 
 def jhash(source: tuple[int, int], word: int, modulus: int, seed: int | None, offset: int) -> bytes:
     """Load a hash of `source`: its first word and its length in bytes. Without a seed the kernel draws one."""
-    return _expression(
+    return expression(
         "hash",
         u32be(1, register(source[0])),
         u32be(2, register(word)),
@@ -90,19 +91,19 @@ def jhash(source: tuple[int, int], word: int, modulus: int, seed: int | None, of
 def host_to_network(word: int, length: int, size: int) -> bytes:
     """Swap `length` bytes in units of `size`; nft swaps 1 byte in units of 2, which does nothing."""
     both = u32be(1, register(word)), u32be(2, register(word))
-    return _expression("byteorder", *both, u32be(3, 1), u32be(4, length), u32be(5, size))
+    return expression("byteorder", *both, u32be(3, 1), u32be(4, length), u32be(5, size))
 
 
 def bitwise(word: int, mask: bytes, xor: bytes) -> bytes:
     """Replace a register by `(register & mask) ^ xor`."""
     both = u32be(1, register(word)), u32be(2, register(word))
     values = _group(4, attribute(1, mask)), _group(5, attribute(1, xor))
-    return _expression("bitwise", *both, u32be(3, len(mask)), u32be(6, 0), *values)
+    return expression("bitwise", *both, u32be(3, len(mask)), u32be(6, 0), *values)
 
 
 def cmp(word: int, operation: int, value: bytes) -> bytes:
     """Continue the rule only if the comparison of the register holds."""
-    return _expression("cmp", u32be(1, register(word)), u32be(2, operation), _group(3, attribute(1, value)))
+    return expression("cmp", u32be(1, register(word)), u32be(2, operation), _group(3, attribute(1, value)))
 
 
 def lookup(word: int, name: str, target: int | None = None, *, flags: int = 0) -> bytes:
@@ -117,34 +118,34 @@ def lookup_verdict(word: int, name: str) -> bytes:
 
 def _lookup(word: int, name: str, target: int | None, flags: int) -> bytes:
     into = b"" if target is None else u32be(3, target)
-    return _expression("lookup", string(1, name), u32be(2, register(word)), into, u32be(5, flags))
+    return expression("lookup", string(1, name), u32be(2, register(word)), into, u32be(5, flags))
 
 
 def immediate(word: int, value: bytes) -> bytes:
     """Load a constant."""
-    return _expression("immediate", u32be(1, register(word)), _group(2, attribute(1, value)))
+    return expression("immediate", u32be(1, register(word)), _group(2, attribute(1, value)))
 
 
 def verdict(what: Verdict) -> bytes:
     """Carry out a verdict."""
     chain = string(wire.VERDICT_CHAIN, what.chain) if what.chain else b""
     inner = _group(wire.DATA_VERDICT_ATTRIBUTE, u32be(wire.VERDICT_CODE, what.code & 0xFFFFFFFF), chain)
-    return _expression("immediate", u32be(1, 0), _group(2, inner))
+    return expression("immediate", u32be(1, 0), _group(2, inner))
 
 
 def counter() -> bytes:
     """Count packets and bytes, from zero."""
-    return _expression("counter", attribute(1, bytes(8)), attribute(2, bytes(8)))
+    return expression("counter", attribute(1, bytes(8)), attribute(2, bytes(8)))
 
 
 def reject(kind: int, code: int | None) -> bytes:
     """Refuse the packet, with an ICMP code, or with a TCP reset, which has none."""
-    return _expression("reject", u32be(1, kind), b"" if code is None else attribute(2, bytes((code,))))
+    return expression("reject", u32be(1, kind), b"" if code is None else attribute(2, bytes((code,))))
 
 
 def masquerade(flags: int) -> bytes:
     """Give the connection the address of the interface it leaves by."""
-    return _expression("masq", u32be(1, flags) if flags else b"")
+    return expression("masq", u32be(1, flags) if flags else b"")
 
 
 def dnat(family: int, address: int, port: int | None) -> bytes:
@@ -152,13 +153,13 @@ def dnat(family: int, address: int, port: int | None) -> bytes:
     low, high = u32be(3, register(address)), u32be(4, register(address))
     ports = b"" if port is None else u32be(5, register(port)) + u32be(6, register(port))
     flags = NAT_MAP_ADDRESS | (0 if port is None else NAT_MAP_PORT)
-    return _expression("nat", u32be(1, NAT_DNAT), u32be(2, family), low, high, ports, u32be(7, flags))
+    return expression("nat", u32be(1, NAT_DNAT), u32be(2, family), low, high, ports, u32be(7, flags))
 
 
 def dynset(name: str, operation: int, key: int, data: int | None, timeout: int) -> bytes:
     """Add, update or delete an element; `timeout` in ms, 0 for the set's own."""
     value = b"" if data is None else u32be(5, register(data))
-    return _expression(
+    return expression(
         "dynset",
         u32be(4, register(key)),
         value,

@@ -54,6 +54,10 @@ class Loop:
     def __len__(self) -> int:
         return len(self._handlers)
 
+    def handlers(self) -> list[Handler]:
+        """List everybody who is told of events, once."""
+        return list({id(each): each for each in self._handlers.values()}.values())
+
     def add(self, fd: int, handler: Handler, mask: int) -> None:
         """Tell a handler of a descriptor's events."""
         self._handlers[fd] = handler

@@ -55,7 +55,8 @@ def _open(body: bytes, types: Mapping[str, Type]) -> dict[str, Any]:
 
 
 @cache
-def _numbers(kind: Type) -> dict[int, Field | dict[int, Field]]:
+def numbered(kind: Type) -> dict[int, Field | dict[int, Field]]:
+    """Find the fields of a type by their numbers; one with a dot stands as another such table."""
     found: dict[int, Any] = {}
     for field in kind.fields.values():
         if field.number:
@@ -73,7 +74,7 @@ def _message(body: bytes, kind: Type, depth: int) -> dict[str, Any]:
     if depth > _MOST_DEEP:
         raise _BrokenError("nested too deeply")
     result: dict[str, Any] = {}
-    numbers = _numbers(kind)
+    numbers = numbered(kind)
     for number, part in _fields(body):
         known = numbers.get(number)
         if isinstance(known, dict):
