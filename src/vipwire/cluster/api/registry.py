@@ -32,6 +32,7 @@ from vipwire.cluster.api.bodies.sent import (
     undeclared,
 )
 from vipwire.cluster.api.errors import (
+    Cause,
     already_exists,
     bad_request,
     conflict,
@@ -69,6 +70,7 @@ from vipwire.cluster.api.transition import (
     same,
     split,
     unknown_fields,
+    with_defaults,
 )
 from vipwire.cluster.store.record import ConflictError, Key, Record, StoreError, Write
 from vipwire.cluster.store.store import Store
@@ -149,7 +151,7 @@ class Registry:
         value = check_identity(resource, edit(copy.deepcopy(old)), namespace)
         check_name(value, name)
         check_version(resource, name, value, record)
-        new = decode_sent(resource, value, options)
+        new = decode_sent(resource, value, options, old)
         keep_metadata(new, old)
         if resource.has_status or subresource:
             new = split(new, old, subresource)
@@ -189,7 +191,7 @@ class Registry:
             )
             return await self._create_applied(resource, namespace, merged, owned, options)
         check_version(resource, name, wanted, record)
-        new = decode_sent(resource, merged, options)
+        new = decode_sent(resource, merged, options, old)
         keep_metadata(new, old)
         new = split(new, old, subresource) if resource.has_status or subresource else new
         new["metadata"]["managedFields"] = ssa.write_ownership(owned)
@@ -269,10 +271,10 @@ class Registry:
         return Result(stored, created=old is None)
 
     def _check(self, resource: Resource, new: Object, old: Object | None) -> None:
+        """Raise ApiError 422 for what is wrong; what was wrong before may stay: it was stored when less was refused."""
         causes = [*check_metadata(resource, new, old), *resource.check(new, old)]
-        if causes and old is not None:  # what was wrong before may stay: it was stored when less was refused
-            known = {*check_metadata(resource, old, old), *resource.check(old, old)}
-            causes = [cause for cause in causes if cause not in known]
+        if causes and old is not None:
+            causes = _added(resource, new, old) and _added(resource, new, with_defaults(resource, old))
         if causes:
             raise not_valid(resource.kind, resource.group, new["metadata"]["name"], causes)
 
@@ -327,3 +329,9 @@ class Registry:
 
     def _now(self) -> str:
         return format_time(self.clock())
+
+
+def _added(resource: Resource, new: Object, old: Object) -> list[Cause]:
+    """Find what is wrong with an object, and was not before."""
+    known = {*check_metadata(resource, old, old), *resource.check(old, old)}
+    return [cause for cause in (*check_metadata(resource, new, old), *resource.check(new, old)) if cause not in known]

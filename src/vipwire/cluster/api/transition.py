@@ -39,6 +39,16 @@ def unknown_fields(resource: Resource, value: Object) -> list[str]:
     return findings.unknown
 
 
+def with_defaults(resource: Resource, old: Object) -> Object:
+    """Fill in what a stored object has by default now, and had not when it was stored."""
+    try:
+        filled: Object = decode(old, resource.type, Findings(), old=old)
+    except ApiError:  # it is no object of its kind: it is compared as it is
+        return old
+    resource.prepare(filled, old)
+    return filled
+
+
 def addressed(wanted: Object, resource: Resource, subresource: str) -> Object:
     """Select what a path may change of what is applied to it: the status, or all else."""
     if subresource:

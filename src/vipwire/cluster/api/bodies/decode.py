@@ -3,13 +3,18 @@
 Three outcomes, as in Kubernetes: a value of a wrong type makes the body unreadable (400), unknown fields are dropped
 and reported to the caller's taste (`fieldValidation`), and what is missing or out of range is a cause of a 422. null
 and the empty string of an enumeration mean "not said".
+
+What was stored when less was refused can still be changed: a value that an update leaves as it was (`old`) is held
+against its shape only, as Kubernetes' ratcheting has it.
 """
 
 import base64
 import binascii
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final
 
 from vipwire.cluster.api.answers.cells import parse_time
@@ -29,50 +34,58 @@ class Findings:
     causes: list[Cause] = field(default_factory=list)
 
 
-def decode(value: Any, kind: Type, findings: Findings, path: str = "") -> Any:
-    """Copy a value as a type has it: without unknown fields and nulls, with defaults. Raise ApiError 400."""
+def decode(value: Any, kind: Type, findings: Findings, path: str = "", old: Any = None) -> Any:
+    """Copy a value as a type has it: without unknown fields and nulls, with defaults. Raise ApiError 400.
+
+    `old` is what is stored in its place, None for nothing.
+    """
     if kind.shape is Shape.OBJECT:
-        return _decode_object(value, kind, findings, path)
+        return _decode_object(value, kind, findings, path, old if isinstance(old, dict) else None)
     if kind.shape is Shape.LIST and kind.element is not None:
         if not isinstance(value, list):
             raise _mismatch(value, path, "a list")
         element = kind.element
-        return [decode(part, element, findings, f"{path}[{i}]") for i, part in enumerate(value) if part is not None]
+        before = old if isinstance(old, list) else ()
+        pairs = enumerate(zip_longest(value, before[: len(value)]))
+        return [decode(part, element, findings, f"{path}[{i}]", was) for i, (part, was) in pairs if part is not None]
     if kind.shape is Shape.MAP and kind.element is not None:
         if not isinstance(value, dict):
             raise _mismatch(value, path, "a map")
-        element = kind.element
+        element, before = kind.element, old if isinstance(old, dict) else {}
         return {
-            key: decode(part, element, findings, f"{path}[{key}]") for key, part in value.items() if part is not None
+            key: decode(part, element, findings, f"{path}[{key}]", before.get(key))
+            for key, part in value.items()
+            if part is not None
         }
-    return value if kind.shape is Shape.ANY else _decode_scalar(value, kind.name, path)
+    return value if kind.shape is Shape.ANY else _decode_scalar(value, kind.name, path, old)
 
 
-def _decode_object(value: Any, kind: Type, findings: Findings, path: str) -> Any:
+def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: Mapping[str, Any] | None) -> Any:
     if not isinstance(value, dict):
         raise _mismatch(value, path, kind.name.rpartition(".")[2])
-    result, prefix = {}, f"{path}." if path else ""
+    result, prefix, before = {}, f"{path}." if path else "", old or {}
     for name, part in value.items():
         known = kind.fields.get(name)
         if known is None:
-            findings.unknown.append(f"{prefix}{name}")
+            if name not in before:
+                findings.unknown.append(f"{prefix}{name}")
         elif part is not None and not (part == "" and (known.one_of or known.default)):
-            result[name] = decode(part, known.type, findings, f"{prefix}{name}")
+            result[name] = decode(part, known.type, findings, f"{prefix}{name}", before.get(name))
             if not result[name] and known.type.element and not known.required:
                 del result[name]  # Go's omitempty: an empty list or map is none
                 continue
-            if known.one_of or known.range or known.longest:
+            if (known.one_of or known.range or known.longest) and part != before.get(name):
                 _check_field(result[name], known, findings, f"{prefix}{name}")
     for name, known in kind.fields.items():
         if name not in result:
-            _fill(result, known, findings, f"{prefix}{name}")
+            _fill(result, known, findings, f"{prefix}{name}", needed=old is None or name in before)
     return result
 
 
-def _fill(result: dict[str, Any], known: Field, findings: Findings, path: str) -> None:
+def _fill(result: dict[str, Any], known: Field, findings: Findings, path: str, *, needed: bool) -> None:
     if known.default is not None:
         result[known.name] = decode({}, known.type, findings, path) if known.default == {} else known.default
-    elif known.required:
+    elif known.required and needed:
         findings.causes.append(required(path))
 
 
@@ -90,7 +103,7 @@ def _check_field(value: Any, known: Field, findings: Findings, path: str) -> Non
         findings.causes.append(too_long(path, known.longest))
 
 
-def _decode_scalar(value: Any, name: str, path: str) -> Any:
+def _decode_scalar(value: Any, name: str, path: str, old: Any) -> Any:
     if name in _NUMBERS:
         if isinstance(value, bool) or not isinstance(value, int) or not -_NUMBERS[name] <= value < _NUMBERS[name]:
             raise _mismatch(value, path, name)
@@ -103,6 +116,8 @@ def _decode_scalar(value: Any, name: str, path: str) -> Any:
         return _decode_number(value, name, path)
     if not isinstance(value, str):
         raise _mismatch(value, path, "string" if name in ("time", "microtime", "bytes") else name)
+    if value == old:
+        return value
     _check_text(value, name, path)
     return written(value) if name == "quantity" else value
 

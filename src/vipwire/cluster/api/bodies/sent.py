@@ -24,11 +24,14 @@ class Options:
     warnings: list[str] = field(default_factory=list)
 
 
-def decode_sent(resource: Resource, value: Object, options: Options) -> Object:
-    """Read a body as its kind, defaults filled in. Raise ApiError: 400 for wrong types, 422 for wrong values."""
+def decode_sent(resource: Resource, value: Object, options: Options, old: Object | None = None) -> Object:
+    """Read a body as its kind, defaults filled in. Raise ApiError: 400 for wrong types, 422 for wrong values.
+
+    `old` is the object as it is stored: what is wrong there already may stay.
+    """
     findings = Findings()
     try:
-        decoded_value: Object = decode(value, resource.type, findings)
+        decoded_value: Object = decode(value, resource.type, findings, old=old)
     except ApiError as error:
         what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
         raise bad_request(f"{what}: {error.message}") from None
