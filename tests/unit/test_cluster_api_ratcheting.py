@@ -7,9 +7,11 @@ import pytest
 from tests.unit.cluster_here import Here, play
 from tests.unit.up_here import BY_KIND, write
 
+WEB: dict[str, Any] = {"name": "web", "image": "x"}
+
 
 def pod(**spec: Any) -> dict[str, Any]:
-    return {"kind": "Pod", "metadata": {"name": "old"}, "spec": {"containers": [{"name": "web", "image": "x"}]} | spec}
+    return {"kind": "Pod", "metadata": {"name": "old"}, "spec": {"containers": [WEB]} | spec}
 
 
 def service(**spec: Any) -> dict[str, Any]:
@@ -22,7 +24,6 @@ def labelled(value: dict[str, Any], **meta: Any) -> dict[str, Any]:
     return value | {"metadata": value["metadata"] | meta}
 
 
-WEB = {"name": "web", "image": "x"}
 PROBE = {"readinessProbe": {"tcpSocket": {"port": 80800}, "periodSeconds": -3}}
 STORED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # what is stored; a change that makes it wrong in another way

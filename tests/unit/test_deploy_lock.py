@@ -79,12 +79,13 @@ def test_nothing_is_pinned_twice_at_two_versions() -> None:
     assert {name: test.get(name, version) for name, version in build.items()} == build
 
 
-@pytest.mark.parametrize("name", ["scripts/setup", "Makefile", "deploy/Containerfile", "deploy/ingress/Containerfile"])
+@pytest.mark.parametrize("name", ["scripts/setup", "Makefile", "deploy/Containerfile"])
 def test_nothing_is_taken_from_an_index_without_a_hash(name: str) -> None:
-    """What is built here is built with what is installed: in an environment of its own pip would fetch the backend."""
+    """What is built is built with what is installed: in an environment of its own pip would fetch the backend."""
     text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
     for command in re.findall(r"\bpip\b[^&|\n]* (?:install|wheel) [^&|\n]*", text):
-        assert re.search(r"--require-hashes|--no-deps .*(?:--no-build-isolation|--no-index|--no-compile)", command), command
+        pinned = re.search(r"--require-hashes|--no-deps.*--no-build-isolation|--no-index", command)
+        assert pinned, command
 
 
 def test_nox_takes_nothing_from_an_index_without_a_hash() -> None:

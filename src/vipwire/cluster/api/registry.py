@@ -271,7 +271,7 @@ class Registry:
         return Result(stored, created=old is None)
 
     def _check(self, resource: Resource, new: Object, old: Object | None) -> None:
-        """Raise ApiError 422 for what is wrong; what was wrong before may stay: it was stored when less was refused."""
+        """Raise ApiError 422 for what is wrong; what was wrong before may stay: less was refused then."""
         causes = [*check_metadata(resource, new, old), *resource.check(new, old)]
         if causes and old is not None:
             causes = _added(resource, new, old) and _added(resource, new, with_defaults(resource, old))
