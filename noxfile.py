@@ -58,6 +58,7 @@ def bench(session: nox.Session) -> None:
 def build(session: nox.Session) -> None:
     """Build the wheel and try it: in an environment without the tools of tests, the command has to start."""
     session.install("--require-hashes", "-r", "requirements/build.lock", "-r", "requirements/run.lock")
-    session.run(*"python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .".split())
+    with_what_is_here = ("--no-deps", "--no-build-isolation")
+    session.run("python", "-m", "pip", "wheel", "--quiet", *with_what_is_here, "--wheel-dir", "dist", ".")
     session.install("--no-deps", "--force-reinstall", *map(str, Path("dist").glob("vipwire-*.whl")))
     session.run("vipwire", "version")

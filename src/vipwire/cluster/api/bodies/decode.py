@@ -45,8 +45,7 @@ def decode(value: Any, kind: Type, findings: Findings, path: str = "", old: Any 
         if not isinstance(value, list):
             raise _mismatch(value, path, "a list")
         element = kind.element
-        before = old if isinstance(old, list) else ()
-        pairs = enumerate(zip_longest(value, before[: len(value)]))
+        pairs = enumerate(zip_longest(value, old[: len(value)] if isinstance(old, list) else ()))
         return [decode(part, element, findings, f"{path}[{i}]", was) for i, (part, was) in pairs if part is not None]
     if kind.shape is Shape.MAP and kind.element is not None:
         if not isinstance(value, dict):
