@@ -14,7 +14,7 @@ from tests.ingress.test_ingress_daemon import Daemon, daemon, objects, parent_of
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.run.app import IngressProcess, Options
 from vipwire.ingress.run.claim import claim_ingress
-from vipwire.process.only_one import Claim
+from vipwire.process.single_instance import Claim
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a user is changed by root only")
 WEB = rule("a.example.com", "/")

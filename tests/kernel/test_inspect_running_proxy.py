@@ -1,6 +1,7 @@
 """A real proxy, and commands that look at it without being given its flags."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 from tests.kernel.own_network import own_network, run
 from tests.unit.inspected import example, make_config
 
-from vipwire.app.running import ProxyRecord, ProxyState, read_record, recorded
+from vipwire.app.claim import PROXY
+from vipwire.app.record import ProxyRecord, ProxyState, open_record, read_record
+from vipwire.process.single_instance import claimed
 
 VIPWIRE = (sys.executable, "-m", "vipwire")
 pytestmark = pytest.mark.kernel
@@ -79,8 +82,8 @@ def test_how_it_ended_is_told(
 
 
 def test_a_record_is_not_believed_in_the_next_namespace_of_the_same_number(tmp_path: Path) -> None:
-    with own_network(), recorded(str(tmp_path)) as recorder:
-        recorder.write(ProxyRecord(7, 100.0, "1.2.3", "node-1", "nftables"))
+    with own_network(), claimed((PROXY,), "a test"):
+        open_record(str(tmp_path)).write(ProxyRecord(os.getpid(), 100.0, "1.2.3", "node-1", "nftables"))
         assert read_record(str(tmp_path))[0] is ProxyState.RUNNING
     for _ in range(20):  # the kernel gives the number of the inode again, sooner or later
         with own_network():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.app.running import ProxyRecord, ProxyState
+from vipwire.app.record import ProxyRecord, ProxyState
 from vipwire.config.configuration import Config
 from vipwire.host.kernel import KernelRelease
 from vipwire.inspect.check.facts import Facts, ForeignTable, gather

@@ -1,7 +1,7 @@
 """`status` says whether a proxy runs, and the commands that look take its flags where nobody gives them."""
 
 import json
-from collections.abc import Iterator
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.unit.inspected import example, make_config
 
-from vipwire.app.running import ProxyRecord, Recorder, recorded
+from vipwire.app import record as app_record
+from vipwire.app.record import ProxyRecord, Recorder, open_record
 from vipwire.cli.main import main
 from vipwire.config.flags.parse import explicit_flags
 from vipwire.inspect.status.proxy import proxy_text
+from vipwire.process.single_instance import Holder
 
 
 @pytest.fixture
@@ -25,10 +27,12 @@ def record(tmp_path: Path) -> ProxyRecord:
 
 
 @pytest.fixture
-def recorder(tmp_path: Path, record: ProxyRecord) -> Iterator[Recorder]:
-    with recorded(str(tmp_path)) as recorder:
-        recorder.write(record)
-        yield recorder
+def recorder(tmp_path: Path, record: ProxyRecord, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """Return the recorder of a proxy that runs, as far as its claim says."""
+    monkeypatch.setattr(app_record, "running_proxy", lambda: Holder(record.pid, os.getuid()))
+    recorder = open_record(str(tmp_path))
+    recorder.write(record)
+    return recorder
 
 
 def look(folder: Path, *arguments: str) -> Result:
@@ -65,10 +69,12 @@ def test_a_running_proxy_is_described_with_what_this_look_has_not(tmp_path: Path
 
 
 def test_an_ended_proxy_is_told_and_its_flags_still_count(
-    tmp_path: Path, recorder: Recorder, record: ProxyRecord
+    tmp_path: Path, recorder: Recorder, record: ProxyRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder.write(replace(record, ended=1_000_100.0, reason="SIGTERM"))
-    assert "nobody keeps the kernel up to date" not in look(tmp_path, "status").stdout
+    monkeypatch.setattr(app_record, "running_proxy", lambda: None)
+    assert "nobody keeps the kernel up to date" in look(tmp_path, "status").stdout
+    assert document(tmp_path, "plan")["node"] == "node-1"
 
 
 def test_none_is_told(tmp_path: Path) -> None:

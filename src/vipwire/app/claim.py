@@ -10,7 +10,7 @@ from typing import Final
 
 from vipwire.app.fallback import mode_here
 from vipwire.config.configuration import Config
-from vipwire.process.only_one import AlreadyRunningError, Claim, Holder, claimed, find_holder
+from vipwire.process.single_instance import AlreadyRunningError, Claim, Holder, claimed, find_holder
 
 PROXY: Final = "vipwire-proxy"
 

@@ -20,9 +20,9 @@ from vipwire.app.loop import Loop, Parts, Source
 from vipwire.app.machine import adjust_machine
 from vipwire.app.modes import attach_counters
 from vipwire.app.node_plan import health_check_prefixes, node_plan
+from vipwire.app.record import ProxyRecord, Recorder
 from vipwire.app.reloader import Reloader
 from vipwire.app.report import Reporter, missing_node
-from vipwire.app.running import ProxyRecord, Recorder
 from vipwire.app.servers import Servers
 from vipwire.backends.registry import selected
 from vipwire.backends.spec import Mode
@@ -41,8 +41,8 @@ from vipwire.kube.proxied import MANIFESTS, proxy_resources
 from vipwire.model.net import Family, format_address
 from vipwire.plan.node import NodePlan
 from vipwire.process import log
-from vipwire.process.only_one import Claim
 from vipwire.process.signals import Stop
+from vipwire.process.single_instance import Claim
 from vipwire.reconcile.pacer import Pacer
 from vipwire.serve.health import ProxyHealth
 from vipwire.serve.metrics import Metrics

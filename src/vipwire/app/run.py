@@ -12,8 +12,8 @@ from vipwire.app.loop import Source
 from vipwire.app.machine import families, prepare_machine
 from vipwire.app.modes import needs_net_admin, vip_devices
 from vipwire.app.proxy import Proxy
+from vipwire.app.record import open_record
 from vipwire.app.reloader import Reloader, Reread
-from vipwire.app.running import recorded
 from vipwire.config.configuration import Config
 from vipwire.config.file import Loaded
 from vipwire.handover.cleanup import clean_up
@@ -65,8 +65,7 @@ def _prepared(requested: Config, source: Source | None = None) -> Iterator[Proxy
             stack.callback(mode.close)
         prepare_machine(config)
         addresses = stack.enter_context(AddressWatch(vip_devices()))
-        recorder = stack.enter_context(recorded(config.state_dir))
-        proxy = Proxy(config, modes, addresses, source, recorder)
+        proxy = Proxy(config, modes, addresses, source, open_record(config.state_dir))
         proxy.metrics.proxy_mode.labels(mode=config.proxy_mode, configured=requested.proxy_mode).set(1)
         yield proxy
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from vipwire.app.claim import claim_proxy
 from vipwire.cluster.up import Setting
 from vipwire.process import log
-from vipwire.process.only_one import claimed
+from vipwire.process.single_instance import claimed
 
 
 @contextlib.contextmanager

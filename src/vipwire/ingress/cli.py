@@ -1,14 +1,17 @@
 """`vipwire ingress`, and `vipwire ingress render`."""
 
 import asyncio
+import contextlib
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from vipwire.errors import ConfigError, VipwireError
+from vipwire.errors import ConfigError
+from vipwire.process.terminal import plain_errors, warn
 
 _BIND = re.compile(r"(\*|\d+\.\d+\.\d+\.\d+|\[?[0-9a-f:]+\]?)?:(\d{1,5})")
 _FLAGS: Final = (
@@ -84,10 +87,8 @@ def ingress(context: click.Context, /, **given: Any) -> None:
     from vipwire.process import log  # noqa: PLC0415  # not for --help
 
     log.configure(Logging(verbosity=given["verbosity"]))
-    try:
+    with plain_errors():
         status = run_ingress(options_of(given))
-    except VipwireError as error:
-        raise click.ClickException(str(error)) from error
     sys.exit(status)
 
 
@@ -101,23 +102,27 @@ def render(output_dir: Path | None, **given: Any) -> None:
     """
     from vipwire.ingress.run.app import render_once  # noqa: PLC0415  # not for --help
 
-    try:
+    with plain_errors(), _writing():
         folder = (output_dir or given["run_dir"]).absolute()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files, problems = asyncio.run(render_once(options_of({**given, "run_dir": folder})))
-    except VipwireError as error:
-        raise click.ClickException(str(error)) from error
+        for problem in problems:
+            warn(str(problem))
+        if output_dir is None:
+            click.echo(files[0][1], nl=False)
+            return
+        for name, content in files:
+            target = folder / name
+            target.touch(mode=0o600)
+            target.write_text(content, encoding="ascii")
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
-    for problem in problems:
-        click.echo(problem, err=True)
-    if output_dir is None:
-        click.echo(files[0][1], nl=False)
-        return
-    for name, content in files:
-        target = folder / name
-        target.touch(mode=0o600)
-        target.write_text(content, encoding="ascii")
+        raise ConfigError(f"{error.filename}: {error.strerror}") from error
 
 
 def options_of(given: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from vipwire.app.running import read_record
+from vipwire.app.record import read_record
 from vipwire.config.configuration import Config
 from vipwire.config.flags.click_options import flag_options
 from vipwire.config.flags.parse import ENVIRONMENT, Given, build_config, environment_flags, parse_flags

@@ -8,6 +8,7 @@ The filter tables go first. As long as the nat table of both modes is in force, 
 refuses the untranslated must not outlive what translates.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
@@ -63,10 +64,29 @@ class RuleOwner(Protocol):
         """Return the very words of such rules, where another mode's may be the same."""
 
 
-class VipwireOnlyOwner:
-    """Owns what only vipwire writes in a mode: this can go while kube-proxy runs in the same mode."""
+class WholeChainOwner(ABC):
+    """Owns the chains that have its names, and the jumps to them from the kernel's own chains."""
 
-    refuses: Final = False
+    refuses: bool = False
+
+    @abstractmethod
+    def owns(self, table: str, chain: str) -> bool:
+        """Report whether a chain has a name of this mode's."""
+
+    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
+        """Choose the chains that have its names."""
+        del kubelet
+        return frozenset(chain for chain in chains if self.owns(table, chain))
+
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
+        """Yield all jumps from the kernel's own chains to these."""
+        del kubelet
+        for chain in BUILT_IN & chains.keys():
+            yield from (Link(chain, rule) for rule in chains[chain] if self.owns(table, target(rule)))
+
+
+class VipwireOnlyOwner(WholeChainOwner):
+    """Owns what only vipwire writes in a mode: this can go while kube-proxy runs in the same mode."""
 
     def __init__(self, owner: RuleOwner) -> None:
         self._owner, self.trial = owner, owner.trial
@@ -78,11 +98,6 @@ class VipwireOnlyOwner:
     def vipwires(self, table: str, chain: str) -> bool:
         """Return the same."""
         return self._owner.vipwires(table, chain)
-
-    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
-        """Choose the chains of vipwire's own."""
-        del kubelet
-        return frozenset(chain for chain in chains if self.vipwires(table, chain))
 
     def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
         """Yield the rules that jump to these from chains that stay: whoever wrote them, it was not kube-proxy."""
@@ -96,11 +111,10 @@ class VipwireOnlyOwner:
         return frozenset(link for link in self._owner.words(table) if self.vipwires(table, target(link.rule)))
 
 
-class _KubeProxyOwner:
+class _KubeProxyOwner(WholeChainOwner):
     """Owns what kube-proxy writes too, in any of several modes."""
 
     trial: Final = ""
-    refuses: Final = False
 
     def __init__(self, owners: Collection[RuleOwner]) -> None:
         self._owners = owners
@@ -113,11 +127,6 @@ class _KubeProxyOwner:
         """Tell of none."""
         del table, chain
         return False
-
-    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
-        """Choose the chains with kube-proxy's names."""
-        del kubelet
-        return frozenset(chain for chain in chains if self.owns(table, chain))
 
     def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
         """Yield the rules that jump to these."""

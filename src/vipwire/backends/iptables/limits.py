@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from vipwire.backends.iptables.settings import Settings
+from vipwire.backends.lacks import ONLY_IN_USERSPACE, only_in_ipvs
 from vipwire.model.problem import Problem
-from vipwire.plan.annotations import PREFIX, Balancing, Forwarding, Lack, field_of, in_vain
+from vipwire.plan.annotations import PREFIX, Balancing, Lack, field_of, in_vain
 from vipwire.plan.plan import Forward, ServicePlan
 from vipwire.plan.spread import Algorithm
 
@@ -22,12 +23,8 @@ LACKS: Final = (
         f"'least-connections' is not in iptables mode, which does not see connections end: {_AT_RANDOM}",
         (Balancing.LEAST_CONNECTIONS,),
     ),
-    Lack("proxy_protocol", "is in userspace mode only: endpoints get no header"),
-    Lack("scheduler", "is in ipvs mode only: endpoints are chosen by vipwire.io/algorithm"),
-    Lack("scheduler_flags", "is in ipvs mode only"),
-    Lack("hash_flags", "is in ipvs mode only"),
-    Lack("forwarding", "is in ipvs mode only: packets are translated", (Forwarding.DIRECT, Forwarding.TUNNEL)),
-    Lack("drain_seconds", "is in ipvs mode only: connections go on until they end"),
+    ONLY_IN_USERSPACE,
+    *only_in_ipvs("packets are translated"),
 )
 """Whatever the kernel has."""
 

@@ -2,11 +2,12 @@
 
 from typing import Final
 
+from vipwire.backends.lacks import ONLY_IN_USERSPACE
 from vipwire.plan.annotations import Balancing, Lack, Scope
 
 LACKS: Final = (
     Lack("port_ranges", "ipvs mode serves no ranges of ports: only the port itself is served"),
     Lack("balancing", "'random' is not in ipvs mode: the node's scheduler takes its place", (Balancing.RANDOM,)),
     Lack("scope", "'service' is not in ipvs mode: IPVS remembers a client for each port by itself", (Scope.SERVICE,)),
-    Lack("proxy_protocol", "is in userspace mode only: endpoints get no header"),
+    ONLY_IN_USERSPACE,
 )

@@ -1,6 +1,5 @@
 """Tells rules of ipvs mode, ours or kube-proxy's, from all others. Pure."""
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Final, cast
 
@@ -8,8 +7,8 @@ from vipwire.backends.ipvs.names import ChainName, Rules
 from vipwire.backends.ipvs.skeleton import KUBE_PROXYS, node_objects
 from vipwire.model.net import Family
 from vipwire.plan.node import NodePlan
-from vipwire.xtables.ownership import Link, Place
-from vipwire.xtables.save import BUILT_IN, Chains, target
+from vipwire.xtables.ownership import Link, Place, WholeChainOwner
+from vipwire.xtables.save import BUILT_IN
 
 GUARD: Final = Place("filter", "KUBE-IPVS-FILTER")
 """Keeps the host's own ports off the addresses of kube-ipvs0: it stays as long as these do."""
@@ -25,11 +24,10 @@ _KUBE_PROXY_HAS: Final = frozenset(
 """kube-proxy's chains in ipvs mode (pkg/proxy/ipvs/proxier.go, iptablesChains)."""
 
 
-class IpvsOwner:
+class IpvsOwner(WholeChainOwner):
     """Knows the chains and rules of one family."""
 
     trial: Final = "KUBE-IPVS-PROBE"
-    refuses: Final = False
 
     def __init__(self, family: Family) -> None:
         self._family = family
@@ -41,17 +39,6 @@ class IpvsOwner:
     def vipwires(self, table: str, chain: str) -> bool:
         """Report whether a chain is none of kube-proxy's."""
         return self.owns(table, chain) and (table, chain) not in _KUBE_PROXY_HAS
-
-    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
-        """Choose its chains."""
-        del kubelet
-        return frozenset(chain for chain in chains if self.owns(table, chain))
-
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
-        """Yield all jumps from the kernel's own chains to these."""
-        del kubelet
-        for chain in BUILT_IN & chains.keys():
-            yield from (Link(chain, rule) for rule in chains[chain] if self.owns(table, target(rule)))
 
     def words(self, table: str) -> frozenset[Link]:
         """Return the words of the jumps that we write."""

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from vipwire.plan.annotations import Balancing, Forwarding, Lack
+from vipwire.backends.lacks import ONLY_IN_USERSPACE, only_in_ipvs
+from vipwire.plan.annotations import Balancing, Lack
 
 LACKS: Final = (
     Lack(
@@ -11,10 +12,6 @@ LACKS: Final = (
         "random, by weight if they have any",
         (Balancing.LEAST_CONNECTIONS,),
     ),
-    Lack("proxy_protocol", "is in userspace mode only: endpoints get no header"),
-    Lack("scheduler", "is in ipvs mode only: endpoints are chosen by vipwire.io/algorithm"),
-    Lack("scheduler_flags", "is in ipvs mode only"),
-    Lack("hash_flags", "is in ipvs mode only"),
-    Lack("forwarding", "is in ipvs mode only: packets are translated", (Forwarding.DIRECT, Forwarding.TUNNEL)),
-    Lack("drain_seconds", "is in ipvs mode only: connections go on until they end"),
+    ONLY_IN_USERSPACE,
+    *only_in_ipvs("packets are translated"),
 )

@@ -3,25 +3,16 @@
 from collections.abc import Iterator
 from typing import Final
 
+from vipwire.backends.lacks import only_in_ipvs
 from vipwire.backends.userspace.entrance import Entrance
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.model.net import Protocol
 from vipwire.model.problem import Problem
-from vipwire.plan.annotations import PREFIX, Forwarding, Lack, field_of, in_vain
+from vipwire.plan.annotations import PREFIX, Lack, field_of, in_vain
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 
-LACKS: Final = (
-    Lack("scheduler", "is in ipvs mode only: endpoints are chosen by vipwire.io/algorithm"),
-    Lack("scheduler_flags", "is in ipvs mode only"),
-    Lack("hash_flags", "is in ipvs mode only"),
-    Lack(
-        "forwarding",
-        "is in ipvs mode only: a relay makes a connection of its own to the endpoint",
-        (Forwarding.DIRECT, Forwarding.TUNNEL),
-    ),
-    Lack("drain_seconds", "is in ipvs mode only: connections go on until they end"),
-)
+LACKS: Final = only_in_ipvs("a relay makes a connection of its own to the endpoint")
 """Whatever the operator has chosen."""
 _WITHOUT_RULES: Final = (
     Lack("port_ranges", "needs rules, and --userspace-bind does without: only the port itself is served"),

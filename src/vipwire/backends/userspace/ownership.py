@@ -1,12 +1,10 @@
 """Tells rules of userspace mode, ours or kube-proxy's of up to 1.25, from all others. Pure."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from vipwire.backends.userspace import names
 from vipwire.backends.userspace.names import CHAINS
-from vipwire.xtables.ownership import Link
-from vipwire.xtables.save import BUILT_IN, Chains, target
+from vipwire.xtables.ownership import Link, WholeChainOwner
 
 _KUBE_PROXY_HAD: Final = frozenset(
     {
@@ -19,11 +17,11 @@ _KUBE_PROXY_HAD: Final = frozenset(
 )
 
 
-class UserspaceOwner:
+class UserspaceOwner(WholeChainOwner):
     """Knows the chains and rules of either family."""
 
     trial: Final = "KUBE-PORTALS-PROBE"
-    refuses: Final = True
+    refuses = True
 
     def owns(self, table: str, chain: str) -> bool:
         """Report whether a chain is this mode's."""
@@ -32,17 +30,6 @@ class UserspaceOwner:
     def vipwires(self, table: str, chain: str) -> bool:
         """Report whether a chain is none of kube-proxy's, which had this mode up to 1.25."""
         return self.owns(table, chain) and chain not in _KUBE_PROXY_HAD
-
-    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
-        """Choose its chains."""
-        del kubelet
-        return frozenset(chain for chain in chains if self.owns(table, chain))
-
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
-        """Yield all jumps from the kernel's own chains to these."""
-        del kubelet
-        for chain in BUILT_IN & chains.keys():
-            yield from (Link(chain, rule) for rule in chains[chain] if self.owns(table, target(rule)))
 
     def words(self, table: str) -> frozenset[Link]:
         """Give nothing: no other mode jumps to these."""

@@ -42,8 +42,8 @@ from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.model.names import ObjectName
 from vipwire.process import log
-from vipwire.process.only_one import Claim
 from vipwire.process.signals import Stop
+from vipwire.process.single_instance import Claim
 from vipwire.process.supervision import Supervisor, Work
 from vipwire.serve.server import BindPolicy, HttpServer
 

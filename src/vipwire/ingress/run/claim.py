@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vipwire.errors import ConfigError
 from vipwire.ingress.haproxy.layout import Layout
-from vipwire.process.only_one import Claim, claimed, find_holder
+from vipwire.process.single_instance import Claim, claimed, find_holder
 
 
 def claim_ingress(folder: Path, layout: Layout, *, takeover: bool) -> AbstractContextManager[Claim]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vipwire.app.machine import families
 from vipwire.app.modes import build_modes
-from vipwire.app.running import ProxyRecord, ProxyState, read_record
+from vipwire.app.record import ProxyRecord, ProxyState, read_record
 from vipwire.backends.registry import every_spec
 from vipwire.config.configuration import Config
 from vipwire.config.modes import mode_names

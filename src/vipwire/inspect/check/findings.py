@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from vipwire.app.running import ProxyState
+from vipwire.app.record import ProxyState
 from vipwire.backends.registry import every_spec, spec_of
 from vipwire.handover.rules import own_chains
 from vipwire.inspect.check.facts import Facts, ForeignTable

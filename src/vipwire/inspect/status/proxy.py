@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.text import Text
 
-from vipwire.app.running import ProxyRecord, ProxyState, read_record
+from vipwire.app.record import ProxyRecord, ProxyState, read_record
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import explicit_flags
 from vipwire.inspect.drain.view import shown_time

@@ -1,30 +1,30 @@
 """The record that a running proxy keeps in its state directory: start time, flags, last sync.
 
-The commands that look read it, so that they see what the proxy sees without being given its flags again. There is
-one record for each network namespace, for that is what a proxy programs:
+`status`, `plan`, `explain` and `check` read it, so that they see what the proxy sees without being given its flags
+again. A proxy programs a network namespace, so each namespace has a record: the file proxy-NETNS.json, replaced
+always as a whole. Whether its proxy still runs, the claim of the namespace tells (`app.claim`):
 
-    proxy-NETNS.json    the record, replaced as a whole
-    proxy-NETNS.lock    locked for as long as the proxy lives: the kernel lets go of it however the process ends
-
-A record without its lock is that of a proxy that has ended (`ended` is set) or died.
+    the claim's holder is the proxy that wrote the record    it runs
+    nobody holds the claim, or another proxy does            it ended (`ended` is set), or it died
 """
 
 import asyncio
 import contextlib
 import enum
-import fcntl
 import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from vipwire.app.claim import running_proxy
 from vipwire.process import log
+from vipwire.process.single_instance import Holder
 
 _VERSION: Final = 1
 _LOOK_SECONDS: Final = 1.0
@@ -48,9 +48,9 @@ class ProxyState(enum.Enum):
 class ProxyRecord:
     """One proxy. Times are seconds since the epoch.
 
-    `flags` are those that would start it again, what a configuration file says included. `synced` has the time at
-    which each family was last as wanted, `failing` what is wrong with each source of objects,
-    `problems` what an operator should know besides.
+    `flags` would start the same proxy again; they include what its configuration file says. `synced` has the time of
+    each family's last successful sync, `failing` the error of each kind of object that cannot be read, `problems`
+    further texts for the operator. `seen` is when the record was written, `ended` and `reason` when and why it ended.
     """
 
     pid: int
@@ -72,32 +72,41 @@ _READER: Final = msgspec.json.Decoder(ProxyRecord)
 
 
 def read_record(state_dir: str, namespace: str = "") -> tuple[ProxyState, ProxyRecord | None]:
-    """Return how the proxy of this network namespace is. Never raises: what cannot be read is not there."""
+    """Return the state of this network namespace's proxy, and its record.
+
+    Raises nothing: a file that cannot be read, or has another format, counts as none.
+    """
     path = _path(state_dir, namespace)
     try:
-        record = _READER.decode(path.read_bytes())
+        record, owner = _READER.decode(path.read_bytes()), path.stat().st_uid
     except (OSError, msgspec.DecodeError):
-        record = None
-    if record is None or record.format != _VERSION:
         return ProxyState.NONE, None
-    if _locked(path.with_suffix(".lock")):
+    if record.format != _VERSION:
+        return ProxyState.NONE, None
+    holder = running_proxy()
+    if holder is not None and holder.uid == owner and _wrote(holder, record):
         return ProxyState.RUNNING, record
     return (ProxyState.DIED if record.ended is None else ProxyState.ENDED), record
 
 
-@contextlib.contextmanager
-def recorded(state_dir: str, namespace: str = "") -> Iterator["Recorder"]:
-    """Keep the record while a proxy runs. Where that is impossible the proxy runs without one."""
+def _wrote(holder: Holder, record: ProxyRecord) -> bool:
+    """Report whether a holder is a record's proxy: its own pid namespace may number it otherwise than ours."""
+    return record.pid == holder.pid or str(record.pid) == holder.said.get("pid")
+
+
+def open_record(state_dir: str, namespace: str = "") -> "Recorder":
+    """Prepare the record of this proxy, which has the claim of the namespace. Where none can be kept it runs without.
+
+    Old records are removed, and the lock files that early versions left beside them.
+    """
     path = _path(state_dir, namespace)
-    lock = _lock(path.with_suffix(".lock"))
-    if lock is None:
-        yield Recorder(None)
-        return
-    _forget_old(path)
     try:
-        yield Recorder(path)
-    finally:
-        os.close(lock)
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _remove_old(path)
+    except OSError as error:
+        log.detail(2, "no record of this proxy is kept", path=path, error=error)
+        return Recorder(None)
+    return Recorder(path)
 
 
 class Recorder:
@@ -160,43 +169,12 @@ def _inode() -> str:
         return "unknown"
 
 
-def _lock(path: Path) -> int | None:
-    """Take the lock of a proxy that runs; None if it cannot be had."""
-    try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        log.detail(2, "no record of this proxy is kept", path=path, error=error)
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        log.warning("another proxy runs in this network namespace; no record of this one is kept", lock=path)
-        os.close(file)
-        return None
-    return file
-
-
-def _locked(path: Path) -> bool:
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(file)
-    return False
-
-
-def _forget_old(path: Path) -> None:
-    """Remove the records of namespaces whose proxies are long gone."""
+def _remove_old(path: Path) -> None:
+    """Remove the records that no proxy has written for a day: one that runs does so every `_SIGN_SECONDS`."""
     for other in path.parent.glob("proxy-*.json"):
         with contextlib.suppress(OSError):
             if other != path and time.time() - other.stat().st_mtime > _OLD_SECONDS:
-                lock = other.with_suffix(".lock")
-                if not _locked(lock):
-                    other.unlink()
-                    lock.unlink(missing_ok=True)
+                other.unlink()
+    for lock in path.parent.glob("proxy-*.lock"):
+        if lock == path.with_suffix(".lock") or not lock.with_suffix(".json").exists():
+            lock.unlink(missing_ok=True)

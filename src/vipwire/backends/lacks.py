@@ -1,0 +1,18 @@
+"""Lists the annotations that one mode alone takes, for the `LACKS` of the others. Pure."""
+
+from typing import Final
+
+from vipwire.plan.annotations import Forwarding, Lack
+
+ONLY_IN_USERSPACE: Final = Lack("proxy_protocol", "is in userspace mode only: endpoints get no header")
+
+
+def only_in_ipvs(instead_of_forwarding: str) -> tuple[Lack, ...]:
+    """List what ipvs mode alone takes; the argument says how another mode brings packets to endpoints."""
+    return (
+        Lack("scheduler", "is in ipvs mode only: endpoints are chosen by vipwire.io/algorithm"),
+        Lack("scheduler_flags", "is in ipvs mode only"),
+        Lack("hash_flags", "is in ipvs mode only"),
+        Lack("forwarding", f"is in ipvs mode only: {instead_of_forwarding}", (Forwarding.DIRECT, Forwarding.TUNNEL)),
+        Lack("drain_seconds", "is in ipvs mode only: connections go on until they end"),
+    )
