@@ -37,7 +37,7 @@ class FlowKeeper:
             self._table.close()
 
     def follow(self, line: Line, outcome: Outcome) -> None:
-        """Look at the flows of the frontends that changed; after the first sync, at those of all."""
+        """Examine the flows of the frontends that changed; after the first sync those of all frontends."""
         if self._table is None or outcome.error is not None:
             return
         frontends, ranges = suspects(line, outcome)
@@ -106,11 +106,11 @@ class HealthPorts:
 
     @property
     def complete(self) -> bool:
-        """Whether every wanted port is open; one that is taken by another process is tried again."""
+        """Whether every wanted port is open. One that another process has is tried again."""
         return self._listeners.complete
 
     async def follow(self, names: Iterable[ObjectName]) -> tuple[Problem, ...]:
-        """Take in what changed. Return new failures; those before are tried again."""
+        """Open and close ports for the changed plans. Return new failures; failed ports are tried again."""
         ports = {port for name in names for port in self._claim(name, self._check(name))}
         return await self._listeners.update({port: self._served(port) for port in ports})
 

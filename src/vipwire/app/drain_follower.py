@@ -50,7 +50,7 @@ class DrainFollower:
             self._came.set()
 
     def _settle(self) -> bool:
-        """Take what is drained now; tell whether it is something else than before."""
+        """Adopt what is drained now; report whether it has changed."""
         before, self.drained = self.drained, in_force(self._orders, time.time())
         self._metrics.drained_endpoints.set(len(self.drained))
         for drain in sorted(self.drained - before, key=str):

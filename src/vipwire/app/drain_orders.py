@@ -74,7 +74,7 @@ def _order(entry: dict[str, Any]) -> DrainOrder:
 def change_orders(
     path: Path, change: Callable[[tuple[DrainOrder, ...]], Iterable[DrainOrder]]
 ) -> tuple[DrainOrder, ...]:
-    """Put what `change` makes of the orders into the file, all or nothing; return it. Raise OSError, ConfigError."""
+    """Apply `change` to the orders and replace the file as a whole; return them. Raise OSError, ConfigError."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with _locked(path.with_suffix(".lock")):
         orders = tuple(change(read_orders(path)))
@@ -87,7 +87,7 @@ def change_orders(
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep out whoever else would change the file."""
+    """Lock the file against other writers."""
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

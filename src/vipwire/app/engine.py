@@ -34,7 +34,7 @@ MakeNodePlan = Callable[[Family, Store], NodePlan]
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one family in one sync. `seconds` is what it took. With an `error` the old rules stay.
+    """The result of one sync of one family; `seconds` is its duration. With an `error` the old rules stay.
 
     `full` when the kernel was observed rather than believed; `first` for the first that succeeded.
     """
@@ -48,7 +48,7 @@ class Outcome:
 
     @property
     def full(self) -> bool:
-        """Whether the kernel was observed."""
+        """Whether the sync read the kernel."""
         return self.report.observed is not None
 
 
@@ -72,7 +72,7 @@ class Line:
         return self.planner.plans if self.planner else {}
 
     def settle_node(self, node: NodePlan, store: Store, now: float) -> None:
-        """Take the node's plan; if it is another one, every Service is planned and rendered again.
+        """Set the node's plan. If it has changed, every Service is planned and rendered again.
 
         The node comes first: how a Service is rendered may depend on it, even where its plan is the same.
         """
@@ -112,16 +112,16 @@ class Line:
             self._render(name, change.new)
 
     def _render(self, name: ObjectName, plan: ServicePlan | None) -> None:
-        """Say what a Service should be; one that cannot be rendered keeps what it has, and all others go on."""
+        """Render a Service. One that cannot be rendered keeps its objects; the others go on."""
         with self._guard.of(name):
             self.reconciler.desire(name, plan)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """Say what a Service asks of the mode in vain."""
+        """List what a Service asks for and the mode does not do."""
         return () if self._selective is None else self._selective.shortcomings(plan)
 
     def drifted(self) -> bool:
-        """Ask whether others may have changed the kernel; if so, or if it does not say, the next sync observes it."""
+        """Ask the mode whether others may have changed the kernel. If so or unknown, the next sync reads it."""
         try:
             return self.reconciler.verify()
         except (OSError, VipwireError):
@@ -133,7 +133,7 @@ class Line:
         return None if self._housekeeper is None else self._housekeeper.housekeeping_due()
 
     def housekeep(self) -> None:
-        """Let the mode do what is due; if the kernel does not answer, the next sync observes it."""
+        """Run what the mode has due. If the kernel does not answer, the next sync reads it."""
         if self._housekeeper is not None and self._housekeeper.housekeeping_due() == 0:
             try:
                 self._housekeeper.housekeep()
@@ -141,7 +141,7 @@ class Line:
                 self.reconciler.distrust()
 
     def sync(self, now: float) -> Outcome:
-        """Make the kernel as planned."""
+        """Bring the kernel to the plan."""
         outcome = Outcome(self.family)
         began = time.perf_counter()
         try:
@@ -184,11 +184,11 @@ class Engine:
 
     @property
     def complete(self) -> bool:
-        """Whether all families have had their first sync, with everything that was listed."""
+        """Whether all families have had their first sync, after every kind was listed."""
         return not self.store.waiting and all(line.synced and not line.reconciler.pending for line in self.lines)
 
     def apply(self, event: Event) -> tuple[Problem, ...]:
-        """Take an event; return the problems that it brought for the first time."""
+        """Put an event into the store; return its problems that are new."""
         return self.store.apply(event)
 
     def node_moved(self) -> None:
@@ -206,7 +206,7 @@ class Engine:
         return min(times)
 
     def sync(self, now: float) -> list[Outcome]:
-        """Do what is due; return what became of each family that had anything to do."""
+        """Sync the families that have something to do; return the outcome of each."""
         if self.store.waiting:
             return []
         self._plan(now)

@@ -28,7 +28,7 @@ _LOOK_SECONDS = 1.0
 
 
 class Source(Protocol):
-    """Where objects come from: an API server, or manifests."""
+    """A source of objects: an API server, or manifests."""
 
     def health(self) -> tuple[Health, ...]:
         """Return how the contact is."""
@@ -39,7 +39,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the loop drives and tells. `in_cluster`: our Node object must exist, or the node is not eligible."""
+    """The parts that the loop drives. `in_cluster`: without our Node object the node is not eligible."""
 
     engine: Engine
     source: Source
@@ -63,7 +63,7 @@ class Loop:
         self._sources: dict[str, Health] = {}
 
     def emit(self, event: Event) -> None:
-        """Take an event from the source."""
+        """Accept an event from the source."""
         self._soon(lambda: self._take(event))
 
     def _take(self, event: Event) -> None:
@@ -122,7 +122,7 @@ class Loop:
                 each()
 
     def _soon(self, action: Callable[[], None]) -> None:
-        """Do what uses the engine: at once, or after the sync that runs."""
+        """Call what uses the engine: at once, or after the sync that runs."""
         if self._waiting is None:
             action()
         else:
@@ -151,7 +151,7 @@ class Loop:
         self._wake.set()
 
     async def _settle(self, outcomes: Sequence[Outcome]) -> None:
-        """Do what follows from a sync: conntrack, health, reports, health-check ports."""
+        """Run what follows a sync: conntrack, health, reports, health check ports."""
         parts, now = self._parts, time.time()
         lines = {line.family: line for line in parts.engine.lines}
         for outcome in outcomes:
@@ -194,7 +194,7 @@ class Loop:
 
 
 def _report(event: Event, kind: Kind) -> None:
-    """Say at -v=5 what a source has said."""
+    """Log an event of the source at -v=5."""
     match event:
         case Listed(objects=objects):
             log.detail(5, "objects listed", kind=kind.value, count=len(objects))

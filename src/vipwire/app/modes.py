@@ -31,7 +31,7 @@ def mode_sysctls(config: Config) -> tuple[Sysctl, ...]:
 
 
 def attach_counters(config: Config, metrics: Metrics) -> None:
-    """Let the metrics that the kernel counts be read where the selected mode has them."""
+    """Add the metrics that the kernel counts, where the selected mode has them."""
     for name, read in driver_of(selected(config)).kernel_counters().items():
         getattr(metrics, name).read = read
 

@@ -28,7 +28,7 @@ def node_plan(
     machine: Sequence[Address],
     drained: frozenset[Drain] = frozenset(),
 ) -> NodePlan:
-    """Make one family's plan of this node. `machine` are the machine's own addresses, without loopback."""
+    """Plan this node for one family. `machine` are the machine's own addresses, without loopback."""
     address = primary_address(config, family, node, machine)
     sync = config.sync
     return NodePlan(
@@ -87,7 +87,7 @@ def _pod_traffic(config: Config, family: Family, node: Node | None) -> PodTraffi
 
 
 def _narrowed(cluster: tuple[Prefix, ...], own: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
-    """Keep this node's part of the Pods' addresses, in each family of which it is known.
+    """Reduce the Pods' addresses to this node's, in each family of which its range is known.
 
     Of a relay a Pod of another node would hear by way of this node whoever answers, in spite of a Local policy.
     """

@@ -115,7 +115,7 @@ class Proxy:
         return 0
 
     def _record(self) -> ProxyRecord:
-        """Say what the commands that look are to know of this proxy."""
+        """Build the record that `status` and the other commands read."""
         return ProxyRecord(
             os.getpid(),
             self._started,
@@ -160,7 +160,7 @@ class Proxy:
         return reason
 
     async def _adopt(self, parts: Parts, loop: Loop, servers: Servers, before: Config, after: Config) -> None:
-        """Do from now on as another configuration says, in all that needs no restart."""
+        """Apply a changed configuration, in all that needs no restart."""
         self._config = after
         if before.logging != after.logging:
             log.configure(after.logging)

@@ -14,7 +14,7 @@ from vipwire.config.validation import validate
 
 
 class ConfigChange(NamedTuple):
-    """What becomes of a changed file: what runs from now on, which fields are new in it, which wait for a restart."""
+    """The effect of a changed file: the configuration that runs now, its new fields, those that need a restart."""
 
     config: Config
     live: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ def value_at(section: Any, path: str) -> Any:
 
 
 def _mix(running: Any, wanted: Any) -> Any:
-    """Take what needs no restart from `wanted`, everything else from `running`."""
+    """Return `running` with every field of `wanted` that needs no restart."""
     taken = {}
     for field in file_fields(type(running)):
         described = setting_of(field)

@@ -36,7 +36,7 @@ _COOKIE: Final = struct.Struct("Q")
 
 
 class ProxyState(enum.Enum):
-    """Whether a proxy runs in this network namespace; the value is what is printed."""
+    """The state of the proxy of this network namespace; the value is what is printed."""
 
     RUNNING = "running"
     ENDED = "ended"

@@ -44,18 +44,18 @@ class Reporter:
         return sum(problem.kind == kind for problem in self._engine.store.problems)
 
     def started(self) -> None:
-        """Say that the proxy runs."""
+        """Record an Event that the proxy has started."""
         self.node_event("Starting", "vipwire starts")
 
     def node_event(self, reason: str, message: str, kind: EventType = EventType.NORMAL) -> None:
-        """Say something about our Node."""
+        """Record an Event about our Node."""
         if self._recorder:
             node = self._engine.node
             subject = Subject("Node", self._node_name, uid=node.uid if node else self._node_name)
             self._recorder.record(subject, reason, message, kind)
 
     def node_seen(self, *, exists: bool) -> None:
-        """Say that there is no Node of our name, at once and once; and when there is one."""
+        """Log once that our Node does not exist, and once that it does."""
         if exists == self._node_exists:
             return
         self._node_exists = exists
@@ -160,7 +160,7 @@ class Reporter:
         self._about(Kind.SERVICE.value, name, reason, message)
 
     def _about(self, kind: str, name: ObjectName, reason: str, message: str) -> None:
-        """Say something about an object that the API server knows."""
+        """Record an Event about an object that the API server has."""
         version = _API_VERSIONS.get(kind)
         if self._recorder is None or version is None:
             return
@@ -177,7 +177,7 @@ def _in_vain(line: Line, plan: ServicePlan | None) -> set[Problem]:
 
 
 def missing_node(name: str) -> str:
-    """Say what it means that there is no Node of this name."""
+    """Explain what it means that there is no Node of this name."""
     return f"there is no Node {name!r}: every endpoint counts as another node's (--hostname-override names the Node)"
 
 
@@ -197,7 +197,7 @@ def _log_sync(family: Family, outcome: Outcome) -> None:
 
 
 def _log_changes(family: Family, outcome: Outcome) -> None:
-    """Say at -v=2 which Services a sync was about, and at -v=4 what became of each of their frontends."""
+    """Log the Services of a sync at -v=2, and each of their frontends at -v=4."""
     for name, change in outcome.changes.items():
         what = "Service added" if change.old is None else "Service changed"
         log.detail(2, what if change.new else "Service removed", service=name, ip_family=family.value)

@@ -76,7 +76,7 @@ class Servers:
 
 
 def what_served(name: str, config: Config) -> Hashable:
-    """Give all that a server is made of: where this is another, so is the server."""
+    """Return all settings that a server is made of: if they change, so must the server."""
     if name.startswith("healthz"):
         return config.healthz_bind_address, config.bind_address_hard_fail
     gates = config.gates

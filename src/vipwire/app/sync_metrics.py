@@ -19,7 +19,7 @@ class SyncMetrics:
         self._lost: Counter[Family] = Counter()
 
     def synced(self, line: Line, outcome: Outcome, now: float) -> None:
-        """Take in one sync of one family. `now` is seconds since the epoch."""
+        """Count one sync of one family. `now` is seconds since the epoch."""
         family = line.family.value
         self._took(line, outcome)
         if outcome.error is not None or line.reconciler.isolated:
@@ -72,7 +72,7 @@ class SyncMetrics:
                 gauge.labels(table=table, ip_family=family).set(counts.get(table, 0))
 
     def _planned(self, line: Line, outcome: Outcome) -> None:
-        """Keep the counts of what is planned, by what changed."""
+        """Update the counts of planned objects by what changed."""
         for change in outcome.changes.values():
             for plan, sign in ((change.old, -1), (change.new, +1)):
                 if plan is None:

@@ -15,10 +15,10 @@ class RemovalResult:
 
 
 class Remains(Protocol):
-    """What one mode has left of one family. It is asked again as long as something waits."""
+    """The leftovers of one mode in one family. It is asked again as long as something waits."""
 
     def before_rules(self) -> RemovalResult:
-        """Look, and remove what goes before the rules of other modes do.
+        """Find leftovers, and remove what must go before the rules of other modes do.
 
         Raise CommitError, OSError or UnsupportedError if the kernel does not let us.
         """

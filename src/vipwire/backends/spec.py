@@ -26,7 +26,7 @@ class Mode(Backend[Any, Any], Protocol):
     """A backend as the shell sees it: it can also be closed, name its objects, and remove all that is ours."""
 
     def close(self) -> None:
-        """Give up its sockets; what is programmed stays."""
+        """Close its sockets; what is programmed stays."""
 
     def describe(self, key: Any) -> str:
         """Name one object for a person."""
@@ -60,7 +60,7 @@ def _always_writes_rules(_: Config) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModeSpec:
-    """What a mode says of itself.
+    """The description of a mode.
 
     `driver` names the module with its DRIVER. `fallback` lists the modes to try in its place, in that order.
     `for_whom` and `page` are for the page that compares modes. `differences` is what of docs/semantics.md does not
@@ -92,7 +92,7 @@ class ModeSpec:
 
 
 class Driver:
-    """What a mode does when it is asked. A mode overrides what is otherwise with it; `build` is always its own."""
+    """The actions of a mode. A mode overrides the defaults that do not fit; `build` it always defines."""
 
     def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
         """Build the mode for each family. With `prepare` it may make the machine ready, without it only looks.
@@ -143,7 +143,7 @@ class Driver:
         return False
 
     def with_first_commit(self, backend: Backend[Any, Any], others: "Others") -> Backend[Any, Any]:
-        """Give what is to be committed to: the backend, or one whose first commit leaves no gap beside `others`."""
+        """Return the backend to commit to: itself, or one whose first commit leaves no gap beside `others`."""
         del others
         return backend
 

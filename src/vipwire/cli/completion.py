@@ -31,7 +31,7 @@ def completion(shell: str) -> None:
 
 
 def prepare() -> None:
-    """Put together what bash has parted, where a shell asks for completions.
+    """Join the words that bash has split, where a shell asks for completions.
 
     Bash parts words at `=`: `--proxy-mode=ip` comes as three, of which click does not expect the one in the middle.
     """

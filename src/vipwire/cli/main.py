@@ -176,7 +176,7 @@ class CleanupCommand(GoFlagsCommand):
     """`cleanup`, which has the proxy's flags, and one of them by a shorter name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take `--all` for `--cleanup-all`."""
+        """Read `--all` as `--cleanup-all`."""
         return super().parse_args(ctx, ["--cleanup-all" if word == "--all" else word for word in args])
 
 

@@ -54,14 +54,14 @@ def man(ctx: click.Context, names: tuple[str, ...], to: Path | None) -> None:
 
 
 def all_pages(root: click.Command) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Make the page of every command below `root` and of itself, in man(7), by the command's words."""
+    """Write the manual page of `root` and of every command below it, in man(7), by the command's words."""
     contexts = dict(_walk(_context(root, None), ()))
     for path, context in contexts.items():
         yield path, _page(path, context, tuple(contexts))
 
 
 def _context(command: click.Command, parent: click.Context | None) -> click.Context:
-    """Make the context that a run of the command has: without its settings, click keeps another --help for it."""
+    """Build the context that a run of the command has: without its settings, click prints another --help."""
     return click.Context(command, parent, **command.context_settings)
 
 

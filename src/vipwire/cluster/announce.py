@@ -111,7 +111,7 @@ class Announcer:
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """What it hears with."""
+        """The sockets to read from."""
         return self._arp, self._icmp
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class Announcer:
         loop.add_reader(self._icmp, self._hear_solicitation)
 
     def speak_for(self, addresses: Iterable[str], not_for: Iterable[str] = ()) -> frozenset[bytes]:
-        """Take on addresses, and give up others; give those that are new."""
+        """Announce these addresses from now on, and no others; return the new ones."""
         new = frozenset(map(_packed, addresses)) - self._addresses
         old = self._addresses.intersection(map(_packed, not_for))
         for option, changed in ((socket.IPV6_JOIN_GROUP, new), (socket.IPV6_LEAVE_GROUP, old)):
@@ -143,7 +143,7 @@ class Announcer:
             return
 
     def tell(self, addresses: Iterable[bytes]) -> None:
-        """Tell all neighbours of addresses that are still ours."""
+        """Announce to all neighbours the addresses that are still ours."""
         for address in self._addresses.intersection(addresses):
             if len(address) == 4:
                 for operation in (1, 2):

@@ -25,14 +25,14 @@ class Announced:
         self._told: dict[tuple[bytes, bytes], float] = {}
 
     def began(self, addresses: Iterable[bytes]) -> None:
-        """Tell of addresses that are announced from now on."""
+        """Record an Event about addresses that are announced from now on."""
         for address in addresses:
             text = str(ipaddress.ip_address(address))
             log.info("an address is announced", address=text, interface=self._interface)
             self._report(text, "AddressAnnounced", f"{text} is announced on {self._interface}", "Normal")
 
     def claimed(self, address: bytes, hardware: bytes) -> None:
-        """Tell of another machine that has an address of ours, every ten minutes at most."""
+        """Report another machine that has an address of ours, every ten minutes at most."""
         now = time.monotonic()
         last = self._told.get((address, hardware))
         if len(self._told) >= _MOST_TOLD or (last is not None and last > now - _TOLD_AGAIN):

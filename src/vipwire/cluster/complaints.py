@@ -28,7 +28,7 @@ class Complaints:
         self._heard = asyncio.Event()
 
     def hear(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
-        """Take note of a failure."""
+        """Queue a failure."""
         known = isinstance(thing, Key) and thing.resource in BY_ID and thing.resource != EVENTS.id
         if known and not again and len(self._waiting) < _MOST:
             assert isinstance(thing, Key)  # noqa: S101  # as above

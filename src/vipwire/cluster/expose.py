@@ -32,7 +32,7 @@ _NAME: Final = re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where connections go."""
+    """A destination of connections."""
 
     address: str
     port: int
@@ -40,7 +40,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be exposed. `check` is "", "tcp" or "http:/path"."""
+    """The Service to create. `check` is "", "tcp" or "http:/path"."""
 
     name: str
     namespace: str
@@ -194,7 +194,7 @@ def _given(service: Object) -> list[str]:
 
 
 def reached_at(service: Object) -> Iterator[str]:
-    """Say in lines where a Service is reached."""
+    """Yield one line for each address of a Service."""
     spec, meta = service["spec"], service["metadata"]
     name = f"{meta['namespace']}/{meta['name']}"
     for address in (*(spec.get("clusterIPs") or ()), *_given(service)):

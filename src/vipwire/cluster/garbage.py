@@ -63,7 +63,7 @@ class GarbageCollector:
         await self._feed.run(self.step)
 
     async def step(self) -> bool:
-        """Take note of what has changed, then delete what is due. Tell whether something waits for the clock."""
+        """Read what has changed, then delete what is due. Report whether something waits for the clock."""
         self._feed.follow(self._forget, self._note, self._guard)
         self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never were, or are gone
         self._named.clear()
@@ -79,7 +79,7 @@ class GarbageCollector:
 
     @contextlib.contextmanager
     def _trying(self, key: Key) -> Iterator[bool]:
-        """Do something to an object, if it may be tried now; what others have done before is no failure."""
+        """Act on an object if it may be tried now; that others have acted before is no failure."""
         if not self._guard.ready(key):
             yield False
             return
@@ -112,7 +112,7 @@ class GarbageCollector:
             heapq.heappush(self._ageing, (_end(value, self._registry.clock()), key))
 
     async def _further(self, key: Key, value: Object) -> None:
-        """Do the next thing that an object which is about to go waits for."""
+        """Take the next step for an object that is being deleted."""
         meta = value["metadata"]
         finalizers = meta.get("finalizers") or []
         if _ORPHAN in finalizers:
@@ -203,7 +203,7 @@ def _owners_of(meta: Object) -> tuple[str, ...]:
 
 
 def _end(event: Object, now: datetime) -> datetime:
-    """Tell when an Event is too old. Its writer may have given any time: it is not taken to be later than now."""
+    """Return when an Event expires. A time in the future, which a writer may have given, counts as now."""
     last = event.get("lastTimestamp") or event.get("eventTime") or at(event, "metadata", "creationTimestamp")
     seen = parse_time(last) or now
     try:

@@ -36,7 +36,7 @@ _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the API server shall listen; `names` are further ones for its certificate, `node` this machine's Node.
+    """The address of the API server; `names` are further ones for its certificate, `node` this machine's Node.
 
     `own` are the Node's addresses.
     """

@@ -14,7 +14,7 @@ _FINALIZERS = "NamespaceFinalizersRemaining", "SomeFinalizersRemain"
 
 
 def with_conditions(namespace: Object, left: Sequence[tuple[Key, Object]], now: str) -> Object:
-    """Let a namespace's status tell what is left in it; what it has told already keeps its time."""
+    """Add conditions that say what is left in a namespace; an unchanged one keeps its time."""
     status = namespace.get("status") or {}
     before = {entry.get("type"): entry for entry in status.get("conditions") or ()}
     told = dict(before)

@@ -16,7 +16,7 @@ class PartFailures(Collector):
         self._supervisor = supervisor
 
     def collect(self) -> Iterator[Metric]:
-        """Give `vipwire_up_part_failures_total`."""
+        """Return `vipwire_up_part_failures_total`."""
         text = "Failures of each part of vipwire up, and of what objects make it raise"
         family = CounterMetricFamily("vipwire_up_part_failures", text, labels=["part"])
         for part, count in sorted(self._supervisor.failures.items()):

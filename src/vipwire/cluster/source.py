@@ -29,7 +29,7 @@ class StoreSource(Generic[K, T]):
         return ()
 
     async def run(self, emit: Emit[K, T]) -> None:
-        """Tell of everything, then of every change, until cancelled."""
+        """Emit everything, then every change, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for resource in self._resources:
                 tasks.create_task(self._follow(Reader(resource), emit), name=f"store {resource.plural}")

@@ -31,7 +31,7 @@ def node_addresses(machine: Iterable[LocalAddress], name: str) -> list[Object]:
 
 
 async def declare_node(registry: Registry, name: str, addresses: list[Object]) -> None:
-    """Make the Node of this machine; of one that is there, only what this machine is is written anew.
+    """Create the Node of this machine, or update in an existing one what describes this machine.
 
     Raise StoreError for one that cannot be written.
     """

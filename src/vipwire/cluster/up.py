@@ -54,7 +54,7 @@ _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where the data is, and where the API server listens. `names` are further ones for its certificate.
+    """The data directory and the API server's addresses. `names` are further ones for its certificate.
 
     `proxy` and `dns` are what runs beside it, None for not; `node` is the name of this machine's Node.
     """
@@ -74,7 +74,7 @@ class Setting:
     announce: str = ""
 
     def summary(self) -> Iterator[str]:
-        """Say in lines what runs besides the API server."""
+        """Yield one line for each part that runs besides the API server."""
         mode = self.proxy.proxy_mode if self.proxy else ""
         yield f"proxy of node {self.node} in {mode} mode" if mode else "no proxy on this machine (--no-proxy)"
         if self.dns is not None:
@@ -97,7 +97,7 @@ async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What runs beside the API server. One that `opens` something refuses to start where it cannot."""
+    """A part that runs beside the API server. One that `opens` something stops the start if it cannot."""
 
     name: str
     work: Work
@@ -119,7 +119,7 @@ class _Cluster:
         self.working: list[asyncio.Task[None]] = []
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str, Path], None]) -> None:
-        """Make what has to be there, open the API server, run all parts, and wait for the end."""
+        """Prepare the directory, open the API server, run all parts, and wait for the end."""
         self._hear_signals()
         await self._begin(tasks)
         served = await serve_api(self._place, self._registry, self._services, now, self._supervisor)
@@ -206,7 +206,7 @@ class _Cluster:
 
 
 def _simply(run: Callable[[], Awaitable[None]]) -> Work:
-    """Make a part of what opens nothing."""
+    """Wrap what opens nothing as a part."""
     return lambda _: run()
 
 

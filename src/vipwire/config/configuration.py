@@ -39,7 +39,7 @@ _NEVER: Final = Applied.NEVER
 
 
 class LocalMode(enum.Enum):
-    """How traffic of this node's own Pods is told from other traffic (`detectLocalMode`)."""
+    """The detection of traffic of this node's own Pods (`detectLocalMode`)."""
 
     CLUSTER_CIDR = "ClusterCIDR"
     NODE_CIDR = "NodeCIDR"
@@ -49,7 +49,7 @@ class LocalMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SyncSettings:
-    """What a mode needs of its section. Periods in seconds."""
+    """The settings of a mode's section. Periods in seconds."""
 
     sync_period: float
     min_sync_period: float
@@ -114,7 +114,7 @@ class Config:
 
     @property
     def local_mode(self) -> LocalMode:
-        """How local traffic is detected: ClusterCIDR where nothing was named. Only for a validated configuration."""
+        """How local traffic is detected; the default is ClusterCIDR. Only for a validated configuration."""
         return LocalMode(self.detect_local_mode) if self.detect_local_mode else LocalMode.CLUSTER_CIDR
 
     @property

@@ -26,7 +26,7 @@ _INT32: Final = range(-(2**31), 2**31)
 
 
 class _InvalidValueError(Exception):
-    """One value that is not of its kind; becomes one line of the decoder's errors."""
+    """A value of the wrong kind; becomes one line of the decoder's errors."""
 
     def __init__(self, node: Node, path: str, text: str) -> None:
         super().__init__(text)
@@ -47,7 +47,7 @@ class Decoder:
         self.explicit: set[str] = set()
 
     def section(self, node: Node, kind: type[Any], path: str = "", ignore: frozenset[str] = frozenset()) -> Any:
-        """Make a section from a mapping node; `ignore` names keys that are somebody else's to read."""
+        """Decode a section from a mapping node; `ignore` names keys that somebody else reads."""
         known = {setting_of(field).name: field for field in file_fields(kind)}
         values: dict[str, Any] = {}
         for name, (key, value) in self._entries(node, path).items():

@@ -98,7 +98,7 @@ def _default(field: "dataclasses.Field[Any]") -> Any:
 
 
 def written(value: Any, kind: ValueKind) -> Any:
-    """Give a value as it stands in the file."""
+    """Format a value as it stands in the file."""
     write = _WRITERS.get(kind)
     return write(value) if write else value
 

@@ -17,7 +17,7 @@ Gates = tuple[tuple[str, bool], ...]
 
 
 class Stage(enum.Enum):
-    """How far a feature has come; the value is the `stage` label of `kubernetes_feature_enabled`."""
+    """The maturity of a feature; the value is the `stage` label of `kubernetes_feature_enabled`."""
 
     ALPHA = "ALPHA"
     BETA = "BETA"
@@ -75,7 +75,7 @@ def parse_gates(text: str) -> Gates:
 
 
 def gate_errors(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
-    """Say what is wrong with the gates that were set: unknown ones, and locked ones set to the other value."""
+    """List the errors in the gates that were set: unknown ones, and locked ones set to the other value."""
     errors = []
     for name, value in gates:
         gate = KNOWN_GATES.get(name)
@@ -93,13 +93,13 @@ def _meant(name: str) -> str:
 
 
 def gate_notes(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
-    """Say which of the gates that were set have no effect."""
+    """List the gates that were set and have no effect."""
     foreign = [name for name, _ in gates if name in FOREIGN_GATES]
     return (f"feature gates of Kubernetes that have no effect here: {', '.join(foreign)}",) if foreign else ()
 
 
 def enabled_gates(gates: Iterable[tuple[str, bool]]) -> Mapping[str, bool]:
-    """Tell for every known gate whether it is on, given the ones that were set."""
+    """Return for every known gate whether it is on, given the ones that were set."""
     chosen = dict(gates)
     groups = {stage: chosen[name] for name, stage in _GROUPS.items() if name in chosen}
     return {

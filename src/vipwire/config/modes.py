@@ -37,7 +37,7 @@ class MetricGroup(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModeSettings:
-    """What of the configuration a mode reads.
+    """The part of the configuration that a mode reads.
 
     `periods` and `masquerading` are the sections, by their names in the file, that have the periods of its syncs and
     its settings of masquerading. `only` are paths of the file that no other mode reads. `primary_node_ports`: where
@@ -55,7 +55,7 @@ class Registered(Protocol):
 
     @property
     def settings(self) -> ModeSettings:
-        """What it reads of the configuration."""
+        """The part of the configuration that it reads."""
 
     @property
     def metrics(self) -> frozenset[MetricGroup]:

@@ -15,7 +15,7 @@ from typing import Any
 
 
 class ValueKind(enum.Enum):
-    """What a value is; the value says what is allowed, for error messages."""
+    """The kind of a value; the enum's value says what is allowed, for error messages."""
 
     STRING = "a string"
     BOOL = "true or false"
@@ -39,7 +39,7 @@ class Applied(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How one field stands in the file: `name` there, its kind, and whether Go has a pointer there.
+    """A field in the file: its name, its kind, and whether Go has a pointer there.
 
     `written` is false for fields of older versions, which are read but not written. `applied` says when a change
     counts; a field that nobody has thought about needs a restart.

@@ -14,7 +14,7 @@ _LIVE, _NEVER = Applied.LIVE, Applied.NEVER
 
 @dataclass(frozen=True, slots=True)
 class ClientConnection:
-    """How the API server is reached (`clientConnection`)."""
+    """The connection to the API server (`clientConnection`)."""
 
     kubeconfig: str = setting("kubeconfig", ValueKind.STRING, "")
     accept_content_types: str = setting("acceptContentTypes", ValueKind.STRING, "", applied=_NEVER)
@@ -51,7 +51,7 @@ class ModuleVerbosity:
 
 @dataclass(frozen=True, slots=True)
 class Logging:
-    """What is logged and how (`logging`)."""
+    """The level and format of the log (`logging`)."""
 
     format: str = setting("format", ValueKind.STRING, "text", applied=_LIVE)
     flush_frequency: float = setting("flushFrequency", ValueKind.DURATION, 5.0, applied=_NEVER)
@@ -136,7 +136,7 @@ class Conntrack:
 
 
 class Series(enum.Enum):
-    """How fine the metrics of Services are; the value is the word of the configuration."""
+    """The granularity of the metrics of Services; the value is the word of the configuration."""
 
     NONE = "none"
     SERVICES = "services"
@@ -145,7 +145,7 @@ class Series(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What is counted and told in /metrics (`counters`): vipwire's own section, which kube-proxy does not know.
+    """The counters in /metrics (`counters`): vipwire's own section, which kube-proxy does not know.
 
     `series` is none, services or endpoints; `limit` is how many of these are told apart at most; `traffic` counts
     every packet, where that costs something.

@@ -153,7 +153,7 @@ class FlowTable:
 
 
 def _unsupported(error: OSError) -> UnsupportedError | OSError:
-    """Say what is missing, where the kernel's answer tells; otherwise give the error back."""
+    """Explain what is missing, where the kernel's answer tells; otherwise return the error itself."""
     if error.errno == errno.EPERM:
         return UnsupportedError(
             "the kernel refuses access to its connection tracking table: run as root, "

@@ -36,7 +36,7 @@ _UDP = int(Protocol.UDP)  # comparing with the enum's member takes longer than t
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """Which flows are stale, given what is true now.
+    """Decides which flows are stale, given what is true now.
 
     `frontends` are those to judge flows by: the ones that have changed, or all of them. `node_addresses` are the
     addresses at which node ports are served here. `service_cidrs` may be given only along with *all* frontends:

@@ -27,7 +27,7 @@ _PROGRAM: Final = b"".join(
 
 
 def answer_this_machine_only(opened: socket.socket) -> None:
-    """Let a socket hear nobody else; before it is bound, so that nothing slips in. Raise OSError."""
+    """Restrict a socket to this machine's packets; before it is bound, so that none slips in. Raise OSError."""
     program = ctypes.create_string_buffer(_PROGRAM, len(_PROGRAM))
     head = struct.pack("@HP", len(_PROGRAM) // _INSTRUCTION.size, ctypes.addressof(program))
     opened.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, head)

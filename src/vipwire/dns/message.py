@@ -27,7 +27,7 @@ CLASSIC, OURS = 512, 1232
 
 
 class Edns(NamedTuple):
-    """What the OPT record of a question says: the size it takes, its version, whether it wants DNSSEC's records."""
+    """The OPT record of a question: the size it accepts, its version, whether it wants DNSSEC's records."""
 
     size: int
     version: int
@@ -52,7 +52,7 @@ class Query(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """What is no question that can be answered. `answer` is to be sent, nothing if empty."""
+    """An invalid question. `answer` is to be sent, nothing if empty."""
 
     rcode: int
     answer: bytes
@@ -60,7 +60,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is to be answered: records on the wire, each whole, in order; owners may point to the question's name.
+    """The content of an answer: records on the wire, each whole, in order; owners may point to the question's name.
 
     `same_size` says that the answers are equally long, so that they may be turned around.
     """
@@ -83,7 +83,7 @@ class Reply:
         *,
         authoritative: bool = True,
     ) -> "Reply":
-        """Make a reply with what is sent most often put together already."""
+        """Build a reply; what is sent most often is encoded already."""
         lengths = {len(record) for record in answers}
         size = lengths.pop() if len(lengths) == 1 and len(answers) > 1 else 0
         return cls(
@@ -163,7 +163,7 @@ def _read_edns(data: bytes, place: int, before: int, additionals: int) -> Edns |
 
 
 def render(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, recursion: bool = False) -> bytes:
-    """Make the answer to a question, of at most `limit` bytes; `turn` says which of equal answers is the first.
+    """Encode the answer to a question, of at most `limit` bytes; `turn` rotates equal answers.
 
     What does not fit is left out, whole records from the end, and TC set when it is more than a courtesy.
     """
@@ -187,7 +187,7 @@ def render(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, rec
 
 
 def _fit(reply: Reply, room: int, turn: int) -> tuple[bytes, tuple[int, int, int], bool]:
-    """Take what fits, in order. Additional records are a courtesy: without them an answer is still complete."""
+    """Select what fits, in order. Additional records are optional: without them an answer is still complete."""
     cut = turn % len(reply.answers) if reply.size else 0
     answers = reply.answers[cut:] + reply.answers[:cut]
     taken: list[bytes] = []
@@ -207,5 +207,5 @@ def _opt(rcode: int, *, do: bool) -> bytes:
 
 
 def record(owner: bytes, kind: int, ttl: int, data: bytes) -> bytes:
-    """Make a record on the wire; TTL in seconds."""
+    """Encode a record; TTL in seconds."""
     return owner + struct.pack("!HHIH", kind, IN, ttl, len(data)) + data

@@ -19,7 +19,7 @@ LONGEST = 255
 
 
 def name_of(labels: Iterable[str], suffix: bytes = ROOT) -> bytes:
-    """Make a name of labels (ASCII, 1 to 63 characters each) before a suffix."""
+    """Encode a name of labels (ASCII, 1 to 63 characters each) before a suffix."""
     parts = [label.encode("ascii").lower() for label in labels]
     return b"".join(bytes((len(part),)) + part for part in parts) + suffix
 
@@ -51,7 +51,7 @@ def is_below(name: bytes, zone: bytes) -> bool:
 
 
 def reverse_name(address: Address) -> bytes:
-    """Make the name whose PTR records say what an address is called (RFC 1035 3.5, RFC 3596 2.5)."""
+    """Encode the name whose PTR records name an address (RFC 1035 3.5, RFC 3596 2.5)."""
     if len(address) == 4:
         return name_of([str(octet) for octet in reversed(address)], REVERSE_4)
     return name_of(reversed(address.hex()), REVERSE_6)

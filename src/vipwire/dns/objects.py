@@ -21,7 +21,7 @@ class DnsKind(enum.Enum):
 
 
 class Form(enum.Enum):
-    """What the names of a Service lead to."""
+    """What the names of a Service resolve to."""
 
     CLUSTER_IP = "its own addresses"
     HEADLESS = "its endpoints' addresses"

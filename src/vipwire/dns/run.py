@@ -92,7 +92,7 @@ def _tell_failure(server: str, reason: str) -> None:
 
 
 class _Served:
-    """What one server knows."""
+    """The state of one server."""
 
     def __init__(self, settings: Settings) -> None:
         own = settings.advertised or tuple(text for text in settings.addresses if text not in ("0.0.0.0", "::"))  # noqa: S104
@@ -114,7 +114,7 @@ class _Served:
         return {**self.zone.sizes, "cached": len(self._cache)}
 
     def take(self, event: DnsEvent) -> None:
-        """Take in what a source tells."""
+        """Apply an event of a source."""
         synced = self.zone.synced
         for problem in self.zone.apply(event):
             log.warning("invalid object", problem=problem)
@@ -127,7 +127,7 @@ class _Served:
         self.statistics.failures += 1
 
     def pages(self) -> web.Application:
-        """Make the pages: /health (lives), /ready (knows all objects), /metrics."""
+        """Build the pages: /health (lives), /ready (knows all objects), /metrics."""
 
         async def health(_request: web.Request) -> web.Response:
             return web.Response(text="OK")

@@ -17,7 +17,7 @@ LONGEST_DOMAIN: Final = LONGEST - 140
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One DNS server. `ttl` in seconds; `http` is the address of health and metrics, empty for none.
+    """The settings of one DNS server. `ttl` in seconds; `http` is for health and metrics, empty for none.
 
     `advertised` are the addresses that the name of this server leads to. `cache` counts answers; 0 keeps none.
     At `inner` addresses only this machine is answered; they are taken if they are free. `rate` is how many questions

@@ -20,7 +20,7 @@ IP_PKTINFO: Final = 8  # linux/in.h; the socket module has it from Python 3.14 o
 
 
 class Pair(NamedTuple):
-    """Where questions come in at one address. `exact` if it is one address, not all of a family."""
+    """The UDP and TCP sockets of one address. `exact` if it is one address, not all of a family."""
 
     stream: socket.socket
     datagrams: socket.socket

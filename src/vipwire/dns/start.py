@@ -39,7 +39,7 @@ def start(flags: Mapping[str, Any]) -> None:
 
 
 def settings_of(flags: Mapping[str, Any]) -> Settings:
-    """Make the settings; servers upstream that are this one are left out with a warning."""
+    """Build the settings; servers upstream that are this one are left out with a warning."""
     http = str(flags["http_address"])
     settings = Settings(
         domain=check_domain(flags["cluster_domain"]),
@@ -90,7 +90,7 @@ def _feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ..
 
 
 async def _tell_contact(source: _Source) -> None:
-    """Say when the contact to the source is lost, for another reason than before, or there again."""
+    """Log when the contact to the source is lost, or lost for another reason, or restored."""
     told: dict[str, str] = {}
     while True:
         for health in source.health():

@@ -57,7 +57,7 @@ class DnsStatistics(Collector):
 
     @property
     def total(self) -> int:
-        """How many answers there were."""
+        """The number of answers."""
         return self._answers.total()
 
     def collect(self) -> Iterable[Metric]:

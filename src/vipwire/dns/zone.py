@@ -60,7 +60,7 @@ class Zone:
 
     @property
     def synced(self) -> bool:
-        """Whether all kinds have been listed: before, that a name is not here means nothing."""
+        """Whether all kinds have been listed: before that, an unknown name may still exist."""
         return not self._waiting
 
     @property
@@ -83,7 +83,7 @@ class Zone:
         return own
 
     def _renew(self) -> None:
-        """Make what tells the serial number: SOA, and with it the two answers that deny."""
+        """Rebuild what contains the serial number: SOA, and with it the two negative answers."""
         self.serial = (self.serial + 1) & 0xFFFFFFFF
         apex = self._names[self.name]
         old = apex.sets[SOA][0]
@@ -93,7 +93,7 @@ class Zone:
         self.nothing, self.unknown = Reply.of(NOERROR, (), authority), Reply.of(NXDOMAIN, (), authority)
 
     def apply(self, event: DnsEvent) -> tuple[Problem, ...]:
-        """Take an event; give the problems it brought that were not there before."""
+        """Apply an event; return its problems that are new."""
         match event:
             case Listed(kind, objects, problems):
                 fresh = self._note_list(kind.value, problems)
@@ -166,7 +166,7 @@ class Zone:
             self._renew()
 
     def _records(self, service: DnsService, slices: Mapping[ObjectName, DnsSlice]) -> Records:
-        """Make a Service's records; where that fails as nobody thought, it has none, and all others go on."""
+        """Build a Service's records; if that fails unexpectedly, it has none, and the others go on."""
         try:
             return records_of(service, [slices[key] for key in sorted(slices)], self.name)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is about this object
@@ -175,7 +175,7 @@ class Zone:
             return {}
 
     def _place(self, owner: ObjectName, records: Records) -> bool:
-        """Put records in place of those that an owner had; tell whether anything is different."""
+        """Replace the records of an owner; report whether anything has changed."""
         before = self._held.get(owner, ())
         if records.keys() == set(before) and all(self._sets(name, owner) == records[name] for name in before):
             return False

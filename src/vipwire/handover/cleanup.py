@@ -28,7 +28,7 @@ _UNKNOWN: Final = ("iptables", "ipvs")
 
 
 class Cleaned(NamedTuple):
-    """What became of something: `left` says why it stays; empty if it is removed. `mode` is empty for several."""
+    """A leftover: `left` says why it stays; empty if it is removed. `mode` is empty for several."""
 
     mode: str
     family: Family

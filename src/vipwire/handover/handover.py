@@ -87,7 +87,7 @@ class OtherModes:
 
 
 def with_first_commit(mode: ModeSpec, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
-    """Give what is to be committed to: the backend, or one whose first commit leaves no gap beside another mode."""
+    """Return the backend to commit to: itself, or one whose first commit leaves no gap beside another mode."""
     return driver_of(mode).with_first_commit(backend, OtherModes(mode, family))
 
 

@@ -79,7 +79,7 @@ def _page(port: int, path: str) -> str | None:
 
 
 def _is_healthz(body: str | None) -> bool:
-    """Tell kube-proxy's answer from anybody's."""
+    """Report whether an answer is kube-proxy's."""
     with contextlib.suppress(ValueError, TypeError):
         return "lastUpdated" in json.loads(body or "")
     return False

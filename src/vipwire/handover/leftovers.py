@@ -82,7 +82,7 @@ class Leftovers:
         return LeftoverRemovals(tuple(removed), tuple(waiting))
 
     def _found(self, family: Family) -> dict[str, remains.Remains]:
-        """Ask every mode for what it may have left; the same is asked again at the next look."""
+        """Return what every mode may have left; the next look asks the same objects again."""
         for spec in every_spec():
             if (spec.name, family) not in self._remains:
                 each = driver_of(spec).remains(family, self._running)

@@ -117,7 +117,7 @@ class AddressWatch:
         return self._events.fileno()
 
     def refresh(self) -> bool:
-        """Take in what the kernel has said, without waiting; tell whether `addresses` is another now."""
+        """Read the kernel's notifications, without waiting; report whether `addresses` has changed."""
         if not self._heard():
             return False
         before, self.addresses = self.addresses, self._read()

@@ -25,7 +25,7 @@ class SysctlChange(NamedTuple):
 
 
 class SysctlReport(NamedTuple):
-    """What putting settings in force came to; a setting in neither tuple was right already."""
+    """The result of writing settings; a setting in neither tuple was right already."""
 
     changed: tuple[SysctlChange, ...]
     obstacles: tuple[Obstacle, ...]
@@ -73,7 +73,7 @@ def _apply(sysctl: Sysctl, root: Path) -> SysctlChange | Obstacle | None:
 
 
 def remedy_of(sysctl: Sysctl, code: int) -> str:
-    """Say what helps where writing a setting failed with an errno."""
+    """Name the remedy for an errno of writing a setting."""
     setting = f"`{sysctl.name} = {sysctl.value}`"
     if code == errno.ENOENT:
         if sysctl.path.startswith("net/netfilter/"):

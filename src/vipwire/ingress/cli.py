@@ -126,7 +126,7 @@ def _writing() -> Iterator[None]:
 
 
 def options_of(given: dict[str, Any]) -> Any:
-    """Make the `Options` of what was given on the command line; raise ConfigError for what cannot be."""
+    """Build the `Options` of a command line; raise ConfigError for invalid values."""
     from vipwire.ingress.haproxy.layout import Layout  # noqa: PLC0415  # not for --help
     from vipwire.ingress.haproxy.words import plain  # noqa: PLC0415
     from vipwire.ingress.run.app import Options  # noqa: PLC0415

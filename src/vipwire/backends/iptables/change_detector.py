@@ -32,10 +32,10 @@ class ChangeDetector(Protocol):
     """Looks at the rules of one family."""
 
     def look(self) -> Observation:
-        """Take a sight of the rules."""
+        """Read the current state of the rules, to compare later ones with."""
 
     def after(self, before: Observation, commits: int) -> Observation | None:
-        """Take a sight after commits of ours; None if others have committed meanwhile."""
+        """Read the state after commits of ours; return None if others have committed meanwhile."""
 
     def close(self) -> None:
         """Close the socket."""
@@ -73,7 +73,7 @@ class TableSizes:
 
 
 def grown_by(before: Observation, after: Observation, more: Mapping[str, int]) -> bool:
-    """Tell whether each table has grown by so many entries between two sights; True where sights do not say that."""
+    """Report whether each table has grown by so many entries between two states; True where they do not tell."""
     if isinstance(before, int) or isinstance(after, int):
         return True
     return all(_entries(after[at]) - _entries(before[at]) == more.get(table, 0) for at, table in enumerate(TABLES))
@@ -84,7 +84,7 @@ def _entries(info: bytes) -> int:
 
 
 def change_detectors(families: Iterable[Family], variant: Variant) -> dict[Family, ChangeDetector]:
-    """Make what looks at the rules of each family."""
+    """Build the change detector of each family."""
     if variant is Variant.LEGACY:
         return {family: TableSizes(family) for family in families}
     return dict.fromkeys(families, Generations())

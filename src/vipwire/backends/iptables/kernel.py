@@ -71,7 +71,7 @@ class IptablesBackend:
 
     @property
     def rules(self) -> dict[str, int]:
-        """How many rules of ours are in each table."""
+        """The number of our rules in each table."""
         branches = Counter[str]()
         for (table, _), dispatch in self._dispatches.items():
             branches[table] += dispatch.branches
@@ -79,7 +79,7 @@ class IptablesBackend:
 
     @property
     def variant(self) -> str:
-        """Which of the kernel's two rule engines holds the rules: `nft` or `legacy`."""
+        """The rule engine of the kernel that holds the rules: `nft` or `legacy`."""
         return self._tool.variant.value
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class IptablesBackend:
         return render(self._node, self.settings, plan)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """Say what a Service asks for in vain."""
+        """List what a Service asks for in vain."""
         return tuple(shortcomings(self.settings, plan))
 
     def describe(self, key: Key) -> str:
@@ -207,7 +207,7 @@ class IptablesBackend:
 
 
 def dispatches(family: Family, *, tree: bool) -> dict[tuple[str, str], Dispatch]:
-    """Make the empty dispatch chains of a family, as trees or as kube-proxy's flat chains."""
+    """Build the empty dispatch chains of a family, as trees or as kube-proxy's flat chains."""
     zone = Zone(family)
     deepest = DEEPEST if tree else 0
     made = {where: Shape(zone, where[1], prefix, deepest) for where, prefix in ROOTS.items()}

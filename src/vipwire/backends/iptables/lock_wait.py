@@ -8,12 +8,12 @@ from vipwire.xtables.tool import WAIT_SECONDS, RuleTool
 
 @dataclass(slots=True)
 class LockWait:
-    """How long the lock is waited for. Nothing else is done meanwhile: after a wait in vain one waits little."""
+    """The time to wait for the lock. Nothing else is done meanwhile, so after a wait in vain the next is short."""
 
     seconds: int = WAIT_SECONDS
 
     def restore(self, tool: RuleTool, text: str) -> None:
-        """Give a text to a tool."""
+        """Pass a text to a tool."""
         try:
             tool.restore(text, self.seconds)
         except LockedError:

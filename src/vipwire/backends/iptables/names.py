@@ -93,7 +93,7 @@ _RANGE: Final = " range"
 
 
 class Key(NamedTuple):
-    """Which object. `detail` is the frontend's code for an entry (see `tree`), the rule for a jump, else empty."""
+    """The name of an object. `detail` is an entry's frontend code (see `tree`), the rule of a jump, else empty."""
 
     kind: str
     table: str
@@ -123,7 +123,7 @@ def port_chains(name: ServicePortName, *, wide: bool = False) -> PortChains:
 
 
 def endpoint_chains(name: ServicePortName, *, wide: bool = False) -> Callable[[str], str]:
-    """Make what names the chain of each endpoint (`10.0.0.1:80`, `[fd00::1]:80`) of a Service port."""
+    """Return what names the chain of each endpoint (`10.0.0.1:80`, `[fd00::1]:80`) of a Service port."""
     before, after = f"{name}{name.protocol.label}", _RANGE * wide
     return lambda endpoint: f"KUBE-SEP-{_hashed(f'{before}{endpoint}{after}')}"
 

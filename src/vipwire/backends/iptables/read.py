@@ -27,7 +27,7 @@ _JUMPS: Final = frozenset(jump_keys())
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen: our objects, and the chains of ours that others' rules jump to, which cannot be deleted."""
+    """Our objects, and those of our chains that others' rules jump to, which cannot be deleted."""
 
     objects: dict[Key, Rules] = field(default_factory=dict)
     pinned: set[tuple[str, str]] = field(default_factory=set)

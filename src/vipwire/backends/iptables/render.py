@@ -46,7 +46,7 @@ def render(node: NodePlan, settings: Settings, plan: ServicePlan) -> Rendered[Ke
 
 
 def _by_port(ranges: Iterable[RangeFrontend]) -> Iterable[list[RangeFrontend]]:
-    """Put the ranges of one Service port together: they are of the same ports, at several addresses."""
+    """Group the ranges of one Service by port: a group has the same ports at several addresses."""
     ports: dict[ServicePortName, list[RangeFrontend]] = {}
     for each in ranges:
         ports.setdefault(each.frontend.port_name, []).append(each)

@@ -23,7 +23,7 @@ _ORDER: Final = {key: place for place, key in enumerate(jump_keys())}
 
 @dataclass(slots=True)
 class TablePart:
-    """What is to be done in one table.
+    """The changes to one table.
 
     `chains` are to hold these rules, in this order; `gone` are to be deleted, `emptied` to be left without rules
     because others still jump to them.
@@ -132,7 +132,7 @@ class Writer:
     def _common_first(
         self, main: dict[str, TablePart], batches: list[tuple[str, TablePart]]
     ) -> Iterator[tuple[str, TablePart]]:
-        """Put the common chains that Services' chains jump to before these."""
+        """Sort the common chains that Services' chains jump to before these."""
         for table in {table for table, _ in batches}:
             common = {c: rules for c, rules in main[table].chains.items() if c.endswith("-MASQ")}
             if common:

@@ -26,7 +26,7 @@ class GracefulTermination:
         return real in self._until.get(real.server, ())
 
     def begin(self, real: RealServer, now: float, seconds: int | None) -> None:
-        """Let a real server drain for at most so many seconds."""
+        """Start to drain a real server, for at most so many seconds."""
         self._until.setdefault(real.server, {}).setdefault(real, None if seconds is None else now + seconds)
         self._begun[real.server] = None
 

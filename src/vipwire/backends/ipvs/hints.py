@@ -44,7 +44,7 @@ _METHODS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """How a Service is balanced. `drain_seconds` None: until the last connection has ended."""
+    """How IPVS balances a Service. `drain_seconds` None: until the last connection has ended."""
 
     scheduler: str
     flags: Flag

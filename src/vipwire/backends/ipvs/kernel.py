@@ -63,7 +63,7 @@ Objects = dict[ObjectKey, Object]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an operator chooses: the scheduler of Services that name none, and what is never touched."""
+    """The operator's choices: the scheduler of Services that name none, and the addresses never to touch."""
 
     scheduler: str = "rr"
     exclude: tuple[Prefix, ...] = ()
@@ -98,7 +98,7 @@ class IpvsBackend:
 
     @property
     def variant(self) -> str:
-        """Which of the kernel's two rule engines holds the rules: `nft` or `legacy`."""
+        """The rule engine of the kernel that holds the rules: `nft` or `legacy`."""
         return self._tool.variant
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class IpvsBackend:
         return rendered
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """Say what a Service asks for in vain here; see `Selective`."""
+        """List what a Service asks for in vain; see `Selective`."""
         return tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
@@ -284,7 +284,7 @@ class IpvsBackend:
         )
 
     def _owned(self, objects: Objects) -> Callable[[VirtualServer], bool]:
-        """Make the test for virtual servers that our sets name."""
+        """Build the test for virtual servers that our sets name."""
         places: set[tuple[int, bytes, int]] = set()
         ports: set[tuple[int, int]] = set()
         marks: set[int] = set()

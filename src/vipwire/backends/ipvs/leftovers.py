@@ -47,7 +47,7 @@ class Flow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IpvsLeftovers:
-    """What is there, without chains of iptables, and the part of it that has connections in use."""
+    """What ipvs mode has left, without chains of iptables, and the part of it that has connections in use."""
 
     family: Family
     objects: dict[ObjectKey, Object]
@@ -61,21 +61,21 @@ class IpvsLeftovers:
 
 
 class IpvsRemains:
-    """What is left of one family. With `to_sockets` the mode that runs listens at node ports with sockets."""
+    """The leftovers of one family. With `to_sockets` the running mode listens at node ports with sockets."""
 
     def __init__(self, family: Family, *, to_sockets: bool) -> None:
         self._family, self._to_sockets = family, to_sockets
         self._found: IpvsLeftovers | None = None
 
     def before_rules(self) -> RemovalResult:
-        """Look, as long as the rules masquerade what IPVS takes; lead new connections to node ports to sockets."""
+        """Remove what can go while the rules still masquerade; send new connections to node ports to sockets."""
         self._found = find_ipvs(self._family)
         if self._found is not None and self._to_sockets and lead_to_sockets(self._found):
             self._found = find_ipvs(self._family)  # with the connections that came meanwhile
         return RemovalResult()
 
     def held(self) -> frozenset[Place]:
-        """Hold what keeps the host's own ports off the addresses, as long as these are in use."""
+        """Return the chain that keeps the host's own ports off the addresses, as long as these are in use."""
         return frozenset({GUARD} if self._found is not None and self._found.in_use else ())
 
     def after_rules(self) -> RemovalResult:
@@ -88,7 +88,7 @@ class IpvsRemains:
 
 
 def find_ipvs(family: Family) -> IpvsLeftovers | None:
-    """Look for what ipvs mode has left; None if there is nothing. Raise OSError or UnsupportedError if that fails."""
+    """Find what ipvs mode has left; return None if there is nothing. Raise OSError or UnsupportedError."""
     if not (_NET / "ip_vs").exists() or not _has_traces(family):
         return None
     with contextlib.closing(IpvsBackend(family)) as backend:
@@ -158,7 +158,7 @@ def lead_to_sockets(left: IpvsLeftovers) -> bool:
 
 
 def to_sockets(left: IpvsLeftovers) -> Delta[ObjectKey, Object]:
-    """Make the virtual servers of node ports, at addresses that the node has elsewhere, their own endpoints. Pure.
+    """Make each virtual server of a node port, at addresses that the node has elsewhere, its own real server. Pure.
 
     IPVS takes packets before any socket does. To the node's own address it routes them as they are: to the socket
     there. Endpoints without weight keep their connections, and nobody is bound to one by persistence.
@@ -236,7 +236,7 @@ def parse_sources(text: str) -> frozenset[Address]:
 
 
 def _sources() -> frozenset[Address]:
-    """Ask which addresses the connected sockets of this node have."""
+    """Read the addresses of this node's connected sockets."""
     tables = (_NET / name for name in ("tcp", "udp", "tcp6", "udp6"))
     return frozenset(
         each for table in tables if table.exists() for each in parse_sources(table.read_text(encoding="ascii"))
@@ -255,7 +255,7 @@ def _place(address: str, port: str) -> tuple[Address, int]:
 
 
 def _has_traces(family: Family) -> bool:
-    """Tell, without a tool, whether there is an address on kube-ipvs0 or an ipset of ours."""
+    """Report, without a tool, whether there is an address on kube-ipvs0 or an ipset of ours."""
     with contextlib.closing(Device(family)) as device:
         if device.addresses():
             return True

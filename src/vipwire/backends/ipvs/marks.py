@@ -36,7 +36,7 @@ Use = tuple[FrontendKey, MarkScope]
 
 @dataclass(slots=True)
 class Marks:
-    """Who has which mark. `avoid` are bits that mean something else, such as: masquerade me."""
+    """The mark of each frontend. `avoid` are bits with another meaning, such as the masquerade mark."""
 
     avoid: int
     _of: dict[Use, int] = field(default_factory=dict)

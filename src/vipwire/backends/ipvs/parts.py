@@ -47,5 +47,5 @@ def partition(delta: Delta[ObjectKey, Object]) -> Parts:
 
 
 def inverse(delta: Delta[ObjectKey, Object]) -> Delta[ObjectKey, Object]:
-    """Make the difference that undoes another."""
+    """Return the difference that undoes another."""
     return Delta(delta.removed, {key: (new, old) for key, (old, new) in delta.changed.items()}, delta.added)

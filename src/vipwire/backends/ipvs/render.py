@@ -41,7 +41,7 @@ _NODE_PORT_SETS = {
 
 @dataclass(frozen=True, slots=True)
 class RenderSettings:
-    """What does not depend on the Service: the family, and the scheduler where no annotation names one."""
+    """The settings that all Services share: the family, and the scheduler where no annotation names one."""
 
     family: Family
     scheduler: str

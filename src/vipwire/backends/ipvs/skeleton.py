@@ -188,7 +188,7 @@ class _Rules:
         return tuple(rules)
 
     def _access(self) -> Rules:
-        """Keep the host's own ports off the VIPs, and reject what no Service, or nobody behind one, answers."""
+        """Protect the host's own ports at the VIPs; reject what no Service serves or has no endpoint."""
         reset, unreachable = (refuse(self._node.family, protocol) for protocol in (Protocol.TCP, None))
         nobody = f"{NEW} {self._match(Set.NO_ENDPOINTS)}"
         passes = (Set.LOAD_BALANCER, Set.CLUSTER_IP, Set.EXTERNAL_IP, Set.EXTERNAL_IP_LOCAL, Set.DIRECT_RETURN)

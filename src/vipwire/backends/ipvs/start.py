@@ -36,7 +36,7 @@ def ipvs_sysctls(release: tuple[int, int], *, strict_arp: bool) -> tuple[Sysctl,
 
 
 def build(families: Iterable[Family], settings: Settings, timeouts: Timeouts | None) -> dict[Family, IpvsBackend]:
-    """Make a backend for each family, or raise UnsupportedError saying what is missing.
+    """Build a backend for each family; raise UnsupportedError saying what is missing.
 
     With timeouts it is going to be run: the module is loaded, the scheduler is tried, the timeouts are set.
     """

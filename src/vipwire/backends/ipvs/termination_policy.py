@@ -18,7 +18,7 @@ _DATAGRAMS = frozenset({Protocol.UDP, Protocol.SCTP})
 
 @dataclass(slots=True)
 class TerminationPolicy:
-    """What the Services say about it that have been rendered, until their virtual servers go."""
+    """The termination time of each rendered Service, until its virtual servers go."""
 
     _servers: set[VirtualServer] = field(default_factory=set)
     _seconds: dict[VirtualServer, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class TerminationPolicy:
         return server in self._servers
 
     def note(self, plan: ServicePlan, own: Mapping[ObjectKey, Object], seconds: int | None) -> None:
-        """Take note of a Service and its objects. `seconds` is how long its connections may go on at most."""
+        """Store a Service and its objects. `seconds` is how long its connections may go on at most."""
         servers = [key for key in own if isinstance(key, VirtualServer)]
         self._servers.update(servers)
         for server in servers:
@@ -47,7 +47,7 @@ class TerminationPolicy:
                 self._serving[server] = serving
 
     def committed(self, added: Iterable[ObjectKey], removed: Iterable[ObjectKey]) -> None:
-        """Take note of what has come and gone: of virtual servers that are no more nothing is remembered."""
+        """Update the virtual servers by a commit; those that are gone are forgotten."""
         self._servers.update(key for key in added if isinstance(key, VirtualServer))
         for key in removed:
             if isinstance(key, VirtualServer):

@@ -28,7 +28,7 @@ from vipwire.reconcile.counts import Count, Counts, EndpointName, Refusal
 
 
 class CounterLevel(enum.IntEnum):
-    """What is counted: nothing; connections and refusals; or every packet besides."""
+    """The level of counting: nothing; connections and refusals; or every packet besides."""
 
     NOTHING = 0
     CONNECTIONS = 1
@@ -151,7 +151,7 @@ class PairCounter(NamedTuple):
 def counts(
     family: Family, plans: Iterable[ServicePlan], tables: Mapping[str, Iterable[ElementCounter]], *, endpoints: bool
 ) -> Counts:
-    """Make counts of what the sets hold; `tables` are their elements by the set's name."""
+    """Convert what the sets hold to counts; `tables` are their elements by the set's name."""
     names = _Names(family, plans)
     ports: dict[ServicePortName, Count] = {}
     by_endpoint: dict[EndpointName, Count] = {}
@@ -224,12 +224,12 @@ class _Names:
         return next((wide for wide in found if wide.key.first <= port <= wide.key.last), None)
 
     def _port(self, key: bytes, port: int) -> int:
-        """Tell the endpoint's port as the plan has it: of an endpoint that keeps the packet's port, the Service's."""
+        """Return the endpoint's port as planned; of an endpoint that keeps the packet's port, the Service's."""
         wide = self._range(key) if self._ranges and key not in self._names else None
         return wide.frontend.key.port if wide is not None and key[self._width + 4 :][:2] == port.to_bytes(2) else port
 
     def seen(self, counted: Iterable[ElementCounter]) -> Iterator[PairCounter]:
-        """Take keys of pairs apart; leave out what belongs to none of these Services."""
+        """Split the keys of pairs; skip what belongs to none of these Services."""
         width, names, name = self._width, self._names, self.name
         middle, last = width + 8, 2 * width + 8
         for each in counted:

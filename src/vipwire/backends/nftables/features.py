@@ -151,7 +151,7 @@ FEATURES: Final = (
 
 
 def advice(words: str) -> str:
-    """Say what a kernel lacks that does not take what a Service alone asks for; "" if that is not known."""
+    """Explain what the kernel lacks for what one Service asks for; "" if that is unknown."""
     for each in FEATURES:
         if each.word and each.word in words:
             return (

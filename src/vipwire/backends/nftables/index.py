@@ -68,7 +68,7 @@ def _pools(space: Space, known: Elements) -> Iterator[tuple[bytes, Class | None]
 
 
 def _taking_turns(kind: Class, chain: Object | None) -> Class | None:
-    """Give a class its size, which stands in the name of the Service's own chain only."""
+    """Return the class with its size, which is part of the name of the Service's own chain only."""
     if not isinstance(chain, Verdict) or not chain.chain.startswith(f"{kind.chain}-"):
         return None
     size = chain.chain.removeprefix(f"{kind.chain}-").partition("-")[0]

@@ -139,7 +139,7 @@ class NftablesBackend:
         return len(batch)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """Say what a Service asks for in vain here; see `Selective`."""
+        """List what a Service asks for in vain; see `Selective`."""
         return tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
@@ -149,7 +149,7 @@ class NftablesBackend:
         return counts(self.family, plans, read_counted(self.family, COUNTING), endpoints=endpoints)
 
     def adopt_counters(self) -> None:
-        """Take it that what the kernel's table counts is what should be counted; see `AdoptsCounters`."""
+        """Adopt the kernel's level of counting as the configured one; see `AdoptsCounters`."""
         chains = {chain.name for chain in self._dump(MessageType.GETCHAIN, decode.chain)}
         if "services" in chains:
             self._counters = counted_by(chains)
@@ -219,7 +219,7 @@ class NftablesBackend:
             yield key, Chain(self._recognised(key, rules.get(chain.name, [])), _hook(chain))
 
     def _recognised(self, key: ObjectKey, found: Iterable[bytes]) -> tuple[str, ...]:
-        """Give rules the texts of ours that they are equal to."""
+        """Replace rules by our own texts that equal them."""
         known = self._known.get(key) or written(self.family, key[1].decode())
         ours = known.rules if isinstance(known, Chain) else ()
 

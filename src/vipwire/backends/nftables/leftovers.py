@@ -28,11 +28,11 @@ class TableRemains:
         return RemovalResult(removed=tuple(remove_tables(self._family, ours=self._ours)))
 
     def held(self) -> frozenset[Place]:
-        """Hold nothing."""
+        """Return nothing: this mode holds no chain."""
         return frozenset()
 
     def after_rules(self) -> RemovalResult:
-        """Do nothing more."""
+        """Return nothing: all is removed before the rules."""
         return RemovalResult()
 
 

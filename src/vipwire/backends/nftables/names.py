@@ -51,7 +51,7 @@ class CommentedElement(NamedTuple):
 
 
 def commented(data: bytes, text: object) -> CommentedElement:
-    """Make an element with a comment, cut to what the kernel will give back: names at their longest do not fit."""
+    """Build an element with a comment, cut to the length that the kernel returns."""
     return CommentedElement(data, str(text)[:LONGEST_COMMENT])
 
 
@@ -98,7 +98,7 @@ Object: TypeAlias = bytes | CommentedElement | IntervalElement | Verdict | Chain
 
 
 class Space(enum.Enum):
-    """How frontends are recognised: by address and port, for node ports by port on an address of the node.
+    """The key that recognises frontends: address and port; for node ports the port, on an address of the node.
 
     RANGE is by address and a range of ports.
     """
@@ -109,7 +109,7 @@ class Space(enum.Enum):
 
 
 class Memory(NamedTuple):
-    """What remembers the clients of all frontends of `owner`, a Service port or a Service, that have a policy.
+    """The set that remembers the clients of all frontends with a policy of `owner`, a Service port or a Service.
 
     `both`: the owner has frontends of the other policy too, so that each asks the other's memory where its own has
     nothing that it may use.
@@ -158,7 +158,7 @@ class Class(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """What names of chains and maps of this frontend's pool begin with: `service`, `nodeport-local`."""
+        """The prefix of the names of this pool's chains and maps: `service`, `nodeport-local`."""
         return f"{self.space.value}-local" if self.local else self.space.value
 
     @property
@@ -230,7 +230,7 @@ def connection_bytes(source: Address, target: Target, protocol: int) -> bytes:
 
 
 def identities(targets: Iterable[Target], *, by_address: bool) -> list[bytes]:
-    """Give each target of a pool a number that lasts as long as the target, whatever comes and goes beside it.
+    """Give each target of a pool a number that stays the same while other targets come and go.
 
     It is the same in all pools of a Service port, which share what is remembered. `by_address` numbers a Pod,
     whichever of its ports is meant. Two targets with the same checksum (one in 40,000 pools of 500) are told apart by

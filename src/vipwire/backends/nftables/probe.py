@@ -68,7 +68,7 @@ def try_table(family: Family, send: Send) -> None:
 
 
 def _tried(family: Family, objects: Mapping[ObjectKey, Object], send: Send) -> Refusal | None:
-    """Have the kernel carry out a table of these objects, and take it back."""
+    """Commit a table of these objects and delete it again."""
     tried = steps(family, Delta(added=dict(objects)), recreate=True)
     tried.append(DescribedOperation(encode.delete_table(family, _NOWHERE), "delete no table"))
     first, answers = send([step.operation for step in tried])

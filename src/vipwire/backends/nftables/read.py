@@ -47,7 +47,7 @@ def read_elements(
 
 
 def _turn(item: SetDeclaration) -> int:
-    """Put a map behind those that tell its keys."""
+    """Sort a map behind those that contain its keys."""
     return index.INDEXED.index(item.name) + 1 if item.name in index.INDEXED else 0
 
 

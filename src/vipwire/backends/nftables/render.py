@@ -76,7 +76,7 @@ def render(family: Family, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
 
 
 class _Memories:
-    """Who remembers the clients of a Service's frontends: a port's own memory, or that of all, for each policy."""
+    """The set that remembers the clients of each frontend of a Service: its port's own, or the one of all ports."""
 
     def __init__(self, plan: ServicePlan) -> None:
         self._policies: dict[str, set[TrafficPolicy]] = {}

@@ -39,7 +39,7 @@ _Groups: TypeAlias = dict[str, _Group]
 
 
 class DescribedOperation(NamedTuple):
-    """One operation, and what it does in words, for the error that names it."""
+    """One operation, with a description for the error that names it."""
 
     operation: Operation
     words: str
@@ -76,7 +76,7 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
 
 
 def _grouped(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
-    """Put together what one message can hold: the elements of a set; the chains; the sets."""
+    """Group what one message can hold: the elements of a set; the chains; the sets."""
     groups: _Groups = {}
     for (name, key), value in objects:
         if (group := groups.get(name)) is None:

@@ -265,7 +265,7 @@ def _local_policy(node: NodePlan, words: Words, space: Space, ips: str) -> tuple
 
 
 def _targets(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
-    """Go to the target in a slot; or try the one a client is remembered for, and remember one.
+    """Translate to the target in a slot, or to the one a client is remembered for, and remember it.
 
     Classes come and go with the sizes of pools, so these look-ups stand here and not in the classes' own chains:
     binding a rule to a map makes the kernel walk all its elements.

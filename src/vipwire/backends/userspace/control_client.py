@@ -105,7 +105,7 @@ class Call:
             raise
 
     def hello(self) -> Welcome | None:
-        """Ask who is there; a relay of another version is told to retire, and is None."""
+        """Ask which relay runs. A relay of another version is told to retire, and None is returned."""
         try:
             welcome = self.ask(Hello(), Welcome)
         except DecodeError:
@@ -117,7 +117,7 @@ class Call:
         return None
 
     def ask(self, request: Request, expected: type[T]) -> T:
-        """Ask, and wait for the answer. Raise OSError if it does not come, DecodeError if it is of another kind."""
+        """Send a request and return the answer. Raise OSError if none comes, DecodeError for one of a wrong kind."""
         answer = self.tell(request)
         if not isinstance(answer, expected):
             raise DecodeError(f"the relay answered {type(answer).__name__} where {expected.__name__} was expected")

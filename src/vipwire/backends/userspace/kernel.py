@@ -70,7 +70,7 @@ class UserspaceBackend:
 
     @property
     def variant(self) -> str:
-        """Which of the kernel's two rule engines holds the rules: `nft` or `legacy`; "" without rules."""
+        """The rule engine of the kernel that holds the rules: `nft` or `legacy`; "" without rules."""
         return self._tool.variant.value if self._tool is not None else ""
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class UserspaceBackend:
         return describe(self.family, key)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """Say what a Service asks for in vain here; see `Selective`."""
+        """List what a Service asks for in vain; see `Selective`."""
         return tuple(shortcomings(self._node, self._choices, plan))
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
@@ -104,7 +104,7 @@ class UserspaceBackend:
         return replace(counted, refusals=refusals(plans, saved))
 
     def changed(self) -> bool:
-        """Tell whether others may have changed the rules since our last commit or observation, or the relay ended."""
+        """Report whether others may have changed the rules since we last read or wrote them, or the relay ended."""
         if self._left is None or not self._remote.alive():
             return True
         if self._sight is not None:
@@ -112,7 +112,7 @@ class UserspaceBackend:
         return self._tool is not None and self._read() != self._left
 
     def observe(self) -> dict[Key, Value]:
-        """Ask the relay what it listens for, and read the rules."""
+        """Read the relay's listeners and the rules."""
         self._left = None
         self._seen = self._sight.look() if self._sight is not None else None
         found = self._read()
@@ -245,6 +245,6 @@ def _first(ports: Mapping[str, list[int]]) -> Ports:
 
 
 def sights(tools: Iterable[Tool | None]) -> Generations | None:
-    """Make what counts commits, where all rules are of the variant that does."""
+    """Build the detectors of commits, where all rules are of the variant that counts them."""
     tools = tuple(tools)
     return Generations() if tools and all(tool and tool.variant is Variant.NFT for tool in tools) else None

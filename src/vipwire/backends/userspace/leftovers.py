@@ -40,11 +40,11 @@ class RelayRemains:
         return RemovalResult()
 
     def held(self) -> frozenset[Place]:
-        """Hold nothing."""
+        """Return nothing: this mode holds no chain."""
         return frozenset()
 
     def after_rules(self) -> RemovalResult:
-        """Tell the relay to retire, once nothing can be on its way to it."""
+        """Tell the relay to retire, now that no rule leads to it."""
         remote = Remote(self._family, Settings((0, 0), 0.0), starts=False)
         try:
             if self._retires is not None and time.monotonic() >= self._retires:

@@ -35,7 +35,7 @@ class Share(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Listener(msgspec.Struct, frozen=True, array_like=True):
-    """One frontend as the relay serves it: where it listens, and to whom it relays.
+    """One frontend in the relay: where it listens, and to which endpoints it relays.
 
     `name` is for people. `protocol` is the IANA number. `algorithm` is a value of `balance.Choice`. `affinity` is the
     seconds for which a client keeps its endpoint, 0 for not at all; listeners of one `group` share the memory of it,
@@ -62,18 +62,18 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(msgspec.Struct, tag=True):
-    """Ask who is there."""
+    """Asks which relay runs."""
 
 
 class Settings(msgspec.Struct, tag=True, frozen=True):
-    """Say what does not depend on a listener. The range is [first, last], [0, 0] for any; the timeout in seconds."""
+    """Settings that all listeners share. The range is [first, last], [0, 0] for any; the timeout in seconds."""
 
     ports: tuple[int, int] = (0, 0)
     udp_timeout: float = 0.25
 
 
 class Observe(msgspec.Struct, tag=True):
-    """Ask for all listeners."""
+    """Asks for all listeners."""
 
 
 class Put(msgspec.Struct, tag=True):
@@ -93,11 +93,11 @@ class Remove(msgspec.Struct, tag=True):
 
 
 class AskCounters(msgspec.Struct, tag="AskCounts"):
-    """Ask for the counters."""
+    """Asks for the counters."""
 
 
 class AskNotes(msgspec.Struct, tag=True):
-    """Ask for what an operator should know; each is told once."""
+    """Asks for what an operator should know; each note is told once."""
 
 
 class Retire(msgspec.Struct, tag=True):
@@ -138,7 +138,7 @@ class Done(msgspec.Struct, tag=True):
 
 
 class EndpointCounters(msgspec.Struct, array_like=True):
-    """What went to one endpoint of a listener. Bytes are those of the streams and datagrams themselves."""
+    """The traffic to one endpoint of a listener. Bytes are those of the streams and datagrams themselves."""
 
     place: Place
     connections: int

@@ -61,7 +61,7 @@ PORT: Final = "{port}"
 
 
 class Front(NamedTuple):
-    """What the relay listens for. `front` is unique: Service port, protocol, address, and for whom."""
+    """The name of a listener. `front` is unique: Service port, protocol, address, and for whom."""
 
     front: str
 

@@ -32,6 +32,6 @@ class UserspaceOwner(WholeChainOwner):
         return self.owns(table, chain) and chain not in _KUBE_PROXY_HAD
 
     def words(self, table: str) -> frozenset[Link]:
-        """Give nothing: no other mode jumps to these."""
+        """Return nothing: no other mode jumps to these chains."""
         del table
         return frozenset()

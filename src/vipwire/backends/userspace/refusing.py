@@ -53,7 +53,7 @@ def other_ports(plan: ServicePlan) -> Iterator[Rule]:
 
 
 def serving(frontend: Frontend) -> Rule | None:
-    """Keep refusals at addresses of this node from a node port that is served; None for other frontends."""
+    """Keep refusals at addresses of this node away from a node port that is served; None for other frontends."""
     if frontend.key.address is not None or not (frontend.short_circuit or isinstance(frontend.action, Forward)):
         return None
     words = packet("", None, frontend.key.protocol, frontend.key.port, str(frontend.port_name))

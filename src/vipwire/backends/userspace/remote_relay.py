@@ -33,7 +33,7 @@ T = TypeVar("T", bound=Answer)
 
 
 class Remote:
-    """One family's relay. With `starts` one is started where there is none; otherwise there is nothing to see.
+    """One family's relay, seen from the proxy. With `starts` it is started if none runs; otherwise none is seen.
 
     `ports` are those of each listener as it was last seen or told. Every method raises OSError if the relay is lost;
     the next one looks for it anew.
@@ -107,7 +107,7 @@ class Remote:
             raise CommitError(f"the relay answered {answer}")
 
     def undo(self, keys: Iterable[str], before: Mapping[str, Listener]) -> None:
-        """Take back what was put."""
+        """Undo what was put."""
         keys = tuple(keys)
         self.remove(key for key in keys if key not in before)
         if changed := {key: before[key] for key in keys if key in before}:

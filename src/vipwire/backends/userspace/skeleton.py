@@ -62,7 +62,7 @@ def _jumps(node: NodePlan, *, loopback: bool) -> Iterator[Rule]:
 
 
 def _refuse(family: Family) -> Rules:
-    """Tell a client that nobody is there: TCP by a reset, which connect() heeds at once."""
+    """Refuse a client whose Service has no endpoint: TCP by a reset, at which connect() fails at once."""
     return tuple(f"-p {each.label} {refuse(family, each)}" for each in (Protocol.TCP, Protocol.UDP, Protocol.SCTP))
 
 

@@ -19,7 +19,7 @@ from vipwire.cluster.store.record import Write
 
 
 class Operation(Enum):
-    """What is about to be done to an object."""
+    """The operation on an object."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -42,7 +42,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What a hook adds: further writes, which are made with the object's or not at all, and how to take back."""
+    """The additions of a hook: writes that are committed with the object's or not at all, and how to undo them."""
 
     also: tuple[Write, ...] = ()
     undo: Callable[[], None] | None = None
@@ -54,7 +54,7 @@ class Admitted:
 
     @contextlib.contextmanager
     def taken_back_on_error(self) -> Iterator[None]:
-        """Take it back if something raises."""
+        """Undo the admission if the block raises."""
         try:
             yield
         except BaseException:

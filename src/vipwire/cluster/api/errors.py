@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing that is wrong in an object: which field, the machine's word, and a sentence."""
+    """One error in an object: the field, Kubernetes' word for the error, and a sentence."""
 
     field: str
     reason: str
@@ -47,44 +47,44 @@ class ApiError(Exception):
 
 
 def required(field: str, detail: str = "") -> Cause:
-    """Say that a field is missing."""
+    """Build the error of a missing field."""
     return Cause(field, "FieldValueRequired", f"Required value{_colon(detail)}")
 
 
 def invalid(field: str, value: Any, detail: str) -> Cause:
-    """Say that a value is not allowed, and what is."""
+    """Build the error of a value that is not allowed, naming what is."""
     return Cause(field, "FieldValueInvalid", f"Invalid value: {json.dumps(value)}{_colon(detail)}")
 
 
 def unsupported(field: str, value: Any, allowed: Iterable[str]) -> Cause:
-    """Say that a value is none of those that exist."""
+    """Build the error of a value that does not exist."""
     choices = ", ".join(f'"{choice}"' for choice in allowed)
     detail = f"supported values: {choices}"
     return Cause(field, "FieldValueNotSupported", f"Unsupported value: {json.dumps(value)}: {detail}")
 
 
 def duplicate(field: str, value: Any) -> Cause:
-    """Say that a value stands twice in a list."""
+    """Build the error of a value that is twice in a list."""
     return Cause(field, "FieldValueDuplicate", f"Duplicate value: {json.dumps(value)}")
 
 
 def missing(field: str, value: Any) -> Cause:
-    """Say that what a field names is not there."""
+    """Build the error of a field that names something that does not exist."""
     return Cause(field, "FieldValueNotFound", f"Not found: {json.dumps(value)}")
 
 
 def forbidden(field: str, detail: str) -> Cause:
-    """Say that a field may not be set here."""
+    """Build the error of a field that may not be set."""
     return Cause(field, "FieldValueForbidden", f"Forbidden{_colon(detail)}")
 
 
 def too_long(field: str, most: int) -> Cause:
-    """Say that a text is too long."""
+    """Build the error of a text that is too long."""
     return Cause(field, "FieldValueTooLong", f"Too long: may not be more than {most} bytes")
 
 
 def too_many(field: str, count: int, most: int) -> Cause:
-    """Say that a list is too long."""
+    """Build the error of a list that is too long."""
     return Cause(field, "FieldValueTooMany", f"Too many: {count}: must have at most {most} items")
 
 
@@ -104,40 +104,40 @@ def not_valid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiE
 
 
 def not_found(resource: str, name: str) -> ApiError:
-    """Say that an object does not exist; `resource` with its group."""
+    """Build the 404 for an object that does not exist; `resource` with its group."""
     return ApiError(404, "NotFound", f'{resource} "{name}" not found', _about(resource, name))
 
 
 def already_exists(resource: str, name: str) -> ApiError:
-    """Say that a name is taken."""
+    """Build the 409 for a name that is taken."""
     return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', _about(resource, name))
 
 
 def conflict(resource: str, name: str, why: str = "") -> ApiError:
-    """Say that an object is not as the caller last saw it."""
+    """Build the 409 for an object that has changed since the caller saw it."""
     why = why or ("the object has been modified; please apply your changes to the latest version and try again")
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
     return ApiError(409, "Conflict", message, _about(resource, name))
 
 
 def bad_request(message: str) -> ApiError:
-    """Say that a request makes no sense."""
+    """Build the 400 for a request that makes no sense."""
     return ApiError(400, "BadRequest", message)
 
 
 def expired(message: str) -> ApiError:
-    """Say that a revision is gone: list again."""
+    """Build the 410 for a revision that is gone: the client lists again."""
     return ApiError(410, "Expired", message)
 
 
 def refused(resource: str, name: str, why: str) -> ApiError:
-    """Say that somebody may not do something: 403."""
+    """Build the 403 for a caller who may not do something."""
     about = f'{resource} "{name}"' if name else resource
     return ApiError(403, "Forbidden", f"{about} is forbidden: {why}", _about(resource, name))
 
 
 def namespace_going(resource: str, name: str, namespace: str) -> ApiError:
-    """Say that nothing can be created in a namespace that is about to go."""
+    """Build the 403 for a creation in a namespace that is being deleted."""
     why = f"unable to create new content in namespace {namespace} because it is being terminated"
     error = refused(resource, name, why)
     cause = {"reason": "NamespaceTerminating", "message": f"namespace {namespace} is being terminated"}
@@ -146,7 +146,7 @@ def namespace_going(resource: str, name: str, namespace: str) -> ApiError:
 
 
 def internal(message: str) -> ApiError:
-    """Say that it is the server's fault."""
+    """Build the 500 for a fault of the server."""
     details = {"causes": [{"message": message}]}
     return ApiError(500, "InternalError", f"Internal error occurred: {message}", details)
 
@@ -167,7 +167,7 @@ def too_large(most: int) -> ApiError:
 
 
 def too_slow() -> ApiError:
-    """Say that a request took longer than one may."""
+    """Build the 504 for a request that took longer than one may."""
     details = {"retryAfterSeconds": 1}
     return ApiError(504, "Timeout", "Timeout: request did not complete within the allotted timeout", details)
 

@@ -43,7 +43,7 @@ _INGRESS_RIGHTS: Final = {
 
 
 class Role(Enum):
-    """What somebody may do, with the group that says so."""
+    """The rights of a group."""
 
     ADMIN = "system:masters"
     NODE = "system:nodes"
@@ -53,7 +53,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks: a name and groups, as a certificate or a token has them."""
+    """The caller: a name and groups, as a certificate or a token has them."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ def allows(user: User, route: Route) -> bool:
 
 
 def may(user: User, verb: str, what: str) -> bool:
-    """Tell whether somebody may do something to a kind, by its plural, or to a subresource of it: `nodes/status`."""
+    """Report whether a user may use a verb on a kind, by its plural, or on a subresource of it: `nodes/status`."""
     roles = _roles(user.groups)
     if Role.ADMIN in roles:
         return True
@@ -100,7 +100,7 @@ def may(user: User, verb: str, what: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What somebody may do to a kind, or a subresource."""
+    """Verbs that are allowed on a kind or a subresource."""
 
     verbs: tuple[str, ...]
     group: str
@@ -121,7 +121,7 @@ def rules(user: User) -> Iterator[Rule]:
 
 
 def refusal(user: User, route: Route) -> ApiError:
-    """Say what somebody may not do, in Kubernetes' sentence."""
+    """Write Kubernetes' sentence for what a user may not do."""
     resource = route.resource
     what = f"{resource.plural}/{route.subresource}" if route.subresource else resource.plural
     where = f' in the namespace "{route.namespace}"' if route.namespace else " at the cluster scope"
@@ -130,13 +130,13 @@ def refusal(user: User, route: Route) -> ApiError:
 
 
 def page_refusal(user: User, path: str, method: str) -> ApiError:
-    """Say that somebody may not read a page."""
+    """Write the sentence for a page that a user may not read."""
     why = f'User "{user.name}" cannot {method.lower()} path "{path}"'
     return ApiError(403, "Forbidden", f"forbidden: {why}")
 
 
 def impersonation_refusal(user: User, wanted: str) -> ApiError:
-    """Say that nobody acts as somebody else here: to act as oneself instead would be worse."""
+    """Write the refusal of impersonation: to act as oneself instead would be worse."""
     return refused("users", wanted, f'User "{user.name}" cannot impersonate: vipwire serves each user as who it is')
 
 

@@ -38,7 +38,7 @@ class Page:
 
 
 class _Cursor(msgspec.Struct, frozen=True):
-    """Where the next page begins: after a name, in the state of a revision."""
+    """The start of the next page: after a name, in the state of a revision."""
 
     rv: int
     namespace: str

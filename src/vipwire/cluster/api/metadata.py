@@ -17,7 +17,7 @@ _FINALIZERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
 def name_new(resource: Resource, value: Object, namespace: str, now: str) -> None:
-    """Give a new object what the server decides: its place, UID and time, and a name if it asks for one."""
+    """Set what the server decides of a new object: its namespace, UID and time, and a generated name if asked for."""
     meta: dict[str, Any] = value["metadata"]
     for key in (*_SET_BY_DELETION, "resourceVersion", "selfLink", "generation"):
         meta.pop(key, None)
@@ -33,7 +33,7 @@ def name_new(resource: Resource, value: Object, namespace: str, now: str) -> Non
 
 
 def keep_metadata(new: Object, old: Object) -> None:
-    """Keep what a change cannot touch; what it leaves out of managedFields stays as it is."""
+    """Restore what a change cannot touch; managedFields stay if the change leaves them out."""
     meta, before = new["metadata"], old["metadata"]
     for key in (*KEPT_META, *_SET_BY_DELETION, "generation", "resourceVersion"):
         meta.pop(key, None)

@@ -60,7 +60,7 @@ def shown(record: Record) -> Object:
 
 
 def encoder(value: Object) -> Callable[[int], bytes]:
-    """Make the function that the store calls with an object's revision."""
+    """Build the function that the store calls with an object's revision."""
 
     def encode_at(revision: int) -> bytes:
         value["metadata"]["resourceVersion"] = str(revision)
@@ -78,12 +78,12 @@ def key_of(resource: Resource, namespace: str, name: str) -> Key:
 
 
 def new_uid() -> str:
-    """Make a UID."""
+    """Generate a UID."""
     return str(uuid.uuid4())
 
 
 def random_name(beginning: str) -> str:
-    """Make a name from generateName."""
+    """Generate a name from generateName."""
     return beginning[: 63 - 5] + "".join(secrets.choice(_LETTERS) for _ in range(5))
 
 
@@ -93,7 +93,7 @@ def content(value: Object) -> Object:
 
 
 def check_identity(resource: Resource, value: Any, namespace: str) -> Object:
-    """Hold a body's kind and namespace against the path it was sent to; raise ApiError 400."""
+    """Compare a body's kind and namespace with the path it was sent to; raise ApiError 400."""
     if not isinstance(value, dict):
         raise bad_request(f"the body of the request is no {resource.kind}")
     kind, version = value.get("kind", resource.kind), value.get("apiVersion", resource.api_version)
@@ -112,7 +112,7 @@ def check_identity(resource: Resource, value: Any, namespace: str) -> Object:
 
 
 def check_name(value: Object, name: str) -> None:
-    """Hold a body's name against that of its path; raise ApiError 400."""
+    """Compare a body's name with that of its path; raise ApiError 400."""
     sent = value["metadata"].get("name")
     if sent not in (None, name):
         raise bad_request(f"the name of the object ({sent}) does not match the name on the URL ({name})")

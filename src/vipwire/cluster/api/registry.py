@@ -78,7 +78,7 @@ from vipwire.cluster.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a request: the object's state, as bytes; whether it was created, or is gone."""
+    """The result of a request: the object's state, as bytes; whether it was created, or is gone."""
 
     record: Record
     created: bool = False
@@ -245,7 +245,7 @@ class Registry:
         writer: ssa.Writer | None,
         record: Record | None = None,
     ) -> Result:
-        """Take a change through admission and checks into the store. `writer` owns what it changes, if given."""
+        """Run admission and checks on a change, and store it. `writer`, if given, owns what it changes."""
         new, old = attempt.new, attempt.old
         assert new is not None  # noqa: S101  # only deletions have none, and come by another way
         resource.prepare(new, old)

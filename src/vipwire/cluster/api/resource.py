@@ -27,7 +27,7 @@ def no_check(_new: Object, _old: Object | None) -> tuple[Cause, ...]:
 
 
 def no_warning(_new: Object) -> tuple[str, ...]:
-    """Have nothing to say."""
+    """Return no warnings."""
     return ()
 
 
@@ -94,7 +94,7 @@ class Resource:
 
     @property
     def singular(self) -> str:
-        """What one of them is called on a command line."""
+        """The kind's singular name on a command line."""
         return self.kind.lower()
 
     @property
@@ -104,7 +104,7 @@ class Resource:
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        """What can be done to objects of the kind, as discovery tells it."""
+        """The verbs of the kind, as discovery lists them."""
         return tuple(verb for verb in SERVED_VERBS if verb != "deletecollection" or self.deletes_many)
 
 

@@ -16,7 +16,7 @@ READING: Final = ("get", "list", "watch")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a request is about. `verb` is that of Kubernetes' authorization: get, list, watch, create and so on."""
+    """The target of a request. `verb` is Kubernetes' authorization verb: get, list, watch, create and so on."""
 
     resource: Resource
     verb: str

@@ -66,7 +66,7 @@ _LABELS: Final = msgspec.json.Decoder(_Labelled)
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """What of a resource is meant. The text of a selector is in a cursor, so that pages belong together."""
+    """The selection of a list or watch. Cursors hold its text, so that pages belong together."""
 
     namespace: str = ""
     name: str = ""
@@ -75,7 +75,7 @@ class Selector:
 
     @property
     def everything(self) -> bool:
-        """Whether it leaves nothing out."""
+        """Whether it selects all objects."""
         return not (self.namespace or self.name or self.labels or self.fields)
 
     def matches(self, record: Record) -> bool:
@@ -136,7 +136,7 @@ def _unreadable(text: str) -> Exception:
 
 
 def select(resource: Resource, namespace: str, labels: str, fields: str) -> Selector:
-    """Make the selector of a request; raise ApiError 400 for what cannot be read or is not supported."""
+    """Read the selector of a request; raise ApiError 400 for one that is invalid or not supported."""
     conditions = []
     name = ""
     for part in filter(None, fields.split(",")):

@@ -259,7 +259,7 @@ class ApiServer:
 
 
 def _is_page(path: str) -> bool:
-    """Tell whether a path is about no object: it is none of /api/v1/KIND and /apis/GROUP/v1/KIND, or below these."""
+    """Report whether a path names no object: it is none of /api/v1/KIND, /apis/GROUP/v1/KIND, or below these."""
     path = path.rstrip("/")
     if not path.startswith(("/api/", "/apis/")) or path.count("/") < 3 or path == CUSTOM_KINDS:
         return True

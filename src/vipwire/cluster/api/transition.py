@@ -14,7 +14,7 @@ from vipwire.cluster.store.record import Key, Record
 
 @dataclass(frozen=True, slots=True)
 class Preconditions:
-    """What must hold for a deletion: UID and resourceVersion, where given."""
+    """The preconditions of a deletion: UID and resourceVersion, where given."""
 
     uid: str = ""
     version: str = ""
@@ -22,7 +22,7 @@ class Preconditions:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """How an object is deleted. Without `grace` its kind says how many seconds it has; `propagation` is the API's."""
+    """The options of a deletion. Without `grace` its kind has a default, in seconds; `propagation` is the API's."""
 
     preconditions: Preconditions = Preconditions()
     grace: int | None = None
@@ -58,7 +58,7 @@ def addressed(wanted: Object, resource: Resource, subresource: str) -> Object:
 
 
 def split(new: Object, old: Object, subresource: str) -> Object:
-    """Let a write of the status change the status only, and one of the object all else."""
+    """Restrict a write of the status to the status, and one of the object to everything else."""
     if subresource == "status":
         meta = old["metadata"] | {"managedFields": new["metadata"].get("managedFields")}
         meta = {key: value for key, value in meta.items() if value is not None}
@@ -85,7 +85,7 @@ def same(new: Object, old: Object) -> bool:
 
 
 def is_sound(resource: Resource, record: Record) -> bool:
-    """Tell whether a stored object is one of its kind: what is none has no finalizers or grace period to wait for."""
+    """Report whether a stored object has its kind's form: without it there are no finalizers to wait for."""
     try:
         value = decoded(record)
         decode(value, resource.type, Findings())
@@ -96,7 +96,7 @@ def is_sound(resource: Resource, record: Record) -> bool:
 
 
 def record_of_dry_run(key: Key, new: Object, record: Record | None) -> Record:
-    """Make the record of a state that is answered and not stored: its resourceVersion is still that of `record`."""
+    """Build the record of a state that is answered and not stored: it keeps `record`'s resourceVersion."""
     if record is not None:
         return Record(key, record.revision, encoder(new)(record.revision))
     new["metadata"].pop("resourceVersion", None)

@@ -31,7 +31,7 @@ Line: TypeAlias = tuple[bytes, ...]
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """What a client watches, from which revision (0: the state now, then all that follows), in what form."""
+    """A watch: the selection, the first revision (0: the state now, then all that follows), and the form."""
 
     resource: Resource
     selector: Selector
@@ -69,7 +69,7 @@ def read_watch(resource: Resource, selector: Selector, form: Form, query: Mappin
 async def follow(
     store: Store, request: WatchRequest, clock: Callable[[], datetime], bookmark_every: float = BOOKMARK_SECONDS
 ) -> AsyncGenerator[bytes, None]:
-    """Give the events' lines, several at once where they come together, until the watch's time is over."""
+    """Yield the events' lines, several at once where they come together, until the watch's time is over."""
     write = shower(request.resource, request.form, clock)
     since = request.since
     try:
@@ -155,7 +155,7 @@ def _line(kind: str, value: bytes) -> Line:
 
 
 def _at(record: Record, revision: int) -> Record:
-    """Give a state the revision at which its watcher lost sight of it."""
+    """Set a state's revision to the one at which the watcher lost sight of it."""
     value = decoded(record)
     value["metadata"]["resourceVersion"] = str(revision)
     return Record(record.key, revision, encode(value))

@@ -53,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is answered: a state of an object, or a Status; and warnings for whoever asked."""
+    """The answer: a state of an object, or a Status; and warnings for the caller."""
 
     code: int
     result: Result | None = None
@@ -70,7 +70,7 @@ class _DeleteOptions(msgspec.Struct, rename="camel"):
 
 
 async def perform(registry: Registry, request: Request) -> Answer:
-    """Do what a request asks for; raise ApiError."""
+    """Perform a request; raise ApiError."""
     route = request.route
     if not _has_method(route):
         raise not_allowed()
@@ -108,7 +108,7 @@ async def _write(registry: Registry, request: Request, options: Options) -> Resu
 
 
 def _strict(parsed: Parsed, resource: Resource, options: Options) -> Any:
-    """Give the value of a body, and report what stands in it twice as `fieldValidation` says. Raise ApiError 400."""
+    """Return the value of a body, and report duplicate fields as `fieldValidation` says. Raise ApiError 400."""
     report_strictly(resource, [f'duplicate field "{path}"' for path in parsed.repeated], options)
     return parsed.value
 

@@ -44,7 +44,7 @@ class Balancers:
         await self._feed.run(self.step)
 
     async def step(self) -> bool:
-        """Give each Service that has changed what it should have; tell whether something is left to do.
+        """Update each Service that has changed; report whether something is left to do.
 
         Two passes: who has an address keeps it before others choose. Who was told that there is none for it is looked
         at again when one is free.

@@ -38,7 +38,7 @@ class Feed:
         return [RecordChange(record, None) for name in self._resources for record in self._store.scan(name)], True
 
     def follow(self, forget: Callable[[], None], note: Callable[[RecordChange], None], guard: Guard[Key]) -> None:
-        """Look, and have each change noted; what is known is forgotten before where it is everything anew.
+        """Read and note each change; before a complete list, forget what is known.
 
         An object that cannot be noted is left out.
         """
@@ -50,7 +50,7 @@ class Feed:
                 note(change)
 
     def again(self) -> None:
-        """Let the next look tell of everything."""
+        """Make the next look list everything."""
         self._seen = 0
 
     async def run(self, step: Callable[[], Awaitable[bool | None]]) -> None:

@@ -96,7 +96,7 @@ class OwnServices:
         return next(networks_of(readable(record)), None) if record else None
 
     async def add(self, service: OwnService) -> None:
-        """Keep one more."""
+        """Add one more."""
         self._services[service.name] = service
         with self._guard.of(key_of(SERVICES, *service.name)):
             await self._settle(service)

@@ -29,21 +29,21 @@ FIRST_CIDR: Final = "kubernetes"
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """What is given away: `services` is a CIDR, or one of each family, the default family first."""
+    """The ranges to allocate from: `services` is a CIDR, or one of each family, the default family first."""
 
     services: tuple[str, ...] = ("10.96.0.0/16", "fd00:10:96::/112")
     node_ports: Range = NODE_PORTS
 
 
 def hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequence[Admission]:
-    """Make the hooks of a registry over a store."""
+    """Build the hooks of a registry over a store."""
     draw = secrets.randbelow
     allocation = ServiceAllocation(Addresses(store, draw), NodePorts(store, ranges.node_ports, draw), clock)
     return (allocation, Workloads(clock), ExecProbeAdmission(), NamesakeDeletion(store, clock))
 
 
 async def make_first_cidr(registry: Registry, ranges: Ranges) -> None:
-    """Make the first ServiceCIDR, if there is none of its name; what there is stays as it is."""
+    """Create the first ServiceCIDR unless one of its name exists."""
     if registry.store.read(key_of(SERVICE_CIDRS, "", FIRST_CIDR)) is not None:
         return
     body = {"metadata": {"name": FIRST_CIDR}, "spec": {"cidrs": list(ranges.services)}}

@@ -94,7 +94,7 @@ class Authority:
         return self._issue(file, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def server_context(self, pair: Pair) -> ssl.SSLContext:
-        """Make the server's side of TLS: clients may show a certificate of this authority, or none."""
+        """Build the TLS context of a server: clients may present a certificate of this authority."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(pair.certificate, pair.key)

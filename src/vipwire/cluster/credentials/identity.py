@@ -55,7 +55,7 @@ class Access:
         self.revoked = revoked
 
     def take(self, tokens: Mapping[str, User]) -> None:
-        """Let these tokens be good, and no others."""
+        """Accept these tokens, and no others."""
         self._users = {_digest(token): user for token, user in tokens.items()}
 
     def identify(self, request: BaseRequest) -> User:

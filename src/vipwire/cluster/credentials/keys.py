@@ -46,7 +46,7 @@ class Keys:
         return write_kubeconfigs(self._folder, self._authority(), url)
 
     async def run(self) -> None:
-        """Look after everything until cancelled."""
+        """Renew and reread until cancelled."""
         turns = 0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -55,7 +55,7 @@ class Keys:
                 await self.renew()
 
     def read_again(self) -> bool:
-        """Take what files say that have changed; tell whether any has. They are small."""
+        """Reread the files that have changed; report whether any has. They are small."""
         before = dict(self._known)
         for name, take in ((TOKENS, self._take_tokens), (REVOKED, self._take_revoked)):
             path = self._folder / name

@@ -31,7 +31,7 @@ def update_private(path: Path, content: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the new name on the disk, too."""
+    """Write the folder to the disk, so that the new name is there too."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -20,7 +20,7 @@ _MOST: Final = 86_400
 
 
 async def ask(probe: Object, pod: Object, container: str, who: RunAs | None = None) -> str:
-    """Ask once, for timeoutSeconds at most; a command runs as `who`."""
+    """Probe once, for timeoutSeconds at most; a command runs as `who`."""
     seconds = number(probe, "timeoutSeconds", 1)
     try:
         async with asyncio.timeout(seconds):

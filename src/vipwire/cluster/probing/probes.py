@@ -34,7 +34,7 @@ NO_COMMANDS: Final = "commands are not run (vipwire up --exec-probes allows them
 
 
 class Verdict:
-    """What a probe's answers come to."""
+    """The state that a probe's answers add up to."""
 
     def __init__(self, probe: Object) -> None:
         self._needed = {True: number(probe, "successThreshold", 1), False: number(probe, "failureThreshold", 3)}
@@ -44,7 +44,7 @@ class Verdict:
         """None until enough answers are there."""
 
     def hear(self, *, good: bool) -> None:
-        """Take an answer."""
+        """Count an answer."""
         self._row = self._row + 1 if good is self._last else 1
         self._last = good
         if self._row >= self._needed[good]:
@@ -152,7 +152,7 @@ class Probes:
 
 
 def with_ready(pod: Object, problem: str, now: str) -> Object:
-    """Give a Pod its condition Ready; the time changes only with the state."""
+    """Set a Pod's condition Ready; its time changes only with the state."""
     status = pod.get("status") or {}
     old: Object = next((each for each in status.get("conditions") or () if each.get("type") == "Ready"), {})
     new = ready_condition(problem, now)

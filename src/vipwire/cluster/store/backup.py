@@ -23,7 +23,7 @@ def backup(folder: Path, target: Path) -> int:
 
 
 def restore(folder: Path, source: Path) -> int:
-    """Put a backup's contents into a data directory; tell their revision. What was there becomes `store.db.old`.
+    """Copy a backup into a data directory; return its revision. What was there becomes `store.db.old`.
 
     At any moment `store.db` is the old store or the new one, whole: who is interrupted begins again.
     """
@@ -68,7 +68,7 @@ def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
 
 
 def _keep(path: Path) -> None:
-    """Give a store a second name, `store.db.old`, and leave its log empty: a log is of whatever has the first name.
+    """Link a store as `store.db.old` and empty its log: a log belongs to whichever file has the first name.
 
     SQLite reads `store.db-wal` into any file that is called store.db. So a store's log is folded in before another
     file gets the name. Where that cannot be, the store is damaged: its log goes to the second name with it, and is
@@ -101,7 +101,7 @@ def _fold(path: Path) -> bool:
 
 
 def _link(path: Path, second: Path) -> None:
-    """Give a file a second name, in place of what had it."""
+    """Link a file under a second name, replacing what had it."""
     made = second.with_name(f"{second.name}.part")
     made.unlink(missing_ok=True)
     made.hardlink_to(path)

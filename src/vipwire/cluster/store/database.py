@@ -46,7 +46,7 @@ DELETE FROM changes WHERE revision <= :floor
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All that a file holds: the current records, and the changes after `floor`, oldest first."""
+    """The contents of a file: the current records, and the changes after `floor`, oldest first."""
 
     records: tuple[Record, ...]
     changes: tuple[RecordChange, ...]
@@ -89,7 +89,7 @@ class Database:
         self._connection.execute(f"PRAGMA max_page_count = {pages}")
 
     def append(self, changes: Sequence[RecordChange], *, beyond: bool = False) -> None:
-        """Make changes durable: all of them, or none when it raises. `beyond` allows them to go beyond the limit."""
+        """Commit changes: all of them, or none when it raises. `beyond` allows them to exceed the size limit."""
         with explained(self.path):
             self._allow(_MOST_PAGES if beyond else self._pages)
             self._append(changes)
@@ -118,13 +118,13 @@ class Database:
 
 
 class lock:  # noqa: N801  # a context manager, written like a function
-    """Hold a data directory for this process alone; raise StoreError if another one has it."""
+    """Lock a data directory for this process; raise StoreError if another one has it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def __enter__(self) -> Self:
-        """Make the directory, readable by its owner only, and take the lock."""
+        """Create the directory, readable by its owner only, and lock it."""
         path = self._folder / "store.lock"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -139,13 +139,13 @@ class lock:  # noqa: N801  # a context manager, written like a function
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let it go."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
 @contextlib.contextmanager
 def explained(path: Path, remedy: str = RESTORE) -> Iterator[None]:
-    """Say SQLite's errors in words that name the file and what to do; `remedy` is about a file that is damaged."""
+    """Translate SQLite's errors to ones that name the file and what to do; `remedy` is for a damaged file."""
     try:
         yield
     except sqlite3.Error as error:
@@ -199,7 +199,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _make_or_refuse(path: Path) -> None:
-    """Make a store where there was none; raise StoreError where there was one, and it is not what it was."""
+    """Create a store where there was none; raise StoreError if there was one and it is gone."""
     if not path.exists():
         _make(path)
     elif path.stat().st_size == 0:
@@ -211,7 +211,7 @@ def _make_or_refuse(path: Path) -> None:
 
 
 def _make(path: Path) -> None:
-    """Make an empty store, under another name until it is whole: an empty file is never the beginning of one."""
+    """Create an empty store, under another name until it is complete: an empty file is never a store's beginning."""
     for left in leftovers(path):
         raise StoreError(f"{path}: is missing, but {left.name} is there; {RESTORE}, or move {left.name} away")
     unfinished = path.with_name(f"{path.name}.new")
@@ -234,7 +234,7 @@ def leftovers(path: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a directory, on the disk."""
+    """Write a file, or the names in a directory, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -13,7 +13,7 @@ from vipwire.errors import VipwireError
 
 
 class Key(NamedTuple):
-    """Where an object is. `resource` is a plural with its group, as in `endpointslices.discovery.k8s.io`."""
+    """The name of an object. `resource` is a plural with its group, as in `endpointslices.discovery.k8s.io`."""
 
     resource: str
     namespace: str
@@ -52,7 +52,7 @@ Encode = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What shall become of one key, if it is still as `expected`: a revision, or 0 for a key that must not exist."""
+    """The write of one key, if it is still as `expected`: a revision, or 0 for a key that must not exist."""
 
     key: Key
     encode: Encode

@@ -187,7 +187,7 @@ class Store:
             self._settle(batch, changes, None)
 
     def _append(self, changes: list[RecordChange], visible: int) -> None:
-        """Make changes durable, in the thread. Where there is no space, the file forgets what was before `visible`.
+        """Commit changes, in the thread. If there is no space, drop the history before `visible` from the file.
 
         What fills a store can be deleted in any case, even though a deletion is first written down itself. Watches go
         on from memory; after a restart they list again.

@@ -134,7 +134,7 @@ def _combine(flag: Flag, before: Any, value: Any) -> Any:
 
 
 def build_config(given: Given) -> Loaded:
-    """Make the whole, validated configuration out of the flags and the file that they may name.
+    """Build the whole, validated configuration from the flags and the file that they may name.
 
     Raise ConfigError with one line per error, each with the field's path (and its flag where there is no file).
     """
@@ -200,7 +200,7 @@ def _raise_invalid(config: Config) -> None:
 
 
 def _notes(config: Config) -> Iterator[str]:
-    """Say what is valid and yet probably not meant."""
+    """List what is valid and yet probably not meant."""
     if not config.allowed_node_port_addresses:
         yield "nodePortAddresses is unset: NodePorts answer on all local addresses; consider 'primary'"
     if config.config_file and not config.mode:

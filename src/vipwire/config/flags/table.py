@@ -53,7 +53,7 @@ class Flag:
 
     @property
     def help(self) -> str:
-        """What the flag means, one paragraph."""
+        """The meaning of the flag, in one paragraph."""
         return HELP.get(self.name) or f"{self.warning[:1].upper()}{self.warning[1:]}."
 
 

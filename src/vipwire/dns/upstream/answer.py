@@ -66,7 +66,7 @@ class Answer:
         return 500 + 2 * len(self.wire) + 100 * sum(map(len, self.sections))
 
     def reply(self, now: float) -> Reply:
-        """Make what is to be told now: the same records with what is left of their TTL."""
+        """Build the reply to send now: the same records with what is left of their TTL."""
         age = max(0, int(now - self.stored))
         parts = [
             tuple(_aged(record, place, age) for record, place in zip(records, places, strict=True))
@@ -93,7 +93,7 @@ class Answer:
 
 
 def failure(now: float) -> Answer:
-    """Make the answer that says that nobody upstream has answered."""
+    """Build the answer for the case that no server upstream has answered."""
     return Answer(SERVFAIL, ((), (), ()), ((), (), ()), BRIEF, now, b"")
 
 
@@ -103,7 +103,7 @@ def is_truncated(data: bytes) -> bool:
 
 
 def answers(data: bytes, number: int, question: bytes, *, any_case: bool = False) -> bool:
-    """Tell whether a message answers the question that was asked with a number, letter by letter: others are ignored.
+    """Report whether a message answers our question: its number and every letter must be equal.
 
     With `any_case`, a name in other letters counts as the same.
     """
@@ -137,7 +137,7 @@ def read_answer(data: bytes, query: Query, now: float) -> Answer:
 
 
 def _belonging(message: dns.message.Message, query: Query) -> dns.message.QueryMessage:
-    """Make a message of those records that belong to a question."""
+    """Build a message of those records that belong to a question."""
     name, _ = dns.name.from_wire(query.name, 0)
     kind = dns.rdatatype.RdataType.make(query.type)
     kept = dns.message.QueryMessage(id=0)

@@ -11,7 +11,7 @@ MOST_BYTES: Final = 64 << 20
 
 
 class Key(NamedTuple):
-    """What must be equal for two questions to have the same answer."""
+    """What two questions with the same answer have in common."""
 
     name: bytes
     type: int

@@ -33,7 +33,7 @@ SMALL_LETTERS: Final = 3600.0
 
 
 class Server(NamedTuple):
-    """Where to ask."""
+    """The address of a server upstream."""
 
     host: str
     port: int = 53
@@ -43,7 +43,7 @@ class Server(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One try: which server, how, what came of it, and after how many seconds.
+    """One try: the server, the protocol, the result, and its duration in seconds.
 
     `result` is `answered`, `failed`, or `suspect`: then it is asked again over TCP.
     """
@@ -55,7 +55,7 @@ class Attempt(NamedTuple):
 
 
 def _ignored(_asked: Attempt) -> None:
-    """Tell nobody."""
+    """Ignore an attempt."""
 
 
 class Forwarder:
@@ -171,7 +171,7 @@ class Forwarder:
 
 
 def question(query: Query, number: int, *, mixed: bool = False) -> bytes:
-    """Make the message that asks upstream, with a number of its own, and with letters large and small by chance."""
+    """Encode the question for upstream, with a number of its own, and with letters large and small at random."""
     do = DO if query.edns is not None and query.edns.do else 0
     header = HEADER.pack(number, RD | (query.flags & CD), 1, 0, 0, 1)
     asked = query.question[:-4].lower()
@@ -180,7 +180,7 @@ def question(query: Query, number: int, *, mixed: bool = False) -> bytes:
 
 
 def _mixed(name: bytes) -> bytes:
-    """Make letters large by chance. Lengths of labels are below 64, and so no letters."""
+    """Change letters to large ones at random. Lengths of labels are below 64, and so no letters."""
     chance = secrets.randbits(8 * len(name)).to_bytes(len(name))
     return bytes(byte - 32 if 97 <= byte <= 122 and bit & 1 else byte for byte, bit in zip(name, chance, strict=True))
 

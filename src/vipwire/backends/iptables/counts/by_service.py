@@ -42,13 +42,13 @@ _Refused = tuple[Refusal, ServicePortName | None]
 
 @dataclass(slots=True)
 class _Account:
-    """One rule: what it showed last, and what it had counted before it was replaced."""
+    """The count of one rule: its last value, and what it had counted before it was replaced."""
 
     shown: int = 0
     before: int = 0
 
     def take(self, shown: int) -> int:
-        """Take what it shows now; return how much that is with what was before."""
+        """Store the rule's current value; return it with what was counted before."""
         if shown < self.shown:
             self.before += self.shown
         self.shown = shown
@@ -57,7 +57,7 @@ class _Account:
 
 @dataclass(slots=True)
 class Ledger:
-    """What rules have counted, those included that are gone. May be asked by several threads."""
+    """The counts of rules, including those that are gone. Safe to use from several threads."""
 
     chains: dict[ServicePortName, dict[str, _Account]] = field(default_factory=dict)
     gone: dict[ServicePortName, int] = field(default_factory=dict)

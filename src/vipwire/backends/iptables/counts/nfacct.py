@@ -23,7 +23,7 @@ _HEADER: Final = struct.pack("=BBH", 0, 0, 0)
 
 
 def ensure_counters(names: Iterable[str]) -> str:
-    """Make counters that are not there; return why that is impossible, "" if it is not."""
+    """Create the counters that are missing; return why that is impossible, or ""."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for name in names:

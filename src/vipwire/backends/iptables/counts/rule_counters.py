@@ -104,7 +104,7 @@ _XT_HEADER: Final = 32
 
 
 class _Shape(NamedTuple):
-    """Where in an entry its offsets are, its packet counter, and its first match."""
+    """The layout of an entry: where its offsets, its packet counter and its first match are."""
 
     offsets: int
     packets: int
@@ -132,7 +132,7 @@ def _block(family: Family, table: str) -> bytes:
 
 
 def _ask(opened: socket.socket, level: int, what: int, question: bytes) -> bytes:
-    """Ask for a socket option that is told by what is in the buffer, which socket.getsockopt cannot."""
+    """Call getsockopt(2) with a buffer that holds the question, which socket.getsockopt cannot."""
     buffer = ctypes.create_string_buffer(question, len(question))
     length = ctypes.c_uint32(len(question))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -47,7 +47,7 @@ class IptablesExplainer:
         return RESTORE[self._writer.family]
 
     def remains(self) -> str:
-        """Say nothing: every chain of ours is seen."""
+        """Return "": every chain of ours is read."""
         return ""
 
     def walk(
@@ -93,7 +93,7 @@ def _end(runs: Sequence[Run]) -> End:
 
 
 def _merged(runs: Sequence[Run]) -> list[Step]:
-    """Put the steps of all runs into one list: those that all begin with, each run's own, those that all end with."""
+    """Merge the steps of all runs: first those that all begin with, then each run's own, then the common end."""
     first = runs[0].steps
     before = min((_common(first, each.steps) for each in runs), default=0)
     rests = [each.steps[before:] for each in runs]

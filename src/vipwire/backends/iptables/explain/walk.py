@@ -37,7 +37,7 @@ Recall = Callable[[str], float | None]
 
 @dataclass(frozen=True)
 class Table:
-    """What was observed, what should be, and this node's own addresses."""
+    """The observed rules, the wanted ones, and this node's own addresses."""
 
     family: Family
     observed: Mapping[Key, Rules]
@@ -120,7 +120,7 @@ class _Rules(Surroundings):
         return address in self._table.own
 
     def draw(self, chance: Fraction, *, in_turn: bool) -> bool:
-        """Let chance, or whose turn it is, decide about one rule."""
+        """Decide a rule that depends on chance or on whose turn it is."""
         self._run.choice = IN_TURN if in_turn else BY_CHANCE
         if self._left:
             self._left -= 1

@@ -23,7 +23,7 @@ _MASK: Final = 0xFFFFFFFF
 
 
 class BpfInstruction(NamedTuple):
-    """One instruction: what to do, how many to skip if a comparison holds and if not, with which number."""
+    """One instruction: its code, how many to skip if a comparison holds and if it does not, and its operand."""
 
     code: int
     if_true: int

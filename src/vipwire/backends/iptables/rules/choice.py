@@ -22,7 +22,7 @@ MOST_TURNS: Final = 256
 
 
 def choices(family: Family, forward: Forward, *, hashes: bool) -> Iterator[tuple[str, Target]]:
-    """Say in which order targets are tried, and which packets each takes of those that come so far; "": all.
+    """Return the targets in the order of their rules, each with its match for the packets that come so far; "": all.
 
     `hashes`: the kernel has `-m bpf`. The last one takes all.
     """

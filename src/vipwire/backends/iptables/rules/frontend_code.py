@@ -29,7 +29,7 @@ _READABLE: Final = 32
 
 
 def encode(family: Family, key: FrontendKey) -> int:
-    """Give a frontend its number; frontends of one family have different ones."""
+    """Compute a frontend's number; frontends of one family have different ones."""
     width = family.bits
     address = 0 if key.address is None else int.from_bytes(key.address)
     behind = _PROTOCOLS.index(key.protocol) | _reversed(key.port) << 2
@@ -58,7 +58,7 @@ def first_difference(codes: "list[int] | tuple[int, ...]") -> int:
 
 
 def low_digits(code: int, count: int) -> int:
-    """Keep the first digits of a code."""
+    """Return the first digits of a code."""
     return code & ((1 << 2 * count) - 1)
 
 
@@ -68,7 +68,7 @@ def digit(code: int, at: int) -> int:
 
 
 class Zone:
-    """What the digits of one family's codes mean, as matches and as names."""
+    """The meaning of the digits of one family's codes, as matches and as names."""
 
     def __init__(self, family: Family) -> None:
         self.family = family

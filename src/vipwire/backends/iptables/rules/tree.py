@@ -38,17 +38,17 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """How many entries there are."""
+        """The number of entries."""
         return len(self.codes)
 
     @property
     def chains(self) -> int:
-        """How many chains it is."""
+        """The number of chains."""
         return 1
 
     @property
     def height(self) -> int:
-        """How many chains there are below it, one after the other."""
+        """The number of levels of chains below it."""
         return 0
 
 
@@ -68,7 +68,7 @@ class Branch:
 
     @classmethod
     def over(cls, at: int, known: int, children: "tuple[Node | None, ...]", size: int) -> Self:
-        """Make one over these chains."""
+        """Build a branch over these chains."""
         below = [child for child in children if child is not None]
         chains, height = sum(child.chains for child in below), max(child.height for child in below)
         return cls(at, known, children, size, 1 + chains, 1 + height)
@@ -86,7 +86,7 @@ Touched: TypeAlias = dict[str, Node | None]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one dispatch chain's tree is built: its root's name, its other chains' names, the deepest level.
+    """The shape of one dispatch chain's tree: its root's name, its other chains' names, the deepest level.
 
     It branches at digits before `before` only.
     """
@@ -131,7 +131,7 @@ class Shape:
         return result
 
     def remove(self, node: Node, code: int, touched: Touched, name: str = "", depth: int = 0) -> Node:
-        """Take a code away that is there."""
+        """Remove a code that is in the tree."""
         name = name or self.root
         if isinstance(node, Leaf) or node.size - 1 <= LEAF:
             left = [other for other in codes(node) if other != code]
@@ -163,7 +163,7 @@ class Shape:
         return result
 
     def _lift(self, name: str, node: Branch, value: int, child: Node, depth: int, touched: Touched) -> Node:
-        """Put the only chain below another in its place, as it is unless it was cut off at the deepest level."""
+        """Replace a chain by the only chain below it, as it is unless it was cut off at the deepest level."""
         if depth + 1 + child.height >= self.deepest:
             return self._replace(name, node, self.build(codes(child), depth), touched)
         touched[self.child_name(node, value)] = None
@@ -257,7 +257,7 @@ class Dispatch:
     strays: frozenset[str] = frozenset()
 
     def load(self, entries: Mapping[int, Rules]) -> None:
-        """Take the entries that the kernel was seen to hold."""
+        """Add the entries that were read from the kernel."""
         self.entries = dict(entries)
         self.tree = self.shape.build(self.entries)
 
@@ -267,7 +267,7 @@ class Dispatch:
 
     @property
     def branches(self) -> int:
-        """How many rules only lead to other chains of the tree."""
+        """The number of rules that only lead to other chains of the tree."""
         return self.tree.chains - 1
 
     def draft(self, changed: Mapping[int, Rules | None], *, everything: bool) -> Draft:

@@ -45,7 +45,7 @@ class IpvsExplainer:
         return "sh"
 
     def remains(self) -> str:
-        """Say nothing: whatever has our names is read, and what has not is in nobody's way."""
+        """Return "": everything with our names is read, and nothing else matters."""
         return ""
 
     def walk(
@@ -70,7 +70,7 @@ class IpvsExplainer:
 
 
 def _told(way: Way, node: Node, packet: Packet) -> Walk:
-    """Make what was met into what an explanation is made of."""
+    """Convert what the packet met into steps of an explanation."""
     end = End.UNKNOWN if way.uncertain else way.end
     shares: dict[tuple[Address, int] | None, Fraction] = {
         (real.address, real.port): share for real, share in way.shares.items()

@@ -14,7 +14,7 @@ _Place = tuple[Address, int, int]
 
 @dataclass(slots=True)
 class KernelObjects:
-    """What the kernel holds, or should hold. Real servers are in the kernel's order, where it was read."""
+    """The kernel's objects, observed or wanted. Observed real servers are in the kernel's order."""
 
     chains: dict[ChainName, Rules] = field(default_factory=dict)
     sets: dict[str, SetSpec] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from vipwire.xtables.traversal import Listed
 
 @dataclass(frozen=True, slots=True)
 class Node(Surroundings):
-    """One family of this node: what it holds and should hold, and its own addresses."""
+    """One family of this node: its observed and wanted objects, and its own addresses."""
 
     family: Family
     held: KernelObjects
@@ -44,7 +44,7 @@ class Node(Surroundings):
         yield from (Listed(text, ObjectState.MISSING) for text in wanted if text not in rules)
 
     def look_up(self, name: str, fields: str, header: Header) -> Lookup | None:
-        """Look into a set, and say what was found, or what should have been; None where that cannot be told."""
+        """Look an element up in a set; return what was found or should have been, or None where that is unknown."""
         if name not in self.held.sets and name not in self.wanted.sets:
             return None
         addresses, protocol = _addresses(fields, header), header.packet.protocol
@@ -79,5 +79,5 @@ def _addresses(fields: str, header: Header) -> tuple[Address, ...] | None:
 
 
 def planned(same: bool) -> ObjectState:  # noqa: FBT001 - the question is in the name
-    """Say whether something that was seen is as it should be."""
+    """Return the state of something observed: as planned or not."""
     return ObjectState.PLANNED if same else ObjectState.DIFFERENT

@@ -43,7 +43,7 @@ _WITH_PORT: Final = {"mh": Flag.SCHEDULER_2, "sh": Flag.SCHEDULER_2}
 
 
 def choice(scheduling: Scheduling) -> str:
-    """Say how a virtual server chooses, in a sentence; "" for a scheduler that is not known."""
+    """Describe in a sentence how a virtual server chooses; "" for an unknown scheduler."""
     name = scheduling.scheduler
     if scheduling.flags & _WITH_PORT.get(name, Flag(0)):
         return BY_ADDRESS_AND_PORT

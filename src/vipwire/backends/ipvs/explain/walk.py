@@ -92,7 +92,7 @@ class _Walker:
         return self.packet.to_node or address in self.node.own
 
     def served(self) -> bool:
-        """Look for the virtual server, by mark first; follow its real servers. Tell whether there is one."""
+        """Find the virtual server, by mark first, and follow its real servers. Report whether there is one."""
         place = VirtualServer(self.packet.protocol, self.packet.destination, self.packet.port)
         marked = VirtualServer(0, Address(b""), 0, self.header.mark)
         candidates = [marked, place] if self.header.mark else [place]

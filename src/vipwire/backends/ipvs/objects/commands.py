@@ -79,7 +79,7 @@ class _Writer:
         return f"ipset {verb} {entry.set} {describe_element(entry.element)}{f' skbmark {mark:#x}' if mark else ''}"
 
     def chains(self, delta: Delta[ChainName, Rules]) -> Iterator[str]:
-        """Make and fill chains: all of them exist before a rule jumps to one."""
+        """Create and fill chains: all of them exist before a rule jumps to one."""
         new = {**delta.added, **{key: rules for key, (_, rules) in delta.changed.items()}}
         ours = [key for key in new if key.chain not in BUILT_IN]
         yield from (self._table(key, "-N") for key in ours if key in delta.added)

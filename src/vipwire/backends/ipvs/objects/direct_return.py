@@ -59,7 +59,7 @@ class Pods:
         return found
 
     def prepare(self, wanted: Mapping[tuple[Address, Address], Method]) -> None:
-        """Let Pods receive for VIPs; raise CommitError for a Pod whose namespace is not found."""
+        """Configure Pods to receive for VIPs; raise CommitError for a Pod whose namespace is not found."""
         where = self._where({pod for pod, _ in wanted}) if wanted else {}
         for (pod, vip), method in wanted.items():
             if pod not in where:
@@ -75,7 +75,7 @@ class Pods:
                 raise CommitError(f"cannot prepare the Pod {format_address(pod)}: {error}") from error
 
     def release(self, unwanted: Iterable[tuple[Address, Address]]) -> None:
-        """Let Pods receive no more; one that is gone needs nothing."""
+        """Stop Pods from receiving; one that is gone needs nothing."""
         pairs = list(unwanted)
         where = self._where({pod for pod, _ in pairs}) if pairs else {}
         for pod, vip in pairs:
@@ -137,7 +137,7 @@ def _tolerating(link: NetlinkSocket, harmless: int, kind: int, payload: bytes, f
 
 @contextlib.contextmanager
 def _inside(path: Path) -> Iterator[None]:
-    """Put this thread into a network namespace for a moment (os.setns is of Python 3.12)."""
+    """Move this thread into a network namespace for the block (os.setns exists since Python 3.12)."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -69,7 +69,7 @@ def link_addresses(netlink: NetlinkSocket, family: Family) -> Iterator[Interface
 
 
 def vip_on(index: int, vip: Address) -> bytes:
-    """Make the payload that adds a VIP to a link or deletes it, so that no packet takes it for its source by itself.
+    """Encode the addition of a VIP to a link or its deletion, so that no packet takes it for its source by itself.
 
     For that in IPv4 it has the scope of the link, and in IPv6 it is deprecated from the start.
     """

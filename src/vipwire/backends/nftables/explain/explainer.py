@@ -46,7 +46,7 @@ class NftablesExplainer:
         return "nft -f -"
 
     def remains(self) -> str:
-        """Say that the table exists where nothing of our layout was seen in it."""
+        """Report a table of our name in which nothing of our layout was found; "" if there is none."""
         with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
             there = has_table(netlink, self.family)
         name = text.table_name(self.family)
@@ -147,7 +147,7 @@ def _missing(table: Table) -> list[Step]:
 
 
 def _merged(runs: Sequence[Run]) -> list[Step]:
-    """Put the steps of all slots into one list: what is the same once, what is a slot's own one below the other.
+    """Merge the steps of all slots: equal ones once, a slot's own ones below each other.
 
     A slot that leads elsewhere than most (its element is missing) has its way told behind all others.
     """

@@ -41,7 +41,7 @@ Memory = Mapping[tuple[str, bytes], bytes]
 
 @dataclass(frozen=True)
 class Table:
-    """What was observed, what should be, what is remembered, and this node's own addresses."""
+    """The observed objects, the wanted ones, what is remembered of clients, and this node's own addresses."""
 
     family: Family
     observed: Mapping[ObjectKey, Object]
@@ -61,7 +61,7 @@ class Table:
         return found if isinstance(found, SetSpec) else None
 
     def remembering(self, memory: Memory) -> Self:
-        """Make the same table with what is remembered of clients."""
+        """Return the same table with what is remembered of clients."""
         made = replace(self, memory=memory)
         made.__dict__.update(ranges=self.ranges, hooked=self.hooked)  # what does not depend on it
         return made

@@ -31,7 +31,7 @@ Going = tuple[bool, str | None]
 
 
 def _data(found: Object | None) -> bytes:
-    """Take the data of an element; nothing where there is none."""
+    """Return the data of an element, or nothing."""
     if isinstance(found, CommentedElement | IntervalElement):
         return found.data
     return found if isinstance(found, bytes) else b""
@@ -51,11 +51,11 @@ class Walking(Structural):
 
     @property
     def to_own(self) -> bool:
-        """Whether the packet is now for this node itself."""
+        """Whether the packet now goes to this node itself."""
         ...
 
     def chain(self, name: str) -> str:
-        """Go through a chain; return the verdict that ended all, or "" to go on behind the jump."""
+        """Evaluate a chain; return the verdict that ends the walk, or "" to continue behind the jump."""
         ...
 
     def look_up(self, name: str, key: bytes) -> Object | None:
@@ -77,7 +77,7 @@ class Trial:
         self._at = len(walker.run.steps)
 
     def execute(self) -> str | None:
-        """Do what the rule says, as long as it matches."""
+        """Execute the rule's statements as long as it matches."""
         words = self._words
         while words:
             statement = self._STATEMENTS.get(words.peek())

@@ -57,13 +57,13 @@ class Walker:
 
     @property
     def to_own(self) -> bool:
-        """Whether the packet is now for this node itself."""
+        """Whether the packet now goes to this node itself."""
         if self.run.target is None:
             return self.packet.to_node
         return self.destination in self.table.own
 
     def hook(self, name: str, *, nat: bool) -> bool:
-        """Call the chains of one hook; tell whether the packet ended there."""
+        """Evaluate the chains of one hook; report whether the packet ended there."""
         self._hook = name
         for chain_name, chain in self.table.hooked.get(name, []):
             if chain.hook is not None and chain.hook.type == "nat" and (not nat or self._settled(name)):
@@ -77,7 +77,7 @@ class Walker:
         return self.run.target is not None if hook in ("prerouting", "output") else self.run.masqueraded
 
     def chain(self, name: str) -> str:
-        """Go through a chain; return the verdict that ended all, or "" to go on behind the jump."""
+        """Evaluate a chain; return the verdict that ends the walk, or "" to continue behind the jump."""
         key: ObjectKey = (CHAIN, name.encode())
         chain, wanted = self.table.observed.get(key), self.table.wanted.get(key)
         planned = wanted.rules if isinstance(wanted, Chain) else ()

@@ -77,7 +77,7 @@ def _same_part(kind: int, sent: memoryview, dumped: memoryview) -> bool:
 
 
 def _alone(expression: memoryview) -> bytes:
-    """Make a list of one expression."""
+    """Return an expression as a list of one."""
     return attribute(wire.LIST_ELEMENT, bytes(expression))
 
 

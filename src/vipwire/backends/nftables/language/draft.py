@@ -42,7 +42,7 @@ class Draft:
         self.finished = code is not wire.Code.JUMP
 
     def need_protocol(self, protocol: int) -> None:
-        """Make sure that the packet is of this protocol, unless that is known."""
+        """Add a match for the packet's protocol, unless it is known."""
         if protocol not in (0, self.protocol):
             self.add(self.load_protocol(), kernel.cmp(0, kernel.CMP_EQ, bytes((protocol,))))
             self.protocol = protocol

@@ -61,7 +61,7 @@ class Field:
 
     @property
     def words(self) -> int:
-        """How many registers of four bytes it fills."""
+        """The number of four-byte registers that it fills."""
         return -(-self.size // 4)
 
 

@@ -41,31 +41,31 @@ class Scanner:
         return any(known.text == word for known in self._words[self._at :])
 
     def peek(self, ahead: int = 0) -> str:
-        """Look at a word without taking it; empty after the end."""
+        """Return the next word without consuming it; "" at the end."""
         at = self._at + ahead
         return self._words[at].text if at < len(self._words) else ""
 
     def take(self, wanted: str = "a word") -> str:
-        """Take the next word; `wanted` says what it should be."""
+        """Consume and return the next word; `wanted` is what an error says should be there."""
         if not self:
             self.fail(f"expected {wanted}")
         self._at += 1
         return self._words[self._at - 1].text
 
     def skip(self, *words: str) -> bool:
-        """Take these words if they come next, all or none."""
+        """Consume these words if they come next, all or none; report whether they did."""
         if all(self.peek(index) == word for index, word in enumerate(words)):
             self._at += len(words)
             return True
         return False
 
     def expect(self, *words: str) -> None:
-        """Take these words, which must come next."""
+        """Consume these words, which must come next."""
         if not self.skip(*words):
             self.fail(f"expected {' '.join(words)!r}")
 
     def number(self, highest: int = 0xFFFFFFFF) -> int:
-        """Take a number, decimal or 0x…."""
+        """Consume a number, decimal or 0x…."""
         word = self.take("a number")
         try:
             value = int(word, 16 if word.startswith("0x") else 10)
@@ -76,7 +76,7 @@ class Scanner:
         return value
 
     def duration(self) -> int:
-        """Take a duration such as 3h or 1m30s; in milliseconds."""
+        """Consume a duration such as 3h or 1m30s; return milliseconds."""
         word = self.take("a duration")
         match = _DURATION.fullmatch(word)
         if not word or match is None:
@@ -85,14 +85,14 @@ class Scanner:
         return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
 
     def quoted(self) -> str:
-        """Take a quoted word; without its quotes."""
+        """Consume a quoted word; return it without quotes."""
         word = self.take("a quoted word")
         if not word.startswith('"'):
             self.fail_before("expected a word in quotes")
         return word[1:-1]
 
     def reference(self) -> str:
-        """Take `@name`; the name."""
+        """Consume `@name`; return the name."""
         word = self.take("@ and a set's name")
         if len(word) < 2 or not word.startswith("@"):
             self.fail_before("expected @ and a set's name")

@@ -197,7 +197,7 @@ def _description(spec: SetSpec, key: tuple[Field, ...]) -> Iterator[bytes]:
 
 
 def range_element(first: bytes, last: bytes, comment: str = "") -> Element:
-    """Make the element of an interval set whose key is a concatenation: from `first` to `last`, part by part.
+    """Build the element of an interval set whose key is a concatenation: from `first` to `last`, part by part.
 
     A part that is no range is the same in both.
     """
@@ -205,7 +205,7 @@ def range_element(first: bytes, last: bytes, comment: str = "") -> Element:
 
 
 def interval_elements(ranges: Iterable[tuple[Address, Address, str]]) -> Iterator[Element]:
-    """Make the elements of an interval set of addresses: (first, last, comment) for each range, none overlapping.
+    """Build the elements of an interval set of addresses: (first, last, comment) for each range, none overlapping.
 
     The kernel wants the first address and the one after the last, marked as an end; a range that reaches to the very
     last address has no end, which nft notes on its first element.

@@ -29,7 +29,7 @@ BITMASKS = frozenset({Type.CT_STATE, Type.CT_STATUS})
 
 
 class Constant(NamedTuple):
-    """What a field is compared with.
+    """A value that a field is compared with.
 
     `value` may be shorter than the field: then only the field's first bytes count. `mask` is what of it counts, None
     for all.
@@ -40,7 +40,7 @@ class Constant(NamedTuple):
 
 
 def is_class_id(word: str) -> bool:
-    """Tell a class handle from the first word of an expression."""
+    """Report whether the first word of an expression is a class handle."""
     return word in _CLASS_WORDS or _CLASS_ID.fullmatch(word) is not None
 
 

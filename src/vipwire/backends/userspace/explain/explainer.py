@@ -69,7 +69,7 @@ class UserspaceExplainer:
         return RESTORE[self.family]
 
     def remains(self) -> str:
-        """Say nothing: whatever has our names is read."""
+        """Return "": everything with our names is read."""
         return ""
 
     def walk(
@@ -86,7 +86,7 @@ class UserspaceExplainer:
 
 
 class _Way:
-    """One packet's way."""
+    """The way of one packet."""
 
     def __init__(self, rules: FrontRules, packet: Packet) -> None:
         self._rules, self._packet, self._header = rules, packet, Header.of(packet)
@@ -114,7 +114,7 @@ class _Way:
         return self._served(listening) if listening is not None else self._ended(End.UNTOUCHED)
 
     def _sent_away(self) -> Walk:
-        """Go where somebody else's rule leads."""
+        """Follow a packet that somebody else's rule has translated."""
         target = self._header.destination, self._header.port
         return Walk(End.ANSWERED, tuple(self._tables.steps), {target: Fraction(1)})
 
@@ -164,7 +164,7 @@ def _places(listener: Listener) -> Iterator[tuple[bytes, int]]:
 
 
 def _listening(listener: Listener) -> str:
-    """Say what a listener does."""
+    """Describe what a listener does."""
     binds = ", ".join(
         format_endpoint(Address(place.address), place.port) if place.port else f"{_host(place.address)} (any port)"
         for place in listener.binds

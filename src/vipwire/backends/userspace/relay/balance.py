@@ -27,7 +27,7 @@ _MOST_SLOTS: Final = 4096
 
 
 class Choice(enum.Enum):
-    """How an endpoint is chosen; the value is the annotation's."""
+    """The algorithm that chooses an endpoint; the value is the annotation's."""
 
     ROUND_ROBIN = "round-robin"
     RANDOM = "random"
@@ -71,7 +71,7 @@ class Target:
 
 
 class Memory:
-    """Which endpoint each client had, and when. `whole`: ports of an endpoint are one."""
+    """The endpoint of each client, and when it was last used. `whole`: all ports of an endpoint count as one."""
 
     def __init__(self, *, whole: bool = False) -> None:
         self.whole = whole

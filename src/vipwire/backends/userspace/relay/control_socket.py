@@ -39,7 +39,7 @@ class ControlSocket:
         ControlConnection(self._loop, self._relay, sock)
 
     def close(self) -> None:
-        """Give up the name: another relay may have it."""
+        """Release the name, so that another relay may have it."""
         self._loop.forget(self._listening.fileno(), self._listening)
 
 

@@ -49,7 +49,7 @@ class Session:
         self.owner.end(self)
 
     def ready(self, fd: int, mask: int) -> None:
-        """Take answers to the client."""
+        """Relay answers to the client."""
         del fd, mask
         owner, (number, peer) = self.owner, self.client
         listening = owner.sockets.get(number)
@@ -83,7 +83,7 @@ class DatagramListener(BaseListener):
             self.loop.add(fd, self, select.EPOLLIN)
 
     def settle(self, listener: Listener) -> None:
-        """Take the description; clients of endpoints that serve no more are dealt anew."""
+        """Apply the description; clients of endpoints that are gone get another one."""
         super().settle(listener)
         self._serving = frozenset(listener.serving)
         for session in list(self._sessions.values()):
@@ -92,7 +92,7 @@ class DatagramListener(BaseListener):
         self._had = {client: target for client, target in self._had.items() if self._serves(target)}
 
     def ready(self, fd: int, mask: int) -> None:
-        """Take what clients send."""
+        """Relay datagrams of clients."""
         del mask
         listening = self.sockets[fd]
         for _ in range(_BATCH):
@@ -108,7 +108,7 @@ class DatagramListener(BaseListener):
                 self._send(session, size)
 
     def lost(self, session: Session, code: int) -> None:
-        """Give up an endpoint that says that nobody is there; the client's next datagram goes to another."""
+        """Drop an endpoint that refuses datagrams; the client's next datagram goes to another."""
         target = session.target
         self.end(session)
         self._had.pop(session.client, None)

@@ -42,7 +42,7 @@ class Carrier(Protocol):
 
     @property
     def loop(self) -> Loop:
-        """What calls back."""
+        """The loop that calls back."""
 
     def direction_ended(self) -> bool:
         """Report whether both directions have ended: then the connection is closed."""
@@ -65,7 +65,7 @@ class Pipe:
 
     @classmethod
     def take(cls) -> "Pipe":
-        """Give a pipe, a used one if there is one. Raise OSError at the limit of open files."""
+        """Return a pipe, a used one if there is one. Raise OSError at the limit of open files."""
         return cls.spare.pop() if cls.spare else cls()
 
     def give_back(self) -> None:
@@ -78,7 +78,7 @@ class Pipe:
 
 
 class Direction:
-    """One direction. `left` was read and is not yet written; `ended`: the source has said that it ends."""
+    """One direction of a connection. `left` was read and is not yet written; `ended`: the source has ended."""
 
     __slots__ = ("ended", "full", "left", "link", "pipe", "sink", "source", "up", "waiting")
 
@@ -189,7 +189,7 @@ class Direction:
         self.link.loop.again(self._turn)
 
     def end(self) -> None:
-        """Give back what it has; the sink is told of an abort if there was no end."""
+        """Return the pipe; abort the sink if the source did not end by itself."""
         if self.pipe is not None:
             self.pipe.give_back()
             self.pipe = None
@@ -215,6 +215,6 @@ class Direction:
 
 
 def make_reset(sock: _socket.socket) -> None:
-    """Make close() send a reset: the other side must not take an abort for an end."""
+    """Make close() send a reset, so that the other side does not take an abort for an end."""
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

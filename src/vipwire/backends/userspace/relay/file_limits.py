@@ -24,10 +24,10 @@ class DescriptorBudget:
 
     @property
     def most(self) -> int:
-        """How many connections there may be."""
+        """The most connections at once."""
         return max(0, (self.limit - RESERVE - self.others) // _EACH)
 
     @property
     def most_each(self) -> int:
-        """How many of them may be of one listener."""
+        """The most connections of one listener."""
         return int(self.most * _SHARE)

@@ -39,7 +39,7 @@ def accept(listening: _socket.socket) -> tuple[int, tuple[str, int]]:
 
 
 class Shared:
-    """What all listeners of a relay have in common. The timeout is of idle UDP clients, in seconds."""
+    """State that all listeners of a relay share. The timeout is of idle UDP clients, in seconds."""
 
     def __init__(
         self, loop: Loop, budget: DescriptorBudget, chance: Callable[[], float], udp_timeout: float = 0.25
@@ -56,7 +56,7 @@ class Shared:
         self._idle = loop.timer_queue(udp_timeout, self._look)
 
     def close(self) -> None:
-        """Give up the socket that is kept for the limit, and the one that asks for ports."""
+        """Close the spare socket that is kept for the limit, and the one that asks for ports."""
         self._spare.close()
         self.origins.close()
 
@@ -90,7 +90,7 @@ class Shared:
 
 
 class BaseListener:
-    """What TCP and UDP listeners have in common: sockets, a pool, who may come."""
+    """The common part of TCP and UDP listeners: sockets, a pool, who may come."""
 
     def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
         self.shared, self.loop, self.key, self.listener = shared, shared.loop, key, listener
@@ -107,7 +107,7 @@ class BaseListener:
             yield (self.listener.protocol, place), sock
 
     def settle(self, listener: Listener) -> None:
-        """Take a listener's description, all but its sockets."""
+        """Apply a listener's description, all but its sockets."""
         self.listener = listener
         self._admitted.clear()
         sources = listener.sources

@@ -18,10 +18,10 @@ MOST_EVENTS: Final = 256
 
 
 class Handler(Protocol):
-    """What is told of events."""
+    """Handles the events of a descriptor."""
 
     def ready(self, fd: int, mask: int) -> None:
-        """Take events (a mask of select.EPOLL…) of one descriptor."""
+        """Handle events (a mask of select.EPOLL…) of one descriptor."""
 
 
 class Closable(Protocol):
@@ -59,12 +59,12 @@ class Loop:
         return list({id(each): each for each in self._handlers.values()}.values())
 
     def add(self, fd: int, handler: Handler, mask: int) -> None:
-        """Tell a handler of a descriptor's events."""
+        """Register a handler for a descriptor's events."""
         self._handlers[fd] = handler
         self._epoll.register(fd, mask)
 
     def forget(self, fd: int, socket: Closable) -> None:
-        """Tell of this descriptor no more, and close it after this round.
+        """Unregister a descriptor, and close it after this round.
 
         Not at once: its number would be given to another, which would get the events of this round.
         """
@@ -87,11 +87,11 @@ class Loop:
         queue.items.append((self.now + queue.seconds, item))
 
     def again(self, call: Callable[[], None]) -> None:
-        """Call back after everybody else has had his turn."""
+        """Call back in the next round."""
         self._again.append(call)
 
     def note(self, text: str) -> None:
-        """Keep something for the operator, who is told how often it happened."""
+        """Count a note for the operator, who is told how often it happened."""
         if text in self.notes or len(self.notes) < MOST_EVENTS:
             self.notes[text] += 1
 

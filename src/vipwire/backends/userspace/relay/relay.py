@@ -61,7 +61,7 @@ class Relay:
         loop.schedule(self._sweeping, None)
 
     def answer(self, request: Request) -> Answer:
-        """Do what a request says."""
+        """Execute a request and return the answer."""
         match request:
             case Hello():
                 return Welcome(VERSION, self._pid, self._settings)

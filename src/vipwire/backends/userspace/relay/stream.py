@@ -74,7 +74,7 @@ class StreamListener(BaseListener):
         return header(self.listener.proxy_protocol, link.peer[:2], asked_for(link.client, self.family))
 
     def link_ended(self, link: Link) -> None:
-        """Make room."""
+        """Free the place of a connection."""
         del link
         self._links -= 1
         self.shared.budget.links -= 1

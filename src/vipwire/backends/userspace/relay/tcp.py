@@ -36,7 +36,7 @@ class Owner(Protocol):
     family: int
 
     def link_ended(self, link: "Link") -> None:
-        """Take note that a connection has ended."""
+        """Handle the end of a connection."""
 
     def dialled(self, link: "Link", step: int) -> None:
         """Call `link.late(step)` when the time for this step is over."""
@@ -79,7 +79,7 @@ class Link:
 
     @property
     def loop(self) -> Loop:
-        """What calls back."""
+        """The loop that calls back."""
         return self.owner.loop
 
     def direction_ended(self) -> bool:
@@ -90,7 +90,7 @@ class Link:
         return False
 
     def dial(self) -> None:
-        """Call an endpoint, and the next if this one cannot even be called."""
+        """Connect to an endpoint, and to the next if connecting fails at once."""
         owner = self.owner
         while self.step + 1 < len(DIAL_TIMEOUTS):
             self.step += 1
@@ -117,7 +117,7 @@ class Link:
         self._give_up("no endpoint answers")
 
     def ready(self, fd: int, mask: int) -> None:
-        """Take the events of either side."""
+        """Handle the events of either side."""
         if self.step >= 0:
             self._answered(mask)
             return

@@ -25,7 +25,7 @@ _STEPS: Final = (
 
 
 def at(value: Any, *path: str | int) -> Any:
-    """Look a path up in an object; None where it ends early."""
+    """Return the value at a path of an object; None where the path ends early."""
     for step in path:
         if isinstance(step, int):
             value = value[step] if isinstance(value, list) and len(value) > step else None
@@ -77,7 +77,7 @@ def labels_text(labels: Mapping[str, str] | None) -> str:
 
 
 def path_cell(*path: str | int, absent: Any = NONE) -> Callable[[Object, datetime], Any]:
-    """Make a cell that shows one field."""
+    """Build a cell that shows one field."""
 
     def cell(value: Object, _now: datetime) -> Any:
         found = at(value, *path)

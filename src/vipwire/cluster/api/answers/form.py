@@ -21,7 +21,7 @@ _PIECE: Final = 64 << 10
 
 
 class View(Enum):
-    """How objects are shown."""
+    """The form in which objects are returned."""
 
     OBJECT = ""
     TABLE = "Table"
@@ -69,7 +69,7 @@ def show(record: Record, resource: Resource, form: Form, now: datetime) -> bytes
 
 
 def shower(resource: Resource, form: Form, clock: Callable[[], datetime]) -> Callable[[Record], bytes]:
-    """Make what writes objects of a watch; a table tells its columns with the first only, and each its age."""
+    """Build the writer of a watch's objects; a table has its columns in the first only, and each object its age."""
     first = True
 
     def write(record: Record) -> bytes:
@@ -169,7 +169,7 @@ def _row(record: Record, resource: Resource, form: Form, now: datetime) -> dict[
 
 
 def _cell(column: Column, value: Object, now: datetime) -> Any:
-    """Make a cell; what an object holds in place of what its kind has is shown as unknown, and others are listed."""
+    """Compute a cell. A value of a wrong type in the object is shown as unknown, so that others are still listed."""
     try:
         return column.cell(value, now)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):

@@ -27,7 +27,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """How somebody asks. `trusted` is who may read reasons."""
+    """A request for health. `trusted` callers may read reasons."""
 
     verbose: bool
     left_out: Collection[str]

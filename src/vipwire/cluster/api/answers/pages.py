@@ -38,7 +38,7 @@ class Page:
 
     @property
     def tag(self) -> str:
-        """What tells one content from another."""
+        """The ETag of the content."""
         return f'"{_digest(self.body)}"'
 
 

@@ -55,7 +55,7 @@ class Review:
 
     @property
     def types(self) -> Mapping[str, Type]:
-        """What a body can be."""
+        """List the types that a body can have."""
         return {self.kind: _TYPES[self.kind]}
 
 

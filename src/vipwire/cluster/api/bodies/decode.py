@@ -28,7 +28,7 @@ _NUMBERS: Final = {"int32": 1 << 31, "int64": 1 << 63}
 
 @dataclass(slots=True)
 class Findings:
-    """What is to say about a body: unknown fields, and what is wrong with known ones."""
+    """The findings about a body: unknown fields, and errors in known ones."""
 
     unknown: list[str] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)

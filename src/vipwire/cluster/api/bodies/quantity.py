@@ -48,7 +48,7 @@ def _capped(number: Fraction) -> Fraction:
 
 
 def written(text: str) -> str:
-    """Give an amount as it is stored: as it was sent, but for what is capped or has a large power of ten."""
+    """Return an amount as it is stored: as it was sent, unless it is capped or has a large power of ten."""
     number = read_quantity(text)
     if number is None or (abs(number) < MOST and not _FAR.search(text)):
         return text

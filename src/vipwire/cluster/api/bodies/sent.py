@@ -15,7 +15,7 @@ DEFAULT_MANAGER: Final = "vipwire"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a change is made. `validation` is about unknown fields: Strict, Warn or Ignore; warnings gather here."""
+    """The options of a change. `validation` is for unknown fields: Strict, Warn or Ignore; warnings gather here."""
 
     manager: str = DEFAULT_MANAGER
     dry_run: bool = False
@@ -54,7 +54,7 @@ def check_version(resource: Resource, name: str, value: Object, record: Record) 
 
 
 def give_first_status(resource: Resource, new: Object) -> None:
-    """Give a new object the status that its kind begins with, whatever was sent, unless it is declared."""
+    """Set a new object's status to its kind's first one, whatever was sent, unless it is declared."""
     if resource.has_status and not resource.declares_status:
         new["status"] = decode_sent(resource, {"metadata": {}}, Options()).get("status", {})
 

@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 def check_size(value: Value) -> Value:
-    """Give a value back unless it is too large, too deep, or has a number that nobody can write. Raise ApiError."""
+    """Return a value unless it is too large, too deep, or has a number that JSON cannot hold. Raise ApiError."""
     level: list[Any] = [value]
     count = deep = 0
     while level:

@@ -80,7 +80,7 @@ class _Reading:
         self._documents = 0
 
     def take(self, event: Any) -> None:
-        """Take the next event. Raise ValueError."""
+        """Return the next event. Raise ValueError."""
         match event:
             case yaml.ScalarEvent():
                 value = _scalar(event)

@@ -119,6 +119,6 @@ def check_class(new: Object, old: Object | None) -> Iterator[Cause]:
 
 
 def warn_ingress(new: Object) -> Iterator[str]:
-    """Tell who still names a class by annotation."""
+    """Warn about a class that is named by annotation."""
     if at(new, "metadata", "annotations", CLASS):
         yield f"annotation \"{CLASS}\" is deprecated, please use 'spec.ingressClassName' instead"

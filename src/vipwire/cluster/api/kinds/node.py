@@ -129,7 +129,7 @@ def _check_node(new: Object, old: Object | None) -> Iterator[Cause]:
 
 
 def _prepare_node(new: Object, _old: Object | None) -> None:
-    """Let podCIDR and podCIDRs say the same where only one was given."""
+    """Copy podCIDR to podCIDRs or back where only one was given."""
     spec = new["spec"]
     if spec.get("podCIDRs"):
         spec["podCIDR"] = spec["podCIDRs"][0]

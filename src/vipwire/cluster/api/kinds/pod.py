@@ -119,7 +119,7 @@ def _check_addresses(status: Object) -> Iterator[Cause]:
 
 
 def _check_unchanged(spec: Object, old: Object) -> Iterator[Cause]:
-    """Hold a Pod's spec fixed: what runs cannot be changed under it, but for its images and deadlines."""
+    """Refuse changes of a Pod's spec, except of its images and deadlines."""
 
     def fixed(value: Object) -> Any:
         kept = {key: part for key, part in value.items() if key not in _CHANGEABLE}

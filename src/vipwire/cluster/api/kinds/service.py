@@ -128,7 +128,7 @@ def _prepare(new: Object, old: Object | None) -> None:
 
 
 def _join_addresses(spec: Object, old: Object) -> None:
-    """Let clusterIP and clusterIPs say the same where only one was given, or only the first was changed."""
+    """Copy clusterIP to clusterIPs or back where only one was given, or only the first was changed."""
     changed = spec.get("clusterIP") != old.get("clusterIP") and spec.get("clusterIPs") == old.get("clusterIPs")
     if spec.get("clusterIP") and (changed or not spec.get("clusterIPs")):
         spec["clusterIPs"] = [spec["clusterIP"], *(spec.get("clusterIPs") or ())[1:]]
@@ -137,7 +137,7 @@ def _join_addresses(spec: Object, old: Object) -> None:
 
 
 def _keep_allocated(spec: Object, old: Object) -> None:
-    """Take over what the server has chosen before and an update does not mention, as Kubernetes does."""
+    """Keep what the server has allocated before and an update leaves out, as Kubernetes does."""
     kinds = ("ClusterIP", "NodePort", "LoadBalancer")
     if spec.get("type") in kinds and old.get("type") in kinds:
         for name in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):

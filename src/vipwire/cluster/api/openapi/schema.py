@@ -27,7 +27,7 @@ from typing import Any, Final
 
 
 class Shape(Enum):
-    """What a value of a type is in JSON."""
+    """The JSON type of a value."""
 
     SCALAR = "scalar"
     OBJECT = "object"

@@ -26,7 +26,7 @@ from vipwire.cluster.api.resource import Object, Resource
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who writes: a name, by which operation, through which subresource, in which version."""
+    """A field manager: a name, the operation, the subresource and the version of a write."""
 
     manager: str
     operation: str = "Update"
@@ -36,7 +36,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What a writer owns, since when."""
+    """The fields that a writer owns, and since when."""
 
     paths: Paths
     time: str
@@ -79,7 +79,7 @@ def write_ownership(ownership: Ownership) -> list[dict[str, Any]]:
 
 
 def note_update(ownership: Ownership, writer: Writer, before: Any, after: Any, kind: Type, now: str) -> Ownership:
-    """Give what a write has changed to its writer; nobody owns what is gone. `before` is {} at creation.
+    """Assign the fields that a write has changed to its writer, and drop those that are gone. `before` may be {}.
 
     What stands in both but is not the writer's to change (a status, for one who writes the object) must be the same.
     """
@@ -98,7 +98,7 @@ def note_update(ownership: Ownership, writer: Writer, before: Any, after: Any, k
 
 
 def owned_before(live: Object, resource: Resource, now: str) -> Ownership:
-    """Give what an object has, whose managers were forgotten, to one that stands for all before the first apply."""
+    """Assign the fields of an object without managers to one that stands for all before the first apply."""
     before = Writer("before-first-apply", version=resource.api_version)
     return {before: Owned(frozenset(members(live, resource.type)), now)}
 

@@ -37,7 +37,7 @@ def undisputed(live: Object, resource: Resource, writer: Writer) -> Paths:
 
 
 def renewed(merged: Object, wanted: Object, writer: Writer) -> Object:
-    """Let the annotation say what a writer has applied, if there is one."""
+    """Update the annotation, if there is one, to what a writer has applied."""
     if not _annotation(merged, writer):
         return merged
     meta = wanted["metadata"]

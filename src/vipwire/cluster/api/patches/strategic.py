@@ -88,7 +88,7 @@ def _merge_list(current: list[Any], patch: list[Any], known: Field, order: Any) 
 
 
 def _ordered(values: list[Any], order: Any, key: Any, wanted: Any = lambda part: part) -> list[Any]:
-    """Put what the order names in that order; what it does not name keeps its place relative to its neighbours."""
+    """Sort what the order names in that order; the rest keeps its place relative to its neighbours."""
     if not isinstance(order, list):
         return values
     places: dict[Hashable, int] = {wanted(part): index for index, part in enumerate(order)}

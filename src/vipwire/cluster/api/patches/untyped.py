@@ -57,7 +57,7 @@ class _Patching:
         self._copied = 0
 
     def operate(self, operation: dict[str, Any]) -> None:
-        """Do the next operation. Each is done once, so that its value needs no copy."""
+        """Apply the next operation. Each is applied once, so that its value needs no copy."""
         name, path = operation.get("op"), _pointer(operation.get("path"))
         if name in ("add", "replace", "test") and "value" not in operation:
             raise bad_request(f"JSON patch: {name} {operation.get('path')}: no value")

@@ -22,7 +22,7 @@ _LONGEST_WARNING, _ALL_WARNINGS = 256, 4096  # characters, as kube-apiserver's (
 
 
 def status(error: ApiError) -> web.Response:
-    """Make an answer of an error."""
+    """Build the answer to an error."""
     headers = {"Retry-After": str(error.details["retryAfterSeconds"])} if "retryAfterSeconds" in error.details else {}
     if error.code == 401:
         headers["WWW-Authenticate"] = "Bearer"

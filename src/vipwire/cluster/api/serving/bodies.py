@@ -20,7 +20,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 @contextlib.asynccontextmanager
 async def read_body(request: BaseRequest, bounds: Bounds, in_flight: InFlight, most: int) -> AsyncIterator[bytes]:
-    """Give a body, counted while it is in use. Raise ApiError: 408, 413, 415, 429, or 400 for one that breaks off."""
+    """Read a body, counted while it is in use. Raise ApiError: 408, 413, 415, 429, or 400 if it breaks off."""
     announced = request.content_length
     if announced is not None and announced > most:
         raise too_large(most)

@@ -33,7 +33,7 @@ _LOG: Final = logging.getLogger("vipwire.api")
 
 
 class Connection(web.RequestHandler):
-    """One connection. It has a deadline all the time that no request is being answered."""
+    """One connection. It has a deadline whenever no request is being answered."""
 
     def __init__(self, server: "Connections", loop: asyncio.AbstractEventLoop, host: str, **settings: Any) -> None:
         super().__init__(server, loop=loop, **settings)
@@ -67,7 +67,7 @@ class Connection(web.RequestHandler):
         self._deadline = self._clock.call_later(seconds, self.cut)
 
     def busy(self) -> None:
-        """Take the deadline away: a request is being answered, which has bounds of its own."""
+        """Remove the deadline: a request is being answered, which has limits of its own."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -113,7 +113,7 @@ class Connection(web.RequestHandler):
 
 
 class Connections(web.Server):
-    """All connections of a server, under its bounds."""
+    """All connections of a server, and their limits."""
 
     def __init__(self, answer: Any, bounds: Bounds) -> None:
         super().__init__(answer, handler_cancellation=True)  # a watch ends when its client goes
@@ -127,7 +127,7 @@ class Connections(web.Server):
         return len(self._all)
 
     def admit(self, host: str) -> Connection | None:
-        """Make room for a connection from an address and note it; None if it cannot have one."""
+        """Register a connection from an address, closing another if there are too many; None if it is refused."""
         if self._of[host] >= self.bounds.one_address and not self._cut_oldest(host):
             return None
         if self._strangers_of[host] >= self.bounds.strangers_of_one:

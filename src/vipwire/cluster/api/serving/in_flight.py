@@ -16,7 +16,7 @@ from vipwire.cluster.api.serving.bounds import Bounds
 
 
 class Sort(Enum):
-    """What a request does."""
+    """The kind of a request."""
 
     READ = "read"
     WRITE = "write"
@@ -74,6 +74,6 @@ class InFlight:
 
 
 def too_many() -> ApiError:
-    """Say that a request has to come again later."""
+    """Build the 429 that tells a client to try again later."""
     message = "Too many requests, please try again later."
     return ApiError(429, "TooManyRequests", message, {"retryAfterSeconds": 1})

@@ -45,7 +45,7 @@ _SECONDS: Final = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a request."""
+    """The result of a request."""
 
     code: int = 0
 

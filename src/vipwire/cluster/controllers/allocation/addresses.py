@@ -61,7 +61,7 @@ class Addresses:
         return tuple(writes)
 
     def take_back(self, owner: Object, addresses: Iterable[str]) -> tuple[Write, ...]:
-        """Give the writes that free addresses which a Service holds."""
+        """Return the writes that free addresses which a Service holds."""
         held = (address for address in addresses if self._holder(address) == _reference(owner))
         found = (self._store.head(_key(address)) for address in held)
         return tuple(

@@ -55,7 +55,7 @@ class ServiceCidrs:
                     await (self._all if self._held else self._cidrs).wait()
 
     async def step(self) -> None:
-        """Look at every ServiceCIDR; there are few."""
+        """Examine every ServiceCIDR; there are few."""
         self._cidrs.look()
         self._all.look()
         values: dict[Key, Object] = {}

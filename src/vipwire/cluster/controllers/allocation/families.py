@@ -43,7 +43,7 @@ def _is_open(spec: Object) -> bool:
 
 
 def _follow_policy(spec: Object, old: Object) -> None:
-    """Let go of the second family where an update asks for a single one and does not touch the lists."""
+    """Drop the second family where an update asks for a single one and does not change the lists."""
     if spec.get("ipFamilyPolicy") == SINGLE and old.get("ipFamilyPolicy") in (PREFER, REQUIRE):
         for name in ("clusterIPs", "ipFamilies"):
             if spec.get(name) == old.get(name) and spec.get(name):

@@ -14,7 +14,7 @@ class Holders:
         self._held: dict[Name, tuple[str, ...]] = {}
 
     def put(self, name: Name, addresses: Iterable[str]) -> tuple[str, ...]:
-        """Take note of what a Service has; none forget it. Give what it has begun or ceased to have."""
+        """Store what a Service holds; nothing removes it. Return what it has gained or lost."""
         before, now = self._held.pop(name, ()), tuple(addresses)
         if now:
             self._held[name] = now

@@ -55,7 +55,7 @@ class AddressRepair:
         await self._feed.run(self.step)
 
     async def step(self) -> bool:
-        """Look at each address that something has changed about; tell whether one is to be tried again."""
+        """Check each address that a change concerns; report whether one is to be tried again."""
         changes, anew = self._feed.look()
         if anew:
             self._users.clear()
@@ -71,7 +71,7 @@ class AddressRepair:
         return self._guard.holds
 
     def _note(self, change: RecordChange) -> Iterator[str]:
-        """Take note of a change; give the addresses to look at."""
+        """Store a change; return the addresses to check."""
         key = change.record.key
         if key.resource == IP_ADDRESSES.id:
             yield key.name

@@ -31,7 +31,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What is to be done: slices to make, those whose endpoints become others, and those to delete."""
+    """The changes to slices: those to create, those to update, and those to delete."""
 
     create: tuple[tuple[Group, list[Object]], ...] = ()
     update: tuple[tuple[str, list[Object]], ...] = ()
@@ -92,7 +92,7 @@ def _arrange_group(existing: Sequence[Slice], wanted: Sequence[Object]) -> Arran
 
 
 def _fit(kept: dict[str, list[Object]], changed: list[str], rest: list[Object]) -> list[Object]:
-    """Put what is less than a slice into the fullest unchanged one that has room for all of it."""
+    """Add a rest smaller than a slice to the fullest unchanged one that has room for all of it."""
     over = len(rest) % MOST
     fitting = [name for name, listed in kept.items() if name not in changed and 0 < over <= MOST - len(listed)]
     if not fitting:

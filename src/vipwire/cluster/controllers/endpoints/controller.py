@@ -65,7 +65,7 @@ class EndpointController:
         await self._feed.run(self.step)
 
     async def step(self) -> bool:
-        """Take note of what has changed, and write what follows. Tell whether something could not be written."""
+        """Read what has changed and write the slices. Report whether something could not be written."""
         self._feed.follow(self._forget, self._note, self._guard)
         again = ((key.namespace, key.name) for key in self._guard.due() if key.resource == SERVICES.id)
         dirty, self._dirty = self._dirty | dict.fromkeys(again), {}
@@ -82,7 +82,7 @@ class EndpointController:
         return bool(self._dirty) or self._guard.holds
 
     def _learn(self, name: Name, result: Result | BaseException) -> None:
-        """Take note of what became of a write for a Service."""
+        """Store the result of a write for a Service."""
         if isinstance(result, Result):
             self._own.add(result.record.revision)
         elif not isinstance(result, ApiError):

@@ -26,7 +26,7 @@ _CLOSE: Final = ("PreferClose", "PreferSameZone", "PreferSameNode")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What endpoints of one slice have in common. `ports` is JSON: a value that can be compared."""
+    """The properties that all endpoints of a slice share. `ports` is JSON: a value that can be compared."""
 
     family: str
     ports: str
@@ -144,7 +144,7 @@ def _place(endpoint: Object, node: str, zones: Mapping[str, str]) -> None:
 
 
 def _hints(distribution: str | None, endpoint: Object) -> Object:
-    """Say who should use an endpoint (KEP-4444, KEP-3015): those of its zone, or of its node."""
+    """Return the hints for an endpoint (KEP-4444, KEP-3015): its zone, or its node."""
     hints: Object = {}
     if distribution in _CLOSE and endpoint.get("zone"):
         hints["forZones"] = [{"name": endpoint["zone"]}]

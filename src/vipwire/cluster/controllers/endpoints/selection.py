@@ -24,7 +24,7 @@ class Selection:
         self._pods: defaultdict[_Place, set[Name]] = defaultdict(set)
 
     def put_service(self, name: Name, selector: Mapping[str, str]) -> None:
-        """Take note of a Service's selector; an empty one selects nothing, and forgets the Service."""
+        """Store a Service's selector; an empty one selects nothing, and removes the Service."""
         if self._selectors.pop(name, None):
             _discard(self._services, self._found_by.pop(name), name)
         if selector:
@@ -33,7 +33,7 @@ class Selection:
             self._services[place].add(name)
 
     def put_pod(self, name: Name, labels: Mapping[str, str]) -> None:
-        """Take note of a Pod's labels; none forget the Pod."""
+        """Store a Pod's labels; None removes the Pod."""
         for place in _places(name, self._labels.pop(name, {})):
             _discard(self._pods, place, name)
         if labels:

@@ -21,7 +21,7 @@ _NOT_COPIED: Final = (SERVICE, MANAGED_BY, HEADLESS)
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What is to be written: new slices, new states of those that are there, names of those to delete."""
+    """The writes: slices to create, new states of existing ones, names of those to delete."""
 
     create: tuple[Object, ...] = ()
     replace: tuple[Object, ...] = ()

@@ -34,7 +34,7 @@ NO_BALANCE: Final = "the endpoints cannot be divided without too much for some o
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What counts of a Node: its zone, and its CPUs; None of those that run no workloads, or are not ready."""
+    """A Node's zone and CPUs; None for Nodes that run no workloads or are not ready."""
 
     zone: str
     cpus: float | None

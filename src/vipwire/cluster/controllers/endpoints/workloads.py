@@ -40,7 +40,7 @@ class Workloads:
 
 
 def place(pod: Object, addresses: list[str], now: str) -> None:
-    """Have a Pod run at addresses."""
+    """Register the addresses of a Pod."""
     status = pod.setdefault("status", {})
     status |= {"podIP": addresses[0], "podIPs": [{"ip": address} for address in addresses]}
     if status.get("phase") in (None, "Pending"):
