@@ -20,6 +20,8 @@ from tests.fuzz.targets import SLOW, Target, targets
 
 ROOT = Path(__file__).parents[2]
 FOUND = ROOT / "build" / "fuzz"
+FIRST = 0.7
+"""The part of the time in which every target has its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,9 @@ def run(target: Target, inputs: int, seconds: float, seed: int) -> Result:
     return Result(target.name, int(counted[-1]) if counted else 0, time.monotonic() - began, failed)
 
 
-def shares(chosen: list[Target], inputs: int) -> list[int]:
-    """Share the inputs out: a slow target has a fiftieth of what another has."""
-    weights = [1 if target.name.rpartition("::")[2] in SLOW else 50 for target in chosen]
-    return [max(1, inputs * weight // sum(weights)) for weight in weights]
+def shares(weights: list[float], inputs: int) -> list[int]:
+    """Share the inputs out."""
+    return [max(1, int(inputs * weight / sum(weights))) for weight in weights]
 
 
 def main() -> None:
@@ -81,11 +82,12 @@ def main() -> None:
 
 
 def _fuzzed(chosen: list[Target], inputs: int, seconds: float, seed: int, jobs: int) -> bool:
-    """Give the targets their inputs; what the slow ones leave undone, in a second round, the fast ones get."""
+    """Give the targets their inputs, a slow one few; then each as many of what is left as it takes in equal time."""
     began, total, failed = time.monotonic(), 0, list[str]()
-    waiting, left = chosen, seconds
-    for number in range(2):
-        wanted = shares(waiting, inputs - total)
+    waiting, left = chosen, seconds * FIRST
+    weights = [1.0 if each.name.rpartition("::")[2] in SLOW else 50.0 for each in waiting]
+    for number in range(3):
+        wanted = shares(weights, inputs - total)
         limit = max(1.0, left * jobs / len(waiting))
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             work = zip(waiting, wanted, strict=True)
@@ -95,9 +97,10 @@ def _fuzzed(chosen: list[Target], inputs: int, seconds: float, seed: int, jobs: 
         results = [each.result() for each in running]
         total += sum(each.inputs for each in results)
         failed += [each.target for each in results if each.failed]
-        pairs = zip(waiting, results, wanted, strict=True)
-        waiting = [target for target, result, count in pairs if not result.failed and result.inputs >= count]
-        waiting = [target for target in waiting if target.name.rpartition("::")[2] not in SLOW]
+        fast = sorted(results, key=lambda each: each.inputs / each.seconds, reverse=True)[: 4 * jobs]
+        speeds = {each.target: each.inputs / each.seconds for each in fast if not each.failed}
+        waiting = [target for target in waiting if target.name in speeds]
+        weights = [speeds[target.name] for target in waiting]
         left = seconds - (time.monotonic() - began)
         if not waiting or left <= 0 or total >= inputs - len(chosen):
             break

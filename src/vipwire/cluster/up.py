@@ -47,6 +47,7 @@ from vipwire.dns.settings import Settings as DnsSettings
 from vipwire.errors import told_plainly
 from vipwire.host.addresses import read_addresses
 from vipwire.kube.proxied import proxy_resources
+from vipwire.process import log
 from vipwire.process.supervision import Begun, Supervisor, Work
 
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
@@ -84,6 +85,8 @@ class Setting:
 async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
     """Run a cluster until SIGTERM or SIGINT. `ready` is told the URL and the admin's kubeconfig."""
     store = Store(Database(setting.folder, limit=setting.store_limit))
+    for record in store.damaged():
+        log.error("a stored object is damaged; it is left out until it is deleted", object="/".join(record.key))
     cluster = _Cluster(setting, Registry(store, now, hooks(store, now, setting.ranges)))
     async with asyncio.TaskGroup() as tasks:
         storing = tasks.create_task(store.run())

@@ -151,6 +151,11 @@ def internal(message: str) -> ApiError:
     return ApiError(500, "InternalError", f"Internal error occurred: {message}", details)
 
 
+def damaged(resource: str, name: str) -> ApiError:
+    """Say of a stored object that it cannot be read, and what to do about it."""
+    return internal(f'what is stored of {resource} "{name}" is damaged: delete it, and make it anew')
+
+
 def no_such_page(why: str = "") -> ApiError:
     """Answer a path that leads nowhere."""
     return ApiError(404, "NotFound", f"the server could not find the requested resource{_colon(why)}")

@@ -45,8 +45,10 @@ class _Cursor(msgspec.Struct, frozen=True):
     name: str
 
 
-async def list_page(store: Store, resource: Resource, selector: Selector, query: Mapping[str, str]) -> Page:
-    """Return the page that a request asks for. Raise ApiError 400, 410 or 504."""
+async def list_page(
+    store: Store, resource: Resource, selector: Selector, query: Mapping[str, str], *, damaged: bool = False
+) -> Page:
+    """Return the page that a request asks for, with damaged records or without. Raise ApiError 400, 410 or 504."""
     limit, cursor = parse_number(query, "limit"), _read_cursor(query.get("continue", ""))
     revision = cursor.rv if cursor else await _revision(store, query, limit)
     try:
@@ -58,6 +60,8 @@ async def list_page(store: Store, resource: Resource, selector: Selector, query:
     if cursor:
         after = Key(resource.id, cursor.namespace, cursor.name)
         records = [record for record in records if record.key > after]
+    if not damaged and store.damaged(resource.id):
+        records = [record for record in records if not store.is_damaged(record)]
     if not selector.everything:
         records = [record for record in records if selector.matches(record)]
     shown = store.revision if revision is None else revision

@@ -36,6 +36,7 @@ from vipwire.cluster.api.errors import (
     already_exists,
     bad_request,
     conflict,
+    damaged,
     internal,
     invalid,
     namespace_going,
@@ -53,6 +54,7 @@ from vipwire.cluster.api.object import (
     decoded,
     encoder,
     key_of,
+    readable,
     shown,
     without_nulls,
 )
@@ -144,7 +146,7 @@ class Registry:
         subresource: str = "",
     ) -> Result:
         """Change an object: `edit` makes its next state from a copy of its current one."""
-        record = self.store.head(key_of(resource, namespace, name))
+        record = self._sound(resource, namespace, name)
         if record is None:
             raise not_found(resource.id, name)
         old = decoded(record)
@@ -174,7 +176,7 @@ class Registry:
         if unknown:
             raise undeclared(resource, namespace, name, unknown[0])
         writer = ssa.Writer(options.manager, "Apply", subresource, resource.api_version)
-        record = self.store.head(key_of(resource, namespace, name))
+        record = self._sound(resource, namespace, name)
         old = decoded(record) if record else {}
         ownership = ssa.read_ownership(old.get("metadata", {}).get("managedFields"))
         if record is not None and not ownership:
@@ -318,13 +320,20 @@ class Registry:
         except StoreError as error:
             raise internal(str(error)) from error
 
+    def _sound(self, resource: Resource, namespace: str, name: str) -> Record | None:
+        """Return the newest state of an object, None if there is none; raise ApiError 500 if it is damaged."""
+        record = self.store.head(key_of(resource, namespace, name))
+        if record is not None and self.store.is_damaged(record):
+            raise damaged(resource.id, name)
+        return record
+
     def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
         if not resource.namespaced:
             return
         record = self.store.head(Key(NAMESPACES.id, "", namespace))
         if record is None:
             raise not_found(NAMESPACES.id, namespace)
-        if decoded(record)["metadata"].get("deletionTimestamp"):
+        if readable(record)["metadata"].get("deletionTimestamp"):
             raise namespace_going(resource.id, name, namespace)
 
     def _now(self) -> str:

@@ -84,13 +84,19 @@ class Selector:
             self.name and record.key.name != self.name
         ):
             return False
+        try:
+            return self._holds(record.value)
+        except (AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError):
+            return False  # it holds other things than its kind has: nothing can be said of it
+
+    def _holds(self, value: bytes) -> bool:
         if self.labels:
-            labels = _LABELS.decode(record.value).metadata.labels or {}
+            labels = _LABELS.decode(value).metadata.labels or {}
             if not all(requirement.matches(labels) for requirement in self.labels):
                 return False
         if self.fields:
-            value = msgspec.json.decode(record.value)
-            return all((read(value) == wanted) != inverted for read, wanted, inverted in self.fields)
+            found = msgspec.json.decode(value)
+            return all((read(found) == wanted) != inverted for read, wanted, inverted in self.fields)
         return True
 
 

@@ -20,11 +20,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from vipwire.cluster.api import guard
-from vipwire.cluster.api.answers.form import choose_form, show, show_list
+from vipwire.cluster.api.answers.form import View, choose_form, show, show_list
 from vipwire.cluster.api.answers.health import Question, read_health
 from vipwire.cluster.api.answers.pages import CUSTOM_KINDS, read_page
 from vipwire.cluster.api.answers.reviews import REVIEWS, Review, answer, check_asker
-from vipwire.cluster.api.errors import ApiError, internal, no_such_page, too_slow
+from vipwire.cluster.api.errors import ApiError, damaged, internal, no_such_page, too_slow
 from vipwire.cluster.api.listing import list_page
 from vipwire.cluster.api.object import encode
 from vipwire.cluster.api.registry import Registry
@@ -39,6 +39,7 @@ from vipwire.cluster.api.serving.in_flight import InFlight, Sort
 from vipwire.cluster.api.serving.metrics import ApiMetrics
 from vipwire.cluster.api.watching import BOOKMARK_SECONDS, follow, read_watch
 from vipwire.cluster.api.writing import Answer, Request, perform, read_object
+from vipwire.cluster.store.record import Record
 from vipwire.process.rate_limited_log import RateLimitedLog
 
 _LOG: Final = logging.getLogger("vipwire.api")
@@ -203,6 +204,8 @@ class ApiServer:
     def _get(self, request: BaseRequest, route: Route) -> web.Response:
         form = choose_form(request.headers.get("Accept", ""), request.query)
         record = self._registry.read(route.resource, route.namespace, route.name)
+        if form.view is not View.TABLE and self._registry.store.is_damaged(record):
+            raise damaged(route.resource.id, route.name)
         response = _json(show(record, route.resource, form, self._registry.clock()))
         add_warnings(response, filter(None, (route.resource.deprecated,)))
         return response
@@ -213,10 +216,12 @@ class ApiServer:
         selector = select(
             route.resource, route.namespace, query.get("labelSelector", ""), query.get("fieldSelector", "")
         )
-        page = await list_page(self._registry.store, route.resource, selector, query)
+        store, table = self._registry.store, form.view is View.TABLE
+        page = await list_page(store, route.resource, selector, query, damaged=table)
+        left_out = () if table else store.damaged(route.resource.id)
         pieces = show_list(page.records, route.resource, form, page.meta, self._registry.clock())
         response = web.StreamResponse(headers={"Content-Type": JSON})
-        add_warnings(response, filter(None, (route.resource.deprecated,)))
+        add_warnings(response, filter(None, (route.resource.deprecated, *map(_left_out, left_out))))
         return await stream(request, response, pieces, self.bounds)
 
     async def _watch(self, request: BaseRequest, route: Route) -> web.StreamResponse:
@@ -264,6 +269,11 @@ def _is_page(path: str) -> bool:
     if not path.startswith(("/api/", "/apis/")) or path.count("/") < 3 or path == CUSTOM_KINDS:
         return True
     return path.startswith("/apis/") and path.count("/") == 3
+
+
+def _left_out(record: Record) -> str:
+    name = "/".join(filter(None, record.key[1:]))
+    return f"what is stored of {record.key.resource} {name} is damaged, and left out of lists: delete it"
 
 
 def _content(request: BaseRequest) -> str:

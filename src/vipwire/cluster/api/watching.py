@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from vipwire.cluster.api.answers.form import Form, bookmark, shower
+from vipwire.cluster.api.answers.form import Form, View, bookmark, shower
 from vipwire.cluster.api.errors import ApiError, bad_request, expired
 from vipwire.cluster.api.listing import parse_number
 from vipwire.cluster.api.object import decoded, encode
@@ -131,7 +131,9 @@ def error_line(error: ApiError) -> bytes:
 
 
 def _initial(store: Store, request: WatchRequest, write: Callable[[Record], bytes]) -> Iterator[bytes]:
-    matching = (record for record in store.scan(request.resource.id) if request.selector.matches(record))
+    tables = request.form.view is View.TABLE  # they show people what is damaged, too
+    records = (record for record in store.scan(request.resource.id) if tables or not store.is_damaged(record))
+    matching = (record for record in records if request.selector.matches(record))
     return _joined(_line("ADDED", write(record)) for record in matching)
 
 

@@ -76,7 +76,7 @@ class Database:
             rows = query("SELECT * FROM changes ORDER BY revision").fetchall()
             (floor,) = query("SELECT revision FROM floor").fetchone()
             current = {revision for (revision,) in query("SELECT revision FROM objects")}
-        records = {row[0]: Record(Key(row[1], row[2], row[3]), row[0], bytes(row[6])) for row in rows}
+        records = {row[0]: Record(Key(*map(str, row[1:4])), row[0], _bytes(row[6])) for row in rows}
         if missing := current - records.keys():
             raise StoreError(f"{self.path}: damaged: revision {min(missing)} has no value; restore a backup")
         changes = tuple(
@@ -255,6 +255,11 @@ def _prepared(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
 def _row(change: RecordChange) -> tuple[int, str, str, str, bool, int, bytes]:
     previous = change.previous.revision if change.previous else 0
     return (change.revision, *change.record.key, change.deleted, previous, change.record.value)
+
+
+def _bytes(value: object) -> bytes:
+    """Return a value as it was written; SQLite keeps text or a number in place of it, where somebody has put one."""
+    return value if isinstance(value, bytes) else str(value).encode()
 
 
 @contextlib.contextmanager

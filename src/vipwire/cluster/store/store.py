@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from vipwire.cluster.store.damage import is_object, sound_after
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.history import History
 from vipwire.cluster.store.record import (
@@ -51,7 +52,10 @@ class Store:
         self._records: defaultdict[str, dict[Key, Record]] = defaultdict(dict)
         for record in contents.records:
             self._records[record.key.resource][record.key] = record
-        self._history = History(contents.floor, contents.changes, keep=keep, keep_bytes=keep_bytes)
+        self._damaged = {record.key: record for record in contents.records if not is_object(record)}
+        floor = sound_after(contents.changes, contents.floor)
+        changes = (change for change in contents.changes if change.revision > floor)
+        self._history = History(floor, changes, keep=keep, keep_bytes=keep_bytes)
         self._sorted: dict[str, list[Key]] = {}
         self._head: dict[Key, RecordChange] = {}
         self._head_revision = self.revision
@@ -95,6 +99,14 @@ class Store:
     def count(self, resource: str) -> int:
         """Count the objects of a resource."""
         return len(self._records[resource])
+
+    def damaged(self, resource: str = "") -> Sequence[Record]:
+        """List the records that are no objects: of a resource, or all."""
+        return [each for each in self._damaged.values() if resource in ("", each.key.resource)]
+
+    def is_damaged(self, record: Record) -> bool:
+        """Tell whether a record is no object."""
+        return self._damaged.get(record.key) is record
 
     async def until(self, revision: int) -> None:
         """Wait until a revision is visible."""
@@ -221,6 +233,7 @@ class Store:
         for change in changes:
             key = change.record.key
             records = self._records[key.resource]
+            self._damaged.pop(key, None)
             if change.deleted or change.previous is None:
                 self._sorted.pop(key.resource, None)
             if change.deleted:

@@ -72,7 +72,12 @@ class ApiMetrics:
         watches = Gauge("apiserver_longrunning_requests", "Watches.", ("verb",), registry=registry)
         watches.labels("WATCH").set_function(lambda: in_flight.count(Sort.WATCH))
         stored = Gauge("apiserver_storage_objects", "Stored objects.", ("resource",), registry=registry)
+        damaged = Gauge(
+            "vipwire_up_damaged_objects", "Stored objects that cannot be read, and are left out.", ("resource",),
+            registry=registry,
+        )  # fmt: skip
         for resource in RESOURCES:
+            damaged.labels(resource.id).set_function(lambda name=resource.id: len(store.damaged(name)))  # type: ignore[misc]
             stored.labels(resource.id).set_function(lambda name=resource.id: store.count(name))  # type: ignore[misc]
 
     @contextlib.contextmanager
