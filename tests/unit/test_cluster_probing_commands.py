@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ def running(word: str) -> list[str]:
             line = path.read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-        if line.startswith(f"sleep {word}"):
+        if line.strip() == f"sleep {word}":
             found.append(line)
     return found
 
@@ -52,6 +54,31 @@ def test_what_a_command_leaves_in_the_background_ends_with_it() -> None:
     assert asked(["sh", "-c", "sleep 43212 & exit 0"], timeoutSeconds=60) == ""
     assert asked(["sh", "-c", "sleep 43212 & exit 3"], timeoutSeconds=60) == "command failed with exit code 3"
     wait_for_end_of("43212")
+
+
+@pytest.mark.parametrize("way", ["setsid sleep N & exit 0", "setsid sh -c 'setsid sleep N & exec sleep N' & exit 0",
+    "(setsid sleep N &) & exit 0", "setsid sleep N & sleep 60"])  # fmt: skip
+def test_a_session_of_its_own_is_no_way_out(way: str) -> None:
+    late = "60" in way
+    answer = asked(["sh", "-c", way.replace("N", "43214")], timeoutSeconds=3 if late else 60)
+    assert answer == ("no answer within 3 s" if late else "")
+    assert running("43214") == []
+
+
+def test_what_a_command_has_started_ends_when_vipwire_is_killed() -> None:
+    code = "import asyncio; from vipwire.cluster.probing.commands import run_command; asyncio.run(run_command({!r}))"
+    command = ["sh", "-c", "setsid sleep 43215 & sleep 43215"]
+    with subprocess.Popen([sys.executable, "-c", code.format(command)]) as killed:
+        limit = time.monotonic() + 60
+        while len(running("43215")) < 2:
+            assert time.monotonic() < limit
+            os.sched_yield()
+        killed.kill()
+    wait_for_end_of("43215")
+
+
+def test_a_command_that_a_signal_ends_is_told_apart() -> None:
+    assert asked(["sh", "-c", "kill -9 $$"], timeoutSeconds=60) == "command failed with exit code -9"
 
 
 def test_a_command_that_is_cancelled_ends() -> None:

@@ -1,8 +1,8 @@
 """A command of a probe, run on this machine: as which user, for how long, and nothing of it stays.
 
-It runs in a process group of its own, which is ended when the command ends, is too slow, or vipwire stops: what it
-has left in the background goes with it, unless it has made a session of its own. The group is ended before its leader
-is reaped, so that its number cannot have become somebody else's.
+A small program starts it (keeper.py), and ends with all that the command has started: when the command ends, is too
+slow, or vipwire stops or is killed. A session of its own is no way out. Two are left: a command that runs as root can
+kill the keeper, and a keeper that is not root cannot kill what has become another user.
 """
 
 import asyncio
@@ -11,12 +11,16 @@ import os
 import pwd
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self
 
 from vipwire.errors import ConfigError
 
+_KEEPER: Final = Path(__file__).with_name("keeper.py")
+_PATIENCE: Final = 5.0
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -46,37 +50,52 @@ class RunAs:
 async def run_command(command: Sequence[str], who: RunAs | None = None) -> int:
     """Run a command and give its exit code; -N if signal N ended it. Raise OSError if it cannot be started."""
     process = _start(command, who)
-    try:
-        with contextlib.ExitStack() as opened:
-            watched = os.pidfd_open(process.pid)
-            opened.callback(os.close, watched)
+    assert process.stdout is not None  # noqa: S101  # it is a pipe
+    with contextlib.ExitStack() as opened:
+        opened.callback(process.wait)  # it has ended, or is killed
+        opened.callback(process.stdout.close)
+        watched = os.pidfd_open(process.pid)
+        opened.callback(os.close, watched)
+        try:
             await _readable(watched)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return process.returncode
+        except asyncio.CancelledError:
+            await _end(process, watched)
+            raise
+        said = process.stdout.read().decode(errors="replace").split()
+    match said:
+        case ["exit", code]:
+            return int(code)
+        case ["error", number]:
+            raise OSError(int(number), os.strerror(int(number)), str(command[0]))
+    return process.returncode or -signal.SIGKILL  # whoever has ended it
 
 
 def _start(command: Sequence[str], who: RunAs | None) -> "subprocess.Popen[bytes]":
+    """Start the keeper with a command."""
+    user, environment = ("-", "-", "-"), None
+    if who is not None and who.user != os.geteuid():
+        user = (str(who.user), str(who.group), ",".join(map(str, who.groups)))
+        environment = {"PATH": _PATH, "HOME": who.home, "USER": who.name, "LOGNAME": who.name}
     null = subprocess.DEVNULL
-    if who is None or who.user == os.geteuid():
-        return subprocess.Popen(  # noqa: S603  # it is run because an admin has said so
-            command, stdin=null, stdout=null, stderr=null, cwd="/", start_new_session=True
-        )
-    environment = {"PATH": _PATH, "HOME": who.home, "USER": who.name, "LOGNAME": who.name}
-    return subprocess.Popen(  # noqa: S603  # as above
-        command,
+    return subprocess.Popen(  # noqa: S603  # it is run because an admin has said so
+        [sys.executable, "-I", "-S", str(_KEEPER), *user, *map(str, command)],
         stdin=null,
-        stdout=null,
+        stdout=subprocess.PIPE,
         stderr=null,
         cwd="/",
         start_new_session=True,
         env=environment,
-        user=who.user,
-        group=who.group,
-        extra_groups=who.groups,
     )
+
+
+async def _end(process: "subprocess.Popen[bytes]", watched: int) -> None:
+    """Have the keeper end all that it has started; one that cannot is killed itself."""
+    process.terminate()
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await _readable(watched)
+    finally:
+        process.kill()
 
 
 async def _readable(descriptor: int) -> None:
