@@ -18,7 +18,7 @@ from vipwire.reconcile.explainer import Explainer
 
 @dataclass(frozen=True)
 class FamilyView:
-    """One family. `observed` is None where the kernel could not be read, for the reason in `obstacle`.
+    """One family, planned and observed. `observed` is None where reading failed, for the reason in `obstacle`.
 
     `remains` says what stands in our place without being ours to read, such as a table of another version.
     """
@@ -52,7 +52,7 @@ class FamilyView:
 
     @cached_property
     def delta(self) -> Delta[Any, Any] | None:
-        """What a sync would do; None where the kernel could not be read."""
+        """The changes that a sync would make; None where the kernel could not be read."""
         return None if self.observed is None else diff(self.observed, self.wanted)
 
     def drift(self, name: ObjectName) -> Delta[Any, Any] | None:

@@ -115,7 +115,7 @@ def running_flags(given: Given) -> Given:
 
 
 def _usable(name: str, value: Any) -> bool:
-    """Tell whether a flag of the proxy means something here: the files of a container may be nowhere on its node."""
+    """Report whether a proxy's flag is useful here: the files of a container may be nowhere on its node."""
     paths = value if name == "manifests" else (value,) if name == "kubeconfig" else ()
     return all(os.access(path, os.R_OK) for path in paths)
 

@@ -107,7 +107,7 @@ def _own_address(situation: Situation, family: Family) -> Address:
 
 
 def hints(situation: Situation, packet: Packet) -> Iterator[str]:
-    """Say what is near to a destination that no frontend has."""
+    """Suggest destinations near to one that no frontend has."""
     side = situation.side(family_of(packet.destination))
     if side is None:
         return

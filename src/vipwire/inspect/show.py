@@ -62,7 +62,7 @@ def print_view(document: Any, output: str, view: Callable[[Any], RenderableType]
 
 
 class _Visible(ConsoleRenderable):
-    """What is about to be printed, without the control characters that its text may hold."""
+    """Text to print, without the control characters that it may hold."""
 
     def __init__(self, inner: RenderableType) -> None:
         self._inner = inner
@@ -76,12 +76,12 @@ class _Guard(RenderHook):
     """The last look at whatever a console prints: a view may have text that no document had."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Take the control characters out of everything."""
+        """Remove the control characters."""
         return [_Visible(each) for each in renderables]
 
 
 def console(width: int | None = None) -> Console:
-    """Make the console for tables; in a file nothing is cut."""
+    """Build the console for tables; in a file nothing is cut."""
     made = Console(highlight=False, width=width)
     if not made.is_terminal:
         made = Console(highlight=False, width=width or WIDTH_OF_A_FILE)

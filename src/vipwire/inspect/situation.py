@@ -77,7 +77,7 @@ class Kernel:
         self.explainers.update((family, build_explainer(config, family, mode)) for family, mode in self.modes.items())
 
     def close(self) -> None:
-        """Give up the sockets."""
+        """Close the sockets."""
         for mode in self.modes.values():
             mode.close()
 
@@ -98,7 +98,7 @@ def opened(config: Config) -> Iterator[Kernel]:
 
 
 def take(config: Config, store: Store, kernel: Kernel) -> Situation:
-    """Look at everything now."""
+    """Read everything now."""
     situation = planned(config, store)
     seen = (
         observed(
@@ -113,7 +113,7 @@ def take(config: Config, store: Store, kernel: Kernel) -> Situation:
 
 
 def planned(config: Config, store: Store, drained: frozenset[Drain] | None = None) -> Situation:
-    """Look at what is planned only; with other drained endpoints than this node's, if they are given."""
+    """Read only the plan; with other drained endpoints than this node's, if they are given."""
     addresses, vips = machine_addresses()
     drained = now_drained(config) if drained is None else drained
     sides = tuple(plan_family(config, store, family, addresses, drained) for family in families())

@@ -136,7 +136,7 @@ async def _wait(source: "Source", store: Store, listed: asyncio.Event, patience:
 
 
 def _reasons(failed: Iterable[Health]) -> list[str]:
-    """Say what went wrong: one line for each thing, whatever it kept from coming."""
+    """List what went wrong: one line for each cause, whatever it kept from coming."""
     by_error: dict[str, list[str]] = {}
     for health in failed:
         by_error.setdefault(health.error.removeprefix("list: "), []).append(health.resource)

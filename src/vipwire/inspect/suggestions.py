@@ -30,7 +30,7 @@ def find_services(services: Mapping[ObjectName, Service], text: str) -> list[Ser
 
 
 def meant(text: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
-    """Say what is near to a text: "; near it: a, b", or what there is at all if that is little.
+    """Suggest words near to a text: "; near it: a, b", or all words if they are few.
 
     `others` are other words for the same things.
     """

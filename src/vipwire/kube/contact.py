@@ -17,7 +17,7 @@ ABSENT_WAIT = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the contact to the server is, for one kind.
+    """The state of the contact to the server, for one kind.
 
     `synced`: a complete list was seen once. `error` is empty when all is well, else it says what is wrong, `since`
     the time when that began (in the caller's clock). `failures` in a row, `total` all of them. `note` says why a kind
@@ -66,7 +66,7 @@ class Contact:
         self._due = min(retry_after, MOST_RETRY_AFTER)
 
     def take_wait(self, chance: float) -> float | None:
-        """Take the wait that is due, in seconds, once; None when there is none."""
+        """Return the wait that is due, in seconds, and clear it; None when there is none."""
         least, self._due = self._due, None
         if least is None:
             return None

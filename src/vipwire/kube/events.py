@@ -54,7 +54,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is to be said about an object."""
+    """One Event to send about an object."""
 
     about: Subject
     type: EventType
@@ -78,7 +78,7 @@ class TokenBucket:
         self._tokens, self._at = float(self._burst), 0.0
 
     def wait(self, now: float) -> float:
-        """Take a token and say how many seconds to wait before it may be used."""
+        """Spend a token; return how many seconds to wait before it may be used."""
         if self._qps <= 0:
             return 0.0
         self._tokens = min(float(self._burst), self._tokens + max(0.0, now - self._at) * self._qps)
@@ -108,7 +108,7 @@ class EventRecorder:
         """How many were dropped, because the queue was full or the server refused them."""
 
     def record(self, about: Subject, reason: str, message: str, kind: EventType = EventType.NORMAL) -> None:
-        """Say something about an object. From the event loop's thread; returns at once."""
+        """Queue an Event about an object. Call it from the event loop's thread; it returns at once."""
         try:
             self._queue.put_nowait(Note(about, kind, reason, visible(message)[:LONGEST_MESSAGE]))
         except asyncio.QueueFull:

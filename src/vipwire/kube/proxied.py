@@ -57,7 +57,7 @@ NODES: ProxyResource = Resource(
 
 
 def own_node(name: str) -> ProxyResource:
-    """Make the resource that is one Node only."""
+    """Build the resource that is one Node only."""
     return replace(NODES, field_selector=f"metadata.name={name}", only=name)
 
 

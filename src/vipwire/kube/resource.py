@@ -65,7 +65,7 @@ class Resource(Generic[K_co, T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[T_co]):
-    """What one object's bytes said.
+    """The result of reading one object.
 
     `object` is None when it is not one to read, `name` when it could not be read.
     """
@@ -100,13 +100,13 @@ class Reader(Generic[K, T]):
         return Reading(_name(converted, meta), converted, meta.resource_version or "", problems)
 
     def listed(self, values: Iterable[tuple[str, bytes]]) -> Listed[K, T]:
-        """Make the event that tells all objects of the kind, of each one's place and its bytes."""
+        """Build the event that lists all objects of the kind, from each one's place and bytes."""
         readings = [self.read(value, place) for place, value in values]
         found = tuple(reading.object for reading in readings if reading.object is not None)
         return Listed(self.resource.kind, found, tuple(problem for each in readings for problem in each.problems))
 
     def changed(self, name: ObjectName, value: bytes) -> Upserted[T] | Deleted[K]:
-        """Make the event that tells of a new or changed object: that it is gone, if it is not one to read."""
+        """Build the event of a new or changed object: a deletion, if it is not one to read."""
         reading = self.read(value, name.name)
         if reading.object is not None:
             return Upserted(reading.object, reading.problems)
@@ -133,7 +133,7 @@ def document_name(document: object) -> ObjectName:
 
 
 def printable(value: object) -> str:
-    """Make a text of anything that a file holds; YAML's escapes can name characters that no encoding has."""
+    """Escape a text of a file: YAML's escapes can name characters that no encoding has."""
     return str(value or "").encode(errors="replace").decode()
 
 
@@ -144,7 +144,7 @@ def explain(error: Exception) -> tuple[str, str]:
 
 
 def unexpected(error: Exception) -> str:
-    """Say of an object that reading it has failed in a way that nobody has thought of: it is left out."""
+    """Report an object whose reading has failed in a way that nobody has thought of: it is left out."""
     return f"cannot be read, which is a defect of vipwire: {type(error).__name__}: {str(error)[:200]}"
 
 

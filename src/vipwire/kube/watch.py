@@ -90,7 +90,7 @@ class ResourceWatch(Generic[K, T]):
         return self._contact.health
 
     def next_action(self, chance: float) -> Action:
-        """Say what to do next; `chance` is a random number from 0 up to 1. A wait is told of once."""
+        """Return the next action; `chance` is a random number from 0 up to 1. Each wait is returned once."""
         wait = self._contact.take_wait(chance)
         if wait is not None:
             return Sleep(wait)
@@ -117,7 +117,7 @@ class ResourceWatch(Generic[K, T]):
         return Request(self.resource.url, (*query, *watch), watch=True, timeout=seconds + 30.0)
 
     def page(self, body: bytes, now: float) -> list[EventOf[K, T]]:
-        """Take the answer to a list request: the event `Listed` with the last chunk."""
+        """Handle the answer to a list request; return the event `Listed` with the last chunk."""
         try:
             page = self._page.decode(body)
         except BROKEN as error:
@@ -143,11 +143,11 @@ class ResourceWatch(Generic[K, T]):
         return event
 
     def opened(self, now: float) -> None:
-        """Take note that the server has begun to answer a watch."""
+        """Handle that the server has begun to answer a watch."""
         self._opened, self._just_listed = now, False
 
     def received(self, data: bytes, now: float) -> list[EventOf[K, T]]:
-        """Take bytes of a watch's answer, cut anywhere. `broken` then tells whether to go on reading."""
+        """Handle bytes of a watch's answer, cut anywhere. `broken` then tells whether to go on reading."""
         if self.broken:
             return []
         head, newline, tail = data.rpartition(b"\n")
@@ -165,7 +165,7 @@ class ResourceWatch(Generic[K, T]):
         return events
 
     def ended(self, now: float) -> None:
-        """Take note that a watch's answer is over, orderly or not; an unfinished line is asked for again."""
+        """Handle the end of a watch's answer, orderly or not; an unfinished line is asked for again."""
         if self.broken:
             return
         if self._opened is not None and now - self._opened >= BRIEF:
@@ -174,11 +174,11 @@ class ResourceWatch(Generic[K, T]):
             self._fail("watch: ended at once", now)
 
     def failed(self, reason: str, now: float) -> None:
-        """Take note that a request got no answer, or that its connection broke."""
+        """Handle a request without an answer, or a connection that broke."""
         self._fail(f"{'watch' if self._version else 'list'}: {reason}", now)
 
     def refused(self, code: int, body: bytes, now: float, retry_after: float = 0.0) -> list[EventOf[K, T]]:
-        """Take an HTTP status other than 200; `retry_after` is that header in seconds."""
+        """Handle an HTTP status other than 200; `retry_after` is that header in seconds."""
         try:
             status = self._status.decode(body)
         except BROKEN:
@@ -247,7 +247,7 @@ class ResourceWatch(Generic[K, T]):
         return [Upserted(reading.object, reading.problems)]
 
     def _forget(self, name: ObjectName, problems: tuple[Problem, ...]) -> list[EventOf[K, T]]:
-        """Tell that an object is gone or no longer one to proxy, if that is news."""
+        """Return the deletion of an object that is gone or no longer one to proxy, if it was known."""
         if name not in self._known and not problems:
             return []
         self._known.discard(name)

@@ -21,7 +21,7 @@ Labels: TypeAlias = dict[str, str] | None
 
 
 class Meta(Struct, gc=False, rename="camel"):
-    """What every object's `metadata` has, without labels and annotations."""
+    """The fields of every object's `metadata`, without labels and annotations."""
 
     name: str | None = None
     namespace: str | None = None

@@ -118,7 +118,7 @@ class Lab:
         return netns.path_of(state.namespace_of(self.name, host))
 
     def inside(self, host: str) -> contextlib.AbstractContextManager[None]:
-        """Put the calling thread into a host's namespace for a moment."""
+        """Move the calling thread into a host's namespace for the block."""
         return netns.inside(self.netns(host))
 
     def run(
@@ -154,7 +154,7 @@ class Lab:
         servers.serve(directory, host, node, self.netns(host), ports, protocols, addresses)
 
     def start(self, pod: str) -> None:
-        """Let a Pod answer on its ports (again)."""
+        """Start a Pod's servers (again)."""
         found = self.host(pod)
         if not isinstance(found, Pod):
             raise LabError(f"{pod} is not a Pod; `serve` opens ports on other hosts")

@@ -23,7 +23,7 @@ from vipwire.model.net import format_endpoint, parse_address
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a stream of connections: how many, who answered how often, and those that failed."""
+    """The results of a stream of connections: how many, who answered how often, and those that failed."""
 
     attempts: int
     pods: Counter[str]
@@ -60,7 +60,7 @@ class Continuous:
 
     @property
     def report(self) -> Report:
-        """What became of it up to now."""
+        """Return the results up to now."""
         with self._progress:
             seconds = (self._ended or time.monotonic()) - self._begun
             return Report(self._attempts, self._pods.copy(), tuple(self._failures), seconds)

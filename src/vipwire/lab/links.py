@@ -44,7 +44,7 @@ class Wire:
     index: int
 
     def request(self, namespace: int) -> Request:
-        """Ask for the pair in the router's namespace, given a descriptor of the host's."""
+        """Build the request for the pair in the router's namespace, given a descriptor of the host's."""
         peer = rtnetlink.far_end(UPLINK, "eth0", _HOST_MAC)
         return rtnetlink.veth(self.index, self.host, _ROUTER_MAC, peer, namespace)
 
@@ -58,7 +58,7 @@ class Wiring:
 
 
 def plan(topology: Topology) -> Wiring:
-    """Say what a lab of this topology consists of."""
+    """Return the wiring of a lab of this topology."""
     wires = tuple(_wires(topology))
     requests: dict[str, list[Request]] = {name: [rtnetlink.up(rtnetlink.LOOPBACK)] for name in topology.names()}
     hosts = {host.name: host for host in topology.hosts()}
@@ -73,7 +73,7 @@ def plan(topology: Topology) -> Wiring:
 
 
 def sysctls(*, router: bool) -> dict[str, str]:
-    """Say which of /proc/sys/net to set before the first interface, so that it inherits them."""
+    """Return the files of /proc/sys/net to set before the first interface, so that it inherits them."""
     settings = {
         "ipv4/icmp_ratemask": "0",  # no limit, for a rejection that is not sent looks like a drop
         "ipv6/icmp/ratemask": "2",  # only type 2, of which the kernel never limits any

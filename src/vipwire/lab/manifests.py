@@ -39,7 +39,7 @@ class Backend:
 
 
 def node(of: Node) -> Manifest:
-    """Make the Node object of a lab's node."""
+    """Build the Node object of a lab's node."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -55,7 +55,7 @@ def node(of: Node) -> Manifest:
 def service(
     name: str, cluster_ips: Sequence[str], ports: Sequence[Port], *, namespace: str = "default", **spec: Any
 ) -> Manifest:
-    """Make a Service; `spec` is what else it has, as Kubernetes names it: `type="NodePort"`, `externalIPs=[...]`."""
+    """Build a Service; `spec` is what else it has, as Kubernetes names it: `type="NodePort"`, `externalIPs=[...]`."""
     families = ["IPv6" if ":" in address else "IPv4" for address in cluster_ips]
     fields = {
         "type": "ClusterIP",
@@ -71,7 +71,7 @@ def service(
 
 
 def load_balancer_status(*addresses: str, mode: str = "VIP") -> Manifest:
-    """Make the status of a Service that a load balancer gave these addresses; merge it into the object."""
+    """Build the status of a Service with these load balancer addresses; merge it into the object."""
     return {"status": {"loadBalancer": {"ingress": [{"ip": ip, "ipMode": mode} for ip in addresses]}}}
 
 
@@ -83,7 +83,7 @@ def endpoint_slices(
     *,
     namespace: str = "default",
 ) -> list[Manifest]:
-    """Make a Service's EndpointSlices, one for each family that its Pods have."""
+    """Build a Service's EndpointSlices, one for each family that its Pods have."""
     behind = [each if isinstance(each, Backend) else Backend(each) for each in backends]
     slices = []
     for family in ("IPv4", "IPv6"):
@@ -117,13 +117,13 @@ def service_manifest(
     namespace: str = "default",
     **spec: Any,
 ) -> list[Manifest]:
-    """Make a Service and its EndpointSlices."""
+    """Build a Service and its EndpointSlices."""
     slices = endpoint_slices(topology, name, backends, ports, namespace=namespace)
     return [service(name, cluster_ips, ports, namespace=namespace, **spec), *slices]
 
 
 def example(topology: Topology) -> list[Manifest]:
-    """Make the lab's Nodes and a Service `web` in front of all its Pods: 10.96.0.10 and fd00:10:96::10, port 80."""
+    """Build the lab's Nodes and a Service `web` before all its Pods: 10.96.0.10 and fd00:10:96::10, port 80."""
     ports = (Port(80, name="http", node_port=30080),)
     ips = ("10.96.0.10", "fd00:10:96::10")
     nodes = [node(each) for each in topology.nodes]

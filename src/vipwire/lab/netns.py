@@ -32,7 +32,7 @@ def path_of(name: str) -> Path:
 
 
 def create(name: str) -> Path:
-    """Make a new, empty namespace and name it; raise LabError if there is one of this name or it is not allowed."""
+    """Create a new, empty namespace and name it; raise LabError if the name is taken or it is not allowed."""
     _share_directory()
     path = path_of(name)
     try:
@@ -50,7 +50,7 @@ def create(name: str) -> Path:
 
 
 def delete(name: str) -> bool:
-    """Take the name away, and so the namespace once nobody is in it. False if there was none."""
+    """Delete the name, and so the namespace once nobody is in it. False if there was none."""
     path = path_of(name)
     if not path.exists():
         return False
@@ -62,7 +62,7 @@ def delete(name: str) -> bool:
 
 @contextlib.contextmanager
 def inside(path: Path) -> Iterator[None]:
-    """Put the calling thread into a namespace for a moment; processes it starts there stay there."""
+    """Move the calling thread into a namespace for the block; processes it starts there stay there."""
     with _coming_back():
         try:
             target = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -90,7 +90,7 @@ def _coming_back() -> Iterator[None]:
 
 
 def _share_directory() -> None:
-    """Make /run/netns a shared mount, as `ip netns add` does.
+    """Mount /run/netns as shared, as `ip netns add` does.
 
     Otherwise a mount made here stays invisible to processes in other mount namespaces, and a copy of it there keeps a
     deleted namespace alive.

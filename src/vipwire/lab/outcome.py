@@ -19,7 +19,7 @@ MAX_COUNT = 100_000
 
 
 class Outcome(enum.Enum):
-    """What became of an attempt."""
+    """The result of an attempt."""
 
     ANSWERED = "answered"
     REFUSED = "refused"
@@ -30,7 +30,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to connect to."""
+    """The destination of an attempt."""
 
     address: str
     port: int
@@ -72,7 +72,7 @@ class ProbeResult:
 
     @property
     def pod(self) -> str:
-        """Who answered; "" if nobody did."""
+        """The Pod that answered; "" if nobody did."""
         return self.answer.pod if self.answer else ""
 
     @property
@@ -98,7 +98,7 @@ class ProbeOptionWords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """How to probe: from where (the kernel's choice by default), how patiently, how often, how many at a time.
+    """The source (the kernel's choice by default), the time-out, the number of attempts, how many at a time.
 
     A port from 32768 to 60999 may be one that the kernel has just given to another (ip_local_port_range, ip(7)).
     """
@@ -117,7 +117,7 @@ class ProbeOptions:
 
     @property
     def at_a_time(self) -> int:
-        """How many attempts may be under way: one, if they share a port."""
+        """The most attempts under way: one, if they share a port."""
         return 1 if self.source_port else min(self.parallel, 512)
 
 

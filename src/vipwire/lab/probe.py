@@ -132,7 +132,7 @@ def _is_raw(opened: socket.socket) -> bool:
 
 
 def code_of(opened: socket.socket, error: OSError) -> int:
-    """Tell a rule that rejects from one that drops, where both forbid the host's own process to send.
+    """Distinguish a rule that rejects from one that drops, where both forbid the host's own process to send.
 
     Either is EPERM, but by then the ICMP error of one that rejects has come back to the socket.
     """

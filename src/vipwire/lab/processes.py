@@ -41,12 +41,12 @@ class ProcessId:
         return None
 
     def write(self, path: Path) -> None:
-        """Keep it in a file, for a later command."""
+        """Write it to a file, for a later command."""
         path.write_text(f"{self.pid} {self.started}\n")
 
 
 def end(processes: Iterable[ProcessId], patience: float = 5.0) -> None:
-    """Ask the processes to end (SIGTERM), and make those that still run after `patience` seconds (SIGKILL)."""
+    """End the processes (SIGTERM), and those that still run after `patience` seconds (SIGKILL)."""
     open_ones = [descriptor for process in processes if (descriptor := _descriptor(process)) is not None]
     try:
         running = _signal(open_ones, signal.SIGTERM, patience)

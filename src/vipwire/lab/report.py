@@ -61,7 +61,7 @@ def show_results(host: str, target: Target, results: Sequence[ProbeResult]) -> N
 
 
 def result_object(result: ProbeResult) -> dict[str, Any]:
-    """Make the JSON object of an attempt."""
+    """Build the JSON object of an attempt."""
     return asdict(result) | {
         "outcome": result.outcome.value,
         "error": os.strerror(result.errno) if result.errno else None,

@@ -45,7 +45,7 @@ class Request:
 
 
 def veth(index: int, name: str, mac: bytes, peer: Request, namespace: int) -> Request:
-    """Make a pair of connected interfaces: one here, already up, its `peer` in the namespace of that descriptor."""
+    """Build a pair of connected interfaces: one here, already up, its `peer` in the namespace of that descriptor."""
     other = peer.payload + attribute(28, _U32.pack(namespace))  # IFLA_NET_NS_FD
     kind = nested(18, string(1, "veth"), nested(2, attribute(1, other)))  # IFLA_LINKINFO: kind, data: VETH_INFO_PEER
     payload = _LINK.pack(0, 0, index, _UP, _UP) + _identity(name, mac) + kind
@@ -68,7 +68,7 @@ def up(index: int, *, up: bool = True) -> Request:
 
 
 def address(index: int, value: IPAddress) -> Request:
-    """Give an interface an address of its own, without a subnet and without asking whether another has it (nodad)."""
+    """Add an address to an interface, without a subnet and without duplicate address detection (nodad)."""
     payload = _ADDRESS.pack(_family(value), value.max_prefixlen, 0x02, 0, index)
     payload += attribute(2, value.packed) + attribute(1, value.packed)
     return Request(_NEWADDR, payload, f"ip address add {value} dev {index}")
@@ -105,20 +105,20 @@ def blackhole(to: IPNetwork) -> Request:
 
 
 def neighbour(index: int, value: IPAddress, mac: bytes) -> Request:
-    """Say once and for all which hardware address a neighbour has."""
+    """Set a neighbour's hardware address permanently."""
     payload = _NEIGHBOUR.pack(_family(value), index, 0x80, 0, 0) + attribute(1, value.packed) + attribute(2, mac)
     return Request(_NEWNEIGH, payload, f"ip neighbour add {value} lladdr {mac.hex(':')} dev {index}")
 
 
 def rule(family: int, came_in_by: str, table: int, priority: int) -> Request:
-    """Look into another table for what came in by an interface."""
+    """Look up another table for packets from an interface."""
     payload = _RULE.pack(family, 0, 0, 0, table, 0, 0, 1, 0)
     payload += string(3, came_in_by) + attribute(6, _U32.pack(priority)) + attribute(15, _U32.pack(table))
     return Request(_NEWRULE, payload, f"ip rule add iif {came_in_by} lookup {table} priority {priority}")
 
 
 def apply(requests: Sequence[Request]) -> None:
-    """Ask for all of them in the namespace of the calling thread; raise LabError with the first that was refused."""
+    """Send all requests in the namespace of the calling thread; raise LabError with the first that was refused."""
     with NetlinkSocket(NETLINK_ROUTE) as link:
         first = link.sequence(len(requests))
         # A bounded datagram: the kernel answers every request, and the answers must fit the receive buffer.

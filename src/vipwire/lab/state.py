@@ -43,7 +43,7 @@ def namespace_of(name: str, host: str) -> str:
 
 
 def create(name: str, topology: Topology) -> Path:
-    """Take the name; raise LabError if there is a lab of this name already."""
+    """Claim the name; raise LabError if there is a lab of this name already."""
     target = directory_of(name)
     try:
         DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)

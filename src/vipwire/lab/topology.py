@@ -84,7 +84,7 @@ class Topology:
 
 
 def make_node(number: int, zone: str = "") -> Node:
-    """Make the node of that number (1 to 250), with primary and secondary addresses of both families."""
+    """Build the node of that number (1 to 250), with primary and secondary addresses of both families."""
     return Node(
         name=f"node-{number}",
         addresses=(
@@ -99,7 +99,7 @@ def make_node(number: int, zone: str = "") -> Node:
 
 
 def make_pod(node: int, number: int, ports: tuple[int, ...] = (80, 8080)) -> Pod:
-    """Make a node's Pod of that number (1 to 26): the first on node-1 is pod-1a, 10.244.1.11, fd00:10:244:1::11."""
+    """Build a node's Pod of that number (1 to 26): the first on node-1 is pod-1a, 10.244.1.11, fd00:10:244:1::11."""
     return Pod(
         name=f"pod-{node}{chr(ord('a') + number - 1)}",
         node=f"node-{node}",
@@ -109,7 +109,7 @@ def make_pod(node: int, number: int, ports: tuple[int, ...] = (80, 8080)) -> Pod
 
 
 def make_topology(pods: tuple[int, ...] = (3, 2), ports: tuple[int, ...] = (80, 8080)) -> Topology:
-    """Make a cluster with so many Pods on each node, and one client outside with two addresses of each family."""
+    """Build a cluster with so many Pods on each node, and one client outside with two addresses a family."""
     return Topology(
         nodes=tuple(make_node(number + 1) for number in range(len(pods))),
         pods=tuple(make_pod(node + 1, number + 1, ports) for node, many in enumerate(pods) for number in range(many)),

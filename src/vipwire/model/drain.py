@@ -7,7 +7,7 @@ from vipwire.model.net import Address, format_address, format_endpoint
 
 
 class Drain(NamedTuple):
-    """What is drained: an endpoint's address, at one port or (None) at all, for one Service or (None) for all."""
+    """A drained address: at one port or (None) at all, for one Service or (None) for all."""
 
     address: Address
     port: int | None = None

@@ -129,5 +129,5 @@ class Prefix:
 
     @classmethod
     def host(cls, address: Address) -> Self:
-        """Make the prefix that holds one address only."""
+        """Return the prefix that holds one address only."""
         return cls(address, len(address) * 8)

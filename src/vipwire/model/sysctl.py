@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Want(enum.Enum):
-    """How the present value is compared with the wanted one."""
+    """The comparison of the present value with the wanted one."""
 
     EXACTLY = "exactly"
     AT_LEAST = "at least"

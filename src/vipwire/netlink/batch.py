@@ -21,7 +21,7 @@ class Request(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What became of a batch: its size in bytes, and the refused requests by their index."""
+    """The result of a batch: its size in bytes, and the refused requests by their index."""
 
     size: int
     refused: dict[int, Acknowledgement]

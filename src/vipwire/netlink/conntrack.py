@@ -61,7 +61,7 @@ class Flow(NamedTuple):
 
 
 class FlowChange(enum.Enum):
-    """What an event says about its flow."""
+    """The change of a flow that an event reports."""
 
     NEW = "new"
     UPDATED = "updated"
@@ -91,7 +91,7 @@ def _tuple(kind: int, ends: tuple[Address, int, Address, int], protocol: int) ->
 
 
 def dump_request(family: Family, protocol: Protocol | None = None, destination_port: int = 0) -> bytes:
-    """Make the payload of a CT_GET dump of one family: of a protocol or all, to one original port or to any.
+    """Encode the payload of a CT_GET dump of one family: of a protocol or all, to one original port or any.
 
     The kernel filters by protocol and port since 5.8 (CTA_FILTER); an older one ignores that, so that the caller has
     to look again. None filters when asked for both families at once. It is never asked to filter by address: its
@@ -115,13 +115,13 @@ def dump_request(family: Family, protocol: Protocol | None = None, destination_p
 def reply_request(
     protocol: Protocol, source: Address, source_port: int, destination: Address, destination_port: int
 ) -> bytes:
-    """Make the payload of a CT_GET for the one flow whose answers have these ends."""
+    """Encode the payload of a CT_GET for the one flow whose answers have these ends."""
     ends = source, source_port, destination, destination_port
     return struct.pack("=BBH", 2 if len(source) == 4 else 10, 0, 0) + _tuple(_REPLY, ends, protocol)
 
 
 def delete_request(flow: Flow) -> bytes:
-    """Make the payload of a CT_DELETE for this flow and no other.
+    """Encode the payload of a CT_DELETE for this flow and no other.
 
     The identifier makes the kernel answer ENOENT where the same tuple meanwhile belongs to a newer flow. Raise
     ValueError for a protocol without ports: an empty tuple would mean all flows.
@@ -161,7 +161,7 @@ _REQUIRED = frozenset((0, *_ADDRESSES))
 
 
 class _Found(NamedTuple):
-    """Where the headers of a message are, and where the value of each field of `Flow`: (offset, size)."""
+    """The offsets of a message's headers, and (offset, size) of each field of `Flow`."""
 
     headers: list[int]
     values: dict[int, tuple[int, int]]
@@ -215,7 +215,7 @@ def decode_event(message: Message) -> FlowEvent | None:
 
 
 class _Shape(NamedTuple):
-    """What all messages with the same attributes in the same order have in common."""
+    """The layout that all messages with the same attributes in the same order share."""
 
     mask: int
     headers: int

@@ -10,7 +10,7 @@ from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 
 class Generations:
-    """How many commits of others were noticed, in the network namespace in which this was made."""
+    """Counts the commits of others, in the network namespace in which this was made."""
 
     def __init__(self) -> None:
         self._socket = NetlinkSocket(NETLINK_NETFILTER)
@@ -22,7 +22,7 @@ class Generations:
         return self._noticed(self._generation)
 
     def after(self, before: object, commits: int) -> int | None:
-        """Look after commits of ours, each of which counts one. None: others have committed since `before`."""
+        """Check after commits of ours, each of which counts one. None: others have committed since `before`."""
         now = self._noticed(self._generation + commits)
         return now if now == before else None
 

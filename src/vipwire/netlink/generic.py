@@ -21,12 +21,12 @@ HEADER_SIZE: Final = _HEADER.size
 
 
 def command(number: int, payload: bytes = b"", version: int = 1) -> bytes:
-    """Make the payload of a message: the family's command and its attributes."""
+    """Encode the payload of a message: the family's command and its attributes."""
     return _HEADER.pack(number, version, 0) + payload
 
 
 def ask_family(name: str) -> bytes:
-    """Ask for the number of a family, of `CONTROL`. The kernel answers ENOENT if no module provides it."""
+    """Encode the request for a family's number, of `CONTROL`. The kernel answers ENOENT without its module."""
     return command(_GET_FAMILY, string(_FAMILY_NAME, name))
 
 

@@ -46,7 +46,7 @@ class SetType(enum.Enum):
 
 
 class SetSpec(NamedTuple):
-    """What a set is. `marks`: every element carries a mark for packets."""
+    """The definition of a set. `marks`: every element carries a mark for packets."""
 
     type: SetType
     marks: bool = False
@@ -92,7 +92,7 @@ def _address(kind: int, address: Address) -> bytes:
 
 
 def ask_type(family: Family, kind: SetType) -> bytes:
-    """Make the payload that asks which revisions of a type the kernel has; it loads the module."""
+    """Encode the request for the revisions of a type that the kernel has; it loads the module."""
     number = 0 if kind is SetType.PORT else _NFPROTO[family]
     return _header(number) + string(3, kind.value) + _u8(5, number)
 
@@ -106,7 +106,7 @@ def decode_revision(payload: memoryview) -> int:
 
 
 def create(family: Family, name: str, spec: SetSpec, revision: int, most: int = 1 << 20) -> bytes:
-    """Make the payload that creates a set for at most so many elements."""
+    """Encode the payload that creates a set for at most so many elements."""
     number = 0 if spec.type is SetType.PORT else _NFPROTO[family]
     parts = [_be16(4, 0), _be16(5, 65535)] if spec.type is SetType.PORT else [_be32(19, most)]
     if spec.marks:
@@ -116,12 +116,12 @@ def create(family: Family, name: str, spec: SetSpec, revision: int, most: int = 
 
 
 def named(family: Family, name: str) -> bytes:
-    """Make the payload that only names a set: to list or to destroy it."""
+    """Encode the payload that only names a set: to list or to destroy it."""
     return _header(_NFPROTO[family]) + string(2, name)
 
 
 def changes(family: Family, name: str, elements: Sequence[tuple[Element, int]]) -> Iterator[bytes]:
-    """Make the payloads that add elements with their marks, or delete them."""
+    """Encode the payloads that add elements with their marks, or delete them."""
     for start in range(0, len(elements), _PER_MESSAGE):
         part = elements[start : start + _PER_MESSAGE]
         blobs = [nested(7, *_element(element, mark)) for element, mark in part]

@@ -37,7 +37,7 @@ class Command(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """What a virtual server does beside balancing (IP_VS_SVC_F_*); the last three are its scheduler's."""
+    """The options of a virtual server (IP_VS_SVC_F_*); the last three are its scheduler's."""
 
     NONE = 0
     PERSISTENT = 0x01
@@ -48,7 +48,7 @@ class Flag(enum.IntFlag):
 
 
 class Method(enum.IntEnum):
-    """How packets reach a real server (IP_VS_CONN_F_*)."""
+    """The way of packets to a real server (IP_VS_CONN_F_*)."""
 
     MASQUERADE = 0
     LOCAL = 1
@@ -58,7 +58,7 @@ class Method(enum.IntEnum):
 
 
 class VirtualServer(NamedTuple):
-    """What identifies a virtual server. One of a mark has the protocol and port 0 and no address."""
+    """The identity of a virtual server. One of a mark has the protocol and port 0 and no address."""
 
     protocol: int
     address: Address
@@ -67,7 +67,7 @@ class VirtualServer(NamedTuple):
 
 
 class Scheduling(NamedTuple):
-    """How a virtual server deals connections. `persistence` is in seconds, 0 without the flag."""
+    """The scheduler of a virtual server. `persistence` is in seconds, 0 without the flag."""
 
     scheduler: str
     flags: Flag = Flag.NONE
@@ -75,7 +75,7 @@ class Scheduling(NamedTuple):
 
 
 class RealServer(NamedTuple):
-    """What identifies a real server."""
+    """The identity of a real server."""
 
     server: VirtualServer
     address: Address
@@ -83,14 +83,14 @@ class RealServer(NamedTuple):
 
 
 class Forwarding(NamedTuple):
-    """How much a real server gets (0: no new connections), and how packets reach it."""
+    """The weight of a real server (0: no new connections), and the way of packets to it."""
 
     weight: int = 1
     method: Method = Method.MASQUERADE
 
 
 class Counters(NamedTuple):
-    """What a virtual or real server has carried."""
+    """The traffic of a virtual or real server."""
 
     connections: int = 0
     packets_in: int = 0
@@ -173,30 +173,30 @@ def _forwarding(family: Family, forwarding: Forwarding) -> bytes:
 
 
 def service_command(number: Command, family: Family, server: VirtualServer, scheduling: Scheduling | None) -> bytes:
-    """Make the payload of NEW_, SET_ or DEL_SERVICE; the last needs no scheduling."""
+    """Encode the payload of NEW_, SET_ or DEL_SERVICE; the last needs no scheduling."""
     if scheduling is None:
         return command(number, _named(family, server))
     return command(number, nested(_SERVICE, identity(family, server), _scheduling(family, scheduling)))
 
 
 def dest_command(number: Command, family: Family, real: RealServer, forwarding: Forwarding) -> bytes:
-    """Make the payload of NEW_, SET_ or DEL_DEST."""
+    """Encode the payload of NEW_, SET_ or DEL_DEST."""
     where = attribute(1, real.address.ljust(16, b"\0")) + attribute(2, _BE16.pack(real.port))
     return command(number, _named(family, real.server) + nested(_DEST, where, _forwarding(family, forwarding)))
 
 
 def list_services() -> bytes:
-    """Make the payload of a dump of all virtual servers."""
+    """Encode the payload of a dump of all virtual servers."""
     return command(Command.GET_SERVICE)
 
 
 def list_dests(family: Family, server: VirtualServer) -> bytes:
-    """Make the payload of a dump of one virtual server's real servers."""
+    """Encode the payload of a dump of one virtual server's real servers."""
     return command(Command.GET_DEST, _named(family, server))
 
 
 def set_timeouts(timeouts: Timeouts) -> bytes:
-    """Make the payload that sets timeouts."""
+    """Encode the payload that sets timeouts."""
     return command(
         Command.SET_CONFIG,
         b"".join(attribute(kind, _U32.pack(value)) for kind, value in enumerate(timeouts, 4) if value),
@@ -204,7 +204,7 @@ def set_timeouts(timeouts: Timeouts) -> bytes:
 
 
 def ask_timeouts() -> bytes:
-    """Make the payload that asks for the timeouts."""
+    """Encode the payload that asks for the timeouts."""
     return command(Command.GET_CONFIG)
 
 

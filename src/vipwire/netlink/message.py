@@ -33,7 +33,7 @@ class Message(NamedTuple):
 
 
 def encode(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
-    """Make one message, padded to the alignment of four bytes."""
+    """Encode one message, padded to the alignment of four bytes."""
     length = 16 + len(payload)
     return HEADER.pack(length, kind, flags, sequence, 0) + payload + bytes(-length % 4)
 
@@ -51,7 +51,7 @@ def messages(data: bytes | memoryview) -> Iterator[Message]:
 
 
 class Acknowledgement(NamedTuple):
-    """What NLMSG_ERROR carries. `errno` is 0 for success; `text` and `offset` are the extended acknowledgement."""
+    """The content of NLMSG_ERROR. `errno` is 0 for success; `text`, `offset` are the extended acknowledgement."""
 
     errno: int
     sequence: int

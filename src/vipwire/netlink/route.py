@@ -43,7 +43,7 @@ class InterfaceAddress(NamedTuple):
 
 
 def links_request(number: int = 0) -> bytes:
-    """Make the payload of a GET_LINK dump, or of a request for one link.
+    """Encode the payload of a GET_LINK dump, or of a request for one link.
 
     Without the statistics, which are most of an answer (RTEXT_FILTER_SKIP_STATS).
     """
@@ -51,7 +51,7 @@ def links_request(number: int = 0) -> bytes:
 
 
 def addresses_request(family: Family | None = None) -> bytes:
-    """Make the payload of a GET_ADDRESS dump, of one family or of all."""
+    """Encode the payload of a GET_ADDRESS dump, of one family or of all."""
     return _ADDRESS.pack(_FAMILIES[family][0] if family else 0, 0, 0, 0, 0)
 
 

@@ -40,7 +40,7 @@ class NetlinkError(OSError):
 
 
 class DumpInterruptedError(OSError):
-    """What was being dumped changed meanwhile, so that the dump is no picture of any moment: dump again."""
+    """The dumped table changed during the dump, which shows no moment's state: dump again."""
 
 
 class NetlinkSocket:

@@ -17,7 +17,7 @@ from vipwire.plan.plan import Forward, Frontend, Target
 
 
 class Memory(NamedTuple):
-    """What remembers a client: that of a Service port, or of a Service, for the frontends of one policy."""
+    """The scope of remembered clients: a Service port, or a Service, for the frontends of one policy."""
 
     owner: ServicePortName | ObjectName
     policy: TrafficPolicy

@@ -56,7 +56,7 @@ class _Policies(NamedTuple):
 
 @dataclass(slots=True)
 class _Share:
-    """What a Service gets of all that it asks for, and who has the rest."""
+    """The frontends that a Service gets of all it asks for, and who holds the others."""
 
     holder: Holder
     frontends: dict[FrontendKey, Frontend] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class _Share:
     lost: dict[FrontendKey | RangeKey, ObjectName] = field(default_factory=dict)
 
     def take(self, frontend: Frontend) -> None:
-        """Take a frontend, unless another Service holds it."""
+        """Add a frontend, unless another Service holds it."""
         key = frontend.key
         if (winner := self.holder(key)) is not None:
             self.lost[key] = winner
@@ -72,7 +72,7 @@ class _Share:
             self.frontends[key] = frontend
 
     def take_range(self, key: RangeKey, frontend: Frontend) -> None:
-        """Take a range of ports that is served as a frontend is, unless another Service holds it."""
+        """Add a range of ports that is served as a frontend is, unless another Service holds it."""
         if (winner := self.holder(key)) is not None:
             self.lost[key] = winner
         elif key not in self.ranges or _stricter(frontend, self.ranges[key].frontend):
@@ -119,7 +119,7 @@ def _frontends(
     policies: _Policies,
     serving: frozenset[tuple[Address, int]],
 ) -> Iterator[Frontend]:
-    """Make every frontend that a port asks for, whoever gets it."""
+    """Yield every frontend that a port asks for, whoever gets it."""
     name = service.port_name(port)
     for kind, key in _keys(node, service, port):
         allowed = allowed_sources(node, service, key.address, kind, wishes)
@@ -197,7 +197,7 @@ def not_drained(
 
 
 def _spread(pool: Pool, wishes: Wishes) -> Spread:
-    """Say how a pool is spread over, with the weights of its targets unless they are all the same."""
+    """Return the spread of a pool, with the weights of its targets unless they are all the same."""
     weights = tuple(wishes.weights.get(target.address, 1) for target in pool) if wishes.weights else ()
     return Spread(wishes.algorithm, weights if len(set(weights)) > 1 else ())
 

@@ -38,7 +38,7 @@ PodTraffic: TypeAlias = PodPrefixes | PodBridge | PodInterfaces
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """One family's view of this node.
+    """The plan of this node for one family.
 
     `address` is the node's primary address, None if it has none of this family. `node_port_addresses` are the
     prefixes in which an address of this node must lie to serve node ports. `service_cidrs` are the ranges that

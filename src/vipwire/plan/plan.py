@@ -20,7 +20,7 @@ from vipwire.plan.spread import EVENLY, Spread
 
 
 class Target(NamedTuple):
-    """Where a connection may go: an endpoint's address and port. `local` when it runs on this node."""
+    """An endpoint's address and port. `local` when it runs on this node."""
 
     address: Address
     port: int
@@ -89,7 +89,7 @@ Action: TypeAlias = Forward | Drop | Reject
 
 
 class FrontendKind(enum.Enum):
-    """Which field of the Service the frontend comes from; the value is the word of kube-proxy's comments."""
+    """The field of the Service that asks for a frontend; the value is the word of kube-proxy's comments."""
 
     CLUSTER_IP = "cluster IP"
     EXTERNAL_IP = "external IP"
@@ -98,7 +98,7 @@ class FrontendKind(enum.Enum):
 
 
 class FrontendKey(NamedTuple):
-    """What is matched in a packet. `address` is None for node ports: any address that serves them."""
+    """The destination of packets. `address` is None for node ports: any address that serves them."""
 
     address: Address | None
     protocol: Protocol
@@ -128,7 +128,7 @@ class Frontend:
 
 
 class RangeKey(NamedTuple):
-    """What is matched in a packet to a range of ports, `last` in it."""
+    """The destination of packets to a range of ports, `last` included."""
 
     address: Address
     protocol: Protocol

@@ -48,7 +48,7 @@ class Planner:
         return self._node
 
     def move(self, node: NodePlan, view: View, now: float = 0.0) -> dict[ObjectName, PlanChange]:
-        """Take a changed node or configuration: re-plan everything. Returns what `update` returns."""
+        """Adopt a changed node or configuration: re-plan everything. Return what `update` returns."""
         self._node = node
         self._claims = Claims()
         return self.update(tuple(self._plans), view, now)

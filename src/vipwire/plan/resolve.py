@@ -190,7 +190,7 @@ def _allowed(frontend: Frontend, source: Address) -> bool:
 
 
 def _masqueraded(action: Forward, packet: Packet, node: NodePlan, *, pod: bool) -> frozenset[Address]:
-    """Tell who of a pool sees this node's address.
+    """List the targets of a pool that see this node's address.
 
     What comes from elsewhere and ends on this node itself (an endpoint in the host's network) is never masqueraded:
     it does not leave, and the answer cannot but come this way.

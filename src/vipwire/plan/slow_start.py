@@ -104,7 +104,7 @@ def _seasoned(frontend: Frontend, shares: Mapping[Address, int]) -> Frontend:
 
 
 def _weighed(forward: Forward, shares: Mapping[Address, int]) -> Forward:
-    """Give each target so many tenths of its weight; where all have the same, nobody has one."""
+    """Give each target so many tenths of its weight; without weights if all are the same."""
     pool = forward.pool
     full = zip(pool, forward.weights, strict=True)
     weights = tuple(weight * shares.get(target.address, STEPS) for target, weight in full)

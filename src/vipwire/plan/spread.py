@@ -24,7 +24,7 @@ _MAGLEV_MANY = 30
 
 
 class Algorithm(enum.Enum):
-    """How a target is chosen; the value is that of the annotation `vipwire.io/algorithm`.
+    """The choice of a target; the value is that of the annotation `vipwire.io/algorithm`.
 
     The hashes take the client's address, and for Maglev its port too, so that every node chooses alike.
     """
@@ -37,7 +37,7 @@ class Algorithm(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How a pool is spread over. `weights` has one number from 1 to 1000 a target, or none: all are equal.
+    """The distribution over a pool. `weights` has one number from 1 to 1000 a target, or none: all are equal.
 
     A weight of the annotation is at most 100; where an endpoint starts slowly, all are in tenths.
     """

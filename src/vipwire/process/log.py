@@ -140,7 +140,7 @@ class TextFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """Make one line of a record."""
+        """Format a record as one line."""
         level = _level(record)
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         shown = f"{_COLOURS[level]}{level}\x1b[0m" if self._colour else level
@@ -152,7 +152,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line, with the keys of Kubernetes' components: ts (milliseconds), v, msg, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Make one line of a record."""
+        """Format a record as one line."""
         line: dict[str, object] = {"ts": round(record.created * 1000, 3), "level": _level(record)}
         if record.levelno <= logging.INFO:
             line["v"] = logging.INFO - record.levelno
@@ -179,7 +179,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _plain(value: Any) -> Any:
-    """Make text of a value of ours: a name that is a tuple underneath would become a list."""
+    """Convert a value of ours to text: a name that is a tuple underneath would become a list."""
     return value if type(value) in _JSON else str(value)
 
 

@@ -46,7 +46,7 @@ class AlreadyRunningError(VipwireError):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has a name. `pid` is 0 where it is in a pid namespace that we do not see.
+    """The process that has a name. `pid` is 0 where it is in a pid namespace that we do not see.
 
     `said` is what it says of itself: `command`, `since`, `flags` and more; empty if it does not answer.
     """
@@ -64,7 +64,7 @@ class Holder:
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """The way to end it."""
         return f"end it (kill {self.pid})" if self.pid else "end its container"
 
 
@@ -84,21 +84,21 @@ class Claim:
         self._thread.start()
 
     def when_asked(self, end: Callable[[str], None]) -> None:
-        """Have `end` called, from another thread, when a successor wants our place; at once if one does already."""
+        """Set `end`, which another thread calls when a successor wants our place; at once if one does already."""
         with self._lock:
             self._end, asked = end, self._asked_by
         if asked:
             end(asked)
 
     def keep_over_exec(self) -> None:
-        """Let the program that replaces this one have the names: see `claimed`."""
+        """Pass the names to the program that replaces this one: see `claimed`."""
         for listener in self._listeners.values():
             listener.set_inheritable(True)
         numbers = {name: listener.fileno() for name, listener in self._listeners.items()}
         os.environ[INHERITED] = json.dumps(numbers)
 
     def close(self) -> None:
-        """Give the names back."""
+        """Release the names."""
         self._wake.close()
         self._thread.join()
         for each in (*self._listeners.values(), *self._heard, *self._successors, self._woken):
@@ -161,7 +161,7 @@ def claimed(
     ready: Callable[[], object] | None = None,
     more: Mapping[str, str] = {},
 ) -> Iterator[Claim]:
-    """Have names while this runs. Raise AlreadyRunningError if somebody has one of them.
+    """Claim names for the block. Raise AlreadyRunningError if another process has one of them.
 
     With `ready` its holder is asked to end instead, after `ready` was called, which may raise what keeps us from
     taking its place. People are told our command, pid, the time and `details`; programs can also ask for `more`.
@@ -187,7 +187,7 @@ def claimed(
 
 
 def find_holder(name: str) -> Holder | None:
-    """Ask who has a name; None for nobody, or this process before it replaced itself."""
+    """Find the holder of a name; None for nobody, or this process before it replaced itself."""
     if name in _inherited():
         return None
     connection = _call(name)
@@ -198,7 +198,7 @@ def find_holder(name: str) -> Holder | None:
 
 
 def refusal(holder: Holder, *, takeover: bool) -> AlreadyRunningError:
-    """Say that somebody else has what we want, and what to do."""
+    """Build the error that names the holder of what we want, and what to do."""
     way = ", or start with --takeover to take its place" if takeover else ""
     return AlreadyRunningError(f"it runs here already: {holder}; {holder.remedy}{way}")
 
@@ -220,7 +220,7 @@ def _bound(names: Iterable[str]) -> dict[str, socket.socket]:
 
 
 def _bind(name: str) -> socket.socket:
-    """Take a name. Who has it may end at any moment: then it is tried again."""
+    """Claim a name; if its holder ends at that moment, try again."""
     for _ in range(_BIND_ATTEMPTS):
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -238,7 +238,7 @@ def _bind(name: str) -> socket.socket:
 
 
 def _end_holder(name: str) -> None:
-    """Have a holder end, and wait until it has."""
+    """Ask a holder to end, and wait until it has."""
     connection = None if name in _inherited() else _call(name)
     if connection is None:
         return
@@ -277,7 +277,7 @@ def _introduced(connection: socket.socket) -> Holder:
 
 
 def _understood(said: Any) -> dict[str, Any]:
-    """Keep of an answer what has the form of one: anybody may have the name."""
+    """Keep of an answer what has the right form: anybody may have the name."""
     if not isinstance(said, dict):
         return {}
     details = said.get("details")

@@ -34,14 +34,14 @@ Work: TypeAlias = Callable[[Begun], Awaitable[None]]
 
 
 class Witness(Protocol):
-    """Is told of each failure: the part, the object ("" for the part itself), and whether it has said this before."""
+    """Called at each failure with the part, the object ("" for the part itself), and whether it repeats itself."""
 
     def __call__(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
-        """Take note of one."""
+        """Note a failure."""
 
 
 def _nobody(part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
-    """Tell nobody."""
+    """Ignore a failure."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Guard(Generic[T]):
 
     @contextlib.contextmanager
     def of(self, thing: T) -> Iterator[None]:
-        """Do in here what concerns one object alone; what it raises ends here."""
+        """Run a block that concerns one object; what it raises puts the object aside and ends here."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  # whatever an object causes: all others go on
@@ -72,7 +72,7 @@ class Guard(Generic[T]):
             self._suspended.pop(thing, None)
 
     def failed(self, thing: T, error: Exception) -> None:
-        """Put an object aside for what it has made us raise."""
+        """Put an object aside for an error."""
         before, said = self._suspended.get(thing), in_short(error)
         times = before.times + 1 if before else 1
         pause = min(FIRST_PAUSE * 2 ** min(times, 16), LONGEST_ASIDE)
@@ -97,7 +97,7 @@ class Guard(Generic[T]):
         return tuple(thing for thing in self._suspended if self.ready(thing))
 
     def forget(self, thing: T) -> None:
-        """Let go of an object that is no more."""
+        """Remove an object that no longer exists."""
         self._suspended.pop(thing, None)
 
     @property
@@ -133,12 +133,12 @@ class Supervisor:
         self.failures: Counter[str] = Counter()
 
     def guard(self, part: str) -> Guard[Any]:
-        """Make the guard of a part."""
+        """Build the guard of a part."""
         self.failures[part] += 0
         return Guard(part, self._count)
 
     def troubles(self) -> Mapping[str, str]:
-        """Tell of each part that runs, or should, what is wrong; "" for nothing."""
+        """Return the error of each part that should run; "" for none."""
         return {name: part.trouble for name, part in self._parts.items()}
 
     async def keep(self, name: str, work: Work, *, opens: bool = False) -> None:
@@ -177,7 +177,7 @@ class Supervisor:
 
 
 def in_short(error: BaseException) -> str:
-    """Say an error in a line: ours in their words, all others with their kind and where they came from."""
+    """Write an error in a line: ours in their words, all others with their kind and where they came from."""
     plain = told_plainly(error)
     if plain is not None:
         return str(plain)

@@ -42,7 +42,7 @@ class Backend(Protocol[K, V]):
         ...
 
     def changed(self) -> bool:
-        """Tell, cheaply, whether others may have changed the objects since the last commit or observe."""
+        """Report, cheaply, whether others may have changed the objects since the last commit or observe."""
         ...
 
     def commit(self, delta: Delta[K, V]) -> int:
@@ -55,5 +55,5 @@ class Selective(Protocol):
     """A mode that cannot do all that a plan may ask for. Optional: what a mode does not say it lacks, it does."""
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """Say what a Service asks for in vain in this mode, and what is done instead. Pure."""
+        """List what a Service asks for in vain in this mode, and what is done instead. Pure."""
         ...

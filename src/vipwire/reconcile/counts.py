@@ -20,7 +20,7 @@ from vipwire.plan.plan import ServicePlan
 
 
 class Count(NamedTuple):
-    """How much went to one Service port, or to one endpoint of it; None where the mode cannot tell.
+    """The traffic of one Service port, or of one endpoint of it; None where the mode cannot tell.
 
     `connections` are those that were given an endpoint (UDP: flows as connection tracking sees them). `packets` and
     `bytes` (of IP) went from clients to endpoints, `reply_packets` and `reply_bytes` from endpoints to clients.
@@ -55,7 +55,7 @@ class Refusal(enum.Enum):
 
     @property
     def is_drop(self) -> bool:
-        """Whether the client hears nothing; otherwise it is told that it was refused."""
+        """Whether packets are dropped; otherwise the client is told that it was refused."""
         return self not in (Refusal.NO_ENDPOINTS, Refusal.UNDEFINED_PORT)
 
 
@@ -68,7 +68,7 @@ class EndpointName(NamedTuple):
 
 
 class OpenConnections(NamedTuple):
-    """How many connections to an endpoint exist now: established ones, and others that are not forgotten yet."""
+    """The connections to an endpoint now: established ones, and others that are not forgotten yet."""
 
     active: int
     inactive: int
@@ -76,7 +76,7 @@ class OpenConnections(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What one family's objects have seen, all Services together or those that were asked for.
+    """The counts of one family's objects, of all Services or those that were asked for.
 
     Only what was seen need be in it: a Service port without traffic may be absent, or 0. `refusals` are packets by
     reason and Service port, the port None for what belongs to no port or where the mode counts all Services in one.

@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Delta(Generic[K, V]):
-    """What to add, to change (old value, new value) and to remove (old value). No key is in two of them."""
+    """The objects to add, to change (old value, new value) and to remove (old value). No key is in two of them."""
 
     added: dict[K, V] = field(default_factory=dict)
     changed: dict[K, tuple[V, V]] = field(default_factory=dict)

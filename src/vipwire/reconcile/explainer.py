@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 
 class ObjectState(enum.Enum):
-    """How an object that was seen compares with the plan; the value is for people."""
+    """The comparison of an observed object with the plan; the value is for people."""
 
     PLANNED = "as planned"
     DIFFERENT = "not as planned"
@@ -39,7 +39,7 @@ class Step(NamedTuple):
 
 
 class End(enum.Enum):
-    """What becomes of the packet, as far as the kernel's objects say. UNKNOWN: one of them cannot be read."""
+    """The end of a packet, as far as the kernel's objects tell. UNKNOWN: one of them cannot be read."""
 
     ANSWERED = "answered"
     DROPPED = "dropped"
@@ -92,7 +92,7 @@ class Explainer(Protocol[K, V]):
         ...
 
     def remains(self) -> str:
-        """Say what stands in our place in the kernel although `observe` sees nothing of ours; "" if nothing."""
+        """Name what stands in our place in the kernel although `observe` reads nothing of ours; "" for nothing."""
         ...
 
     def walk(

@@ -18,7 +18,7 @@ class Housekeeper(Protocol):
         """Return the seconds until there is something to do; None if there is nothing."""
 
     def housekeep(self) -> None:
-        """Do it."""
+        """Run what is due."""
 
 
 @runtime_checkable
@@ -35,8 +35,8 @@ class RuleWriter(Protocol):
 
     @property
     def rules(self) -> Mapping[str, int]:
-        """How many rules of ours are in each table."""
+        """The number of our rules in each table."""
 
     @property
     def written(self) -> Mapping[str, int]:
-        """How many rules the last commit wrote into each table."""
+        """The number of rules that the last commit wrote into each table."""

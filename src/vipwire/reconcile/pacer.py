@@ -35,7 +35,7 @@ class Pacer:
         return max(min(times), self._ended + self.minimum, now) - now
 
     def become(self, minimum: float, period: float, now: float) -> None:
-        """Take another pace. The next check is due within the new period, and no later than it was."""
+        """Change the pace. The next check is due within the new period, and no later than it was."""
         self.minimum, self.period = minimum, period
         self._check_at = min(self._check_at, now + period)
 

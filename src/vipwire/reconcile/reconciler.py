@@ -32,7 +32,7 @@ NODE = ObjectName("", "")
 
 @dataclass(slots=True)
 class Report(Generic[K]):
-    """What one sync did. Counts are of kernel objects; `size` is bytes sent to the kernel.
+    """The result of one sync. Counts are of kernel objects; `size` is bytes sent to the kernel.
 
     `observed` is how many objects were read, None when nothing was. `repaired` are the objects that someone else had
     changed or removed.
@@ -48,7 +48,7 @@ class Report(Generic[K]):
 
 
 class Reconciler(Generic[K, V]):
-    """One mode and family, kept as desired."""
+    """Keeps one mode and family as desired."""
 
     def __init__(self, backend: Backend[K, V]) -> None:
         self._backend = backend
@@ -68,12 +68,12 @@ class Reconciler(Generic[K, V]):
         return bool(self._pending) or not self._trusted
 
     def desire_node(self, objects: Mapping[K, V]) -> None:
-        """Say what should exist for no Service in particular."""
+        """Set the desired objects that belong to no Service."""
         self._desired[NODE] = Rendered(objects)
         self._pending[NODE] = None
 
     def desire(self, name: ObjectName, plan: ServicePlan | None) -> None:
-        """Say what one Service should be; None: it should not be."""
+        """Set the desired objects of one Service; None: it should have none."""
         if plan is None:
             self._desired.pop(name, None)
         else:
@@ -90,7 +90,7 @@ class Reconciler(Generic[K, V]):
             self._forgive(name)
 
     def verify(self) -> bool:
-        """Ask whether others may have changed the kernel. If so the next sync observes it, and this returns True."""
+        """Ask whether others may have changed the kernel. If so, return True, and the next sync observes it."""
         if self._trusted and self._backend.changed():
             self._trusted = False
         return not self._trusted
@@ -100,7 +100,7 @@ class Reconciler(Generic[K, V]):
         self._trusted = False
 
     def sync(self) -> Report[K]:
-        """Make the kernel as desired, as far as it lets us.
+        """Bring the kernel to the desired state, as far as it accepts it.
 
         Raise CommitError if it refuses the objects that belong to no Service: then nothing of ours can work.
         """
@@ -130,7 +130,7 @@ class Reconciler(Generic[K, V]):
         return self._kept[name] if name in self._isolated else self._desired.get(name)
 
     def _yielding(self, names: Iterable[ObjectName]) -> list[ObjectName]:
-        """Have isolated Services give up what they keep and others of `names` should have; return those that do.
+        """Remove from isolated Services what others of `names` should have; return those isolated Services.
 
         Otherwise two would believe to have the same object, and the one that leaves it would take it from the other.
         """
@@ -227,7 +227,7 @@ class Reconciler(Generic[K, V]):
         report: Report[K],
         before: Mapping[ObjectName, Rendered[K, V]] | None,
     ) -> list[K]:
-        """Let a Service keep what it had."""
+        """Keep a Service's old objects."""
         if name == NODE:
             self._trusted = False
             raise error

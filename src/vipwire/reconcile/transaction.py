@@ -16,7 +16,7 @@ _MISSING = object()
 
 @dataclass(slots=True)
 class Belief(Generic[K, V]):
-    """What the kernel holds, as far as we know.
+    """The kernel's content, as far as we know.
 
     `services` is what each Service has, `sharers` counts who shares an object, and `unowned` holds what the kernel
     was seen to hold for nobody yet.
@@ -44,7 +44,7 @@ class Transaction(Generic[K, V]):
         self._shared_values: dict[K, V] = {}
 
     def add(self, name: ObjectName, wanted: Rendered[K, V] | None) -> None:
-        """Take one Service into the transaction; None: it should have nothing."""
+        """Add one Service to the transaction; None: it should have no objects."""
         self._wanted[name] = wanted
         old = self._belief.services.get(name)
         if wanted is not None:

@@ -42,7 +42,7 @@ class _FamilyHealth:
 
 @dataclass(slots=True)
 class ProxyHealth:
-    """What happened so far, and the answers that follow from it. `now` is seconds since the epoch everywhere.
+    """Stores the syncs so far, and derives the answers. `now` is seconds since the epoch everywhere.
 
     `families` are those that are programmed, `lists` the kinds whose first list is awaited (`Service`), and
     `sync_period` is in seconds.

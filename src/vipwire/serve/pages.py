@@ -28,7 +28,7 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 @dataclass(frozen=True, slots=True)
 class ProxyInfo:
-    """What the pages tell about this process.
+    """The facts about this process that the pages show.
 
     `config` is the configuration as kube-proxy's file has it, `flags` every flag's value, `started` seconds since the
     epoch. `flagz` and `statusz` switch those pages (feature gates), `profiling` the ones below /debug;
@@ -48,7 +48,7 @@ class ProxyInfo:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the two servers listen (`IP:port`, empty for not at all) and what to do where that fails."""
+    """The addresses of the two servers (`IP:port`, empty for none), and what to do where binding fails."""
 
     healthz: str
     metrics: str
@@ -58,7 +58,7 @@ class Addresses:
 def proxy_servers(
     health: ProxyHealth, metrics: Metrics, info: ProxyInfo, now: Callable[[], float], addresses: Addresses
 ) -> tuple[HttpServer, ...]:
-    """Make the servers that have an address; each is to be run in the caller's task group."""
+    """Build the servers that have an address; each is to be run in the caller's task group."""
     wanted = (
         ("healthz server", addresses.healthz, health_app(health, metrics, now)),
         ("metrics server", addresses.metrics, metrics_app(metrics, info, now)),
@@ -67,7 +67,7 @@ def proxy_servers(
 
 
 def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) -> web.Application:
-    """Make the pages of the health port (10256): /healthz, /livez, /readyz."""
+    """Build the pages of the health port (10256): /healthz, /livez, /readyz."""
 
     async def healthz(_request: web.Request) -> web.Response:
         answer = health.healthz(now())
@@ -86,7 +86,7 @@ def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) 
 
 
 def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> web.Application:
-    """Make the pages of the metrics port (10249)."""
+    """Build the pages of the metrics port (10249)."""
 
     async def healthz(request: web.Request) -> web.Response:
         metrics.healthcheck.labels(name="ping", type="healthz").set(1)

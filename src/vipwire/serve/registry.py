@@ -29,7 +29,7 @@ class _Maker(Generic[M]):
         group: MetricGroup | None = None,
         prefix: str = "kubeproxy",
     ) -> M:
-        """Make a metric that modes with its group expose; all modes if it has none."""
+        """Build a metric that modes with its group expose; all modes if it has none."""
         return self._kind(f"{prefix}_{name}", f"[ALPHA] {text}", labels, registry=self._registry_of(group))
 
 
@@ -46,7 +46,7 @@ class ModeRegistry:
         return self.registry if group is None or group in self._groups else None
 
     def sync_histogram(self, name: str, text: str, group: MetricGroup | None = None) -> Histogram:
-        """Make a histogram of the seconds that a kind of sync takes."""
+        """Build a histogram of the seconds that a kind of sync takes."""
         return Histogram(
             f"kubeproxy_{name}_proxy_rules_duration_seconds",
             f"[ALPHA] {text}, in seconds",
@@ -56,7 +56,7 @@ class ModeRegistry:
         )
 
     def kernel_counter(self, name: str, text: str) -> KernelCounter:
-        """Make a counter that the kernel keeps for rules of iptables."""
+        """Build a counter that the kernel keeps for rules of iptables."""
         counter = KernelCounter(f"kubeproxy_{name}", f"[ALPHA] {text}")
         if self.registry_of(MetricGroup.IPTABLES_RULES) is not None:
             self.registry.register(counter)

@@ -29,7 +29,7 @@ def _ignore(_server: str, _reason: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BindPolicy:
-    """What to do about a port that cannot be bound: fail, or try again after `retry_seconds`.
+    """The reaction to a port that cannot be bound: fail, or try again after `retry_seconds`.
 
     `on_failure` is called with the server's name and the reason, once as long as the reason stays the same.
     """

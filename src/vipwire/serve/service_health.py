@@ -43,7 +43,7 @@ class ServiceHealthCheck:
 
 @dataclass(frozen=True, slots=True)
 class PortChanges:
-    """Which ports to close and which to open, so that those in `desired` are served."""
+    """The ports to close and to open, so that those in `desired` are served."""
 
     close: tuple[int, ...]
     open: tuple[int, ...]

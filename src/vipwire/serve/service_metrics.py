@@ -19,7 +19,7 @@ from vipwire.reconcile.counts import Count, Counts, EndpointName, Refusal
 
 
 class Measured(NamedTuple):
-    """One metric of a count: its name without `vipwire_service_` or `vipwire_endpoint_`, what it is, the field."""
+    """One metric of a count: its name without `vipwire_service_` or `vipwire_endpoint_`, its help, the field."""
 
     name: str
     text: str
@@ -48,7 +48,7 @@ async def _nothing() -> Iterable[Counts]:
 
 @dataclass(slots=True)
 class _Room:
-    """How much is told apart. `known` are the keys that have been, while they are there."""
+    """Limits how many keys get series of their own. `known` are those that have, while they exist."""
 
     limit: int
     known: set[Hashable] = field(default_factory=set)
@@ -129,7 +129,7 @@ def _summed(parts: Iterable[Mapping[_Key, int]]) -> dict[_Key, int]:
 
 
 def _weight(count: Count) -> int:
-    """Say how much a count is about: connections, or packets where the mode counts only these."""
+    """Return the size of a count: connections, or packets where the mode counts only these."""
     return count.connections or count.packets or 0
 
 

@@ -46,7 +46,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[K_co, T_co]):
-    """All objects of a kind: what is not among them does not exist. Ends the wait for that kind at start."""
+    """All objects of a kind: any other does not exist. Ends the wait for that kind at start."""
 
     kind: K_co
     objects: tuple[T_co, ...]

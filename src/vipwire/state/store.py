@@ -19,7 +19,7 @@ _Subject: TypeAlias = tuple[Kind, ObjectName]
 
 
 class Store:
-    """What is true now. `apply` takes an event; `take_dirty` tells what has to be planned again."""
+    """The current objects. `apply` applies an event; `take_dirty` returns the Services to plan again."""
 
     def __init__(self) -> None:
         self._services: dict[ObjectName, Service] = {}
@@ -46,7 +46,7 @@ class Store:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What is wrong with the current objects."""
+        """The problems of the current objects."""
         return tuple(problem for problems in self._problems.values() for problem in problems)
 
     def view(self, name: ObjectName) -> tuple[Service | None, Sequence[EndpointSlice]]:
@@ -59,7 +59,7 @@ class Store:
         return self._services.get(name), [slices[key] for key in sorted(slices)]
 
     def triggered(self, name: ObjectName) -> float | None:
-        """Tell when the newest change of a Service's endpoints was triggered, in seconds since the epoch."""
+        """Return when the newest change of a Service's endpoints was triggered, in seconds since the epoch."""
         times = [piece.triggered for piece in self._slices.get(name, {}).values() if piece.triggered is not None]
         return max(times, default=None)
 
@@ -75,7 +75,7 @@ class Store:
         return dirty
 
     def apply(self, event: Event) -> tuple[Problem, ...]:
-        """Take an event; return the problems it brought that were not there before."""
+        """Apply an event; return its problems that are new."""
         known = {problem for problems in self._changing(event) for problem in problems}
         match event:
             case Listed(kind, objects, problems):
@@ -90,7 +90,7 @@ class Store:
         return tuple(problem for problem in dict.fromkeys(problems) if problem not in known)
 
     def _note_list(self, kind: Kind, objects: Iterable[Object], problems: Iterable[Problem]) -> None:
-        """Keep the problems of a list, each under the object by which later events will speak of it.
+        """Keep the problems of a list, each under the object by which later events will name it.
 
         Endpoints are spoken of by the first of the slices that were made of them.
         """
@@ -102,7 +102,7 @@ class Store:
             self._problems[kind, name] = (*self._problems.get((kind, name), ()), problem)
 
     def _note(self, subject: _Subject, problems: tuple[Problem, ...]) -> None:
-        """Keep what an event says is wrong until the next event about the same object says otherwise.
+        """Keep the problems of an event until the next event about the same object.
 
         A problem's own kind and object do not serve here: Endpoints come as slices, and a file as a Service.
         """

@@ -39,7 +39,7 @@ class Header:
 
 
 class Lookup(NamedTuple):
-    """What looking into a set has found: whether the packet is in it, the mark of its element, and what to tell."""
+    """The result of a look into a set: whether the packet is in it, the mark of its element, and what to tell."""
 
     found: bool
     mark: int = 0
@@ -47,19 +47,19 @@ class Lookup(NamedTuple):
 
 
 class Surroundings:
-    """What rules ask for beside the packet. None: that cannot be told; a mode answers what its rules ask."""
+    """Answers what rules ask beside the packet; None for what cannot be told. Each mode overrides its part."""
 
     def owns(self, address: Address) -> bool:
         """Report whether an address is one of this node."""
         raise NotImplementedError
 
     def look_up(self, name: str, fields: str, header: Header) -> Lookup | None:
-        """Look into an ipset."""
+        """Look the packet up in an ipset."""
         del name, fields, header
         return None
 
     def draw(self, chance: Fraction, *, in_turn: bool) -> bool | None:
-        """Let chance, or whose turn it is, decide about one rule."""
+        """Decide a rule that depends on chance or on whose turn it is."""
         del chance, in_turn
         return None
 
@@ -76,7 +76,7 @@ class Surroundings:
 
 @dataclass(slots=True)
 class Judgement:
-    """What conditions come to: `holds` is None where that cannot be told. `steps` and `effects` are for people."""
+    """The result of conditions: `holds` is None where it is uncertain. `steps` and `effects` are for people."""
 
     holds: bool | None = True
     steps: list[Step] = field(default_factory=list)
@@ -121,7 +121,7 @@ def masked(text: str) -> tuple[int, int]:
 
 
 class _Judging:
-    """One packet before the conditions of one rule."""
+    """The evaluation of one rule's conditions for one packet."""
 
     def __init__(self, header: Header, surroundings: Surroundings, judgement: Judgement) -> None:
         self._header, self._around, self._judgement = header, surroundings, judgement
@@ -228,7 +228,7 @@ class _Judging:
 
 
 def _within(address: Address, text: str) -> bool:
-    """Tell whether an address is in a network: `10.0.0.0/8`, `::1`, or with a mask of any bits, `0.0.0.1/0.0.0.3`."""
+    """Report whether an address is in a network: `10.0.0.0/8`, `::1`, or with any mask, `0.0.0.1/0.0.0.3`."""
     network, slash, size = text.partition("/")
     wanted, bits = parse_address(network), len(address) * 8
     if len(wanted) != len(address):

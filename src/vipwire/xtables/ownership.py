@@ -38,7 +38,7 @@ class Link(NamedTuple):
 
 
 class RuleOwner(Protocol):
-    """What knows a mode's chains and rules, in one family. All of it is pure."""
+    """Knows a mode's chains and rules, in one family. All of it is pure."""
 
     @property
     def trial(self) -> str:
@@ -124,7 +124,7 @@ class _KubeProxyOwner(WholeChainOwner):
         return any(owner.owns(table, chain) and not owner.vipwires(table, chain) for owner in self._owners)
 
     def vipwires(self, table: str, chain: str) -> bool:
-        """Tell of none."""
+        """Return False: these chains are not vipwire's alone."""
         del table, chain
         return False
 

@@ -15,7 +15,7 @@ _PORTED: Final = frozenset({"", "tcp", "udp", "sctp"})
 
 
 class _Option(NamedTuple):
-    """How many words follow an option, in which matches it is one, and which options say more about the same."""
+    """An option of a match: its number of words, the matches that have it, and the options that refine it."""
 
     words: int
     modules: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ _JUDGES_NOTHING: Final = frozenset({"--comment", "--nfacct-name"})
 
 
 class Condition(NamedTuple):
-    """One match: its option with the words that follow, and what the options behind it say, words joined by blanks.
+    """One match: its option with the words that follow, and its further options, words joined by blanks.
 
     `wanted` False: it must not hold.
     """
@@ -68,7 +68,7 @@ class Condition(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What must hold, and what happens then: the target's name and its own options; no target if it only counts.
+    """The conditions of a rule, its target's name and the target's options; no target if it only counts.
 
     `goto`: the target is a chain that is not come back from. `unknown` is the first word that is not understood.
     """
@@ -148,7 +148,7 @@ class _Reader:
         return None if words is None else Condition(name, words, wanted, tuple(details))
 
     def _follow(self, count: int) -> tuple[str, ...] | None:
-        """Take an option and the words that follow it; None, and stay, if there are too few."""
+        """Consume an option and the words that follow it; None, and stay, if there are too few."""
         end = self._at + 1 + count
         if end > len(self._words):
             return None

@@ -27,7 +27,7 @@ _DIRECTORIES: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 
 
 class RuleTool(Protocol):
-    """What reads and writes the tables of one family and variant."""
+    """Reads and writes the tables of one family and variant."""
 
     family: Family
     variant: Variant

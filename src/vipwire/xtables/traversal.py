@@ -43,7 +43,7 @@ class Chains(Protocol):
 
 
 class UnknownRuleError(ValueError):
-    """What a rule does cannot be told."""
+    """A rule's effect cannot be told."""
 
 
 class Traversal:
@@ -68,7 +68,7 @@ class Traversal:
         self.steps.append(Step(name, text, effect, state))
 
     def _chain(self, table: str, name: str, rules: Iterable[Listed]) -> str:
-        """Go through a chain; return the verdict that ended all, RETURN behind a goto, "" to go on."""
+        """Evaluate a chain; return the verdict that ended all, RETURN behind a goto, "" to go on."""
         self._depth += 1
         try:
             if self._depth > _DEEPEST:
@@ -119,7 +119,7 @@ class Traversal:
         return judgement, *self._act(table, rule, listed)
 
     def _act(self, table: str, rule: Rule, listed: Listed) -> tuple[str, list[str]]:
-        """Do what a rule says; return its verdict, and words for it where anything happens."""
+        """Execute a rule's target; return its verdict, and words for it where anything happens."""
         if not rule.target:
             return "", []
         if rule.target in _VERDICTS:
@@ -135,7 +135,7 @@ class Traversal:
         return self._jump(table, rule)
 
     def _jump(self, table: str, rule: Rule) -> tuple[str, list[str]]:
-        """Go to a chain; where nothing was met there is nothing to tell."""
+        """Evaluate the chain of a jump; without steps in it there is nothing to tell."""
         rules = self._chains.rules(table, rule.target, self.header)
         if rules is None or rule.options:
             raise UnknownRuleError(rule.target)
@@ -152,7 +152,7 @@ class Traversal:
         return [f"sets the mark {self.header.mark:#x}"]
 
     def _mark_of_set(self, rule: Rule) -> list[str]:
-        """Take the mark of a set's element: `-j SET --map-set NAME FIELDS --map-mark`."""
+        """Set the mark of a set's element: `-j SET --map-set NAME FIELDS --map-mark`."""
         name, *rest = rule.options[rule.options.index("--map-set") + 1 :]
         if rest[1:] != ["--map-mark"]:
             raise ValueError(rule.target)

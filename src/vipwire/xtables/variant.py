@@ -15,7 +15,7 @@ KUBELETS: Final = ("KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT")
 
 
 class Variant(enum.Enum):
-    """Which of the engines a tool speaks to; the value is a part of the names of its programs."""
+    """The rule engine that a tool speaks to; the value is a part of the names of its programs."""
 
     NFT = "nft"
     LEGACY = "legacy"

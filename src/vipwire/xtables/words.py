@@ -77,7 +77,7 @@ def own_mask(mark: int) -> str:
 
 
 def refuse(family: Family, protocol: Protocol | None) -> str:
-    """Tell the client that nobody answers; for TCP the rule must match `-p tcp`.
+    """Refuse the client; for TCP the rule must match `-p tcp`.
 
     kube-proxy answers TCP with ICMP too, which Linux ignores inside connect(): its clients hear of it a second later.
     """

@@ -23,7 +23,7 @@ LONGEST_PAYLOAD = 12_000
 
 @dataclass(frozen=True, slots=True)
 class HaproxyChange:
-    """What to do. `commands` for the stats socket, or `reason` for a reload."""
+    """The difference to apply: `commands` for the stats socket, or the `reason` for a reload."""
 
     commands: tuple[str, ...] = ()
     reason: str = ""

@@ -28,7 +28,7 @@ DEFAULT_CERTIFICATE = "default.pem"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What only a reload can change. `backends` is text by pool, `slots` their number of servers."""
+    """The part that only a reload can change. `backends` is text by pool, `slots` their number of servers."""
 
     stages: frozenset[Stage]
     splits: tuple[Split, ...]
@@ -45,7 +45,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All of it, for one `Layout`. `certificates` is PEM by file name.
+    """A complete configuration, for one `Layout`. `certificates` is PEM by file name.
 
     `slots` alone may change while others hold this, pool by pool: whoever wants it as it was takes a copy.
     """
@@ -91,7 +91,7 @@ class Configuration:
 def configure(
     plan: SitePlan, slots: dict[str, Slots], layout: Layout, default_pem: str, before: Configuration | None = None
 ) -> Configuration:
-    """Make a configuration. `slots` has every pool's and no other's; `default_pem` is served where none else fits.
+    """Build a configuration. `slots` has exactly its pools; `default_pem` is served where no certificate fits.
 
     `before` is one for the same operator's flags: the texts of pools that are the same are taken from it.
     """
@@ -134,7 +134,7 @@ def _known_text(pool: Pool, before: Configuration | None) -> str:
 
 
 def make_maps(plan: SitePlan) -> dict[str, dict[str, str]]:
-    """Make the maps that lead a request to its backend; `haproxy.frontend` tells how they are asked."""
+    """Build the maps that lead a request to its backend; `haproxy.frontend` looks them up."""
     maps: dict[str, dict[str, str]] = {name: {} for name in MAPS}
     maps["sites"] = {site: site for site in sorted(plan.sites)}
     for route in sorted(plan.routes, key=_longest_first):

@@ -136,7 +136,7 @@ def _log(layout: Layout) -> Iterator[str]:
 
 
 def _headers(layout: Layout) -> Iterator[str]:
-    """Tell Pods who asks. What clients say of it themselves counts only where they are balancers of ours."""
+    """Tell Pods the client's address and scheme. Headers of clients count only if they are balancers of ours."""
     said = {"Proto": "ssl_fc,iif(https,http)", "Host": "req.hdr(host)"}
     if layout.trust_forwarded:
         said |= {"For": "src"}
@@ -193,7 +193,7 @@ def _ambiguous(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
 
 
 def _host(stages: Collection[Stage]) -> str:
-    """Take a host up to a slash, which none has: behind one a client could write another path into a map's key."""
+    """Cut a host at a slash: behind one a client could write another path into a map's key."""
     return _HOST.replace("(host)", "(host),field(1,/)") if Stage.GUARDS in stages else _HOST
 
 
@@ -258,7 +258,7 @@ def _by_cookie(split: Split) -> Iterator[tuple[str, str]]:
 
 
 def _by_chance(split: Split) -> Iterator[tuple[str, str]]:
-    """Ask one after the other: each has its share of the percents that those before it have left."""
+    """Try one after the other: each gets its share of the percents that those before it have left."""
     left = 100
     for other, canary in split.parts:
         if canary.weight:

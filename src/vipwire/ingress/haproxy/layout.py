@@ -47,6 +47,6 @@ class Layout:
 
     @property
     def https_suffix(self) -> str:
-        """What a URL has behind the host when HTTPS is at another port than usual."""
+        """The port in a URL when HTTPS is at another one than usual, with its colon; else ""."""
         port = self.https.rpartition(":")[2]
         return "" if port == "443" else f":{port}"

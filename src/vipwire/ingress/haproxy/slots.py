@@ -23,7 +23,7 @@ def size_for(count: int) -> int:
 
 
 def fill(slots: Slots, servers: Sequence[Server]) -> Slots:
-    """Give every server a slot, its old one if it has one; more slots when they are too few.
+    """Assign a slot to every server, its old one if it has one; add slots when they are too few.
 
     >>> len(fill((), ()))
     4

@@ -161,7 +161,7 @@ _WITHOUT_MEANING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AnnotationValues:
-    """What an Ingress's annotations say: `values` by our names. `closed`: a guard could not be read.
+    """The values of an Ingress's annotations, by our names. `closed`: a guard could not be read.
 
     `nginx_rewrite`: the rewrite is asked for in ingress-nginx's name, and means what it means there.
     """
@@ -172,15 +172,15 @@ class AnnotationValues:
     nginx_rewrite: bool = False
 
     def __call__(self, name: str, default: Any = None) -> Any:
-        """Look a value up."""
+        """Look up a value."""
         return self.values.get(name, default)
 
     def granted(self, name: str) -> bool:
-        """Look a flag up that is off unless asked for."""
+        """Look up a flag that is off by default."""
         return self.values.get(name) is True
 
     def unless_denied(self, name: str) -> bool:
-        """Look a flag up that is on unless denied."""
+        """Look up a flag that is on by default."""
         return self.values.get(name) is not False
 
 

@@ -44,7 +44,7 @@ CONTROLLER = "vipwire.io/ingress"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Which Ingresses are ours. `controller` is that of our IngressClasses; `zone` is ours, if known.
+    """The operator's choices. `controller` is that of our IngressClasses; `zone` is ours, if known.
 
     With `hosts_apart` a host is one namespace's, with all its paths.
     """
@@ -97,7 +97,7 @@ def plan_sites(world: World, setting: Setting, known: Known | None = None) -> Si
 
 
 def _failure(name: ObjectName, error: Exception) -> Problem:
-    """Tell of an Ingress that cannot be planned as nobody thought."""
+    """Report an Ingress whose planning has failed unexpectedly."""
     return Problem("Ingress", name, "", f"cannot be planned, which is a defect of vipwire; {unexpected(error)}")
 
 
@@ -127,7 +127,7 @@ class _Draft:
         """Sites and the paths below which all is closed."""
 
     def add(self, wanted: Wanted) -> Iterable[tuple[Wanted, PathRule, Key]]:
-        """Take an Ingress in; return the paths that it shares as a canary, for when all others are there."""
+        """Add an Ingress; return the paths that it shares as a canary, for when all others are there."""
         ingress = wanted.ingress
         if wanted.users:
             self._named.add((IngressKind.SECRET, wanted.users))
@@ -144,7 +144,7 @@ class _Draft:
         return []
 
     def divide(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
-        """Let a canary have its part of a path."""
+        """Give a canary its part of a path."""
         main = self._routes.get(key)
         if main is None or wanted.canary is None:
             self._note(wanted.ingress, rule.field, "is a canary of no other Ingress's path; it is left out")
@@ -171,7 +171,7 @@ class _Draft:
         self._routes[key] = replace(main, target=split.name)
 
     def finished(self, admitted: tuple[ObjectName, ...]) -> SitePlan:
-        """Make the plan."""
+        """Build the plan."""
         for wanted, site, target in self._fallbacks:
             key = site, Match.PREFIX, ""
             self._routes.setdefault(key, Route(*key, target, wanted.ingress.name))
@@ -190,7 +190,7 @@ class _Draft:
         )
 
     def _is_strange(self, wanted: Wanted, rule: PathRule, what: str) -> bool:
-        """Tell, and note, whether a path is at a host of another namespace that does not share it."""
+        """Report, and note, whether a path is at a host of another namespace that does not share it."""
         owner = self._tenancy.stranger_to(rule.host or EVERY_HOST, wanted.ingress.name.namespace)
         if owner is not None:
             text = (

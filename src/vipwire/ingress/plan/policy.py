@@ -19,7 +19,7 @@ class SameSite(enum.Enum):
 
 
 class Algorithm(enum.Enum):
-    """How a server is chosen."""
+    """The algorithm that chooses a server."""
 
     ROUND_ROBIN = "roundrobin"
     LEAST_CONNECTIONS = "leastconn"
@@ -29,7 +29,7 @@ class Algorithm(enum.Enum):
 
 
 class BackendProtocol(enum.Enum):
-    """What the endpoints speak."""
+    """The protocol of the endpoints."""
 
     HTTP = "http"
     HTTPS = "https"
@@ -39,7 +39,7 @@ class BackendProtocol(enum.Enum):
 
 
 class ProxyProtocol(enum.Enum):
-    """Whether endpoints are told who the client is (haproxy.org, proxy-protocol.txt)."""
+    """The version of the header that tells endpoints the client's address (haproxy.org, proxy-protocol.txt)."""
 
     NO = "no"
     V1 = "v1"
@@ -132,7 +132,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All that is asked for a pool."""
+    """The policy of a pool."""
 
     affinity: Affinity | None = None
     balance: Balance = field(default_factory=Balance)
@@ -182,7 +182,7 @@ def inherited(own: Policy, main: Policy) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """Which requests an Ingress takes from another that has the same host and path. `weight` in percent."""
+    """The requests that an Ingress takes from another with the same host and path. `weight` in percent."""
 
     weight: int = 0
     header: str = ""

@@ -36,7 +36,7 @@ _APPLICATIONS = {
 
 
 def general_policy(annotations: AnnotationValues, login: Login | None) -> Policy:
-    """Make what holds for all paths of an Ingress. `https`, `rewrite` and a port's protocol depend on more."""
+    """Read what holds for all paths of an Ingress. `https`, `rewrite` and a port's protocol depend on more."""
     return Policy(
         affinity=_affinity(annotations),
         balance=_balance(annotations),
@@ -76,7 +76,7 @@ def protocol_of(application: str, policy: Policy) -> BackendProtocol:
 
 
 def rewrite_of(rule: PathRule, annotations: AnnotationValues) -> Rewrite | None:
-    """Make a path's rewrite.
+    """Read a path's rewrite.
 
     With groups ($1) or a regular expression the whole path is replaced, as ingress-nginx does; so it is with its own
     annotation in any case. Ours without groups replaces the prefix only, and keeps the rest.
@@ -102,7 +102,7 @@ def is_expression(rule: PathRule, annotations: AnnotationValues) -> bool:
 
 
 def canary_of(annotations: AnnotationValues) -> Canary | None:
-    """Make an Ingress's part as a canary."""
+    """Read an Ingress's part as a canary."""
     if not annotations("canary"):
         return None
     header, value = annotations("canary-by-header", ""), annotations("canary-by-header-value", "")

@@ -203,7 +203,7 @@ def namespaces(text: str) -> tuple[str, ...]:
 
 
 def word(*allowed: str) -> "Word":
-    """Make a reader of one of some words."""
+    """Build a reader of one of some words."""
     return Word(allowed)
 
 

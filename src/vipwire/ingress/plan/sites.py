@@ -19,7 +19,7 @@ EVERY_HOST = "*"
 
 
 class Match(enum.Enum):
-    """How a route's path is compared. Exact wins over expressions, those over prefixes; then the longest."""
+    """The comparison of a route's path. Exact wins over expressions, those over prefixes; then the longest."""
 
     EXACT = "exact"
     EXPRESSION = "expression"
@@ -72,7 +72,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class SitePlan:
-    """All of it. `sites` are the hosts that have rules; `default` leads where no rule matches."""
+    """The plan of all hosts. `sites` are those that have rules; `default` leads where no rule matches."""
 
     routes: tuple[Route, ...] = ()
     pools: tuple[Pool, ...] = ()

@@ -66,7 +66,7 @@ def tenancy_of(ingresses: Iterable[Wanted], *, hosts_apart: bool = False) -> Ten
 
 
 def with_guards_of(policy: Policy, main: Policy) -> Policy:
-    """Give a canary of another namespace what guards the path that it shares, in place of what it asks for itself."""
+    """Replace the guards of a canary of another namespace by those of the path that it shares."""
     return replace(
         policy,
         allow=main.allow or policy.allow,

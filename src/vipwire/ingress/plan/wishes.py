@@ -42,7 +42,7 @@ class ResolvedBackend:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What one Ingress asks for. `secret` is what `users` named when it was read; `keys` has its rules' keys."""
+    """The content of one Ingress. `secret` is what `users` named when it was read; `keys` has its rules' keys."""
 
     ingress: Ingress
     annotations: AnnotationValues
@@ -148,7 +148,7 @@ def _resolve(
 
 
 def _ill_weighed(ref: ServiceRef, service: BackendService) -> Iterator[str]:
-    """Say what of a Service's weights cannot be read."""
+    """List what of a Service's weights cannot be read."""
     for complaint in read_weights(service.annotations)[1]:
         yield f"{ref.service} has an annotation vipwire.io/weights that is wrong in part: {complaint}"
 

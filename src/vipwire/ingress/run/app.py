@@ -102,7 +102,7 @@ def default_pem(options: Options) -> str:
 
 
 def make_source(options: Options, access: Access | None) -> Source:
-    """Make the source of objects."""
+    """Build the source of objects."""
     return ManifestSource(options.manifests, MANIFESTS) if access is None else ApiSource(access, RESOURCES.values())
 
 
@@ -148,7 +148,7 @@ def _tell_failure(server: str, reason: str) -> None:
 
 
 def _anew(part: Part) -> Work:
-    """Make of a part what a supervisor runs: it opens nothing that an operator has chosen."""
+    """Wrap a part for the supervisor: it opens nothing that an operator has chosen."""
     return lambda _begun: part()
 
 
@@ -249,14 +249,14 @@ class IngressProcess:
         self._report()
 
     def _report(self) -> None:
-        """Tell of problems and Ingresses, if they may be others than those that were told of."""
+        """Report problems and admitted Ingresses, if they may have changed since the last report."""
         desired = self._controller.desired
         if self._reported != desired.judgements:
             self._reported = desired.judgements
             self._teller.problems(desired.problems, desired.plan.admitted)
 
     async def _tell(self, source: Source) -> None:
-        """Tell of problems that change nothing in HAProxy, and of a source that fails."""
+        """Report problems that change nothing in HAProxy, and a source that fails."""
         failing: dict[str, str] = {}
         while True:
             await asyncio.sleep(1.0)
@@ -296,7 +296,7 @@ class IngressProcess:
 
 
 async def render_once(options: Options) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
-    """Make all files that HAProxy needs, and a line for each problem."""
+    """Write all files that HAProxy needs, and a line for each problem."""
     snapshot = await list_once(options)
     desired = Desired(snapshot, options.setting, options.layout, default_pem(options))
     desired.update(Touched(structure=True), time.time())

@@ -22,7 +22,7 @@ _NEEDED: Final = {6: "CAP_SETGID", 7: "CAP_SETUID", 18: "CAP_SYS_CHROOT"}
 
 
 def confined(layout: Layout, folder: Path, user: str) -> Layout:
-    """Have workers run as a user: `user`, or the usual one for an empty text; as ours for `-`. Raise ConfigError."""
+    """Set the user of HAProxy's workers: `user`; for "" the usual one; for `-` ours. Raise ConfigError."""
     if user == "-" or os.geteuid() != 0:
         return layout
     if missing := sorted(_NEEDED[number] for number in _NEEDED if not _effective() >> number & 1):

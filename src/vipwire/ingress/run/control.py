@@ -85,7 +85,7 @@ async def command(path: Path, commands: Sequence[str]) -> None:
 
 
 async def mark_of(path: Path) -> str:
-    """Ask the worker which configuration it has; an empty text when nobody answers."""
+    """Ask the worker which configuration it has; "" when nobody answers."""
     try:
         (answer,) = await ask(path, ["show info"])
     except ControlError:

@@ -35,7 +35,7 @@ _CERTIFICATE = re.compile(r"'[^']*/([^/']+\.pem)'")
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a sync did. `seconds` it took; `reload` is why there was one, `failure` what went wrong."""
+    """The result of a sync and its duration. `reload` is why HAProxy was reloaded, `failure` what went wrong."""
 
     seconds: float
     commands: int = 0
@@ -72,7 +72,7 @@ class Controller:
         return self._live is not None and self._haproxy.running
 
     def emit(self, event: IngressEvent) -> None:
-        """Take an event from the source."""
+        """Accept an event from the source."""
         self._snapshot.apply(event)
         self._heard += 1
         self._wake.set()
@@ -112,7 +112,7 @@ class Controller:
                 self._wake.set()
 
     async def _sync(self, *, behind: bool) -> float | None:
-        """Bring HAProxy up to date; return the seconds until it must be tried again, None when all is done.
+        """Update HAProxy; return the seconds until it must be tried again, None when all is done.
 
         `behind`: HAProxy does not have all that the last time would have brought it.
         """
@@ -144,7 +144,7 @@ class Controller:
         return difference(live, self.desired.made(live.layout.folder))
 
     async def _move_servers(self, began: float) -> None:
-        """Bring endpoints up to date while the rest waits for a reload."""
+        """Update endpoints while the rest waits for a reload."""
         live = self._live
         if live is not None:
             pools = pools_in_common(live, self.desired.made(live.layout.folder))

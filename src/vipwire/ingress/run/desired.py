@@ -39,13 +39,13 @@ class Desired:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All that is wrong with objects and how they go together."""
+        """All problems of objects and of their combination."""
         refused = (problem for problems in self._refused.values() for problem in problems)
         return (*self._snapshot.problems, *self.plan.problems, *refused)
 
     @property
     def judgements(self) -> tuple[int, int]:
-        """Tell whether `problems` and `plan` may be others than before: these numbers are, then."""
+        """Two numbers that change when `problems` and `plan` may have changed."""
         return self._snapshot.judgements, self._plans
 
     def update(self, touched: Touched, now: float) -> tuple[str, ...] | None:
@@ -149,7 +149,7 @@ class Desired:
         self._slots = {name: slots for name, slots in self._slots.items() if name in wanted}
 
     def _fill(self, pools: Iterable[Pool]) -> bool:
-        """Give all servers of pools a slot; tell whether a pool has got another number of slots."""
+        """Assign slots to all servers of pools; report whether a pool's number of slots has changed."""
         sizes = {pool.name: len(self._slots.get(pool.name, ())) for pool in pools}
         self._slots |= {pool.name: self._filled(pool) for pool in pools}
         return any(len(self._slots[name]) != size for name, size in sizes.items())

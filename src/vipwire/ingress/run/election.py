@@ -28,7 +28,7 @@ _EVERY, _TIMEOUT = 2.0, 5.0
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a Lease says. `version` is the object's resourceVersion, `seconds` how long a claim is good."""
+    """The content of a Lease. `version` is the object's resourceVersion, `seconds` how long a claim is good."""
 
     holder: str = ""
     version: str = ""
@@ -45,17 +45,17 @@ class Election:
         self._seen, self._since, self._renewed = Claim(), 0.0, float("-inf")
 
     def may_claim(self, claim: Claim, now: float) -> bool:
-        """Take what a Lease says now; tell whether it may be claimed, or renewed."""
+        """Read a Lease; report whether it may be claimed, or renewed."""
         if claim != self._seen:
             self._seen, self._since = claim, now
         return claim.holder in ("", self.identity) or now - self._since >= claim.seconds
 
     def claimed(self, now: float) -> None:
-        """Take note that a claim has been written; `now` is from before it was sent."""
+        """Note that a claim has been written; `now` is from before it was sent."""
         self._renewed = now
 
     def lost(self) -> None:
-        """Take note that somebody else holds it."""
+        """Note that somebody else holds it."""
         self._renewed = float("-inf")
 
     def leading(self, now: float) -> bool:
@@ -76,7 +76,7 @@ class LeaseKeeper:
         return self._election.leading(time.monotonic())
 
     async def run(self) -> None:
-        """Take part until cancelled; then give the Lease up, so that another need not wait."""
+        """Take part until cancelled; then release the Lease, so that another need not wait."""
         async with Connection(self._access, "vipwire-ingress") as connection:
             try:
                 while True:
@@ -144,7 +144,7 @@ def claim_of(lease: Mapping[str, Any]) -> Claim:
 
 
 def lease_of(name: ObjectName, claim: Claim, holder: str, now: float) -> dict[str, object]:
-    """Make a Lease that `holder` has, nobody if it is empty; `now` in seconds since the epoch."""
+    """Build a Lease that `holder` has, nobody if it is empty; `now` in seconds since the epoch."""
     written = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     meta = {"name": name.name, "namespace": name.namespace}
     return {

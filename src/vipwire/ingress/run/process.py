@@ -62,7 +62,7 @@ class Haproxy:
         return bool(self._pid) and _exists(self._pid)
 
     async def adopt(self) -> bool:
-        """Look for a master that an earlier vipwire has left; tell whether there is one."""
+        """Find a master that an earlier vipwire has left; report whether there is one."""
         for process in await processes(self._master) if self._master.exists() else []:
             if process.type == "master":
                 self._pid = process.pid
@@ -87,7 +87,7 @@ class Haproxy:
         self._tidy()
 
     async def check(self, file: Path) -> None:
-        """Let HAProxy judge a file; raise `Refused` with what it says."""
+        """Validate a file with HAProxy; raise `Refused` with its message."""
         command = [self._program, "-c", "-f", str(file)]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -40,7 +40,7 @@ class IngressReporter:
         self._ingresses = Gauge("vipwire_ingress_ingresses", "Ingresses that are ours", registry=self.registry)
 
     def synced(self, done: Done) -> None:
-        """Tell of a change of HAProxy."""
+        """Log a change of HAProxy."""
         how, result = ("reload" if done.reload else "commands"), ("failure" if done.failure else "success")
         self._syncs.labels(how=how, result=result).inc()
         self._seconds.labels(how=how).observe(done.seconds)
@@ -53,7 +53,7 @@ class IngressReporter:
             log.info("HAProxy changed", commands=done.commands, seconds=done.seconds)
 
     def problems(self, problems: Iterable[Problem], admitted: Iterable[ObjectName]) -> None:
-        """Tell of what is new among all problems, and of Ingresses that are new."""
+        """Report the problems and Ingresses that are new."""
         now = frozenset(problems)
         for problem in sorted(now - self._told):
             log.warning(

@@ -43,7 +43,7 @@ class Statistics(Collector):
         self._rows: list[tuple[tuple[str, ...], Mapping[str, str]]] = []
 
     def update(self, answer: str, slots: Callable[[str], Slots]) -> None:
-        """Take an answer; `slots` tells those of a pool."""
+        """Store an answer; `slots` are the slots of a pool."""
         self._rows = list(label_rows(answer, slots))
 
     def collect(self) -> Iterable[Metric]:
@@ -75,7 +75,7 @@ def _is_number(text: str | None) -> TypeGuard[str]:
 
 
 def label_rows(answer: str, slots: Callable[[str], Slots]) -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
-    """Give each server that has an endpoint its labels; rows of the same endpoint under two policies are added."""
+    """Label each server that has an endpoint; rows of the same endpoint under two policies are added."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for row in _rows(answer):
         pool, server = row.get("pxname") or "", row.get("svname") or ""

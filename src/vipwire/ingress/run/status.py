@@ -58,7 +58,7 @@ class StatusWriter:
 
 
 def status_patch(addresses: Iterable[str]) -> dict[str, object]:
-    """Make the merge patch of an Ingress's status: addresses as `ip`, names as `hostname`."""
+    """Build the merge patch of an Ingress's status: addresses as `ip`, names as `hostname`."""
     entries = [{"ip" if _is_address(text) else "hostname": text} for text in addresses]
     return {"status": {"loadBalancer": {"ingress": entries}}}
 

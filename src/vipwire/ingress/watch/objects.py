@@ -114,7 +114,7 @@ class BackendService:
 
 
 class Usability(enum.Enum):
-    """Whether an endpoint gets requests."""
+    """The state of an endpoint: whether it gets requests."""
 
     READY = "ready"
     DRAINING = "draining"

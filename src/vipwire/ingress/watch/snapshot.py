@@ -36,7 +36,7 @@ _Value = TypeVar("_Value", bound=IngressObject)
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What has changed: Services whose endpoints or weights have, objects that may matter by name, or the rest."""
+    """The extent of a change: Services whose endpoints or weights have changed, objects by name, or the rest."""
 
     services: frozenset[ObjectName] = frozenset()
     named: frozenset[tuple[IngressKind, ObjectName]] = frozenset()
@@ -90,7 +90,7 @@ class Snapshot:
 
     @property
     def complete(self) -> bool:
-        """Whether every kind has been listed once; nothing may be configured before."""
+        """Whether every kind has been listed once; nothing is configured before."""
         return not self._waiting
 
     @property
@@ -115,7 +115,7 @@ class Snapshot:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What was wrong with objects when they were read."""
+        """The problems of the objects."""
         return tuple(problem for problems in self._problems.values() for problem in problems)
 
     def slices(self, service: ObjectName) -> tuple[BackendSlice, ...]:
@@ -124,7 +124,7 @@ class Snapshot:
         return tuple(found[name] for name in sorted(found))
 
     def apply(self, event: IngressEvent) -> None:
-        """Take an event of a source."""
+        """Apply an event of a source."""
         match event:
             case Listed(kind, objects, problems):
                 self._list(kind, objects, problems)
@@ -173,7 +173,7 @@ class Snapshot:
     def _note(
         self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
     ) -> None:
-        """Take note of what a change may matter to."""
+        """Note what a change may matter to."""
         if kind is IngressKind.SLICE:
             self._note_slice(before, after)
         elif (

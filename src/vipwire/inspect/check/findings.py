@@ -22,7 +22,7 @@ _FULL, _NEARLY_FULL = 0.95, 0.75
 
 
 class Level(enum.Enum):
-    """How serious a finding is; the value is what is printed."""
+    """The severity of a finding; the value is what is printed."""
 
     OK = "ok"
     NOTE = "note"
@@ -31,7 +31,7 @@ class Level(enum.Enum):
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at. `remedy` is empty where nothing needs to be done."""
+    """One result of a check. `remedy` is empty where nothing needs to be done."""
 
     area: str
     what: str
@@ -223,7 +223,7 @@ def _is_kube_proxy(table: ForeignTable) -> bool:
 
 
 def _proxys_chains(where: str, chains: Sequence[str], mode: str) -> Iterator[Finding]:
-    """Tell the chains that the mode has itself from those of other service proxies."""
+    """Separate the mode's own chains from those of other service proxies."""
     kube = [chain for chain in chains if chain.startswith("KUBE-") and chain not in _KUBELETS]
     ours = own_chains(mode, kube)
     if ours:
@@ -262,7 +262,7 @@ def judge(facts: Facts, mode: str) -> list[Finding]:
 
 
 def check_document(findings: list[Finding], mode: str) -> Document:
-    """Make the document of findings."""
+    """Build the document of findings."""
     return {
         "kind": "Check",
         "mode": mode,

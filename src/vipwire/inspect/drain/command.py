@@ -56,7 +56,7 @@ only root writes. The exit status is 1 if the kernel does not follow, or if conn
 
 @dataclass(frozen=True, slots=True)
 class _DrainRequest:
-    """What the command line asks for."""
+    """The command line of `vipwire drain`."""
 
     endpoint: str
     service: str

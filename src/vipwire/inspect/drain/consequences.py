@@ -85,7 +85,7 @@ def _similar(drain: Drain, there: Iterable[Place]) -> str:
 
 
 def newly_unserved(before: Situation, after: Situation) -> tuple[str, ...]:
-    """Say at which frontends nobody would answer after a change of what is drained, where somebody does before."""
+    """List the frontends that a change of what is drained leaves without an endpoint."""
     found: dict[str, None] = {}
     for old, new in zip(before.sides, after.sides, strict=True):
         for key, frontend in old.plan.frontends.items():

@@ -16,7 +16,7 @@ def shown_time(seconds: float | None) -> str | None:
 
 
 def drain_view(document: Document) -> RenderableType:
-    """Say what was done, whether the kernel follows, and which connections are left."""
+    """Show what was done, whether the kernel follows, and which connections are left."""
     names = ", ".join(document["services"]) or "no Service"
     what = "drained" if document["drained"] else "used again"
     until = f" until {document['until']}" if document["until"] else ""

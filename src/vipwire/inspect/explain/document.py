@@ -22,7 +22,7 @@ _MANY = 20
 
 
 def explain_document(explanation: Explanation) -> Document:
-    """Make the document of an explanation."""
+    """Build the document of an explanation."""
     packet = explanation.packet
     agrees, difference = agreement(explanation)
     document: Document = {

@@ -63,7 +63,7 @@ class Explanation:
 
     @property
     def action(self) -> Forward | None:
-        """What the plan does with the packet if it is answered."""
+        """The plan's action for the packet, if it is answered."""
         if not isinstance(self.outcome, Answered):
             return None
         frontend = self.outcome.frontend
@@ -88,7 +88,7 @@ class Explanation:
 
     @cached_property
     def health_checks(self) -> tuple[ServiceHealthCheck, ...]:
-        """What vipwire itself answers: what the kernel, or else the plan, leaves alone."""
+        """The answers of vipwire's own listeners: to packets that the kernel, or else the plan, leaves alone."""
         end = self.planned if self.walk is None or self.walk.end is End.UNKNOWN else self.walk.end
         return checks_at(self.situation, self.packet) if end is End.UNTOUCHED else ()
 
@@ -161,7 +161,7 @@ def agreement(explanation: Explanation) -> tuple[bool | None, str]:
 
 
 def _missing_route(explanation: Explanation) -> str:
-    """Say for which address of the way this node lacks a route; "" if it has them."""
+    """Name the address of the way for which this node lacks a route; "" if it has them."""
     packet, obstacle = explanation.packet, explanation.obstacle_towards
     if explanation.planned is End.UNTOUCHED:
         return ""
@@ -221,7 +221,7 @@ def _same_shares(planned: Mapping[tuple[Address, int], Fraction], held: _Shares)
 
 
 def _share_differences(planned: Mapping[tuple[Address, int], Fraction], held: _Shares) -> Iterable[str]:
-    """Say in what two distributions differ."""
+    """Describe how two distributions differ."""
     if None in held:
         yield f"{share_text(held[None])} of new connections go to nobody"
     if left_out := [format_endpoint(*target) for target, share in planned.items() if share and target not in held]:

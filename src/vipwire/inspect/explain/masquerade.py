@@ -42,7 +42,7 @@ def masquerade_source(
 
 
 def _four(link: int, next_hop: Address, addresses: Sequence[InterfaceAddress]) -> Address | None:
-    """Take the interface's address in whose network the next hop is, else its first, else anyone's first."""
+    """Choose the interface's address in whose network the next hop is, else its first, else any interface's first."""
     usable = [each for each in addresses if each.scope == SCOPE_GLOBAL and not each.flags & _SECONDARY]
     here = [each for each in usable if each.link == link]
     near = [each for each in here if _common(each.address, next_hop) >= each.prefix_length]

@@ -16,7 +16,7 @@ _MANY = 5
 
 
 def reasons(explanation: Explanation) -> Iterable[str]:
-    """Give the plan's reasons in sentences."""
+    """Write the plan's reasons in sentences."""
     frontend, outcome, packet = explanation.frontend, explanation.outcome, explanation.packet
     if frontend is not None:
         yield f"{frontend.key} is the {frontend.kind.value} of {frontend.port_name}"
@@ -65,7 +65,7 @@ def _drained_words(found: Sequence[DrainedTarget]) -> Iterable[str]:
 
 
 def _choice(explanation: Explanation, action: Forward) -> str:
-    """Say how a target is chosen: as the kernel's objects do it, if they were seen, else as the Service asks."""
+    """Describe how a target is chosen: by the kernel's objects, if they were read, else by the Service."""
     walk = _answering(explanation)
     if len(action.pool) == 1:
         return "every new connection goes to the only one"
@@ -76,7 +76,7 @@ def _choice(explanation: Explanation, action: Forward) -> str:
 
 
 def _answering(explanation: Explanation) -> Walk | None:
-    """Take the kernel's way, if the packet is answered on it."""
+    """Return the kernel's way, if the packet is answered on it."""
     walk = explanation.walk
     return walk if walk is not None and walk.end is End.ANSWERED else None
 

@@ -27,14 +27,14 @@ _DESTINATION, _OUT_INTERFACE, _GATEWAY = 1, 4, 5  # RTA_DST, RTA_OIF, RTA_GATEWA
 
 
 class _Way(NamedTuple):
-    """Where a packet leaves, and to whom; `gateway` is None on the link itself."""
+    """The interface by which a packet leaves, and the next hop; `gateway` is None on the link itself."""
 
     link: int
     gateway: Address | None
 
 
 def source_towards(address: Address) -> Address | None:
-    """Tell the address that masquerading gives to what this machine sends to another; None if it has no way there."""
+    """Find the address that masquerading gives to packets to a destination; None if there is no route."""
     with contextlib.suppress(OSError), NetlinkSocket(NETLINK_ROUTE) as netlink:
         way = _way(netlink, address)
         if way is not None:

@@ -50,7 +50,7 @@ class Frontends:
 
     @classmethod
     def of(cls, situation: Situation) -> Self:
-        """Take the frontends of all families."""
+        """Index the frontends of all families."""
         names = {key: each.port_name for side in situation.sides for key, each in side.plan.frontends.items()}
         wide = [each for side in situation.sides for plan in side.plans.values() for each in plan.ranges]
         return cls(names, situation.own_addresses, wide)

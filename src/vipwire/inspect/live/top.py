@@ -25,7 +25,7 @@ _NONE = Count()
 
 
 class _Totals(NamedTuple):
-    """What the modes had counted at a time."""
+    """The modes' counts at a time."""
 
     when: float
     rows: Mapping[_Row, Count]
@@ -42,7 +42,7 @@ class Rates:
         self.lost = False
 
     def count(self, now: float, parts: Iterable[Counts]) -> None:
-        """Take what the modes have counted up to now."""
+        """Add the modes' counts up to now."""
         rows: dict[_Row, Count] = {}
         refused: Counter[str] = Counter()
         for counts in parts:

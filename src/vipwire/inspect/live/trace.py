@@ -24,7 +24,7 @@ class Tracer:
         self.lost = False
 
     def take(self, notification: FlowNotification) -> Document | None:
-        """Take one event; describe it if it is a connection to a VIP that was asked for."""
+        """Handle an event; describe it if it is a connection to a VIP that was asked for."""
         if notification.event is None:
             self.lost = True
             return None

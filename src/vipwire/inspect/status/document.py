@@ -245,7 +245,7 @@ def _refusals(
 
 
 def _node_problems(situation: Situation) -> list[Problem]:
-    """Say that nobody has given the name under which endpoints of this node would be known."""
+    """Report that no Node has the name by which endpoints of this node are known."""
     store, name = situation.store, situation.node_name
     if name in store.nodes or (situation.config.manifests and not store.nodes):  # manifests need no Node
         return []
@@ -267,7 +267,7 @@ def _plan_problems(situation: Situation) -> list[Problem]:
 
 
 def state_words(kernel: Mapping[str, Any]) -> str:
-    """Say how the objects of a Service stand in one family: `2 missing, 1 different`."""
+    """Describe the state of a Service's objects in one family: `2 missing, 1 different`."""
     if kernel["state"] != "drifted":
         return str(kernel["state"])
     return ", ".join(f"{kernel[what]} {what}" for what in ("missing", "different") if kernel[what])

@@ -48,7 +48,7 @@ def _described(record: ProxyRecord, config: Config) -> Document:
 
 
 def proxy_text(document: Document, now: float | None = None) -> Text:
-    """Say it in a line, and in further ones what is not as it should be."""
+    """Write one line about the proxy, and one more for each thing that is wrong."""
     now = time.time() if now is None else now
     text = Text("proxy: ", style="dim")
     state = document["state"]

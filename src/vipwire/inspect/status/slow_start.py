@@ -26,7 +26,7 @@ Weights = Mapping[tuple[Address, int], int]
 
 
 def grown(side: FamilyView, store: Store, own: frozenset[Address]) -> FamilyView:
-    """Take the weights of Services with slow start from the kernel, where these explain what differs; see above."""
+    """Adopt the kernel's weights of Services with slow start, where these explain the difference; see above."""
     if side.mode is None or side.explainer is None or not side.observed:
         return side
     names = [name for name in side.plans if read_wishes(store.services[name]).slow_start]
@@ -49,7 +49,7 @@ def _is_programmed(side: FamilyView, rendered: Rendered[object, object]) -> bool
 
 
 def _candidates(side: FamilyView, plan: ServicePlan, own: frozenset[Address]) -> Iterator[ServicePlan]:
-    """Make the plans that deal the kernel's shares: weights are known but for a factor."""
+    """Build the plans that deal the kernel's shares: weights are known but for a factor."""
     dealt = [[_weights(side, each, own, local=local) for local in (False, True)] for each in plan.frontends]
     for factor in range(1, STEPS + 1):
         pairs = zip(plan.frontends, dealt, strict=True)
@@ -73,7 +73,7 @@ def _weighed(forward: Forward, weights: Weights, factor: int) -> Forward:
 
 
 def _weights(side: FamilyView, frontend: Frontend, own: frozenset[Address], *, local: bool) -> Weights:
-    """Ask which weights the kernel deals by to clients elsewhere, or on this node (`local`); nothing if to nobody."""
+    """Compute the kernel's weights for clients elsewhere, or on this node (`local`); empty if none is served."""
     forward = frontend.short_circuit if local else frontend.action
     if not isinstance(forward, Forward) or side.explainer is None or side.observed is None:
         return {}
@@ -98,7 +98,7 @@ def _rounded(forward: Forward, dealt: Mapping[tuple[Address, int], Fraction]) ->
 
 
 def _packet(side: FamilyView, frontend: Frontend, *, local: bool) -> Packet | None:
-    """Make a packet that meets a frontend from this node, or from elsewhere; None if there is no such."""
+    """Build a packet that meets a frontend from this node, or from elsewhere; None if there is no such."""
     key, here = frontend.key, side.node.address
     destination = key.address or here
     sources = frontend.allowed_sources

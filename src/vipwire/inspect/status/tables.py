@@ -95,7 +95,7 @@ def _place(frontend: Document) -> str:
 
 
 def _listening(frontend: Document) -> str:
-    """Say where clients connect instead, in a mode that listens and has no rules."""
+    """Show where clients connect instead, in a mode that listens and has no rules."""
     return f" at {', '.join(frontend['listening'])}" if frontend.get("listening") else ""
 
 
@@ -140,7 +140,7 @@ def _refused(document: Document) -> RenderableType:
 
 
 def _endpoints(port: Document) -> list[tuple[str, str, str]]:
-    """Give each endpoint, its share of the connections to the first frontend of its family, and what it was given."""
+    """List each endpoint, its share of the connections to its family's first frontend, and its counts."""
     counted = {endpoint_text(each): each["counts"] for each in port["endpoints"]}
     ends: list[tuple[str, str, str]] = []
     for family in dict.fromkeys(each["family"] for each in port["frontends"]):
@@ -163,7 +163,7 @@ def endpoint_text(target: Document) -> str:
 
 
 def policy_words(service: Document) -> Iterator[str]:
-    """Say what is unusual in a Service's policies; "default" if nothing is."""
+    """Name the Service's policies that are not the default; "default" if all are."""
     found = []
     if service["internalTrafficPolicy"] != "Cluster":
         found.append(f"internal {service['internalTrafficPolicy']}")

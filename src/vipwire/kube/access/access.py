@@ -87,7 +87,7 @@ def _in_cluster(environ: Mapping[str, str], account: Path) -> Access:
 
 
 def access_of(selected: Selected, master: str | None, environ: Mapping[str, str]) -> Access:
-    """Make an access of what kubeconfigs say; `master` and `environ` as for `load_access`. Raise ConfigError."""
+    """Build the access that kubeconfigs describe; `master`, `environ` as for `load_access`. Raise ConfigError."""
     cluster, where = selected.cluster, selected.file
     server = _server(master, "--master") if master else _server(cluster.server, f"{where}: cluster.server")
     authority = _authority(selected)

@@ -60,7 +60,7 @@ Witness: TypeAlias = Callable[[Answered], None]
 
 
 def ignored(_answered: Answered) -> None:
-    """Tell nobody."""
+    """Ignore a request."""
 
 
 class Connection:
@@ -168,7 +168,7 @@ def _headers(credential: Credential, payload: Payload | None) -> Mapping[str, st
 
 
 def describe(error: BaseException) -> str:
-    """Say in a line what a transport error was; a time-out's own text is empty."""
+    """Describe a transport error in a line; a time-out's own text is empty."""
     if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
         reason = error.os_error.strerror if error.os_error.errno is None else os.strerror(error.os_error.errno)
         return f"cannot connect to {error.host}:{error.port}: {reason or error.os_error}"

@@ -27,7 +27,7 @@ EXPIRY_MARGIN = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a request carries: a value for the header `Authorization`, and a certificate with its key as PEM texts."""
+    """The credentials of a request: a value for the header `Authorization`, a certificate and its key as PEM."""
 
     authorization: str = ""
     certificate: tuple[str, str] | None = None
@@ -40,7 +40,7 @@ class Credentials(Protocol):
         """Return what is valid now (seconds since the epoch); raise ConfigError when there is none."""
 
     def refused(self) -> None:
-        """Take note that the server answered 401: what was kept is worth nothing."""
+        """Discard what is kept: the server answered 401."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Fixed:
     credential: Credential = Credential()
 
     async def current(self, now: float) -> Credential:  # noqa: ARG002 - it is the same at any time
-        """Give it."""
+        """Return it."""
         return self.credential
 
     def refused(self) -> None:
@@ -121,7 +121,7 @@ class ExecPlugin:
         return msgspec.json.encode(info).decode()
 
     async def current(self, now: float) -> Credential:
-        """Give the kept credential, or run the program; requests that come together run it once."""
+        """Return the kept credential, or run the program; requests that come together run it once."""
         async with self._lock:
             expired = self._expires is not None and now >= self._expires - EXPIRY_MARGIN
             if self._kept is None or expired:
@@ -186,5 +186,5 @@ def _read_answer(output: bytes, version: str | None) -> tuple[Credential, float 
 
 
 def basic(username: str, password: str) -> Credential:
-    """Make a credential of a user name and a password (RFC 7617)."""
+    """Build the credential of a user name and a password (RFC 7617)."""
     return Credential("Basic " + base64.b64encode(f"{username}:{password}".encode()).decode())

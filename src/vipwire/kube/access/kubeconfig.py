@@ -97,7 +97,7 @@ class _Config(Struct, frozen=True, rename="kebab"):
 
 
 class Selected(Struct, frozen=True):
-    """What the current context selects, each with the file that says it: relative paths are meant from its folder."""
+    """The parts that the current context selects, each with its file: relative paths start at that file's folder."""
 
     cluster: Cluster
     user: User

@@ -49,7 +49,7 @@ class AuthorityFile:
 
 
 class Material(NamedTuple):
-    """All that a TLS context is made of: PEM texts. An authority of None is the system's."""
+    """The content of a TLS context, as PEM texts. An authority of None is the system's."""
 
     authority: str | None
     certificate: ClientCertificate | None
@@ -57,7 +57,7 @@ class Material(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How the server is verified.
+    """The rules by which the server is verified.
 
     `authority` is a file, or PEM text, None for the system's; `name` is what the server's certificate must say, None
     for its host. `authority_field` and `name_field` name the file and field of both, for errors.
@@ -75,7 +75,7 @@ class Tls:
         return Material(authority.read() if isinstance(authority, AuthorityFile) else authority, certificate)
 
     def context(self, material: Material) -> ssl.SSLContext:
-        """Make a TLS context; raise ConfigError."""
+        """Build a TLS context; raise ConfigError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.hostname_checks_common_name = False

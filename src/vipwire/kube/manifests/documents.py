@@ -46,7 +46,7 @@ _KINDS_OF_KUBERNETES = {
 
 @dataclass(frozen=True, slots=True)
 class ManifestKind(Generic[K_co, T_co]):
-    """How one kind stands in files: the word for it and the versions that are read, and what a document becomes.
+    """A kind in files: its name, the versions that are read, and what a document becomes.
 
     `kind` is what it becomes: Endpoints are read as EndpointSlices.
     """
@@ -74,7 +74,7 @@ def kind_in_manifests(resource: Resource[K, T], *older: str, namespaced: bool = 
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[K, T]):
-    """One object of a file: what it became (Endpoints become several slices) and what was wrong with it."""
+    """One object of a file: what it became (Endpoints become several slices), and its problems."""
 
     kind: K
     name: ObjectName
@@ -89,7 +89,7 @@ class Entry(Generic[K, T]):
 
 @dataclass(frozen=True, slots=True)
 class Manifest(Generic[K, T]):
-    """What a file says. `ignored` names the kinds in it that are nobody's business here."""
+    """The content of a file. `ignored` names the kinds in it that are not read."""
 
     file: str
     entries: tuple[Entry[K, T], ...] = ()
@@ -123,7 +123,7 @@ class ManifestReader(Generic[K, T]):
         return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
 
     def _mistake(self, word: str, version: str) -> str:
-        """Say what is wrong with a kind that is not read; "" for one that others read."""
+        """Explain what is wrong with a kind that is not read; "" for one that others read."""
         near = difflib.get_close_matches(word, self._by_word, 1, 0.7)
         meant = f" (did you mean {near[0]}?)" if near else ""
         known = _KINDS_OF_KUBERNETES.get(version.rpartition("/")[0])
@@ -159,7 +159,7 @@ def read_object(kind: ManifestKind[K, T], document: object) -> tuple[tuple[T, ..
 
 
 def file_problem(file: str, place: str, message: str) -> Problem:
-    """Make a problem of a whole file, or of a place in it that has no object's name."""
+    """Build a problem of a whole file, or of a place in it that has no object's name."""
     return Problem("Manifest", ObjectName("", file), place, message)
 
 

@@ -46,7 +46,7 @@ def take_inventory(
 
 
 def listed(inventory: Inventory[K, T], kinds: Iterable[K]) -> Iterator[Listed[K, T]]:
-    """Tell everything: one `Listed` for every kind, empty ones too, since they end somebody's wait."""
+    """Yield one `Listed` for every kind, also for empty ones, since somebody waits for each."""
     for kind in kinds:
         objects = tuple(value for (of, _), value in inventory.objects.items() if of is kind)
         problems = (problems for (of, _), problems in inventory.problems.items() if of is kind)

@@ -76,7 +76,7 @@ class ManifestSource(Generic[K, T]):
         return tuple(self._health.get(str(path), Health(str(path))) for path in self._paths)
 
     async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:
-        """Tell of everything once, then of changes, until cancelled. `emit` must be quick and must not raise."""
+        """Emit everything once, then changes, until cancelled. `emit` must be quick and must not raise."""
         inventory = await asyncio.to_thread(self.scan)
         for first in listed(inventory, self._reader.kinds):
             emit(first)
@@ -206,7 +206,7 @@ def _is_manifest(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_being_written(status: os.stat_result) -> bool:
-    """Tell whether a file was emptied just now, as `cp` does before it writes; a later look takes it at its word."""
+    """Report whether a file was emptied just now, as `cp` does before it writes; the next look believes it."""
     return status.st_size == 0 and time.time() - status.st_mtime < FRESH
 
 

@@ -59,7 +59,7 @@ class Standalone:
         return self.kubectl("apply", "-f", str(path))
 
     def until(self, holds: Callable[[str], bool], *arguments: str) -> tuple[float, str]:
-        """Ask kubectl until its answer is as wanted; return after how many seconds, and the answer."""
+        """Run kubectl until its answer is as wanted; return after how many seconds, and the answer."""
         began = time.monotonic()
         while time.monotonic() - began < _PATIENCE:
             if holds(answer := self.kubectl(*arguments)):

@@ -10,7 +10,7 @@ from vipwire.lab.demo.traffic import CLIENT, MANY, NODE_ADDRESS, POD
 
 
 def endpoint_leaves(stage: Stage, narrator: Narrator) -> None:
-    """Take an endpoint away under an open connection, and bring it back."""
+    """Remove an endpoint under an open connection, and bring it back."""
     with stage.lab.connect(CLIENT, NODE_ADDRESS, objects.WEB_NODE_PORT) as connection:
         going = connection.answer.pod
         narrator.chapter(f"{going} leaves while a connection to it is open, and comes back")

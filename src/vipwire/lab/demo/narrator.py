@@ -53,7 +53,7 @@ class Narrator:
             self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def check(self, text: str, *, holds: bool) -> None:
-        """Say something that has just been found true; or that it is not."""
+        """Print whether something has just been found true."""
         self.checks += 1
         if not holds:
             self.failures.append(f"{self._chapter}: {text}")

@@ -22,18 +22,18 @@ _HTTP = (Port(80, name="http"),)
 
 
 def nodes() -> list[Manifest]:
-    """Make the Node objects."""
+    """Build the Node objects."""
     return [manifests.node(node) for node in TOPOLOGY.nodes]
 
 
 def web(pods: Iterable[Pod] = PODS) -> list[Manifest]:
-    """Make the main one: a ClusterIP of each family, a node port, TCP and UDP."""
+    """Build the main Service: a ClusterIP of each family, a node port, TCP and UDP."""
     ports = (Port(80, name="http", node_port=WEB_NODE_PORT), Port(53, 8080, Protocol.UDP, "udp"))
     return manifests.service_manifest(TOPOLOGY, "web", (WEB, WEB_IPV6), ports, pods, type="NodePort")
 
 
 def shop() -> list[Manifest]:
-    """Make a load balancer's Service that keeps the client's address: externalTrafficPolicy Local."""
+    """Build a load balancer's Service that keeps the client's address: externalTrafficPolicy Local."""
     service, *slices = manifests.service_manifest(
         TOPOLOGY,
         "shop",
@@ -48,12 +48,12 @@ def shop() -> list[Manifest]:
 
 
 def empty() -> list[Manifest]:
-    """Make a Service that nobody stands behind."""
+    """Build a Service without endpoints."""
     return manifests.service_manifest(TOPOLOGY, "empty", (EMPTY,), _HTTP, ())
 
 
 def sticky() -> list[Manifest]:
-    """Make a Service with session affinity."""
+    """Build a Service with session affinity."""
     return manifests.service_manifest(
         TOPOLOGY,
         "sticky",
@@ -66,12 +66,12 @@ def sticky() -> list[Manifest]:
 
 
 def late() -> list[Manifest]:
-    """Make the Service that comes while all is running."""
+    """Build the Service that comes while all is running."""
     return manifests.service_manifest(TOPOLOGY, "late", (LATE,), _HTTP, LOCAL_PODS)
 
 
 def hello() -> Manifest:
-    """Make the Service that is applied with kubectl: what a user would write, and no more."""
+    """Build the Service that is applied with kubectl: what a user would write, and no more."""
     ports = [{"name": "http", "port": 80, "targetPort": HELLO_PORT}]
     spec = {"type": "LoadBalancer", "selector": {"app": "hello"}, "ports": ports}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hello"}, "spec": spec}

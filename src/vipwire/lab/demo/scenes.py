@@ -50,7 +50,7 @@ def run_demo() -> int:
 
 
 def verdict(narrator: Narrator) -> int:
-    """Say how it went, and return the exit status."""
+    """Print the result, and return the exit status."""
     if narrator.failures:
         narrator.say(f"{len(narrator.failures)} of {narrator.checks} things were NOT as said:")
         for failure in narrator.failures:
@@ -85,7 +85,7 @@ def opening(stage: Stage, narrator: Narrator) -> None:
 
 
 def in_the_kernel(stage: Stage, narrator: Narrator) -> None:
-    """Look at the table."""
+    """Show the table."""
     narrator.chapter("What the kernel holds: constant rules, and Services as data in maps")
     nft = shutil.which("nft", path="/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin")
     if nft is None:
@@ -131,7 +131,7 @@ SCENES: Sequence[Callable[[Stage, Narrator], None]] = (
 
 
 def _excerpt(listing: str) -> Iterator[str]:
-    """Take from a listing what lies inside the table, and of the elements those of web."""
+    """Extract from a listing what lies inside the table, and of the elements those of web."""
     for line in listing.expandtabs(2).splitlines()[1:-1]:
         element = line.strip().removeprefix("elements = { ")
         if not element[:1].isdigit():

@@ -48,7 +48,7 @@ class Sync:
 
     @property
     def written(self) -> int:
-        """How many objects were written."""
+        """The number of objects written."""
         return self.added + self.changed + self.removed
 
     def __str__(self) -> str:
@@ -115,14 +115,14 @@ class Stage:
         return not any(path.exists() for path in left)
 
     def write(self, name: str, objects: Iterable[Manifest]) -> None:
-        """Put a file into the folder whole, or replace it: by a rename, so that nobody reads half of it."""
+        """Write a file in the folder, or replace it, by a rename, so that nobody reads half of it."""
         draft = self.folder / f".{name}.new"
         draft.write_text(as_yaml(objects))
         draft.rename(self.folder / f"{name}.yaml")
 
     @property
     def proxy_command(self) -> list[str]:
-        """What runs on node-1. The OOM score is left as it is: lowering it needs more rights than all the rest."""
+        """Return the command of node-1's proxy. The OOM score stays: lowering it takes more rights than the rest."""
         return [
             "proxy",
             f"--manifests={self.folder}",

@@ -101,7 +101,7 @@ def _show(narrator: Narrator, here: Standalone, *arguments: str) -> None:
 
 
 def _addresses(here: Standalone) -> tuple[str, str]:
-    """Tell hello's ClusterIP and its load balancer's address."""
+    """Read hello's ClusterIP and its load balancer's address."""
     path = "jsonpath={.spec.clusterIP} {.status.loadBalancer.ingress[0].ip}"
     _, said = here.until(lambda said: len(said.split()) == 2, "get", "service", "hello", "-o", path)
     inside, outside = said.split()

@@ -67,7 +67,7 @@ def over_ipv6(stage: Stage, narrator: Narrator) -> None:
 
 
 def nobody_there(stage: Stage, narrator: Narrator) -> None:
-    """Ask a Service without endpoints."""
+    """Connect to a Service without endpoints."""
     narrator.chapter("A Service without endpoints refuses, at once")
     for host in (POD.name, CLIENT):
         (result,) = stage.lab.probe(host, objects.EMPTY, 80, timeout=3.0)
@@ -78,7 +78,7 @@ def nobody_there(stage: Stage, narrator: Narrator) -> None:
 
 
 def clients_stick(stage: Stage, narrator: Narrator) -> None:
-    """Ask a Service with session affinity."""
+    """Connect to a Service with session affinity."""
     narrator.chapter(f"Session affinity: each client of {objects.STICKY} stays where it went first")
     clients = (
         (CLIENT, CLIENT_ADDRESS),

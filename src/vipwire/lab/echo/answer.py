@@ -26,7 +26,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Who answered, how, whom it saw and where it was reached. `node` is empty outside the cluster."""
+    """The content of an answer: who answered, how, whom it saw and where. `node` is empty outside the cluster."""
 
     pod: str
     node: str

@@ -19,7 +19,7 @@ _PKTINFO6 = struct.Struct("=16si")
 
 
 def request_packet_info(opened: socket.socket) -> None:
-    """Ask the kernel to tell, with each datagram, to which address it was sent."""
+    """Make the kernel tell, with each datagram, to which address it was sent."""
     if opened.family == socket.AF_INET:
         opened.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
     else:
@@ -32,7 +32,7 @@ def destination_address(family: int, info: bytes) -> bytes:
 
 
 def sent_from(local: bytes) -> tuple[int, int, bytes]:
-    """Make the control message that has a datagram leave from this address."""
+    """Build the control message that has a datagram leave from this address."""
     if len(local) == 4:
         return socket.IPPROTO_IP, _IP_PKTINFO, _PKTINFO4.pack(0, local, bytes(4))
     return socket.IPPROTO_IPV6, _IPV6_PKTINFO, _PKTINFO6.pack(local, 0)

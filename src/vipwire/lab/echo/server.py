@@ -45,7 +45,7 @@ class Servers:
         self._raw: dict[tuple[str, int], RawEcho] = {}
 
     async def obey(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Do what one line says, and say what came of it."""
+        """Execute one line; return the result."""
         match order:
             case {"do": "serve", "host": str(host), "ports": [*ports]}:
                 await self._serve(host, [int(port) for port in ports], order)

@@ -39,7 +39,7 @@ class StreamEcho(asyncio.Protocol):
         self._transport.abort()
 
     def pause_writing(self) -> None:
-        """Take no more than the client takes back."""
+        """Stop reading while the client does not read."""
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:

@@ -53,7 +53,7 @@ class Emulated:
         return self._folder / "lib" / "modules"
 
     def obstacle(self) -> str:
-        """Say which packages are missing."""
+        """Name the packages that are missing."""
         if why := missing(_PACKAGES):
             return why
         there = self._image.exists() and self._busybox.exists()

@@ -18,7 +18,7 @@ _LOADED = ("ipv6", "ip_vs", "nf_conntrack", "nf_conntrack_netlink", "dummy", "ve
 
 
 class GuestKernel(Enum):
-    """Which kernel a guest runs.
+    """The kind of kernel that a guest runs.
 
     USER_MODE is Debian's User-Mode Linux, a process of this machine: programs run at full speed, system calls some
     five times slower. It is built without tables of nftables for IPv4 and IPv6. DISTRIBUTION is the kernel that
@@ -31,7 +31,7 @@ class GuestKernel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """What the guest has: memory as UML writes it (taken as it is used), directories that it may really change.
+    """A guest's resources: memory as UML writes it (taken as it is used), directories that it may really change.
 
     It is ended after `timeout` seconds, after `silence` seconds without a word, and when it is `given_up`. `unpacked`
     is where the packages of a kernel for the emulator are unpacked, if it is another than `scripts/setup kernel` has.
@@ -49,7 +49,7 @@ class Guest:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What the script of the first process says in another way for each kind of kernel.
+    """The parts of the first process's script that depend on the kind of kernel.
 
     `prepare` loads overlayfs, before anything can be written. `line` is the device of the line `$n` on which the
     guest speaks (0: output, 1: errors). `settle` makes `$line` pass on all bytes as they are, and waits for those on
@@ -62,7 +62,7 @@ class Words:
 
 
 class Machine(Protocol):
-    """How one kind of kernel is booted: it runs `init` in `home` on the machine's files, as its first process."""
+    """Boots one kind of kernel: it runs `init` in `home` on the machine's files, as its first process."""
 
     @property
     def words(self) -> Words:
@@ -90,12 +90,12 @@ class Machine(Protocol):
         ...
 
     def confess(self, home: Path, process: subprocess.Popen[bytes]) -> None:
-        """Ask the kernel to say on the console what its tasks wait for. Raise OSError if it cannot hear."""
+        """Make the kernel print on the console what its tasks wait for. Raise OSError if it cannot hear."""
         ...
 
 
 def inside() -> GuestKernel | None:
-    """Tell in which kind of guest this process runs, if in any."""
+    """Return the kind of guest in which this process runs, if any."""
     return GuestKernel(os.environ[MARK]) if MARK in os.environ else None
 
 

@@ -118,7 +118,7 @@ class _Boot:
                 return self._ended(process, f"{guest.silence:g} s without a word")
 
     def _ended(self, process: subprocess.Popen[bytes], after: str) -> str:
-        """Ask the guest's kernel what its tasks wait for, if it still can; say why the guest is ended."""
+        """Make the guest's kernel print what its tasks wait for, if it still can; return why the guest is ended."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             self._machine.confess(self._home, process)
             process.wait(_CONFESSION)

@@ -32,11 +32,11 @@ class UserMode:
     modules: Final = _MODULES
 
     def obstacle(self) -> str:
-        """Say which packages are missing."""
+        """Name the packages that are missing."""
         return missing(_PACKAGES)
 
     def mount(self, number: int, folder: Path) -> str:
-        """Let the folder shine through: hostfs writes to the machine."""
+        """Mount the folder by hostfs, which writes to the machine."""
         del number
         return f"mount --bind {shlex.quote(str(folder))} {shlex.quote(f'.{folder}')}"
 

@@ -117,11 +117,11 @@ class Asker:
         self._peer_tag = 0
 
     def first(self) -> bytes:
-        """Make the INIT."""
+        """Build the INIT."""
         return self._packet(Chunk(INIT, _INIT.pack(self._tag, _WINDOW, 1, 1, self._tag)))
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """Take a packet; return what to send and the answer, each of them empty if there is none.
+        """Handle a packet; return what to send and the answer, each of them empty if there is none.
 
         Raise ConnectionRefusedError if the server aborts. Packets of others, which a raw socket also sees, are
         passed over.
@@ -155,11 +155,11 @@ class Responder:
 
     @property
     def associations(self) -> Collection[tuple[Peer, Peer]]:
-        """Who has one, as (client, server); the oldest is the first."""
+        """The associations as (client, server), the oldest first."""
         return self._tags.keys()
 
     def receive(self, data: bytes, peer_address: str, local_address: str) -> bytes:
-        """Take a packet; return what to send back, or nothing. Raise DecodeError if it is none."""
+        """Handle a packet; return what to send back, or nothing. Raise DecodeError if it is none."""
         packet = Packet.decode(data)
         peer, local = Peer(peer_address, packet.source), Peer(local_address, packet.destination)
         if opening := packet.find(INIT):

@@ -43,7 +43,7 @@ def payload_of(family: int, data: bytes) -> bytes:
 
 
 def converse(opened: socket.socket, address: str, source: int, port: int) -> Generator[int, None, Answer]:
-    """Ask a server and return its answer; yield the selector event to wait for. Raise OSError, DecodeError."""
+    """Return a server's answer; yield the selector event to wait for. Raise OSError, DecodeError."""
     code = opened.connect_ex((address, 0))
     if code:
         raise OSError(code, os.strerror(code))

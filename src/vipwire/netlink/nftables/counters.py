@@ -21,7 +21,7 @@ _NOTHING = memoryview(b"")
 
 
 class ElementCounter(NamedTuple):
-    """One element: its key as it lies in registers, and what its counter says."""
+    """One element: its key as it lies in registers, and its counter's value."""
 
     key: bytes
     packets: int
@@ -68,7 +68,7 @@ _BETWEEN = struct.pack("=HH", 12, _PACKETS)
 
 @functools.cache
 def _layout(key: int) -> tuple[struct.Struct, bytes]:
-    """Make the layout of an element up to its counter, and what must stand between key and counter."""
+    """Compute the layout of an element up to its counter, and what must stand between key and counter."""
     numbers = struct.pack("=HH", 28, _DATA) + struct.pack("=HH", 12, _BYTES)
     name = string(_NAME, "counter")
     middle = struct.pack("=HH", 4 + len(name) + 28, wire.ELEMENT_EXPRESSION) + name + numbers

@@ -49,7 +49,7 @@ class Element(NamedTuple):
 
 @functools.cache
 def _frame(key: int, data: int, nesting: int = _NESTED) -> tuple[bytes, bytes]:
-    """Make the constant bytes before the key and between key and data, for their sizes (data 0: none).
+    """Compute the constant bytes before the key and between key and data, for their sizes (data 0: none).
 
     The kernel's own listings do not flag nesting.
     """

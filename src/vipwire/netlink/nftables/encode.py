@@ -29,7 +29,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """Where a base chain is hooked in. `hook` is the number of the netfilter hook (0 prerouting … 4 postrouting).
+    """The hook of a base chain. `hook` is the number of the netfilter hook (0 prerouting … 4 postrouting).
 
     `type` is `filter`, `nat` or `route`; smaller priorities come first; `policy` is `accept` or `drop`.
     """
@@ -167,12 +167,12 @@ def flush_set(family: Family, table: str, name: str) -> Operation:
 
 
 def list_tables() -> bytes:
-    """Make the payload of a dump (Kind.GETTABLE) of all tables of all families."""
+    """Encode the payload of a dump (Kind.GETTABLE) of all tables of all families."""
     return wire.header(0)
 
 
 def list_objects(family: Family, table: str) -> bytes:
-    """Make the payload of a dump of a table's chains, rules or sets (Kind.GETCHAIN, GETRULE, GETSET).
+    """Encode the payload of a dump of a table's chains, rules or sets (Kind.GETCHAIN, GETRULE, GETSET).
 
     The kernel filters rules and sets by table; chains it does not, so that the decoded table must be looked at.
     """
@@ -180,13 +180,13 @@ def list_objects(family: Family, table: str) -> bytes:
 
 
 def list_elements(family: Family, table: str, name: str) -> bytes:
-    """Make the payload of a dump (Kind.GETSETELEM) of a set's elements."""
+    """Encode the payload of a dump (Kind.GETSETELEM) of a set's elements."""
     head = wire.header(wire.NFPROTO[family])
     return head + string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
 
 
 def ask_elements(family: Family, table: str, name: str, keys: Sequence[bytes]) -> bytes:
-    """Make the payload of a request (Kind.GETSETELEM) for elements by their keys, all of one size.
+    """Encode the payload of a request (Kind.GETSETELEM) for elements by their keys, all of one size.
 
     Each is answered by a message of its own; the first that is not there ends the request (ENOENT).
     """
@@ -195,5 +195,5 @@ def ask_elements(family: Family, table: str, name: str, keys: Sequence[bytes]) -
 
 
 def ask_generation() -> bytes:
-    """Make the payload of the request Kind.GETGEN."""
+    """Encode the payload of the request Kind.GETGEN."""
     return wire.header(0)

@@ -112,7 +112,7 @@ def lookup(word: int, name: str, target: int | None = None, *, flags: int = 0) -
 
 
 def lookup_verdict(word: int, name: str) -> bytes:
-    """Do what a verdict map says."""
+    """Look the registers up in a verdict map, and execute the verdict found."""
     return _lookup(word, name, 0, 0)
 
 
@@ -144,12 +144,12 @@ def reject(kind: int, code: int | None) -> bytes:
 
 
 def masquerade(flags: int) -> bytes:
-    """Give the connection the address of the interface it leaves by."""
+    """Replace the connection's source by the address of the interface it leaves by."""
     return expression("masq", u32be(1, flags) if flags else b"")
 
 
 def dnat(family: int, address: int, port: int | None) -> bytes:
-    """Give the connection a new destination; `family` is the NFPROTO number, the others are words."""
+    """Set a new destination of the connection; `family` is the NFPROTO number, the others are words."""
     low, high = u32be(3, register(address)), u32be(4, register(address))
     ports = b"" if port is None else u32be(5, register(port)) + u32be(6, register(port))
     flags = NAT_MAP_ADDRESS | (0 if port is None else NAT_MAP_PORT)

@@ -21,7 +21,7 @@ _HEADER = struct.Struct(">BBH")  # struct nfgenmsg: family, version, resource
 
 
 def header(family: int, resource: int = 0) -> bytes:
-    """Make the four bytes that begin every nfnetlink payload."""
+    """Encode the four bytes that begin every nfnetlink payload."""
     return _HEADER.pack(family, 0, resource)
 
 
@@ -62,7 +62,7 @@ class SetFlag(enum.IntFlag):
 
 
 class Code(enum.IntEnum):
-    """What a verdict does (enum nft_verdicts, and nf_hook verdicts for the first two)."""
+    """The code of a verdict (enum nft_verdicts, and nf_hook verdicts for the first two)."""
 
     DROP = 0
     ACCEPT = 1

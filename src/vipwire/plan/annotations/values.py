@@ -27,7 +27,7 @@ SCHEDULERS: Final = ("rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed
 
 
 class Reading(NamedTuple):
-    """What a text says, and what of it could not be read."""
+    """The value of a text, and the part of it that could not be read."""
 
     value: object
     complaints: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ Reader = Callable[[str], Reading]
 
 
 class Balancing(enum.Enum):
-    """How new connections are to be spread, as `vipwire.io/algorithm` names it."""
+    """The distribution of new connections, as `vipwire.io/algorithm` names it."""
 
     RANDOM = "random"
     ROUND_ROBIN = "round-robin"
@@ -47,7 +47,7 @@ class Balancing(enum.Enum):
 
 
 class Forwarding(enum.Enum):
-    """How packets get to an endpoint: translated; as they are (direct return); or in a tunnel."""
+    """The way of packets to an endpoint: translated; as they are (direct return); or in a tunnel."""
 
     NAT = "nat"
     DIRECT = "dsr"
@@ -64,7 +64,7 @@ class SchedulerFlag(enum.Enum):
 
 
 class Scope(enum.Enum):
-    """How far a client's memory reaches: one port, or all ports of the Service."""
+    """The scope of a client's memory: one port, or all ports of the Service."""
 
     PORT = "port"
     SERVICE = "service"
@@ -88,7 +88,7 @@ def shown(text: str) -> str:
 
 
 def one_of(what: str, allowed: Mapping[str, object]) -> Reader:
-    """Make the reader of a word that is one of a few; `what` is what it is to be, with its article."""
+    """Build the reader of a word that is one of a few; `what` is what it is to be, with its article."""
 
     def read(text: str) -> Reading:
         try:
@@ -100,12 +100,12 @@ def one_of(what: str, allowed: Mapping[str, object]) -> Reader:
 
 
 def member_of(what: str, kind: type[E]) -> Reader:
-    """Make the reader of an enumeration's value."""
+    """Build the reader of an enumeration's value."""
     return one_of(what, {each.value: each for each in kind})
 
 
 def listed(read: Callable[[str], T], collect: Callable[[Iterable[T]], object]) -> Reader:
-    """Make the reader of a list with commas, whose parts are read one by one."""
+    """Build the reader of a list with commas, whose parts are read one by one."""
 
     def read_all(text: str) -> Reading:
         found: list[T] = []

@@ -53,7 +53,7 @@ class Wishes:
 
     @property
     def algorithm(self) -> Algorithm:
-        """How pools are spread over; where that is for a mode to say, at random."""
+        """The algorithm of pools; at random where that is for a mode to say."""
         return _ALGORITHMS.get(self.balancing, Algorithm.RANDOM) if self.balancing else Algorithm.RANDOM
 
     @property
