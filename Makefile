@@ -49,13 +49,14 @@ compiled: .venv/ready-for-test
 
 PYTEST = $(SUDO) $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED) --hypothesis-seed=$(SEED))
 
-# Two files of tests run at a time on two cores. What fails alike in one process: add `-n 0`.
+# A file of tests at a time in each of three processes on two cores, for many wait for something now and then.
 quick: compiled
-	@$(PYTEST) -q -n auto --dist loadfile tests/unit tests/laws tests/cases tests/house
+	@$(PYTEST) -q -n $$(($$(nproc) + 1)) --dist loadscope tests/unit tests/laws tests/cases tests/house
 
-# Once more what is quick, on the system's own Python, where that is another one: errors are other ones there.
+# The unit tests once more on the system's own Python, where that is another one: errors are other ones there. Laws are
+# about what is pure, and that is the same in every Python.
 debian: compiled
-	@if [ -x .venv-debian/bin/python ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q -n auto --dist loadfile -m 'not slow' tests/unit tests/laws; fi
+	@if [ -x .venv-debian/bin/python ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q -n $$(($$(nproc) + 1)) --dist loadscope -m 'not slow' tests/unit; fi
 
 # Two processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
 pytest: compiled

@@ -16,8 +16,20 @@ _LONGEST: Final = "conformance-changing"
 _MODE: Final = re.compile(
     r"^tests/conformance/.*\[(?P<mode>nftables|iptables-nft|iptables-legacy|userspace|ipvs)-(?!to-)"
 )
-_BEHIND: Final = ("tests/cases/test_cases.py", "tests/unit/test_model_net.py")
+BEHIND: Final = ("tests/cases/test_cases.py", "tests/unit/test_model_net.py")
 """A process runs a test when it knows the next one; these short files are what stands behind the guests."""
+LONG: Final = tuple(
+    f"tests/{name}.py"
+    for name in (
+        "unit/test_cluster_kubectl",
+        "unit/test_cluster_up",
+        "unit/test_cluster_api_bounds",
+        "unit/test_kube_client",
+        "laws/test_core_laws",
+        "laws/test_nftables_agreement",
+    )
+)
+"""Of the files of `make check`, those that take ten seconds and more: one that began last would be waited for."""
 _FOLDERS: Final = ("tests/kernel/", "tests/ingress/", "tests/conformance/", "tests/fuzz/", "tests/laws/")
 
 
@@ -41,9 +53,11 @@ def turn(nodeid: str) -> tuple[int, str]:
         return 0, name
     if name.startswith("conformance of"):
         return 1, name
-    if name in _BEHIND:
+    if name in BEHIND:
         return 2, name
-    return next((3 + at for at, folder in enumerate(_FOLDERS) if name.startswith(folder)), 3 + len(_FOLDERS)), ""
+    if name in LONG:
+        return 3, ""
+    return next((4 + at for at, folder in enumerate(_FOLDERS) if name.startswith(folder)), 4 + len(_FOLDERS)), ""
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no types

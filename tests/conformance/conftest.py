@@ -21,6 +21,7 @@ from tests.conformance.sentences import check_asked, sentences_of
 from vipwire.model.net import Family, Protocol
 
 ClusterWith = Callable[..., Cluster]
+_FAMILIES = frozenset(family.value for family in Family)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,7 +53,7 @@ def _turn(item: pytest.Item) -> int:
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave one case of each test and its sentences for modes that are but sampled: of one family or of the other.
+    """Leave one case of each test and its sentences for modes that are but sampled; in others, one family of each.
 
     VIPWIRE_CONFORMANCE=whole in the environment leaves all.
     """
@@ -61,18 +62,31 @@ def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         params: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
         mode = params.get("mode")  # other suites have parameters of that name, too
-        if not isinstance(mode, Mode) or not mode.sampled:
+        if not isinstance(mode, Mode) or not (mode.sampled or mode.one_family):
             continue
-        name = item.nodeid.partition("[")[0]
-        case = (mode.variant, name, frozenset(sentences_of(item)), params.get("harm"))
-        family = list(Family)[zlib.crc32(name.encode()) % len(Family)]
-        if case in seen or params.get("family", family) is not family:
+        family = _family_of_case(item.nodeid, mode)
+        if params.get("family", family) is not family:
             surplus.append(item)
-        else:
+        elif mode.sampled:
+            name = item.nodeid.partition("[")[0]
+            case = (mode.variant, name, frozenset(sentences_of(item)), params.get("harm"))
+            if case in seen:
+                surplus.append(item)
             seen.add(case)
     if surplus:
         config.hook.pytest_deselected(items=surplus)
         items[:] = [item for item in items if item not in surplus]
+
+
+def _family_of_case(nodeid: str, mode: Mode) -> Family:
+    """Choose the family of a case that is run in one: the same whenever it is run."""
+    name, _, listed_words = nodeid.partition("[")
+    chosen = zlib.crc32(name.encode())
+    if mode.one_family:
+        words = listed_words.rstrip("]").split("-")
+        others = [word for word in words if word not in (mode.name, mode.variant, *_FAMILIES)]
+        chosen += 1 + zlib.crc32("-".join(others).encode())
+    return list(Family)[chosen % len(Family)]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -59,7 +59,9 @@ class Mode:
     of, and `prepare` makes each node ready before the first proxy. One that `relays` has a process that outlives the
     proxy until the cleanup, and endpoints see that: where a test looks at source addresses among other things, only
     those of masqueraded clients count. `no_sctp` says why SCTP can only be refused. `variant` tells two of one name
-    apart; one that is `sampled` proves each sentence by one case of each test.
+    apart; one that is `sampled` proves each sentence by one case of each test. One with `one_family` has a variant
+    for which the same code writes the same rules: each case is run in one family, half of them in either, and a test
+    without other cases in the family that is not the sampled variant's.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Mode:
     flags: tuple[str, ...] = ()
     prepare: tuple[Command, ...] = ()
     sampled: bool = False
+    one_family: bool = False
     relays: bool = False
     no_sctp: str = ""
 

@@ -1,4 +1,8 @@
-"""iptables mode, as the suite sees it: with iptables-nft, and in one case of each test with iptables-legacy."""
+"""iptables mode, as the suite sees it: each case with iptables-nft, and one case of each test with iptables-legacy.
+
+One renderer writes the rules of both, so that each case is run in one family. A test without other cases is run
+in one family here, and in the other there.
+"""
 
 from tests.conformance.mode import OTHER_TABLES, Command, Harm, Mode, Others
 
@@ -87,7 +91,7 @@ _HINT = ("iptables-legacy", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT")
 """What kubelet makes where it uses the legacy tools: vipwire follows it."""
 
 IPTABLES = (
-    Mode("iptables", _harm("nft"), _others("nft"), calm="60s", variant="nft", flags=FLAGS),
+    Mode("iptables", _harm("nft"), _others("nft"), calm="60s", variant="nft", flags=FLAGS, one_family=True),
     Mode(
         "iptables",
         _harm("legacy"),

@@ -5,7 +5,6 @@ import http.client
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.conformance.mode import Mode
+from tests.fakes import forked
+from tests.fakes.forked import Forked
 
 from vipwire.lab import kernel
 from vipwire.lab.cluster import Lab
@@ -49,7 +50,7 @@ class Proxy:
     ) -> None:
         self.mode, self.lab, self.node_name, self._checks = mode, lab, node_name, checks
         self._log, self.options = folder / "log", tuple(options)
-        self._process: subprocess.Popen[Any] | None = None
+        self._process: Forked | None = None
 
     def start(self) -> None:
         """Start the proxy and wait until it is ready."""
@@ -73,9 +74,7 @@ class Proxy:
 
     def launch(self) -> None:
         """Start the proxy and do not wait."""
-        with self._log.open("ab") as log:
-            command = [sys.executable, "-m", "vipwire", "proxy", *self.flags]
-            self._process = self.lab.popen(self.node_name, command, stdout=log, stderr=subprocess.STDOUT)
+        self._process = forked.started(self.lab, self.node_name, ["proxy", *self.flags], self._log)
 
     def stop(self) -> int:
         """End the proxy as a service manager does; return its exit status."""
@@ -123,11 +122,15 @@ class Proxy:
         finally:
             connection.close()
 
+    def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run another command of vipwire on the node."""
+        return forked.run(self.lab, self.node_name, arguments, 2 * _PATIENCE)
+
     def vipwire(self, *arguments: str) -> str:
-        """Run another command of vipwire on the node; return what it says."""
-        command = [sys.executable, "-m", "vipwire", *arguments]
-        done = self.lab.run(self.node_name, command, timeout=2 * _PATIENCE)
-        return str(done.stdout + done.stderr)
+        """Run another command of vipwire on the node, which has to succeed; return what it says."""
+        done = self.command(*arguments)
+        done.check_returncode()
+        return done.stdout + done.stderr
 
     def rules(self, family: Family, *, handles: bool = False) -> list[str]:
         """List what the kernel holds of ours and packets do not change, in pieces. Writing changes the handles."""

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,16 +34,7 @@ class Drained:
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         mode = self.cluster.mode
         flags = [f"--proxy-mode={mode.name}", f"--hostname-override={self.cluster.node_name}", *mode.flags]
-        command = [
-            sys.executable,
-            "-m",
-            "vipwire.cli.main",
-            "drain",
-            *arguments,
-            *flags,
-            *self.cluster.proxy.options,
-        ]
-        return self.cluster.lab.run(self.cluster.node_name, command, check=False)
+        return self.cluster.proxy.command("drain", *arguments, *flags, *self.cluster.proxy.options)
 
     def done(self, *arguments: str) -> dict[str, Any]:
         """Do it, and find that the kernel has followed."""

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from vipwire.config.configuration import Config, complete
@@ -31,6 +31,7 @@ _VALUES = {
 
 
 @given(_NANOSECONDS)
+@example(4503599627370491)
 def test_reading_a_printed_duration_gives_it_back(nanoseconds: int) -> None:
     seconds = nanoseconds / 1e9
     assert parse_duration(format_duration(seconds)) == seconds

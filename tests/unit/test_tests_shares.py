@@ -1,9 +1,11 @@
 """How a parallel session is shared out: what belongs together stays together, and the longest shares come first."""
 
+from pathlib import Path
+
 import pytest
 from tests.conformance.modes import HERE
 from tests.kernel.guests import SUITES
-from tests.shares import share, turn
+from tests.shares import BEHIND, LONG, share, turn
 
 GUEST = "tests/kernel/test_ipvs_guest.py::test_in_the_guest"
 
@@ -26,9 +28,15 @@ def test_what_takes_long_begins_first_and_a_process_has_something_behind_its_gue
     order = [f"{GUEST}[{SUITES[1]}]", f"{GUEST}[{SUITES[0]}]", f"tests/conformance/test_a.py::test_a[{HERE[0]}-x]"]
     order += [
         "tests/unit/test_model_net.py::test_a",
+        "tests/unit/test_cluster_kubectl.py::test_a",
         "tests/kernel/test_b.py::test_b",
         "tests/unit/test_c.py::test_c",
     ]
     collected = [*order]
     collected.reverse()
     assert sorted(collected, key=turn) == order
+
+
+def test_files_with_a_turn_of_their_own_are_there() -> None:
+    root = Path(__file__).parent.parent.parent
+    assert [name for name in (*LONG, *BEHIND) if not (root / name).exists()] == []

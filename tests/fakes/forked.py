@@ -1,0 +1,116 @@
+"""`vipwire` in a network namespace, without the start of a Python: forked off a process that has imported it all.
+
+A start takes more than half a second of processor time, and some seconds under User-Mode Linux; nearly all of it are
+imports. What runs is the command as `python -m vipwire` runs it, in a process of its own. That it starts by itself,
+too, is what tests/kernel/test_daemon_process.py is about, among others.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Final
+
+from vipwire.lab import netns, state
+from vipwire.lab.cluster import Lab
+from vipwire.lab.processes import ProcessId
+
+_IMPORTED: Final = (
+    "tests.fakes.forked",
+    "vipwire.cli.main",
+    "vipwire.app.run",
+    "vipwire.backends.registry",
+    "vipwire.config.file",
+    "vipwire.config.flags.parse",
+    "vipwire.inspect.drain.command",
+    "vipwire.process.early_sighup",
+    "vipwire.process.log",
+)
+_CONTEXT: Final = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([*_IMPORTED])
+
+
+class Forked:
+    """One process, used as a subprocess.Popen. What it says is added to the files `output` and `errors`."""
+
+    def __init__(self, namespace: Path, arguments: Sequence[str], output: Path, errors: Path | None = None) -> None:
+        words = (str(namespace), tuple(arguments), str(output), str(errors or output), dict(os.environ))
+        self._process: ForkServerProcess = _CONTEXT.Process(target=_become, args=words, daemon=True)
+        self._process.start()
+        self._status: int | None = None
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    def poll(self) -> int | None:
+        """Return the exit status, None while it runs; that of a process that a signal ended is below 0."""
+        if self._status is None and self._process.exitcode is not None:
+            self._status = self._process.exitcode
+            self._process.close()
+        return self._status
+
+    def wait(self, timeout: float) -> int:
+        """Wait for the exit status; raise subprocess.TimeoutExpired."""
+        if self._status is None:
+            self._process.join(timeout)
+        status = self.poll()
+        if status is None:
+            raise subprocess.TimeoutExpired("vipwire", timeout)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.poll() is None:
+            self._process.kill()
+
+
+def started(lab: Lab, host: str, arguments: Sequence[str], output: Path, errors: Path | None = None) -> Forked:
+    """Start it on a host of a lab; the lab ends it with all others if it still runs then."""
+    made = Forked(lab.netns(host), arguments, output, errors)
+    if identity := ProcessId.of(made.pid):
+        identity.write(state.directory_of(lab.name) / f"{made.pid}.pid")
+    return made
+
+
+def run(lab: Lab, host: str, arguments: Sequence[str], timeout: float) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end on a host of a lab; raise subprocess.TimeoutExpired if that takes too long."""
+    with tempfile.TemporaryDirectory(prefix="vipwire-forked-") as folder:
+        output, errors = Path(folder, "output"), Path(folder, "errors")
+        process = started(lab, host, arguments, output, errors)
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(list(arguments), status, _text(output), _text(errors))
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text(errors="replace")
+    return ""
+
+
+def _become(namespace: str, arguments: Sequence[str], output: str, errors: str, environ: Mapping[str, str]) -> None:
+    """Be that command, for good: in the namespace, with its words, its surroundings and its output."""
+    for descriptor, path in ((1, output), (2, errors)):
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.argv = ["vipwire", *arguments]
+    sys.orig_argv = [sys.executable, "-m", *sys.argv]  # for who becomes another mode: it executes these words
+    from vipwire.cli.main import main  # noqa: PLC0415  # imported in the process that this is forked off
+
+    with netns.inside(Path(namespace)):
+        main(prog_name="vipwire")
