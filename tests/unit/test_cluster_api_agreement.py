@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 from tests.unit.cluster_here import SERVICES, Here, play, service
+from tests.unit.controllers_here import play_allocating
 from tests.unit.up_here import write
+
+from vipwire.cluster.controllers.default_class import DefaultIngressClass
 
 WEB = f"{SERVICES}/web"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -200,7 +203,7 @@ LOOSER: list[tuple[str, dict[str, Any], str]] = [
     ("services", service("web", type="LoadBalancer", loadBalancerClass="a b"), "spec.loadBalancerClass"),
     ("services", service("web", loadBalancerSourceRanges=["10.0.0.0/8"]), "spec.LoadBalancerSourceRanges"),
     ("services", service("web", type="ExternalName", externalName="a.b", ipFamilies=["IPv4"]), "spec.ipFamilies"),
-    ("configmaps", {"metadata": {"name": "web"}, "data": {"a": ""}, "binaryData": {"a": ""}}, "binaryData[a]"),
+    ("configmaps", {"metadata": {"name": "web"}, "data": {"a": ""}, "binaryData": {"a": ""}}, "data[a]"),
     ("secrets", {"metadata": {"name": "web"}, "type": "kubernetes.io/ssh-auth"}, "data[ssh-privatekey]"),
     ("secrets", {"metadata": {"name": "web"}, "type": "kubernetes.io/basic-auth"}, "data[username]"),
     ("ingresses", ingress(path="/a//b"), "spec.rules[0].http.paths[0].path"),
@@ -244,6 +247,71 @@ def test_endpoints_that_were_taken(tmp_path: Path, endpoint: Any, field: str) ->
         path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
         code, status = await here.send("POST", path, body)
         assert (code, status["details"]["causes"][0]["field"]) == (422, field)
+
+    play(tmp_path, scenario)
+
+
+INGRESSES = "/apis/networking.k8s.io/v1/namespaces/default/ingresses"
+CLASSES = "/apis/networking.k8s.io/v1/ingressclasses"
+
+
+def test_the_newest_default_class_is_written_into_ingresses_that_name_none(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        async def made(name: str, **spec: Any) -> Any:
+            body = ingress() | {"metadata": {"name": name}}
+            stored = await here.post(INGRESSES, body | {"spec": body["spec"] | spec})
+            (owned,) = stored["metadata"]["managedFields"]
+            assert ("f:ingressClassName" in owned["fieldsV1"]["f:spec"]) == bool(spec)
+            return stored["spec"].get("ingressClassName")
+
+        default = {"ingressclass.kubernetes.io/is-default-class": "true"}
+        await here.post(CLASSES, {"metadata": {"name": "plain"}, "spec": {"controller": "a.example/b"}})
+        assert await made("none") is None
+        for name in ("b-first", "c-second", "a-second"):
+            body = {"metadata": {"name": name, "annotations": default}, "spec": {"controller": "a.example/b"}}
+            await here.post(CLASSES, body)
+            here.clock.move(seconds=60 if name == "b-first" else 0)
+        assert await made("web") == "a-second"
+        assert await made("own", ingressClassName="plain") == "plain"
+        old = {"metadata": {"name": "old", "annotations": {"kubernetes.io/ingress.class": "x"}}}
+        assert "ingressClassName" not in (await here.post(INGRESSES, ingress() | old))["spec"]
+
+    play(tmp_path, scenario, make_hooks=lambda store: (DefaultIngressClass(store),))
+
+
+def owned(value: Any) -> Any:
+    """Read what the creator owns of an object."""
+    (entry,) = value["metadata"]["managedFields"]
+    return entry["fieldsV1"]
+
+
+def test_what_the_server_allocates_is_nobodys(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        made = await here.post(SERVICES, service("web", type="LoadBalancer", externalTrafficPolicy="Local"))
+        assert made["spec"].keys() >= {"clusterIP", "healthCheckNodePort", "ipFamilies"}
+        assert made["spec"]["ports"][0]["nodePort"]
+        spec = owned(made)["f:spec"]
+        wanted = {"allocateLoadBalancerNodePorts", "externalTrafficPolicy", "internalTrafficPolicy", "ports"}
+        assert spec.keys() == {f"f:{name}" for name in wanted | {"sessionAffinity", "type"}}
+        port = spec["f:ports"]['k:{"port":80,"protocol":"TCP"}']
+        assert port.keys() == {".", "f:port", "f:protocol", "f:targetPort"}
+        namespace = await here.post("/api/v1/namespaces", {"metadata": {"name": "new"}})
+        assert owned(namespace) == {"f:metadata": {"f:labels": {"f:kubernetes.io/metadata.name": {}}}}
+        chosen = service("own", clusterIP="10.96.0.9")
+        assert "f:clusterIP" in owned(await here.post(SERVICES, chosen))["f:spec"]
+
+    play_allocating(tmp_path, scenario)
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        body = service("Web", type="Other", ports=[{"port": 80, "protocol": "ICMP", "name": "A"}])
+        code, status = await here.send("POST", SERVICES, body)
+        fields = {cause["field"] for cause in status["details"]["causes"]}
+        assert (code, fields) == (
+            422,
+            {"metadata.name", "spec.type", "spec.ports[0].protocol", "spec.ports[0].name"},
+        )
 
     play(tmp_path, scenario)
 

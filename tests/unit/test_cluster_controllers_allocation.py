@@ -134,7 +134,7 @@ def test_a_full_range_is_said_and_a_second_one_is_used(tmp_path: Path) -> None:
         ({"ipFamilies": ["IPv6"]}, ["IPv6"]),
         ({"ipFamilyPolicy": "PreferDualStack"}, ["IPv4", "IPv6"]),
         ({"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv6"]}, ["IPv6", "IPv4"]),
-        ({"ipFamilyPolicy": "PreferDualStack", "clusterIPs": ["fd00::7"]}, ["IPv6", "IPv4"]),
+        ({"ipFamilyPolicy": "PreferDualStack", "clusterIP": "fd00::7"}, ["IPv6", "IPv4"]),
         ({"clusterIP": "fd00::7"}, ["IPv6"]),
     ],
 )
@@ -153,7 +153,7 @@ def test_families_in_a_dual_stack_cluster(tmp_path: Path, spec: dict[str, Any], 
     [
         ({"ipFamilyPolicy": "RequireDualStack"}, "this cluster is not configured for dual-stack services"),
         ({"ipFamilies": ["IPv6"]}, 'spec.ipFamilies[0]: Invalid value: "IPv6": not configured on this cluster'),
-        ({"ipFamilies": ["IPv4", "IPv6"]}, "must be RequireDualStack or PreferDualStack when multiple 'ipFamilies'"),
+        ({"ipFamilies": ["IPv4", "IPv6"]}, "when multiple IP families are specified"),
     ],
 )
 def test_families_that_there_are_no_addresses_of_are_refused(tmp_path: Path, spec: dict[str, Any], word: str) -> None:

@@ -6,6 +6,8 @@ As in Kubernetes (pkg/apis/core/validation, ValidateEndpointIP), and multicast o
 import ipaddress
 from functools import lru_cache
 
+from vipwire.cluster.api.addresses import NO_ADDRESS
+
 
 @lru_cache(1 << 14)  # asked for each endpoint of a Service whenever one of them changes
 def problem_of(address: str) -> str:
@@ -13,7 +15,7 @@ def problem_of(address: str) -> str:
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return "must be a valid IP address"
+        return NO_ADDRESS
     if parsed.is_unspecified:
         return f"may not be unspecified ({address})"
     if parsed.is_loopback:

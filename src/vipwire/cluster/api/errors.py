@@ -53,24 +53,24 @@ def required(field: str, detail: str = "") -> Cause:
 
 def invalid(field: str, value: Any, detail: str) -> Cause:
     """Build the error of a value that is not allowed, naming what is."""
-    return Cause(field, "FieldValueInvalid", f"Invalid value: {json.dumps(value)}{_colon(detail)}")
+    return Cause(field, "FieldValueInvalid", f"Invalid value: {_json(value)}{_colon(detail)}")
 
 
 def unsupported(field: str, value: Any, allowed: Iterable[str]) -> Cause:
     """Build the error of a value that does not exist."""
     choices = ", ".join(f'"{choice}"' for choice in allowed)
     detail = f"supported values: {choices}"
-    return Cause(field, "FieldValueNotSupported", f"Unsupported value: {json.dumps(value)}: {detail}")
+    return Cause(field, "FieldValueNotSupported", f"Unsupported value: {_json(value)}: {detail}")
 
 
 def duplicate(field: str, value: Any) -> Cause:
     """Build the error of a value that is twice in a list."""
-    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {json.dumps(value)}")
+    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_json(value)}")
 
 
 def missing(field: str, value: Any) -> Cause:
     """Build the error of a field that names something that does not exist."""
-    return Cause(field, "FieldValueNotFound", f"Not found: {json.dumps(value)}")
+    return Cause(field, "FieldValueNotFound", f"Not found: {_json(value)}")
 
 
 def forbidden(field: str, detail: str) -> Cause:
@@ -184,6 +184,10 @@ def _about(resource: str, name: str) -> dict[str, Any]:
 
 def _compact(details: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in details.items() if value}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _colon(detail: str) -> str:

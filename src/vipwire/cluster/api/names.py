@@ -45,6 +45,20 @@ def label(value: str) -> str:
     )
 
 
+def wildcard(value: str) -> str:
+    """Names of hosts of which the first part may be any: *.example.com."""
+    if len(value) > 253:
+        return "must be no more than 253 characters"
+    if value.startswith("*.") and _SUBDOMAIN.fullmatch(value[2:]):
+        return ""
+    return (
+        "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist "
+        "of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. "
+        r"'*.example.com', regex used for validation is '\*\.[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+        r"(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+    )
+
+
 def port_name(value: str) -> str:
     """Names of containers' ports: IANA service names (RFC 6335)."""
     if len(value) <= 15 and _PORT.fullmatch(value):
@@ -63,13 +77,24 @@ def anything(value: str) -> str:
 
 def qualified(value: str) -> str:
     """Names of labels and annotations: a name, with a prefix or without."""
-    prefix, slash, name = value.rpartition("/")
+    prefix, slash, name = value.partition("/")
+    if not slash:
+        prefix, name = "", value
+    if "/" in name:
+        return (
+            "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with "
+            "an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+            "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. "
+            "'example.com/MyName')"
+        )
     if slash and (not prefix or subdomain(prefix)):
         return "prefix part " + (subdomain(prefix) if prefix else "must be non-empty")
-    if 0 < len(name) <= 63 and _QUALIFIED.fullmatch(name):
-        return ""
+    if not name:
+        return "name part must be non-empty"
     if len(name) > 63:
         return "name part must be no more than 63 characters"
+    if _QUALIFIED.fullmatch(name):
+        return ""
     return (
         "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
         "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "

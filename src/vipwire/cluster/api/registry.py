@@ -1,6 +1,6 @@
 """Objects as Kubernetes means them: created, changed, deleted under its rules. Controllers and HTTP use the same one.
 
-    body ─▶ identity ─▶ types, defaults ─▶ prepare ─▶ admission ─▶ checks ─▶ ownership ─▶ store
+    body ─▶ identity ─▶ types, defaults ─▶ ownership ─▶ prepare ─▶ admission ─▶ checks ─▶ store
 
 Everything up to the store's acceptance happens without waiting, on the newest state, including what is still on its
 way to the disk: a change that names no resourceVersion cannot lose another's.
@@ -250,16 +250,19 @@ class Registry:
         """Run admission and checks on a change, and store it. `writer`, if given, owns what it changes."""
         new, old = attempt.new, attempt.old
         assert new is not None  # noqa: S101  # only deletions have none, and come by another way
+        resource.default(new)
+        if writer is not None:  # before anything is allocated: that is nobody's
+            new["metadata"]["managedFields"] = ssa.note_write(resource, old or {}, new, writer, self._now())
         resource.prepare(new, old)
+        if options.causes:
+            self._check(resource, new, old, options.causes)
         admitted = self._hooks.admit(dataclasses.replace(attempt, dry_run=options.dry_run))
         with admitted.taken_back_on_error():
             self._check(resource, new, old)
-            if old is None:
-                options.warnings.extend(resource.warn(new))
+            if not attempt.subresource:
+                options.warnings.extend(resource.warn(new, old))
             if resource.counts_generations and old is not None and content(new) != content(old):
                 new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-            if writer is not None:
-                new["metadata"]["managedFields"] = ssa.note_write(resource, old or {}, new, writer, self._now())
         if record is not None and old is not None and same(new, old) and not admitted.also:
             admitted.take_back()
             return Result(record)
@@ -272,11 +275,12 @@ class Registry:
         stored = await self._submit(Write(key, encoder(new), record.revision if record else 0), admitted)
         return Result(stored, created=old is None)
 
-    def _check(self, resource: Resource, new: Object, old: Object | None) -> None:
-        """Raise ApiError 422 for what is wrong; what was wrong before may stay: less was refused then."""
+    def _check(self, resource: Resource, new: Object, old: Object | None, found: Sequence[Cause] = ()) -> None:
+        """Raise ApiError 422 for what is wrong, with what was `found` in the body; what was wrong before may stay."""
         causes = [*check_metadata(resource, new, old), *resource.check(new, old)]
         if causes and old is not None:
             causes = _added(resource, new, old) and _added(resource, new, with_defaults(resource, old))
+        causes = [*found, *causes]
         if causes:
             raise not_valid(resource.kind, resource.group, new["metadata"]["name"], causes)
 

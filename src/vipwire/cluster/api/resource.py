@@ -2,7 +2,7 @@
 
 `columns` are what `kubectl get` shows, `fields` what a field selector can ask, `check` what Kubernetes refuses beyond
 the types. A check is given the object as it would be stored and the one before (None at creation).
-`warn` has texts for whoever creates what is right, and perhaps not what was meant.
+`warn` has texts for whoever writes what is right, and perhaps not what was meant.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ from vipwire.cluster.api.openapi.schema import Type
 Object: TypeAlias = dict[str, Any]
 """An object as JSON has it."""
 
-Warn: TypeAlias = Callable[[Object], Iterable[str]]
+Warn: TypeAlias = Callable[[Object, Object | None], Iterable[str]]
 Check: TypeAlias = Callable[[Object, Object | None], Iterable[Cause]]
 
 
@@ -26,9 +26,13 @@ def no_check(_new: Object, _old: Object | None) -> tuple[Cause, ...]:
     return ()
 
 
-def no_warning(_new: Object) -> tuple[str, ...]:
+def no_warning(_new: Object, _old: Object | None) -> tuple[str, ...]:
     """Return no warnings."""
     return ()
+
+
+def no_default(_value: Object) -> None:
+    """Add nothing to the constant defaults."""
 
 
 def no_change(_value: Object, _old: Object | None) -> None:
@@ -51,9 +55,11 @@ class Column:
 class Resource:
     """The declaration of one kind.
 
-    `prepare` fills in at creation and update what no constant default can. `declares_status` keeps the status that an
-    object is created with: a Node tells its own, and a Pod here is a workload that runs already. `shown_when_deleted`
-    answers a deletion with the object's last state in place of a Status, as typed clients of Kubernetes expect.
+    `default` fills in what no constant default can, for whoever writes, who owns it then as if it had been sent;
+    `prepare` what is the server's, at creation and update, which nobody owns. `declares_status` keeps the status that
+    an object is created with: a Node tells its own, and a Pod here is a workload that runs already.
+    `shown_when_deleted` answers a deletion with the object's last state in place of a Status, as typed clients of
+    Kubernetes expect.
     `deletes_many` says whether one request may delete all that a path or a selector names, `created_by_put` whether a
     PUT to what is not there makes it, `put_needs_version` whether it must name the state that it replaces.
     `deprecated` is told to everybody who asks for the kind.
@@ -78,6 +84,7 @@ class Resource:
     columns: tuple[Column, ...] = ()
     fields: Mapping[str, Callable[[Object], str]] = field(default_factory=dict)
     name_rule: NameRule = subdomain
+    default: Callable[[Object], None] = no_default
     prepare: Callable[[Object, Object | None], None] = no_change
     check: Check = no_check
     warn: Warn = no_warning

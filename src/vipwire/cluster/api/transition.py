@@ -45,6 +45,7 @@ def with_defaults(resource: Resource, old: Object) -> Object:
         filled: Object = decode(old, resource.type, Findings(), old=old)
     except ApiError:  # it is no object of its kind: it is compared as it is
         return old
+    resource.default(filled)
     resource.prepare(filled, old)
     return filled
 

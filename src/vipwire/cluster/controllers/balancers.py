@@ -9,6 +9,7 @@ Event, and tried again when an address is given back.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
@@ -16,7 +17,6 @@ from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.object import decoded, key_of
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.controllers.allocation.families import family_of
 from vipwire.cluster.controllers.allocation.pool import Pool
 from vipwire.cluster.controllers.allocation.ranges import Network
 from vipwire.cluster.controllers.endpoints.selection import Name

@@ -16,6 +16,7 @@ from vipwire.cluster.controllers.allocation.addresses import Addresses
 from vipwire.cluster.controllers.allocation.hook import ServiceAllocation
 from vipwire.cluster.controllers.allocation.node_ports import NodePorts
 from vipwire.cluster.controllers.allocation.ranges import Range, port_range
+from vipwire.cluster.controllers.default_class import DefaultIngressClass
 from vipwire.cluster.controllers.endpoints.namesakes import NamesakeDeletion
 from vipwire.cluster.controllers.endpoints.workloads import Workloads
 from vipwire.cluster.controllers.exec_probes import ExecProbeAdmission
@@ -39,7 +40,8 @@ def hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequen
     """Build the hooks of a registry over a store."""
     draw = secrets.randbelow
     allocation = ServiceAllocation(Addresses(store, draw), NodePorts(store, ranges.node_ports, draw), clock)
-    return (allocation, Workloads(clock), ExecProbeAdmission(), NamesakeDeletion(store, clock))
+    others = (Workloads(clock), ExecProbeAdmission(), NamesakeDeletion(store, clock), DefaultIngressClass(store))
+    return (allocation, *others)
 
 
 async def make_first_cidr(registry: Registry, ranges: Ranges) -> None:

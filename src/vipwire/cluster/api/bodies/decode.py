@@ -68,7 +68,7 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: M
         if known is None:
             if name not in before:
                 findings.unknown.append(f"{prefix}{name}")
-        elif part is not None and not (part == "" and (known.one_of or known.default)):
+        elif part is not None and (part != "" or known.is_pointer or not (known.one_of or known.default)):
             result[name] = decode(part, known.type, findings, f"{prefix}{name}", before.get(name))
             if not result[name] and known.type.element and not known.required:
                 del result[name]  # Go's omitempty: an empty list or map is none
@@ -84,6 +84,8 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: M
 def _fill(result: dict[str, Any], known: Field, findings: Findings, path: str, *, needed: bool) -> None:
     if known.default is not None:
         result[known.name] = decode({}, known.type, findings, path) if known.default == {} else known.default
+    elif known.required and needed and known.range and known.range[0] > 0:  # Go's zero, which is out of range
+        _check_field(0, known, findings, path)
     elif known.required and needed:
         findings.causes.append(required(path))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vipwire.cluster.api.bodies.decode import Findings, decode
-from vipwire.cluster.api.errors import ApiError, bad_request, conflict, not_valid
+from vipwire.cluster.api.errors import ApiError, Cause, bad_request, conflict
 from vipwire.cluster.api.object import decoded, wrong_uid
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.store.record import Record
@@ -15,17 +15,21 @@ DEFAULT_MANAGER: Final = "vipwire"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a change. `validation` is for unknown fields: Strict, Warn or Ignore; warnings gather here."""
+    """The options of a change. `validation` is for unknown fields: Strict, Warn or Ignore.
+
+    Findings about the body gather here: warnings, and values that its type does not allow.
+    """
 
     manager: str = DEFAULT_MANAGER
     dry_run: bool = False
     validation: str = "Strict"
     force: bool = False
     warnings: list[str] = field(default_factory=list)
+    causes: list[Cause] = field(default_factory=list)
 
 
 def decode_sent(resource: Resource, value: Object, options: Options, old: Object | None = None) -> Object:
-    """Read a body as its kind, defaults filled in. Raise ApiError: 400 for wrong types, 422 for wrong values.
+    """Read a body as its kind, defaults filled in; collect wrong values. Raise ApiError 400 for wrong types.
 
     `old` is the object as it is stored: what is wrong there already may stay.
     """
@@ -36,9 +40,7 @@ def decode_sent(resource: Resource, value: Object, options: Options, old: Object
         what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
         raise bad_request(f"{what}: {error.message}") from None
     report_unknown(resource, findings.unknown, options)
-    if findings.causes:
-        name = (value.get("metadata") or {}).get("name") or ""
-        raise not_valid(resource.kind, resource.group, str(name), findings.causes)
+    options.causes.extend(findings.causes)
     return decoded_value
 
 

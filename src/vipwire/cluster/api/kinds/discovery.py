@@ -6,17 +6,18 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.cluster.api import names
+from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.api.answers.cells import AGE, NAME, at, joined, path_cell
 from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.cluster.api.errors import Cause, duplicate, invalid, required, too_many
 from vipwire.cluster.api.kinds.meta import META
-from vipwire.cluster.api.kinds.service import SERVICE_TYPES
+from vipwire.cluster.api.kinds.service_types import SERVICE_TYPES
 from vipwire.cluster.api.openapi.schema import Type, read_types
 from vipwire.cluster.api.resource import Column, Object, Resource
 
 _TABLE: Final = """
 kind EndpointSlice | Some of the endpoints of a Service.
-  addressType string #4 required one=IPv4,IPv6,FQDN | What the addresses are. Cannot be changed.
+  addressType string #4 required one=FQDN,IPv4,IPv6 | What the addresses are. Cannot be changed.
   endpoints []Endpoint #2 atomic | The endpoints; 1000 at most.
   ports []EndpointPort #3 atomic | The ports that every endpoint has.
 Endpoint | One endpoint.
@@ -43,7 +44,7 @@ EndpointPort | A port of the endpoints.
   appProtocol string #4 | What is spoken, as a hint.
   name string #1 default= | Its name: that of the Service's port.
   port int32 #3 range=1..65535 | The number.
-  protocol string #2 default=TCP one=TCP,UDP,SCTP | The protocol.
+  protocol string #2 default=TCP pointer one=SCTP,TCP,UDP | The protocol.
 """
 _KNOWN: Final = META | {"ObjectReference": SERVICE_TYPES["ObjectReference"]}
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.discovery.v1", _KNOWN)
@@ -105,16 +106,17 @@ def _check_hints(hints: list[Object], rule: names.NameRule, path: str) -> Iterat
 
 
 def _problem(address: str, kind: str | None) -> str:
-    if kind == "FQDN":
-        return names.subdomain(address)
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return "must be a valid IP address"
-    family = f"IPv{parsed.version}"
-    if family == kind and str(parsed) != address:
-        return f'must be in canonical form ("{parsed}")'
-    return problem_of(address) if family == kind else f"must be an {kind} address"
+    if kind not in ("IPv4", "IPv6"):
+        return names.subdomain(address) if kind == "FQDN" else ""
+    if family_of(address) != kind:
+        return f"must be a valid {kind} address"
+    usual = str(ipaddress.ip_address(address))
+    return f'must be in canonical form ("{usual}")' if usual != address else problem_of(address)
+
+
+def _warn(new: Object, _old: Object | None) -> Iterator[str]:
+    if new.get("addressType") == "FQDN":
+        yield "addressType: FQDN endpoints are deprecated"
 
 
 def _ports(value: Object, _now: datetime) -> str:
@@ -133,6 +135,7 @@ ENDPOINT_SLICES: Final = Resource(
     type=_TYPES["EndpointSlice"],
     counts_generations=True,
     check=_check,
+    warn=_warn,
     columns=(
         NAME,
         Column("AddressType", path_cell("addressType")),

@@ -3,11 +3,11 @@
 (pkg/apis/core/validation, ValidateLoadBalancerStatus; pkg/registry/core/service, dropTypeDependentFields.) Pure.
 """
 
-import ipaddress
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from vipwire.cluster.api import names
+from vipwire.cluster.api.addresses import NO_ADDRESS, family_of
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.errors import Cause, forbidden, invalid
 from vipwire.cluster.api.resource import Object
@@ -27,10 +27,9 @@ def settle_status(new: Object, old: Object | None) -> None:
 def check_load_balancer(new: Object, old: Object | None) -> Iterator[Cause]:
     """Find what is wrong in what a load balancer is told, and has told."""
     spec, entries = new["spec"], at(new, "status", "loadBalancer", "ingress") or []
-    if spec.get("loadBalancerClass") and (problem := names.qualified(spec["loadBalancerClass"])):
-        yield invalid("spec.loadBalancerClass", spec["loadBalancerClass"], problem)
-    if spec.get("loadBalancerSourceRanges") and not _is_balanced(new):
-        yield forbidden("spec.LoadBalancerSourceRanges", "may only be used when `type` is 'LoadBalancer'")
+    wanted = spec.get("loadBalancerClass")
+    if _is_balanced(new) and wanted is not None and (problem := names.qualified(wanted)):
+        yield invalid("spec.loadBalancerClass", wanted, problem)
     if old is not None and _is_balanced(new) and _is_balanced(old):
         before = old["spec"].get("loadBalancerClass")
         if spec.get("loadBalancerClass") != before:
@@ -47,7 +46,7 @@ def check_load_balancer(new: Object, old: Object | None) -> Iterator[Cause]:
 def _check_port(spec: Object, before: Object) -> Iterator[Cause]:
     port, was = spec.get("healthCheckNodePort"), before.get("healthCheckNodePort")
     if was and port != was:
-        yield invalid("spec.healthCheckNodePort", port, "field is immutable")
+        yield forbidden("spec.healthCheckNodePort", "field is immutable")
 
 
 def check_addresses(entries: list[Object], path: str) -> Iterator[Cause]:
@@ -57,12 +56,12 @@ def check_addresses(entries: list[Object], path: str) -> Iterator[Cause]:
 
 
 def _check_entry(entry: Object, path: str) -> Iterator[Cause]:
-    if entry.get("ip") and not _is_address(entry["ip"]):
-        yield invalid(f"{path}.ip", entry["ip"], "must be a valid IP address")
+    if entry.get("ip") and not family_of(entry["ip"]):
+        yield invalid(f"{path}.ip", entry["ip"], NO_ADDRESS)
     if entry.get("ipMode") and not entry.get("ip"):
         yield forbidden(f"{path}.ipMode", "may not be specified when `ip` is not set")
     if host := entry.get("hostname"):
-        if _is_address(host):
+        if family_of(host):
             yield invalid(f"{path}.hostname", host, "must be a DNS name, not an IP address")
         elif problem := names.subdomain(host):
             yield invalid(f"{path}.hostname", host, problem)
@@ -74,11 +73,3 @@ def _is_balanced(value: Object | None) -> bool:
 
 def _is_local(spec: Object) -> bool:
     return spec.get("externalTrafficPolicy") == "Local"
-
-
-def _is_address(text: Any) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

@@ -1,15 +1,13 @@
 """Ingresses, their classes, and where Services' addresses come from: ServiceCIDRs and IPAddresses."""
 
-import ipaddress
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
 from vipwire.cluster.api.answers.cells import AGE, NAME, at, joined, path_cell
-from vipwire.cluster.api.errors import Cause, invalid, required
-from vipwire.cluster.api.kinds.ingress_rules import check_class, check_ingress, warn_ingress
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
+from vipwire.cluster.api.kinds.rules.addresses import address_name, check_address, check_cidrs
+from vipwire.cluster.api.kinds.rules.ingress import check_class, check_ingress, warn_ingress
 from vipwire.cluster.api.openapi.schema import Type, read_types
 from vipwire.cluster.api.resource import Column, Object, Resource
 
@@ -36,7 +34,7 @@ HTTPIngressRuleValue | Where requests go, by path.
 HTTPIngressPath | Where requests for a path go.
   backend IngressBackend #2 required | Where they go.
   path string #1 | The path.
-  pathType string #3 required one=Exact,ImplementationSpecific,Prefix | How paths are compared.
+  pathType string #3 required pointer one=Exact,ImplementationSpecific,Prefix | How paths are compared.
 IngressBackend | Where requests go.
   resource TypedLocalObjectReference #3 atomic | An object that is no Service.
   service IngressServiceBackend #4 | A Service.
@@ -71,7 +69,7 @@ IngressClassParametersReference | Names an object with parameters.
   kind string #2 required | Its kind.
   name string #3 required | Its name.
   namespace string #5 | Its namespace.
-  scope string #4 one=Cluster,Namespace | Whether it has one.
+  scope string #4 pointer default=Cluster one=Cluster,Namespace | Whether it has one.
 kind ServiceCIDR | Ranges that ClusterIPs are taken from.
   spec ServiceCIDRSpec #2 | What is wanted.
   status ServiceCIDRStatus #3 default={} | What is the case.
@@ -91,36 +89,6 @@ ParentReference | Names the owner of an address.
 """
 _REFERENCES: Final = read_types(_LOCAL, CORE_PREFIX, META)
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.networking.v1", META | _REFERENCES)
-
-
-def _check_cidrs(new: Object, old: Object | None) -> Iterator[Cause]:
-    cidrs, families = at(new, "spec", "cidrs") or [], []
-    if not cidrs:
-        yield required("spec.cidrs", "at least one CIDR required")
-    for index, text in enumerate(cidrs):
-        try:
-            network = ipaddress.ip_network(text)
-        except ValueError as error:
-            yield invalid(f"spec.cidrs[{index}]", text, f"must be a valid CIDR value: {error}")
-        else:
-            families.append(network.version)
-    if len(cidrs) > 2 or len(set(families)) < len(families):
-        yield invalid("spec", cidrs, "may only hold up to 2 values, one for each IP family")
-    before = at(old, "spec", "cidrs")
-    if before and before != cidrs[: len(before)]:
-        yield invalid("spec.cidrs", cidrs, "field is immutable")
-
-
-def _check_address(new: Object, old: Object | None) -> Iterator[Cause]:
-    if old is not None and new.get("spec") != old.get("spec"):
-        yield invalid("spec.parentRef", at(new, "spec", "parentRef"), "field is immutable")
-
-
-def _address_name(value: str) -> str:
-    try:
-        return "" if str(ipaddress.ip_address(value)) == value else "must be in canonical form"
-    except ValueError:
-        return "must be a valid IP address"
 
 
 def _hosts(value: Object, _now: datetime) -> str:
@@ -185,7 +153,7 @@ SERVICE_CIDRS: Final = Resource(
     type=_TYPES["ServiceCIDR"],
     namespaced=False,
     has_status=True,
-    check=_check_cidrs,
+    check=check_cidrs,
     columns=(NAME, Column("CIDRs", lambda value, _: joined(at(value, "spec", "cidrs") or ())), AGE),
 )
 IP_ADDRESSES: Final = Resource(
@@ -195,8 +163,8 @@ IP_ADDRESSES: Final = Resource(
     type=_TYPES["IPAddress"],
     namespaced=False,
     short_names=("ip",),
-    name_rule=_address_name,
-    check=_check_address,
+    name_rule=address_name,
+    check=check_address,
     fields={
         "spec.parentRef.group": lambda value: str(at(value, "spec", "parentRef", "group") or ""),
         "spec.parentRef.resource": lambda value: str(at(value, "spec", "parentRef", "resource") or ""),

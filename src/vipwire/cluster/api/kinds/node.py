@@ -1,16 +1,13 @@
 """Nodes and namespaces."""
 
-import ipaddress
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
 from vipwire.cluster.api import names
 from vipwire.cluster.api.answers.cells import AGE, NAME, NONE, UNKNOWN, at, joined, path_cell
-from vipwire.cluster.api.errors import Cause, forbidden, invalid
-from vipwire.cluster.api.kinds.amounts import check_node
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
+from vipwire.cluster.api.kinds.rules.node import check_node, warn_node
 from vipwire.cluster.api.openapi.schema import Type, read_types
 from vipwire.cluster.api.resource import Column, Object, Resource
 
@@ -106,43 +103,23 @@ def _address(kind: str, value: Object) -> str:
     return str(found[0] or NONE) if found else NONE
 
 
-def _prepare_namespace(new: Object, old: Object | None) -> None:
+def _default_namespace(new: Object) -> None:
     new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = new["metadata"]["name"]
+
+
+def _prepare_namespace(new: Object, old: Object | None) -> None:
     if old is None:
         new["spec"] = {"finalizers": ["kubernetes"]}
         new["status"] = {"phase": "Active"}
 
 
-def _check_node(new: Object, old: Object | None) -> Iterator[Cause]:
-    yield from check_node(new, old)
-    for index, text in enumerate(at(new, "spec", "podCIDRs") or ()):
-        if not _is_network(text):
-            yield invalid(f"spec.podCIDRs[{index}]", text, "must be a valid CIDR value")
-    if old is None:
-        return
-    before, now = at(old, "spec", "podCIDRs"), at(new, "spec", "podCIDRs")
-    if before and before != now:
-        yield forbidden("spec.podCIDRs", 'node updates may not change podCIDR except from "" to valid')
-    provider = at(old, "spec", "providerID")
-    if provider and provider != at(new, "spec", "providerID"):
-        yield forbidden("spec.providerID", 'node updates may not change providerID except from "" to valid')
-
-
-def _prepare_node(new: Object, _old: Object | None) -> None:
+def _default_node(new: Object) -> None:
     """Copy podCIDR to podCIDRs or back where only one was given."""
     spec = new["spec"]
     if spec.get("podCIDRs"):
         spec["podCIDR"] = spec["podCIDRs"][0]
     elif spec.get("podCIDR"):
         spec["podCIDRs"] = [spec["podCIDR"]]
-
-
-def _is_network(text: str) -> bool:
-    try:
-        ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return False
-    return "/" in text
 
 
 NODES: Final = Resource(
@@ -153,8 +130,9 @@ NODES: Final = Resource(
     short_names=("no",),
     has_status=True,
     declares_status=True,
-    prepare=_prepare_node,
-    check=_check_node,
+    default=_default_node,
+    check=check_node,
+    warn=warn_node,
     fields={"spec.unschedulable": lambda value: str(bool(at(value, "spec", "unschedulable"))).lower()},
     columns=(
         NAME,
@@ -182,6 +160,7 @@ NAMESPACES: Final = Resource(
     has_status=True,
     deletes_many=False,
     name_rule=names.label,
+    default=_default_namespace,
     prepare=_prepare_namespace,
     fields={"status.phase": lambda value: str(at(value, "status", "phase") or "")},
     columns=(NAME, Column("Status", path_cell("status", "phase")), AGE),

@@ -2,17 +2,15 @@
 
 import base64
 import binascii
-import re
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
 from vipwire.cluster.api import names
 from vipwire.cluster.api.answers.cells import AGE, NAME, age, at, path_cell
-from vipwire.cluster.api.errors import Cause, forbidden, invalid, required, too_long
 from vipwire.cluster.api.kinds.meta import META
 from vipwire.cluster.api.kinds.pod_types import CORE_PREFIX
-from vipwire.cluster.api.kinds.service import SERVICE_TYPES
+from vipwire.cluster.api.kinds.rules.plain import check_config_map, check_event, check_lease, check_secret
+from vipwire.cluster.api.kinds.service_types import SERVICE_TYPES
 from vipwire.cluster.api.openapi.schema import Type, read_types
 from vipwire.cluster.api.resource import Column, Object, Resource
 
@@ -51,7 +49,7 @@ kind Lease | Who leads, or is alive.
 LeaseSpec | The contents of a lease.
   acquireTime microtime #3 | When the holder got it.
   holderIdentity string #1 | Who holds it.
-  leaseDurationSeconds int32 #2 range=1..2147483647 | Seconds that it lasts.
+  leaseDurationSeconds int32 #2 | Seconds that it lasts.
   leaseTransitions int32 #5 | How often it changed hands.
   preferredHolder string #7 | Who should hold it.
   renewTime microtime #4 | When it was last renewed.
@@ -59,51 +57,11 @@ LeaseSpec | The contents of a lease.
 """
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META | SERVICE_TYPES)
 _COORDINATION: Final = read_types(_LEASES, "io.k8s.api.coordination.v1", META)
-_KEY: Final = re.compile("[-._a-zA-Z0-9]+")
-_MOST_BYTES: Final = 1 << 20
-_KEYS_OF_TYPE: Final = {
-    "kubernetes.io/tls": ("tls.crt", "tls.key"),
-    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
-    "kubernetes.io/dockercfg": (".dockercfg",),
-    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
-}
 
 
-def _prepare_secret(new: Object, _old: Object | None) -> None:
+def _default_secret(new: Object) -> None:
     for key, text in (new.pop("stringData", None) or {}).items():
         new.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
-
-
-def _check_data(new: Object, old: Object | None) -> Iterator[Cause]:
-    size = 0
-    for part in ("data", "binaryData"):
-        is_text = part == "data" and new.get("kind") == "ConfigMap"
-        for key, value in (new.get(part) or {}).items():
-            if not _KEY.fullmatch(key) or len(key) > 253:
-                yield invalid(f"{part}[{key}]", key, "a valid config key must consist of alphanumeric characters")
-            if part == "binaryData" and key in (new.get("data") or {}):
-                yield invalid(f"binaryData[{key}]", key, "duplicate of key present in data")
-            size += len(value.encode()) if is_text else len(value.rstrip("=")) * 3 // 4
-    if size > _MOST_BYTES:
-        yield too_long("", _MOST_BYTES)
-    if old and old.get("immutable"):
-        for part in ("data", "binaryData", "immutable"):
-            if (new.get(part) or None) != (old.get(part) or None):
-                yield forbidden(part, "field is immutable when `immutable` is set")
-
-
-def _check_secret(new: Object, old: Object | None) -> Iterator[Cause]:
-    yield from _check_data(new, old)
-    if old and old.get("type") != new.get("type"):
-        yield invalid("type", new.get("type"), "field is immutable")
-    data, kind = new.get("data") or {}, str(new.get("type") or "")
-    yield from (required(f"data[{key}]") for key in _KEYS_OF_TYPE.get(kind, ()) if key not in data)
-    if kind == "kubernetes.io/basic-auth" and not {"username", "password"} & data.keys():
-        yield required("data[username]")
-        yield required("data[password]")
-    account = "kubernetes.io/service-account.name"
-    if kind == "kubernetes.io/service-account-token" and not at(new, "metadata", "annotations", account):
-        yield required(f"metadata.annotations[{account}]")
 
 
 def is_base64(text: str) -> bool:
@@ -113,13 +71,6 @@ def is_base64(text: str) -> bool:
     except (binascii.Error, ValueError):
         return False
     return True
-
-
-def _check_event(new: Object, _old: Object | None) -> Iterator[Cause]:
-    about = at(new, "involvedObject", "namespace") or ""
-    namespace = new["metadata"].get("namespace", "")
-    if about != namespace and not (about == "" and namespace == "default"):
-        yield invalid("involvedObject.namespace", about, "does not match event.namespace")
 
 
 def _last_seen(value: Object, now: datetime) -> str:
@@ -148,7 +99,7 @@ CONFIG_MAPS: Final = Resource(
     plural="configmaps",
     type=_TYPES["ConfigMap"],
     short_names=("cm",),
-    check=_check_data,
+    check=check_config_map,
     columns=(
         NAME,
         Column("Data", lambda v, _: len(v.get("data") or ()) + len(v.get("binaryData") or ()), kind="integer"),
@@ -159,8 +110,8 @@ SECRETS: Final = Resource(
     kind="Secret",
     plural="secrets",
     type=_TYPES["Secret"],
-    prepare=_prepare_secret,
-    check=_check_secret,
+    default=_default_secret,
+    check=check_secret,
     fields={"type": lambda value: str(value.get("type") or "")},
     columns=(
         NAME,
@@ -175,7 +126,7 @@ EVENTS: Final = Resource(
     created_by_put=True,
     type=_TYPES["Event"],
     short_names=("ev",),
-    check=_check_event,
+    check=check_event,
     fields={
         **{f"involvedObject.{name}": _involved(name) for name in _INVOLVED},
         "reason": lambda value: str(value.get("reason") or ""),
@@ -204,5 +155,6 @@ LEASES: Final = Resource(
     group="coordination.k8s.io",
     type=_COORDINATION["Lease"],
     name_rule=names.subdomain,
+    check=check_lease,
     columns=(NAME, Column("Holder", path_cell("spec", "holderIdentity", absent="")), AGE),
 )

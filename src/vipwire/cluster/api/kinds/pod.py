@@ -1,11 +1,11 @@
 """Pods: columns, and what is refused. A Pod here is a workload that already runs, declared with its address."""
 
-import ipaddress
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
 from vipwire.cluster.api import names
+from vipwire.cluster.api.addresses import NO_ADDRESS, family_of
 from vipwire.cluster.api.answers.cells import AGE, NAME, NONE, at, path_cell
 from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, missing, required
@@ -17,20 +17,22 @@ from vipwire.cluster.api.resource import Column, Object, Resource
 _CHANGEABLE: Final = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
 
 
-def _prepare(new: Object, old: Object | None) -> None:
-    spec = new["spec"]
-    if old is None and not new.get("status"):
-        new["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
+def _default(new: Object) -> None:
+    spec, status = new["spec"], new.get("status") or {}
     for container in (spec.get("containers") or []) + (spec.get("initContainers") or []):
         container.setdefault("resources", {})
         if container.get("image"):
             tag = container["image"].rpartition("/")[2].partition("@")[0].partition(":")[2]
             container.setdefault("imagePullPolicy", "Always" if tag in ("", "latest") else "IfNotPresent")
-    status = new.get("status") or {}
     if status.get("podIP") and not status.get("podIPs"):
         status["podIPs"] = [{"ip": status["podIP"]}]
     elif status.get("podIPs") and not status.get("podIP"):
         status["podIP"] = status["podIPs"][0].get("ip")
+
+
+def _prepare(new: Object, old: Object | None) -> None:
+    if old is None and not new.get("status"):
+        new["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
 
 
 def _check(new: Object, old: Object | None) -> Iterator[Cause]:
@@ -88,7 +90,9 @@ def _check_mounts(container: Object, path: str, volumes: frozenset[str]) -> Iter
         places.add(place)
 
 
-def _warn(new: Object) -> Iterator[str]:
+def _warn(new: Object, old: Object | None) -> Iterator[str]:
+    if old is not None:
+        return
     found = [entry.get("ip") or "" for entry in at(new, "status", "podIPs") or ()]
     if not found:
         ways = "metadata.annotations[vipwire.io/address], or status.podIP"
@@ -112,10 +116,8 @@ def _check_ports(container: Object, path: str) -> Iterator[Cause]:
 
 def _check_addresses(status: Object) -> Iterator[Cause]:
     for index, entry in enumerate(status.get("podIPs") or ()):
-        try:
-            ipaddress.ip_address(entry.get("ip"))
-        except ValueError:
-            yield invalid(f"status.podIPs[{index}].ip", entry.get("ip"), "must be a valid IP address")
+        if not family_of(entry.get("ip") or ""):
+            yield invalid(f"status.podIPs[{index}].ip", entry.get("ip"), NO_ADDRESS)
 
 
 def _check_unchanged(spec: Object, old: Object) -> Iterator[Cause]:
@@ -123,7 +125,10 @@ def _check_unchanged(spec: Object, old: Object) -> Iterator[Cause]:
 
     def fixed(value: Object) -> Any:
         kept = {key: part for key, part in value.items() if key not in _CHANGEABLE}
-        strip = [{k: v for k, v in c.items() if k not in ("image", "imagePullPolicy")} for c in kept["containers"]]
+        strip = [
+            {k: v for k, v in c.items() if k not in ("image", "imagePullPolicy")}
+            for c in kept.get("containers") or ()
+        ]
         return kept | {"containers": strip}
 
     if fixed(spec) != fixed(old):
@@ -177,6 +182,7 @@ PODS: Final = Resource(
     has_status=True,
     declares_status=True,
     shown_when_deleted=True,
+    default=_default,
     prepare=_prepare,
     check=_check,
     warn=_warn,

@@ -36,6 +36,8 @@ def members(value: Any, kind: Type) -> dict[Path, Any]:
 
 def _members(value: Any, known: Field, path: Path) -> Iterator[tuple[Path, Any]]:
     kind = known.type
+    if known.default == value == {} and kind.shape is Shape.OBJECT:
+        return  # a part that every object of the kind has
     if known.atomic or not value or kind.shape in (Shape.ANY, Shape.SCALAR):
         yield path, value
     elif isinstance(value, dict):

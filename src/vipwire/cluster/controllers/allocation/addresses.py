@@ -12,9 +12,9 @@ from typing import Final
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.errors import ApiError, internal, invalid, not_valid
 from vipwire.cluster.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
+from vipwire.cluster.api.kinds.rules.families import NONE
 from vipwire.cluster.api.object import decoded, encoder, key_of, new_uid, readable
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.controllers.allocation.families import NONE
 from vipwire.cluster.controllers.allocation.ranges import Draw, Network, address_range, networks_of
 from vipwire.cluster.store.record import Key, Record, Write
 from vipwire.cluster.store.store import Store

@@ -14,6 +14,7 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.api.answers.cells import at, format_time
 from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
@@ -21,7 +22,6 @@ from vipwire.cluster.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
 from vipwire.cluster.api.object import decoded
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.controllers.allocation.families import family_of
 from vipwire.cluster.controllers.allocation.ranges import Network, networks_of
 from vipwire.cluster.controllers.feed import RETRY_SECONDS, Feed
 from vipwire.cluster.store.record import Key

@@ -1,40 +1,41 @@
 """Chooses a Service's address families and their order: the defaults, and what is refused. Pure.
 
-KEP-563, and pkg/registry/core/service/storage/alloc.go for what Kubernetes does where the fields contradict.
+KEP-563, and pkg/registry/core/service/storage/alloc.go for what Kubernetes does where the fields contradict. The
+lists themselves have been checked before (`kinds/rules/families.py`).
 """
 
-import ipaddress
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.api.errors import Cause, invalid
+from vipwire.cluster.api.kinds.rules.families import NONE
 from vipwire.cluster.api.resource import Object
 
 SINGLE, PREFER, REQUIRE = "SingleStack", "PreferDualStack", "RequireDualStack"
-NONE: Final = "None"
+_POLICY: Final = "spec.ipFamilyPolicy"
 _NOT_DUAL: Final = "this cluster is not configured for dual-stack services"
-_NEEDS_POLICY: Final = "must be RequireDualStack or PreferDualStack when multiple {} are specified"
-
-
-def family_of(address: str) -> str:
-    """Name an address's family, "" for what is no address."""
-    try:
-        return f"IPv{ipaddress.ip_address(address).version}"
-    except ValueError:
-        return ""
+_NEEDS_DUAL: Final = "must be 'RequireDualStack' or 'PreferDualStack' when multiple {} are specified"
+_NEEDS_SINGLE: Final = "must be 'SingleStack' to release the secondary {}"
+_OTHER: Final = {"IPv4": "IPv6", "IPv6": "IPv4"}
 
 
 def settle_families(spec: Object, available: Sequence[str], old: Object) -> tuple[Cause, ...]:
     """Fill in ipFamilyPolicy and ipFamilies; `available` are the cluster's families, its default first.
 
-    `old` is the spec before, empty at creation. What cannot be is returned, and nothing filled in then.
+    `old` is the spec before, empty at creation. What cannot be is returned, and no families filled in then.
     """
-    _follow_policy(spec, old)
-    _default_policy(spec)
-    causes = tuple(_contradictions(spec, available))
+    if _keeps_preference(spec, old):
+        return ()
+    if not spec.get("ipFamilyPolicy"):
+        spec["ipFamilyPolicy"] = old.get("ipFamilyPolicy") or (REQUIRE if _is_open(spec) else SINGLE)
+    causes = [*_released(spec, old), *_too_many(spec), *_not_here(spec, available)]
+    if not causes:
+        spec["ipFamilies"] = _named(spec)
+        causes += [] if _is_open(spec) else _unavailable(spec, available)
     if not causes:
         spec["ipFamilies"] = _families(spec, available)
-    return causes
+    return tuple(causes)
 
 
 def _is_open(spec: Object) -> bool:
@@ -42,48 +43,55 @@ def _is_open(spec: Object) -> bool:
     return spec.get("clusterIP") == NONE and not spec.get("selector")
 
 
-def _follow_policy(spec: Object, old: Object) -> None:
-    """Drop the second family where an update asks for a single one and does not change the lists."""
-    if spec.get("ipFamilyPolicy") == SINGLE and old.get("ipFamilyPolicy") in (PREFER, REQUIRE):
-        for name in ("clusterIPs", "ipFamilies"):
-            if spec.get(name) == old.get(name) and spec.get(name):
-                spec[name] = spec[name][:1]
+def _keeps_preference(spec: Object, old: Object) -> bool:
+    """Report whether a change leaves a Service alone that has what it prefers, or had when there was no more."""
+    same = all((spec.get(name) or None) == (old.get(name) or None) for name in ("clusterIPs", "ipFamilies"))
+    return same and spec.get("ipFamilyPolicy") == old.get("ipFamilyPolicy") == PREFER and bool(old.get("clusterIPs"))
 
 
-def _default_policy(spec: Object) -> None:
-    if not spec.get("ipFamilyPolicy") and len(_named(spec)) < 2:
-        spec["ipFamilyPolicy"] = REQUIRE if _is_open(spec) else SINGLE
+def _released(spec: Object, old: Object) -> Iterator[Cause]:
+    """Drop the second address and family where a single one is asked for; refuse a shorter list without that."""
+    for name, what in (("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")):
+        before, now = old.get(name) or [], spec.get(name) or []
+        if spec["ipFamilyPolicy"] != SINGLE:
+            if len(before) > len(now) > 0 and old.get("type") != "ExternalName":
+                yield invalid(_POLICY, spec["ipFamilyPolicy"], _NEEDS_SINGLE.format(what))
+        elif len(now) > 1 and before == now:
+            spec[name] = now[:1]
+
+
+def _too_many(spec: Object) -> Iterator[Cause]:
+    for name, what in (("clusterIPs", "cluster IPs"), ("ipFamilies", "IP families")):
+        if spec["ipFamilyPolicy"] == SINGLE and len(spec.get(name) or ()) == 2:
+            yield invalid(_POLICY, SINGLE, _NEEDS_DUAL.format(what))
+
+
+def _not_here(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
+    """Find addresses whose family nobody named, and the cluster does not have."""
+    addresses, named = spec.get("clusterIPs") or [], len(spec.get("ipFamilies") or ())
+    for index, address in enumerate(addresses):
+        family = family_of(address)
+        if index >= named and family and family not in available:
+            yield invalid(f"spec.clusterIPs[{index}]", addresses, f"{family} is not configured on this cluster")
+
+
+def _unavailable(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
+    if spec["ipFamilyPolicy"] == REQUIRE and len(available) < 2:
+        yield invalid(_POLICY, REQUIRE, _NOT_DUAL)
+    for index, family in enumerate(spec["ipFamilies"]):
+        if family not in available:
+            yield invalid(f"spec.ipFamilies[{index}]", family, "not configured on this cluster")
 
 
 def _named(spec: Object) -> list[str]:
-    """List the families that a Service names, by itself or by its addresses."""
-    by_address = [family for text in spec.get("clusterIPs") or () if (family := family_of(text))]
-    return max((spec.get("ipFamilies") or [], by_address), key=len)
-
-
-def _contradictions(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
-    policy, addresses, families = spec.get("ipFamilyPolicy"), spec.get("clusterIPs") or [], spec.get("ipFamilies")
-    if policy in (None, SINGLE):
-        for name, values in (("ipFamilies", families or []), ("clusterIPs", addresses)):
-            if len(values) > 1:
-                yield invalid("spec.ipFamilyPolicy", policy, _NEEDS_POLICY.format(f"'{name}'"))
-    if policy == REQUIRE and len(available) < 2 and not _is_open(spec):
-        yield invalid("spec.ipFamilyPolicy", policy, _NOT_DUAL)
-    for index, family in enumerate(families or ()):
-        if family not in available and not _is_open(spec):
-            yield invalid(f"spec.ipFamilies[{index}]", family, "not configured on this cluster")
-        if family in (families or [])[:index]:
-            yield invalid(f"spec.ipFamilies[{index}]", family, "may only be specified once")
-    for index, (address, family) in enumerate(zip(addresses, families or (), strict=False)):
-        if (found := family_of(address)) and found != family:
-            why = f"expected an {family} value as indicated by `ipFamilies[{index}]`"
-            yield invalid(f"spec.clusterIPs[{index}]", addresses, why)
+    """List the families that a Service names, by itself and then by its addresses."""
+    families = list(spec.get("ipFamilies") or ())
+    addresses = (spec.get("clusterIPs") or [])[len(families) :]
+    return families + [family for address in addresses if (family := family_of(address))]
 
 
 def _families(spec: Object, available: Sequence[str]) -> list[str]:
-    families = list(_named(spec)) or list(available[:1])
-    if _is_open(spec):
-        available = ("IPv4", "IPv6") if available[:1] != ("IPv6",) else ("IPv6", "IPv4")
-    if spec.get("ipFamilyPolicy") in (PREFER, REQUIRE):
-        families += [family for family in available if family not in families]
-    return families
+    families = list(spec["ipFamilies"]) or list(available[:1])
+    if spec["ipFamilyPolicy"] == SINGLE or len(families) != 1:
+        return families
+    return [*families, _OTHER[families[0]]] if _is_open(spec) or len(available) == 2 else families

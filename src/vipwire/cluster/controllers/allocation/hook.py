@@ -12,14 +12,17 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
+from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.api.admission import Admitted, Attempt, Operation
 from vipwire.cluster.api.answers.cells import format_time
 from vipwire.cluster.api.errors import internal, not_valid
-from vipwire.cluster.api.kinds.service import SERVICES, moves
+from vipwire.cluster.api.kinds.rules.families import NONE, check_addresses, moves
+from vipwire.cluster.api.kinds.rules.service import is_reached_from_outside, wants_health_check
+from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.allocation.addresses import Addresses
-from vipwire.cluster.controllers.allocation.families import NONE, family_of, settle_families
-from vipwire.cluster.controllers.allocation.node_ports import NodePorts, ports_of, wants_health_check, wants_ports
+from vipwire.cluster.controllers.allocation.families import settle_families
+from vipwire.cluster.controllers.allocation.node_ports import NodePorts, ports_of, wants_ports
 from vipwire.cluster.store.record import Write
 
 _VIRTUAL: Final = ("ClusterIP", "NodePort", "LoadBalancer")
@@ -41,9 +44,11 @@ class ServiceAllocation:
             also = self._addresses.take_back(old, _addresses(old))
             return Admitted(also, self._ports.take_back(old, ports_of(old)))
         new, before = attempt.new or {}, attempt.old or {"spec": {}, "metadata": {}}
-        if not _is_sound(new) or moves(new["spec"], before["spec"]):
-            return None
+        if moves(new["spec"], before["spec"]):
+            return None  # the checks that follow refuse it
         drop_unused(new["spec"], before["spec"])
+        if wrong := tuple(check_addresses(new["spec"])):
+            raise not_valid("Service", "", attempt.name, wrong)
         if before["spec"].get("type") == "LoadBalancer" != new["spec"].get("type"):
             new["status"] = (new.get("status") or {}) | {"loadBalancer": {}}  # nobody else takes its addresses away
         return self._settle(new, before)
@@ -77,16 +82,19 @@ def drop_unused(spec: Object, old: Object) -> None:
     """Drop what came with the old type and has no place in the new one, unless the update has changed it."""
     if old.get("type") in _VIRTUAL and spec.get("type") == "ExternalName":
         _drop_same(spec, old, _ADDRESS_FIELDS)
-    if wants_ports(old) and not wants_ports(spec):
+    if is_reached_from_outside(old) and not is_reached_from_outside(spec):
         _drop_same(spec, old, ("externalTrafficPolicy",))
-        before = {port.get("nodePort") for port in old.get("ports") or ()}
+    if wants_ports(old) and not wants_ports(spec) and _node_ports(spec) == _node_ports(old):
         for port in spec.get("ports") or ():
-            if port.get("nodePort") in before:
-                port.pop("nodePort", None)
+            port.pop("nodePort", None)
     if old.get("type") == "LoadBalancer" and spec.get("type") != "LoadBalancer":
         _drop_same(spec, old, ("allocateLoadBalancerNodePorts", "loadBalancerClass"))
     if wants_health_check(old) and not wants_health_check(spec):
         _drop_same(spec, old, ("healthCheckNodePort",))
+
+
+def _node_ports(spec: Object) -> set[int]:
+    return {port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")}
 
 
 def _drop_same(spec: Object, old: Object, names: tuple[str, ...]) -> None:
@@ -98,11 +106,3 @@ def _drop_same(spec: Object, old: Object, names: tuple[str, ...]) -> None:
 def _addresses(service: Object) -> tuple[str, ...]:
     addresses = (service.get("spec") or {}).get("clusterIPs") or ()
     return tuple(address for address in addresses if family_of(address))
-
-
-def _is_sound(service: Object) -> bool:
-    """Report whether the checks that follow have nothing to refuse that allocation would stumble over."""
-    spec = service["spec"]
-    addresses = spec.get("clusterIPs") or []
-    whole = all(family_of(address) or addresses == ["None"] for address in addresses)
-    return whole and len(addresses) <= 2 and len(set(map(family_of, addresses))) == len(addresses)

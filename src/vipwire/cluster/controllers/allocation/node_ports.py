@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.errors import ApiError, internal, invalid, not_valid
+from vipwire.cluster.api.kinds.rules.service import wants_health_check
 from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.object import readable
 from vipwire.cluster.api.resource import Object
@@ -126,11 +127,6 @@ def wants_ports(spec: Object) -> bool:
 def allocates(spec: Object) -> bool:
     """Report whether node ports are chosen for a Service that names none."""
     return spec.get("type") == "NodePort" or spec.get("allocateLoadBalancerNodePorts") is not False
-
-
-def wants_health_check(spec: Object) -> bool:
-    """Report whether a Service has a health check node port."""
-    return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
 
 
 def ports_of(service: Object) -> set[int]:

@@ -18,6 +18,7 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Final
 
+from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.api.answers.cells import at, format_time
 from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
@@ -28,7 +29,6 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object, Resource
 from vipwire.cluster.api.transition import Deletion, Preconditions
 from vipwire.cluster.controllers.allocation.addresses import MANAGED_BY, address_object, is_noted_by_us
-from vipwire.cluster.controllers.allocation.families import family_of
 from vipwire.cluster.controllers.allocation.holders import Holders
 from vipwire.cluster.controllers.allocation.ranges import networks_of
 from vipwire.cluster.controllers.endpoints.selection import Name

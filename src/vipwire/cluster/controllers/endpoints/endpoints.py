@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.controllers.allocation.families import family_of
 from vipwire.cluster.controllers.endpoints.topology import is_auto
 
 _ENDED: Final = ("Succeeded", "Failed")

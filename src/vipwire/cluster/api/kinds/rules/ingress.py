@@ -1,13 +1,13 @@
 """Validates Ingresses and their classes (pkg/apis/networking/validation). Pure."""
 
-import ipaddress
 import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 from vipwire.cluster.api import names
+from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.api.answers.cells import at
-from vipwire.cluster.api.errors import Cause, invalid, required
+from vipwire.cluster.api.errors import Cause, forbidden, invalid, required
 from vipwire.cluster.api.kinds.load_balancer import check_addresses
 from vipwire.cluster.api.kinds.probe import check_port
 from vipwire.cluster.api.resource import Object
@@ -23,15 +23,15 @@ _CONTROLLER: Final = re.compile(
 def check_ingress(new: Object, old: Object | None) -> Iterator[Cause]:
     """Find what is wrong in an Ingress."""
     spec, before = new.get("spec") or {}, at(old, "status", "loadBalancer", "ingress") or []
-    if not spec.get("rules") and not spec.get("defaultBackend"):
+    if not spec.get("rules") and spec.get("defaultBackend") is None:
         yield invalid("spec", None, "either `defaultBackend` or `rules` must be specified")
-    if spec.get("defaultBackend"):
+    if spec.get("defaultBackend") is not None:
         yield from _check_backend(spec["defaultBackend"], "spec.defaultBackend")
     for index, rule in enumerate(spec.get("rules") or ()):
         yield from _check_rule(rule, f"spec.rules[{index}]")
     for index, tls in enumerate(spec.get("tls") or ()):
         for number, host in enumerate(tls.get("hosts") or ()):
-            yield from _check_host(host, f"spec.tls[{index}].hosts[{number}]")
+            yield from _check_name(host, f"spec.tls[{index}].hosts[{number}]")
         if tls.get("secretName") and (problem := names.subdomain(tls["secretName"])):
             yield invalid(f"spec.tls[{index}].secretName", tls["secretName"], problem)
     yield from _check_class(new, spec, old)
@@ -44,8 +44,9 @@ def _check_class(new: Object, spec: Object, old: Object | None) -> Iterator[Caus
     name, annotation = spec.get("ingressClassName"), at(new, "metadata", "annotations", CLASS)
     if name is not None and (problem := names.subdomain(name)):
         yield invalid("spec.ingressClassName", name, problem)
-    if name and annotation and old is None:
-        yield invalid(f"annotations.{CLASS}", annotation, "can not be set when the class field is also set")
+    if name is not None and annotation is not None and annotation != name and old is None:
+        why = "must match `ingressClassName` when both are specified"
+        yield invalid(f"annotations.{CLASS}", annotation, why)
 
 
 def _check_rule(rule: Object, base: str) -> Iterator[Cause]:
@@ -60,17 +61,19 @@ def _check_rule(rule: Object, base: str) -> Iterator[Cause]:
 
 
 def _check_host(host: str, path: str) -> Iterator[Cause]:
-    try:
-        ipaddress.ip_address(host)
+    if family_of(host):
         yield invalid(path, host, "must be a DNS name, not an IP address")
-    except ValueError:
-        if problem := names.subdomain(host.removeprefix("*.")):
-            yield invalid(path, host, problem)
+    yield from _check_name(host, path)
+
+
+def _check_name(host: str, path: str) -> Iterator[Cause]:
+    if problem := names.wildcard(host) if "*" in host else names.subdomain(host):
+        yield invalid(path, host, problem)
 
 
 def _check_path(path: str, kind: Any, where: str) -> Iterator[Cause]:
-    if kind == "ImplementationSpecific":
-        if path and not path.startswith("/"):
+    if kind not in ("Exact", "Prefix"):
+        if kind is not None and path and not path.startswith("/"):
             yield invalid(where, path, "must be an absolute path")
         return
     if not path.startswith("/"):
@@ -89,8 +92,10 @@ def _check_backend(backend: Object, path: str) -> Iterator[Cause]:
     if service and backend.get("resource"):
         yield invalid(path, "", "cannot set both resource and service backends")
     elif not service and not backend.get("resource"):
-        yield required(path, "resource or service backend is required")
-    if not service:
+        yield invalid(path, "", "resource or service backend is required")
+    elif not service:
+        yield from _check_reference(backend["resource"], f"{path}.resource")
+    if not service or backend.get("resource"):
         return
     name, port = service.get("name") or "", service.get("port") or {}
     if not name:
@@ -107,18 +112,41 @@ def _check_backend(backend: Object, path: str) -> Iterator[Cause]:
         yield required(path, "port name or number is required")
 
 
+def _check_reference(reference: Object, path: str) -> Iterator[Cause]:
+    if reference.get("apiGroup") is not None and (problem := names.subdomain(reference["apiGroup"])):
+        yield invalid(f"{path}.apiGroup", reference["apiGroup"], problem)
+    for name in ("kind", "name"):
+        if not reference.get(name):
+            yield required(f"{path}.{name}")
+        elif problem := names.anything(reference[name]):
+            yield invalid(f"{path}.{name}", reference[name], problem)
+
+
+def _check_parameters(parameters: Object, path: str) -> Iterator[Cause]:
+    yield from _check_reference(parameters, path)
+    scope, namespace = parameters.get("scope"), parameters.get("namespace")
+    if scope == "Namespace" and namespace is None:
+        yield required(f"{path}.namespace", "`parameters.scope` is set to 'Namespace'")
+    elif scope == "Namespace" and (problem := names.label(str(namespace))):
+        yield invalid(f"{path}.namespace", namespace, problem)
+    elif scope == "Cluster" and namespace is not None:
+        yield forbidden(f"{path}.namespace", "`parameters.scope` is set to 'Cluster'")
+
+
 def check_class(new: Object, old: Object | None) -> Iterator[Cause]:
     """Find what is wrong in a class: its controller is a path with a domain before it, and stays."""
     controller = at(new, "spec", "controller") or ""
     if old is not None and controller != (at(old, "spec", "controller") or ""):
         yield invalid("spec.controller", controller, "field is immutable")
-    elif old is None and not controller:
+    if not controller:
         yield required("spec.controller")
-    elif controller and not _CONTROLLER.fullmatch(controller):
+    elif not _CONTROLLER.fullmatch(controller):
         yield invalid("spec.controller", controller, 'must be a domain-prefixed path (such as "acme.io/foo")')
+    if at(new, "spec", "parameters"):
+        yield from _check_parameters(new["spec"]["parameters"], "spec.parameters")
 
 
-def warn_ingress(new: Object) -> Iterator[str]:
+def warn_ingress(new: Object, old: Object | None) -> Iterator[str]:
     """Warn about a class that is named by annotation."""
-    if at(new, "metadata", "annotations", CLASS):
+    if old is None and at(new, "metadata", "annotations", CLASS):
         yield f"annotation \"{CLASS}\" is deprecated, please use 'spec.ingressClassName' instead"
