@@ -6,8 +6,10 @@ too, is what tests/kernel/test_daemon_process.py is about, among others.
 """
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +33,8 @@ _IMPORTED: Final = (
     "vipwire.process.early_sighup",
     "vipwire.process.log",
 )
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([*_IMPORTED])
 
@@ -102,6 +106,7 @@ def _text(path: Path) -> str:
 
 def _become(namespace: str, arguments: Sequence[str], output: str, errors: str, environ: Mapping[str, str]) -> None:
     """Be that command, for good: in the namespace, with its words, its surroundings and its output."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever becomes of the tests, it is not left behind
     for descriptor, path in ((1, output), (2, errors)):
         opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         os.dup2(opened, descriptor)

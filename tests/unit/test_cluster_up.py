@@ -12,13 +12,21 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 from tests.unit.cluster_process import ALONE, CLIENTS, VIPWIRE, Kubectl, up
+
+from vipwire.cli.main import main
 
 pytestmark = pytest.mark.slow
 
 
 def vipwire(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([*VIPWIRE, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def here(*arguments: str) -> Result:
+    """Run it in this process, which takes a tenth of the time."""
+    return CliRunner().invoke(main, arguments)
 
 
 def test_killed_and_started_again_it_is_what_it_was_with_the_same_credentials(tmp_path: Path) -> None:
@@ -84,24 +92,25 @@ def test_what_cannot_work_is_said_in_one_line(tmp_path: Path) -> None:
         assert f"--secure-port {port}" in said.stderr
         assert "ddress already in use" in said.stderr
     (data / "tokens.csv").write_text("nonsense\n")
-    said = vipwire("up", *ALONE, "--data-dir", str(data), "--secure-port", "0")
-    assert f"{data}/tokens.csv: line 1: expected token,user,uid" in said.stderr
+    heard = here("up", *ALONE, "--data-dir", str(data), "--secure-port", "0")
+    assert f"{data}/tokens.csv: line 1: expected token,user,uid" in heard.stderr
     (data / "tokens.csv").unlink()
     (data / "pki/ca.crt").write_text("nonsense")
-    said = vipwire("up", *ALONE, "--data-dir", str(data), "--secure-port", "0")
-    assert f"error: {data}/pki/ca.crt: not a certificate" in said.stderr
+    heard = here("up", *ALONE, "--data-dir", str(data), "--secure-port", "0")
+    assert f"error: {data}/pki/ca.crt: not a certificate" in heard.stderr
     (data / "store.db").write_bytes(b"nonsense" * 1000)
-    said = vipwire("up", *ALONE, "--data-dir", str(data), "--secure-port", "0")
-    assert f"error: {data}/store.db: not a database; restore a backup" in said.stderr
-    said = vipwire("up", "--no-proxy", "--dns-upstream", "nowhere", "--data-dir", str(data))
-    assert said.stderr == "error: --dns-upstream: 'nowhere' is not an IP address\n"
-    said = vipwire("up", *ALONE, "--data-dir", os.devnull)
-    assert said.returncode == 1
-    assert "Traceback" not in said.stderr
+    heard = here("up", *ALONE, "--data-dir", str(data), "--secure-port", "0")
+    assert f"error: {data}/store.db: not a database; restore a backup" in heard.stderr
+    heard = here("up", "--no-proxy", "--dns-upstream", "nowhere", "--data-dir", str(data))
+    assert heard.stderr == "error: --dns-upstream: 'nowhere' is not an IP address\n"
+    heard = here("up", *ALONE, "--data-dir", os.devnull)
+    assert heard.exit_code == 1
+    assert isinstance(heard.exception, SystemExit), heard.exception
+    assert "Traceback" not in heard.stderr
 
 
 def test_help_says_what_they_do() -> None:
     for command in (("up",), ("store",), ("store", "backup"), ("store", "restore")):
-        said = vipwire(*command, "--help")
-        assert (said.returncode, said.stderr) == (0, "")
+        said = here(*command, "--help")
+        assert (said.exit_code, said.stderr) == (0, "")
         assert len(said.stdout.splitlines()) > 5
