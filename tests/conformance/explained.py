@@ -26,9 +26,9 @@ from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.host.addresses import global_addresses
 from vipwire.inspect.explain.explanation import Explanation, agreement, explain
 from vipwire.inspect.explain.routes import interface_towards, source_towards
-from vipwire.inspect.family_view import FamilyView
+from vipwire.inspect.family_view import EjectedUntil, FamilyView
 from vipwire.inspect.packet import read_packet
-from vipwire.inspect.situation import Kernel, Situation, machine_addresses, now_drained, observed
+from vipwire.inspect.situation import Kernel, Situation, machine_addresses, now_drained, now_ejected, observed
 from vipwire.inspect.source import node_name
 from vipwire.inspect.status.slow_start import grown
 from vipwire.kube.manifests.inventory import Inventory, differences, listed
@@ -221,6 +221,7 @@ class _Objects:
         held, drained = store.nodes.get(self._name), now_drained(config)
         node = node_plan(config, family, self._name, held, store.service_cidrs, machine, drained)
         planned = self._planned.setdefault(family, _Planned(node))
+        self._dirty[family] |= planned.eject(now_ejected(config)) & store.services.keys()
         planned.update(node, sorted(self._dirty[family]), store)
         self._dirty[family].clear()
         made = Situation(config, self._name, store, addresses, (planned.side(kernel),), vips)
@@ -233,6 +234,13 @@ class _Planned:
     def __init__(self, node: NodePlan) -> None:
         self._planner = Planner(node)
         self._rendered: dict[ObjectName, Rendered[Any, Any]] = {}
+
+    def eject(self, ejected: EjectedUntil) -> set[ObjectName]:
+        """Take in what the proxy has ejected; name the Services that are to be planned for it."""
+        before = self._planner.ejected_elsewhere
+        now = {service: frozenset(each) for service, each in ejected.items()}
+        self._planner.ejected_elsewhere = now
+        return {name for name in {*before, *now} if before.get(name) != now.get(name)}
 
     def update(self, node: NodePlan, names: Iterable[ObjectName], store: Store) -> None:
         """Plan anew what has changed."""

@@ -18,12 +18,14 @@ from vipwire.model.net import Address, Family, Prefix, Protocol, parse_address
 from vipwire.netlink.conntrack import (
     GROUP_DESTROY,
     GROUP_NEW,
+    GROUP_UPDATE,
     STATUS_SEEN_REPLY,
     Flow,
     FlowChange,
     FlowEvent,
     decode_event,
 )
+from vipwire.netlink.conntrack_filter import first_answers
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 pytestmark = pytest.mark.kernel
@@ -322,6 +324,44 @@ def test_the_kernel_tells_of_new_and_destroyed_flows(network: Network, table: Fl
         (FlowChange.NEW, flow.identifier),
         (FlowChange.DESTROYED, flow.identifier),
     ]
+
+
+def test_first_answers_alone_come_of_the_endpoints_that_are_watched(network: Network, table: FlowTable) -> None:
+    network.translate()
+    tcp = socket.SOCK_STREAM
+    listener = network.open(network.endpoints[0], 53, tcp)
+    listener.listen()
+    servers = network.serve()
+    others = [parse_address(f"10.9.{number // 200}.{number % 200}") for number in range(600)]
+    endpoints = [parse_address(address) for address in network.endpoints]
+    with NetlinkSocket(NETLINK_NETFILTER) as events:
+        events.filter(first_answers([*others, *endpoints], {Protocol.TCP}))
+        for group in (GROUP_NEW, GROUP_UPDATE, GROUP_DESTROY):
+            events.join(group)
+        talk(network.open(network.client, TO_FIRST[1]), (network.vip, 53), servers[0])  # UDP is not asked for
+        with network.open(network.client, TO_FIRST[0], tcp) as answered:
+            answered.connect((network.vip, 53))
+            listener.accept()[0].close()
+            assert answered.recv(1) == b""
+        with pytest.raises(ConnectionRefusedError), network.open(network.client, TO_SECOND[0], tcp) as refused:
+            refused.connect((network.vip, 53))
+        silent = network.open(network.client, 5000, tcp)
+        silent.settimeout(0)
+        silent.connect_ex((network.elsewhere, 9))  # another address than those that are watched
+        events.filter(first_answers([network.key("elsewhere")], set(Protocol)))
+        network.open(network.client, 5001).sendto(b"?", (network.elsewhere, 9))
+        heard: list[FlowEvent] = []
+        while len(heard) < 5 and select.select([events], [], [], 60)[0]:
+            heard += [event for message in events.pending() if (event := decode_event(message)) is not None]
+    assert [(event.change, event.flow.source_port) for event in heard] == [
+        (FlowChange.NEW, TO_FIRST[0]),
+        (FlowChange.UPDATED, TO_FIRST[0]),
+        (FlowChange.NEW, TO_SECOND[0]),
+        (FlowChange.DESTROYED, TO_SECOND[0]),
+        (FlowChange.NEW, 5001),
+    ]
+    assert [bool(event.flow.status & STATUS_SEEN_REPLY) for event in heard] == [False, True, False, False, False]
+    table.delete(table.flows(network.family, Protocol.UDP))
 
 
 def test_without_the_capability_the_error_names_it() -> None:

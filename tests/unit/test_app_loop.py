@@ -62,6 +62,16 @@ class NoAddresses:
             end.close()
 
 
+class Unasked:
+    """Ejections that nobody asks for."""
+
+    def follow(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def loop_of(engine: SlowEngine, addresses: NoAddresses) -> Loop:
     nothing = cast("Any", None)
     return Loop(
@@ -74,6 +84,7 @@ def loop_of(engine: SlowEngine, addresses: NoAddresses) -> Loop:
             addresses=cast("Any", addresses),
             flows=nothing,
             ports=nothing,
+            ejections=cast("Any", Unasked()),
             in_cluster=False,
         )
     )

@@ -13,10 +13,11 @@ from typing import Any
 
 from vipwire.backends.spec import Mode
 from vipwire.errors import CommitError, DecodeError, VipwireError
-from vipwire.model.names import ObjectName
+from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family
 from vipwire.model.node import Node
 from vipwire.model.problem import Problem
+from vipwire.plan.ejection import EjectionNote, EndpointKey, Tallies
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import PlanChange, Planner
@@ -36,7 +37,8 @@ MakeNodePlan = Callable[[Family, Store], NodePlan]
 class Outcome:
     """The result of one sync of one family; `seconds` is its duration. With an `error` the old rules stay.
 
-    `full` when the kernel was observed rather than believed; `first` for the first that succeeded.
+    `full` when the kernel was observed rather than believed; `first` for the first that succeeded. `unasked` are
+    those of the changes that no event has brought.
     """
 
     family: Family
@@ -45,6 +47,7 @@ class Outcome:
     changes: dict[ObjectName, PlanChange] = field(default_factory=dict)
     error: CommitError | None = None
     first: bool = False
+    unasked: set[ObjectName] = field(default_factory=set)
 
     @property
     def full(self) -> bool:
@@ -65,6 +68,9 @@ class Line:
         self._guard = Guard[ObjectName](f"rules of {family.value}")
         self.synced = False
         self._changes: dict[ObjectName, PlanChange] = {}
+        self._unasked: set[ObjectName] = set()
+        self.outlying: set[ObjectName] = set()
+        """Services of which an endpoint was ejected since they were planned."""
 
     @property
     def plans(self) -> Mapping[ObjectName, ServicePlan]:
@@ -91,7 +97,24 @@ class Line:
         """Plan the Services that changed."""
         if self.planner is None:
             return
-        self._desire(self.planner.update(names, store.view, now))
+        changes = self.planner.update(names, store.view, now)
+        self._desire(changes)
+        self._unasked -= changes.keys()
+
+    def observe(self, tallies: Tallies, now: float) -> None:
+        """Take in what became of new connections to endpoints."""
+        if self.planner is not None:
+            self.outlying |= self.planner.ejections.take(tallies, now)
+
+    def eject(self, store: Store, now: float) -> None:
+        """Plan the Services of which an endpoint is ejected, or is no longer."""
+        if self.planner is None:
+            return
+        names, self.outlying = self.outlying, set()
+        changes = self.planner.readmit(store.view, now)
+        changes.update(self.planner.update(names - changes.keys(), store.view, now) if names else {})
+        self._unasked |= changes.keys() - self._changes.keys()
+        self._desire(changes)
 
     def planning_due(self, now: float) -> float | None:
         """Return the seconds until time alone changes a plan; None if it does not."""
@@ -99,7 +122,7 @@ class Line:
         return None if at is None else max(0.0, at - now)
 
     def ripen(self, store: Store, now: float) -> None:
-        """Plan what time has changed. These are other weights only: nothing but the kernel has to follow."""
+        """Plan what slow start has changed. These are other weights only: nothing but the kernel has to follow."""
         for name, change in self.planner.ripen(store.view, now).items() if self.planner else ():
             if name in self._changes:
                 self._changes[name] = PlanChange(self._changes[name].old, change.new)
@@ -164,6 +187,7 @@ class Line:
         if outcome.error is None:
             outcome.first, self.synced = not self.synced, True
             outcome.changes, self._changes = self._changes, {}
+            outcome.unasked, self._unasked = self._unasked, set()
         return outcome
 
 
@@ -195,12 +219,45 @@ class Engine:
         """Note that this machine's addresses have changed."""
         self._node_stale = True
 
+    @property
+    def watch_version(self) -> int:
+        """A number that changes with what `watched` returns."""
+        return sum(line.planner.ejections.version for line in self.lines if line.planner is not None)
+
+    def watched(self) -> frozenset[EndpointKey]:
+        """Name the endpoints of which somebody wants to know whether they answer."""
+        planners = (line.planner for line in self.lines if line.planner is not None)
+        return frozenset(key for planner in planners for key in planner.ejections.watched)
+
+    def observe(self, tallies: Tallies, now: float) -> bool:
+        """Take in what became of new connections; tell whether there is something to plan."""
+        for line in self.lines:
+            line.observe(tallies, now)
+        return any(line.outlying for line in self.lines)
+
+    def ejection_notes(self) -> list[EjectionNote]:
+        """Take away what there is to report of ejections."""
+        notes: list[EjectionNote] = []
+        for line in self.lines:
+            if line.planner is not None and line.planner.ejections.notes:
+                notes += line.planner.ejections.notes
+                line.planner.ejections.notes = []
+        return notes
+
+    def ejected(self) -> dict[tuple[ServicePortName, EndpointKey], float]:
+        """Return what is ejected now, and until when."""
+        planners = (line.planner for line in self.lines if line.planner is not None)
+        return {each: until for planner in planners for each, until in planner.ejections.until().items()}
+
     def due(self, now: float) -> float | None:
         """Return the seconds until something is to be done; None if nothing is before the next event."""
         if self.store.waiting:
             return None
         dirty = self.store.dirty or self.store.node_changed or self._node_stale
-        times = [line.pacer.due(now, pending=dirty or line.reconciler.pending) for line in self.lines]
+        times = [
+            line.pacer.due(now, pending=dirty or bool(line.outlying) or line.reconciler.pending)
+            for line in self.lines
+        ]
         for line in self.lines:
             times += [wait for wait in (line.housekeeping_due(), line.planning_due(now)) if wait is not None]
         return min(times)
@@ -231,4 +288,5 @@ class Engine:
             for line in self.lines:
                 line.plan(dirty, self.store, now)
         for line in self.lines:
+            line.eject(self.store, now)
             line.ripen(self.store, now)

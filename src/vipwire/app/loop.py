@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vipwire.app.after_sync import FlowKeeper, HealthPorts
+from vipwire.app.ejection_follower import EjectionFollower
 from vipwire.app.engine import Engine, Outcome
 from vipwire.app.report import Reporter
 from vipwire.host.addresses import AddressWatch
 from vipwire.kube.contact import Health
+from vipwire.plan.ejection import Tallies
 from vipwire.process import log
 from vipwire.serve.health import ProxyHealth
 from vipwire.serve.metrics import Metrics
@@ -49,6 +51,7 @@ class Parts:
     addresses: AddressWatch
     flows: FlowKeeper
     ports: HealthPorts
+    ejections: EjectionFollower
     in_cluster: bool
 
 
@@ -93,6 +96,7 @@ class Loop:
                 await self._settle(await self._sync())
         finally:
             loop.remove_reader(parts.addresses.fileno())
+            parts.ejections.close()
 
     async def look_around(self) -> None:
         """Report a source that fails and one that recovers, and try taken ports again, until cancelled."""
@@ -103,6 +107,14 @@ class Loop:
             if not parts.ports.complete:
                 parts.reporter.problems(await parts.ports.follow(()))
             await asyncio.sleep(_LOOK_SECONDS)
+
+    def observed(self, tallies: Tallies) -> None:
+        """Take in what became of new connections to endpoints that are watched."""
+        self._soon(lambda: self._observe(tallies))
+
+    def _observe(self, tallies: Tallies) -> None:
+        if self._parts.engine.observe(tallies, time.monotonic()):
+            self._queued()
 
     def configured(self) -> None:
         """Sync again: the configuration, or what is drained, has changed."""
@@ -151,7 +163,7 @@ class Loop:
         self._wake.set()
 
     async def _settle(self, outcomes: Sequence[Outcome]) -> None:
-        """Run what follows a sync: conntrack, health, reports, health check ports."""
+        """Run what follows a sync: conntrack, health, reports, health check ports, what is watched."""
         parts, now = self._parts, time.time()
         lines = {line.family: line for line in parts.engine.lines}
         for outcome in outcomes:
@@ -163,6 +175,7 @@ class Loop:
         changed = {name for outcome in outcomes for name in outcome.changes}
         if changed:
             parts.reporter.problems(await parts.ports.follow(changed))
+        parts.ejections.follow(self.observed, now)
         if not any(line.reconciler.pending for line in lines.values()) and not parts.engine.store.waiting:
             self._note_done()
 

@@ -14,6 +14,7 @@ from vipwire.app.after_sync import FlowKeeper, HealthPorts
 from vipwire.app.count_metrics import export_counts
 from vipwire.app.drain_follower import DrainFollower
 from vipwire.app.drain_orders import drains_path
+from vipwire.app.ejection_follower import EjectionFollower
 from vipwire.app.engine import Engine, Line
 from vipwire.app.fallback import mode_here
 from vipwire.app.loop import Loop, Parts, Source
@@ -95,6 +96,8 @@ class Proxy:
         source, recorder = self._source()
         reporter = Reporter(self._engine, self.metrics, recorder, self._node_name)
         flows = FlowKeeper(self._addresses, self.metrics)
+        watches = not selected(self._config).relays
+        self._ejections = EjectionFollower(self._engine, self.metrics, reporter, self._recorder.soon, watches=watches)
         with contextlib.closing(flows):
             async with HealthPorts(self._engine, self._listeners()) as ports:
                 parts = Parts(
@@ -106,6 +109,7 @@ class Proxy:
                     addresses=self._addresses,
                     flows=flows,
                     ports=ports,
+                    ejections=self._ejections,
                     in_cluster=not self._config.manifests,
                 )
                 with ungrouped():
@@ -126,6 +130,7 @@ class Proxy:
             self._health.last_updated(),
             self._health.failing(),
             (missing_node(self._node_name),) if self._health.node_missing else (),
+            self._ejections.current,
         )
 
     async def _serve(

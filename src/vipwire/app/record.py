@@ -45,12 +45,26 @@ class ProxyState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class EjectedEndpoint:
+    """An endpoint that a proxy has ejected from a Service port, until a time in seconds since the epoch."""
+
+    namespace: str
+    service: str
+    port_name: str
+    protocol: int
+    address: str
+    port: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class ProxyRecord:
     """One proxy. Times are seconds since the epoch.
 
     `flags` would start the same proxy again; they include what its configuration file says. `synced` has the time of
     each family's last successful sync, `failing` the error of each kind of object that cannot be read, `problems`
-    further texts for the operator. `seen` is when the record was written, `ended` and `reason` when and why it ended.
+    further texts for the operator, `ejected` the endpoints that its rules leave out. `seen` is when the record was
+    written, `ended` and `reason` when and why it ended.
     """
 
     pid: int
@@ -62,6 +76,7 @@ class ProxyRecord:
     synced: Mapping[str, float | None] = field(default_factory=dict)
     failing: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    ejected: tuple[EjectedEndpoint, ...] = ()
     seen: float = 0.0
     ended: float | None = None
     reason: str = ""
@@ -115,12 +130,20 @@ class Recorder:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._last: ProxyRecord | None = None
+        self._changed = asyncio.Event()
 
     async def run(self, look: Callable[[], ProxyRecord]) -> None:
         """Write what `look` says whenever it is something else, until cancelled."""
         while self._path is not None:
+            self._changed.clear()
             self.write(look())
-            await asyncio.sleep(_LOOK_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._changed.wait()
+
+    def soon(self) -> None:
+        """Write without waiting for the next look, for what is in force is another thing now."""
+        self._changed.set()
 
     def write(self, record: ProxyRecord) -> None:
         """Write a record, if it says anything new or the last sign of life is old."""

@@ -10,6 +10,7 @@ from vipwire.kube.events import EventRecorder, EventType, Subject
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
+from vipwire.plan.ejection import EjectionNote
 from vipwire.plan.plan import ServicePlan
 from vipwire.process import log
 from vipwire.serve.metrics import Metrics
@@ -156,17 +157,36 @@ class Reporter:
             log.info("the kernel accepts the Service again", service=name, ip_family=family.value)
         self._isolated[family] = frozenset(now)
 
-    def _about_service(self, name: ObjectName, reason: str, message: str) -> None:
-        self._about(Kind.SERVICE.value, name, reason, message)
+    def ejection(self, note: EjectionNote) -> None:
+        """Report an endpoint that was ejected, or has come back."""
+        told = {"service": note.port, "endpoint": note.endpoint}
+        if not note.seconds:
+            log.info("endpoint is used again; a failure ejects it at once", **told)
+            message = f"{note.endpoint} gets new connections again"
+            self._about_service(note.port.service, "EndpointReadmitted", message, EventType.NORMAL)
+            return
+        how = note.how.value
+        self._metrics.ejections_total.labels(failure=how).inc()
+        log.warning("endpoint ejected", **told, failures=note.failures, last=how, seconds=note.seconds)
+        row = f"{note.failures} in a row" if note.failures > 1 else "the first after its return"
+        message = f"{note.endpoint} gets no new connections for {note.seconds:g} s: {row} failed (last: {how})"
+        self._about_service(note.port.service, "EndpointEjected", message)
 
-    def _about(self, kind: str, name: ObjectName, reason: str, message: str) -> None:
+    def _about_service(
+        self, name: ObjectName, reason: str, message: str, kind: EventType = EventType.WARNING
+    ) -> None:
+        self._about(Kind.SERVICE.value, name, reason, message, kind)
+
+    def _about(
+        self, kind: str, name: ObjectName, reason: str, message: str, type_: EventType = EventType.WARNING
+    ) -> None:
         """Record an Event about an object that the API server has."""
         version = _API_VERSIONS.get(kind)
         if self._recorder is None or version is None:
             return
         service = self._engine.store.services.get(name) if kind == Kind.SERVICE.value else None
         subject = Subject(kind, name.name, name.namespace, service.uid if service else "", version)
-        self._recorder.record(subject, reason, message, EventType.WARNING)
+        self._recorder.record(subject, reason, message, type_)
 
 
 def _in_vain(line: Line, plan: ServicePlan | None) -> set[Problem]:

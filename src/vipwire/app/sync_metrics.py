@@ -55,7 +55,7 @@ class SyncMetrics:
         if outcome.report.size:
             metrics.sync_transaction_bytes.labels(ip_family=family).observe(outcome.report.size)
         duration = metrics.network_programming_duration_seconds.labels(ip_family=family)
-        for name in outcome.changes if not outcome.first else ():
+        for name in outcome.changes.keys() - outcome.unasked if not outcome.first else ():
             triggered = self._engine.store.triggered(name)
             if triggered is not None:
                 duration.observe(max(0.0, now - triggered))

@@ -8,12 +8,16 @@ from typing import Any
 from vipwire.backends.spec import Mode
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
+from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.resolve import Plan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.delta import Delta, diff
 from vipwire.reconcile.explainer import Explainer
+
+EjectedUntil = dict[ObjectName, dict[EndpointKey, float]]
+"""The ejected endpoints of each Service that has any, and until when they are, in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,11 @@ class FamilyView:
     observed: Mapping[Any, Any] | None = None
     obstacle: str = ""
     remains: str = ""
+    ejected: EjectedUntil = field(default_factory=dict)
+
+    def ejected_of(self, service: ObjectName) -> Mapping[EndpointKey, float]:
+        """Name the ejected endpoints of a Service, and until when they are."""
+        return self.ejected.get(service, {})
 
     @cached_property
     def plan(self) -> Plan:

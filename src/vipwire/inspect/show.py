@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -132,3 +132,8 @@ def size_text(size: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.4g} TB"
+
+
+def shown_time(seconds: float | None) -> str | None:
+    """Write a time (seconds since the epoch) as RFC 3339, in UTC."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

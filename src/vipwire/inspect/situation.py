@@ -16,15 +16,18 @@ from vipwire.app.drain_orders import drains_path, in_force, read_orders
 from vipwire.app.machine import families
 from vipwire.app.modes import build_explainer, build_modes, vip_devices
 from vipwire.app.node_plan import node_plan
+from vipwire.app.record import read_record
 from vipwire.backends.spec import Mode
 from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError
 from vipwire.host.addresses import LocalAddress, global_addresses, read_addresses
-from vipwire.inspect.family_view import FamilyView
+from vipwire.inspect.family_view import EjectedUntil, FamilyView
 from vipwire.inspect.source import node_name
 from vipwire.inspect.status.slow_start import grown
 from vipwire.model.drain import Drain
-from vipwire.model.net import Address, Family
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family, Protocol, parse_address
+from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.counts import AdoptsCounters
 from vipwire.reconcile.explainer import Explainer
@@ -116,7 +119,8 @@ def planned(config: Config, store: Store, drained: frozenset[Drain] | None = Non
     """Read only the plan; with other drained endpoints than this node's, if they are given."""
     addresses, vips = machine_addresses()
     drained = now_drained(config) if drained is None else drained
-    sides = tuple(plan_family(config, store, family, addresses, drained) for family in families())
+    ejected = now_ejected(config)
+    sides = tuple(plan_family(config, store, family, addresses, drained, ejected) for family in families())
     return Situation(config, node_name(config), store, addresses, sides, vips)
 
 
@@ -132,20 +136,33 @@ def now_drained(config: Config) -> frozenset[Drain]:
     return in_force(read_orders(drains_path(config.state_dir, node_name(config))), time.time())
 
 
+def now_ejected(config: Config) -> EjectedUntil:
+    """Read what the proxy of this network namespace has ejected, as its record says; its rules stay when it ends."""
+    _, record = read_record(config.state_dir)
+    found: EjectedUntil = {}
+    for each in record.ejected if record is not None else ():
+        key = EndpointKey(Protocol(each.protocol), parse_address(each.address), each.port)
+        found.setdefault(ObjectName(each.namespace, each.service), {})[key] = each.until
+    return found
+
+
 def plan_family(
     config: Config,
     store: Store,
     family: Family,
     addresses: Sequence[LocalAddress],
     drained: frozenset[Drain] = frozenset(),
+    ejected: EjectedUntil | None = None,
 ) -> FamilyView:
-    """Plan one family, as the proxy would."""
+    """Plan one family, as the proxy does that has ejected these."""
     name = node_name(config)
     machine = global_addresses(addresses)
     node = node_plan(config, family, name, store.nodes.get(name), store.service_cidrs, machine, drained)
     planner = Planner(node)
+    ejected = ejected or {}
+    planner.ejected_elsewhere = {service: frozenset(each) for service, each in ejected.items()}
     planner.update(store.services, store.view)
-    return FamilyView(family, node, planner.plans)
+    return FamilyView(family, node, planner.plans, ejected=ejected)
 
 
 def observed(

@@ -22,9 +22,10 @@ CT_NEW = 0x0100  # NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW
 CT_GET = 0x0101
 CT_DELETE = 0x0102
 
-GROUP_NEW, GROUP_DESTROY = 1, 3  # NFNLGRP_CONNTRACK_*: what to join for events
+GROUP_NEW, GROUP_UPDATE, GROUP_DESTROY = 1, 2, 3  # NFNLGRP_CONNTRACK_*: what to join for events
 
 STATUS_SEEN_REPLY = 1 << 1
+STATUS_ASSURED = 1 << 2
 STATUS_DESTINATION_NAT = 1 << 5
 
 _HEADER = struct.Struct("=HH")
@@ -204,13 +205,16 @@ def decode(payload: memoryview) -> Flow:
     return Flow._make(values)
 
 
-def decode_event(message: Message) -> FlowEvent | None:
-    """Decode a message of the groups `GROUP_*`; None for any other. Raise DecodeError if it is broken."""
+def decode_event(message: Message, decoded: Callable[[memoryview], Flow] = decode) -> FlowEvent | None:
+    """Decode a message of the groups `GROUP_*`; None for any other. Raise DecodeError if it is broken.
+
+    Who has many of them gives the `decode` of a `FlowDecoder`.
+    """
     if message.type == CT_DELETE:
-        return FlowEvent(FlowChange.DESTROYED, decode(message.payload))
+        return FlowEvent(FlowChange.DESTROYED, decoded(message.payload))
     if message.type == CT_NEW:
         change = FlowChange.NEW if message.flags & NLM_F_CREATE else FlowChange.UPDATED
-        return FlowEvent(change, decode(message.payload))
+        return FlowEvent(change, decoded(message.payload))
     return None
 
 

@@ -1,6 +1,7 @@
 """The one place that talks netlink to the kernel: send, collect acknowledgements, dump."""
 
 import contextlib
+import ctypes
 import errno
 import os
 import socket
@@ -30,6 +31,7 @@ _SOL_NETLINK = 270
 _NETLINK_ADD_MEMBERSHIP = 1
 _NETLINK_CAP_ACK = 10
 _NETLINK_EXT_ACK = 11
+_SO_ATTACH_FILTER = 26
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
 _RECEIVE = 1 << 20
@@ -78,6 +80,12 @@ class NetlinkSocket:
         What does not fit the receive buffer is lost, and the next receipt raises OSError (ENOBUFS).
         """
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
+
+    def filter(self, program: bytes) -> None:
+        """Queue only messages that a socket filter lets pass; it takes the place of the one before (socket(7))."""
+        held = ctypes.create_string_buffer(program, len(program))
+        described = struct.pack("HP", len(program) // 8, ctypes.addressof(held))  # struct sock_fprog
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, described)
 
     def _grow(self, force: int, plain: int, size: int) -> None:
         try:

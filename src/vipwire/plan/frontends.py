@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vipwire.model.endpoint import EndpointSlice
-from vipwire.model.names import ObjectName
+from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Family, Protocol, family_of
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.plan.annotations import NOTHING, Wishes, read_wishes
+from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import (
     Action,
@@ -38,11 +39,12 @@ from vipwire.plan.plan import (
     Reason,
     Reject,
     ServicePlan,
+    Target,
 )
 from vipwire.plan.ranges import PortRange, ranges
 from vipwire.plan.sources import allowed_sources
 from vipwire.plan.spread import EVENLY, Spread
-from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
+from vipwire.plan.topology import Candidate, Endpoints, anybody, candidates, categorize
 
 Holder = Callable[[FrontendKey | RangeKey], ObjectName | None]
 """Tells which other Service holds a key, None if the asking Service itself does."""
@@ -80,7 +82,11 @@ class _Share:
 
 
 def plan_service(
-    node: NodePlan, service: Service, slices: Sequence[EndpointSlice], holder: Holder = lambda _: None
+    node: NodePlan,
+    service: Service,
+    slices: Sequence[EndpointSlice],
+    holder: Holder = lambda _: None,
+    ejected: frozenset[EndpointKey] = frozenset(),
 ) -> ServicePlan:
     """Plan one Service for one family. `holder` names the Service that keeps a frontend from this one."""
     share = _Share(holder)
@@ -89,7 +95,7 @@ def plan_service(
     wide = ranges(service, wishes, served=node.port_ranges)
     for port in service.ports:
         found = candidates(service.port_name(port), node.family, slices, node.name)
-        endpoints = categorize(not_drained(found, wishes, node, service.name), node)
+        endpoints = categorize(not_drained(found, wishes, node, service.name), node, out_of(ejected, port.protocol))
         ready_local |= endpoints.ready_local
         policies = _policies(node, service, endpoints, wishes)
         serving = _serving(found) if port.protocol is Protocol.UDP else frozenset()
@@ -183,6 +189,28 @@ def of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, 
     if len(addresses) <= 1:
         return addresses if addresses and family_of(addresses[0]) is family else ()
     return tuple([address for address in addresses if family_of(address) is family])
+
+
+def out_of(ejected: frozenset[EndpointKey], protocol: Protocol) -> Callable[[Target], bool] | None:
+    """Tell which targets of a protocol are ejected; None if none is."""
+    return (lambda target: (protocol, target.address, target.port) in ejected) if ejected else None
+
+
+def ejectable(
+    node: NodePlan, service: Service, slices: Sequence[EndpointSlice], asked: Wishes
+) -> dict[ServicePortName, frozenset[EndpointKey]]:
+    """Name by Service port the endpoints that new connections may go to, of the protocols that are watched."""
+    found: dict[ServicePortName, frozenset[EndpointKey]] = {}
+    for port in service.ports:
+        if port.protocol is Protocol.UDP and not asked.eject_udp:
+            continue
+        name = service.port_name(port)
+        usable = not_drained(candidates(name, node.family, slices, node.name), asked, node, service.name)
+        local = categorize(usable, node).local
+        targets = {*local, *(candidate.target for candidate in anybody(usable))}
+        keys = (EndpointKey(port.protocol, each.address, each.port) for each in targets)
+        found[name] = frozenset(keys)
+    return found
 
 
 def not_drained(

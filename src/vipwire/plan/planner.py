@@ -1,13 +1,14 @@
 """Keeps the plan of one family up to date, Service by Service.
 
 An event about one Service re-plans that Service, and those few that contend with it for an address. Between events
-only time changes a plan: see `slow_start`. `now` is seconds of one monotonic clock, given by the caller.
+time changes a plan (see `slow_start`), and so do endpoints that do not answer (see `ejection`). `now` is seconds of
+one monotonic clock, given by the caller.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
@@ -15,10 +16,16 @@ from vipwire.model.problem import Problem
 from vipwire.model.service import Service
 from vipwire.plan.annotations import read_wishes
 from vipwire.plan.claims import Claimant, Claims
-from vipwire.plan.frontends import claims, of_family, plan_service
+from vipwire.plan.ejection import EjectionPolicy, Ejections, EndpointKey
+from vipwire.plan.frontends import claims, ejectable, of_family, plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.slow_start import SlowStart
+
+Ejected = Mapping[ObjectName, frozenset[EndpointKey]]
+"""The ejected endpoints of each Service that has any."""
+
+NOBODY: Final[Ejected] = MappingProxyType({})
 
 
 class PlanChange(NamedTuple):
@@ -37,8 +44,11 @@ class Planner:
 
     def __init__(self, node: NodePlan) -> None:
         self._node = node
+        self.ejected_elsewhere: Ejected = NOBODY
+        """What another process is known to have ejected, for who only looks; it counts in what is planned next."""
         self._claims = Claims()
         self._slow_start = SlowStart()
+        self.ejections = Ejections()
         self._plans: dict[ObjectName, ServicePlan] = {}
         self.plans: Mapping[ObjectName, ServicePlan] = MappingProxyType(self._plans)
 
@@ -55,11 +65,15 @@ class Planner:
 
     def due(self) -> float | None:
         """Return when a plan changes by the mere passing of time; None if none does."""
-        return self._slow_start.due()
+        return min(filter(_is_time, (self._slow_start.due(), self.ejections.due())), default=None)
 
     def ripen(self, view: View, now: float) -> dict[ObjectName, PlanChange]:
-        """Re-plan what time has changed. Returns what `update` returns."""
+        """Re-plan what slow start has changed: nothing but weights. Returns what `update` returns."""
         return self.update(self._slow_start.ripe(now), view, now)
+
+    def readmit(self, view: View, now: float) -> dict[ObjectName, PlanChange]:
+        """Re-plan Services of which an endpoint is no longer ejected. Returns what `update` returns."""
+        return self.update(self.ejections.ripe(now), view, now)
 
     def update(self, names: Iterable[ObjectName], view: View, now: float = 0.0) -> dict[ObjectName, PlanChange]:
         """Re-plan Services that changed, and their rivals. Returns every plan that is now another one."""
@@ -105,8 +119,10 @@ class Planner:
     ) -> ServicePlan | None:
         if service is None or not of_family(self._node.family, service.cluster_ips):
             self._slow_start.forget(name)
+            self.ejections.keep(name, None, {}, now)
             return None
-        plan = plan_service(self._node, service, slices, lambda key: self._claims.holder(name, key))
+        ejected = self._ejected(service, slices, now)
+        plan = plan_service(self._node, service, slices, lambda key: self._claims.holder(name, key), ejected)
         if (seconds := read_wishes(service).slow_start) is None:
             self._slow_start.forget(name)
         else:
@@ -114,3 +130,17 @@ class Planner:
         if all(self._claims.owns(name, address) for address in plan.cluster_ips):
             return plan
         return replace(plan, cluster_ips=tuple(a for a in plan.cluster_ips if self._claims.owns(name, a)))
+
+    def _ejected(self, service: Service, slices: Sequence[EndpointSlice], now: float) -> frozenset[EndpointKey]:
+        """Say what endpoints the Service has, if it wants to know of those that do not answer; return these."""
+        asked = read_wishes(service)
+        if asked.eject_after is None:
+            return self.ejections.keep(service.name, None, {}, now)
+        if (known := self.ejected_elsewhere.get(service.name)) is not None:
+            return known
+        policy = EjectionPolicy(asked.eject_after, asked.eject_for, asked.eject_at_most)
+        return self.ejections.keep(service.name, policy, ejectable(self._node, service, slices, asked), now)
+
+
+def _is_time(at: float | None) -> TypeGuard[float]:
+    return at is not None

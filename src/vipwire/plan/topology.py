@@ -3,6 +3,8 @@
     cluster   ready endpoints that the topology hints leave; if none is ready, those that terminate but still serve
     local     the same among the endpoints on this node; hints do not matter there
 
+Endpoints that are ejected are left out while others of their kind are there: hints give way, a Local policy does not.
+
 Traffic policies choose between the two. `anywhere` tells an empty `local` (drop: another node can answer) from
 a Service that nobody can answer (reject).
 """
@@ -59,17 +61,36 @@ def _worth(candidate: Candidate) -> tuple[bool, bool, bool]:
     return candidate.endpoint.ready, candidate.endpoint.serving, candidate.target.local
 
 
-def categorize(found: Sequence[Candidate], node: NodePlan) -> Endpoints:
-    """Sort the endpoints of a Service port into those of the cluster and those of this node."""
+def categorize(
+    found: Sequence[Candidate], node: NodePlan, ejected: Callable[[Target], bool] | None = None
+) -> Endpoints:
+    """Sort the endpoints of a Service port into those of the cluster and those of this node.
+
+    One that is `ejected` is in neither, as long as there is another that may take its place.
+    """
     ready = [candidate for candidate in found if candidate.endpoint.ready]
-    usable = ready or [c for c in found if c.endpoint.serving and c.endpoint.terminating]
+    usable = anybody(found)
     near = _hinted(ready, node) if ready else None
     cluster = usable if near is None else [candidate for candidate in ready if near(candidate.endpoint)]
     local = [candidate for candidate in ready if candidate.target.local]
     ready_local = frozenset(candidate.target.address for candidate in local)
     if not local:
         local = [c for c in found if c.target.local and c.endpoint.serving and c.endpoint.terminating]
+    if ejected is not None:
+        cluster, local = _spared(ejected, cluster, usable), _spared(ejected, local)
     return Endpoints(_pool(cluster), _pool(local), bool(usable), ready_local)
+
+
+def anybody(found: Sequence[Candidate]) -> list[Candidate]:
+    """Choose the endpoints that may answer, wherever they are: the ready ones, else those that still serve."""
+    ready = [candidate for candidate in found if candidate.endpoint.ready]
+    return ready or [c for c in found if c.endpoint.serving and c.endpoint.terminating]
+
+
+def _spared(ejected: Callable[[Target], bool], *pools: list[Candidate]) -> list[Candidate]:
+    """Leave the ejected ones out of the first pool; where nobody is left, take the next, or else the first whole."""
+    left = ([candidate for candidate in pool if not ejected(candidate.target)] for pool in pools)
+    return next(filter(None, left), pools[0])
 
 
 def _pool(chosen: Iterable[Candidate]) -> Pool:

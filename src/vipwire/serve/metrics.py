@@ -50,6 +50,7 @@ class Metrics(ModeRegistry):
         self._of_nftables()
         self._of_conntrack()
         self._own()
+        self._of_ejection()
         self._about_the_mode()
         self.counted = ServiceMetrics()
         self.registry.register(self.counted)
@@ -197,6 +198,21 @@ class Metrics(ModeRegistry):
             FAMILY,
             buckets=_TRANSACTION_BUCKETS,
             registry=self.registry,
+        )
+
+    def _of_ejection(self) -> None:
+        self.ejected_endpoints = self.gauge(
+            "ejected_endpoints",
+            "Endpoints of Service ports that are ejected, for they do not answer",
+            prefix="vipwire",
+        )
+        self.ejections_total = self.counter(
+            "ejections_total", "Ejections, by how the last connection failed", ("failure",), prefix="vipwire"
+        )
+        self.conntrack_events_lost_total = self.counter(
+            "conntrack_events_lost_total",
+            "Times that events of new connections were lost, since there were too many",
+            prefix="vipwire",
         )
 
     def _about_the_mode(self) -> None:

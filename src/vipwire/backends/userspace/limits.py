@@ -12,7 +12,11 @@ from vipwire.plan.annotations import PREFIX, Lack, field_of, in_vain
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 
-LACKS: Final = only_in_ipvs("a relay makes a connection of its own to the endpoint")
+_RESTS: Final = "a relay has its own rule: after 3 failures in a row an endpoint rests for 10 s"
+LACKS: Final = (
+    *only_in_ipvs("a relay makes a connection of its own to the endpoint"),
+    *(Lack(wish, _RESTS) for wish in ("eject_after", "eject_for", "eject_at_most", "eject_udp")),
+)
 """Whatever the operator has chosen."""
 _WITHOUT_RULES: Final = (
     Lack("port_ranges", "needs rules, and --userspace-bind does without: only the port itself is served"),

@@ -23,7 +23,7 @@ from vipwire.inspect.drain.consequences import (
     read_drain,
     require_concerned,
 )
-from vipwire.inspect.drain.view import connections_view, drain_view, list_view, shown_time
+from vipwire.inspect.drain.view import connections_view, drain_view, list_view
 from vipwire.inspect.options import OUTPUT, LookCommand
 from vipwire.inspect.situation import Situation, now_drained, opened, planned, take
 from vipwire.inspect.source import node_name, read_objects
@@ -118,7 +118,7 @@ def _drain(config: Config, store: Store, wish: _DrainRequest) -> int:
 
     _change(config, add)
     document = _followed(config, store, wanted)
-    document |= {"services": [str(name) for name in names], "drained": True, "until": shown_time(until)}
+    document |= {"services": [str(name) for name in names], "drained": True, "until": show.shown_time(until)}
     _say(document, wish.output)
     if wish.wait and not _emptied(config, store, wanted, until, wish.output):
         return 1
@@ -218,8 +218,8 @@ def _list(config: Config, store: Store, output: str) -> None:
         {
             "endpoint": str(order.drain._replace(service=None)),
             "service": None if order.drain.service is None else str(order.drain.service),
-            "since": shown_time(order.since),
-            "until": shown_time(order.until),
+            "since": show.shown_time(order.since),
+            "until": show.shown_time(order.until),
             "services": [str(name) for name in concerned(situation, order.drain)],
             "connections": _count(situation, order.drain),
         }

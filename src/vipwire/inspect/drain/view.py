@@ -1,6 +1,5 @@
 """Prints what `vipwire drain` did and found."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import RenderableType
@@ -8,11 +7,6 @@ from rich.text import Text
 
 from vipwire.inspect import show
 from vipwire.inspect.status.document import Document
-
-
-def shown_time(seconds: float | None) -> str | None:
-    """Write a time (seconds since the epoch) as RFC 3339, in UTC."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def drain_view(document: Document) -> RenderableType:

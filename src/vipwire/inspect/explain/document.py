@@ -8,7 +8,7 @@ from rich.text import Text
 
 from vipwire.inspect.explain.explanation import Explanation, agreement, seen_source
 from vipwire.inspect.explain.reasons import reasons
-from vipwire.inspect.show import coloured, table
+from vipwire.inspect.show import coloured, shown_time, table
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.inspect.status.tables import endpoint_text
 from vipwire.model.net import format_address, format_endpoint
@@ -46,6 +46,15 @@ def explain_document(explanation: Explanation) -> Document:
         "drained": [
             {"address": format_address(left.target.address), "port": left.target.port, "why": left.why}
             for left in explanation.drained
+        ],
+        "ejected": [
+            {
+                "address": format_address(out.target.address),
+                "port": out.target.port,
+                "until": shown_time(out.until),
+                "used": out.spared,
+            }
+            for out in explanation.ejected
         ],
         "healthChecks": [_health_check(check) for check in explanation.health_checks],
         "kernel": {"agrees": agrees, "difference": difference, **_walk_document(explanation.walk)},

@@ -15,7 +15,7 @@ from vipwire.inspect.explain.health_checks import checks_at
 from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.status.document import share_text, shares
-from vipwire.inspect.status.usage import DrainedTarget, drained
+from vipwire.inspect.status.usage import DrainedTarget, EjectedTarget, drained, ejected
 from vipwire.model.net import Address, family_of, format_address, format_endpoint
 from vipwire.model.service import Service, ServicePort
 from vipwire.netlink.conntrack import Flow
@@ -85,6 +85,11 @@ class Explanation:
     def drained(self) -> tuple[DrainedTarget, ...]:
         """The endpoints that are there and get no new connections."""
         return () if self.service is None else tuple(drained(self.situation.store, self.side, *self.service))
+
+    @cached_property
+    def ejected(self) -> tuple[EjectedTarget, ...]:
+        """The endpoints that do not answer new connections, and that are ejected for that."""
+        return () if self.service is None else tuple(ejected(self.situation.store, self.side, *self.service))
 
     @cached_property
     def health_checks(self) -> tuple[ServiceHealthCheck, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from vipwire.inspect.explain.explanation import Explanation, bypassed
 from vipwire.inspect.packet import hints
-from vipwire.inspect.status.usage import DrainedTarget
+from vipwire.inspect.status.usage import DrainedTarget, why_ejected
 from vipwire.model.net import Protocol, format_endpoint
 from vipwire.plan.annotations import read_wishes
 from vipwire.plan.plan import Forward, Masquerade
@@ -33,6 +33,8 @@ def reasons(explanation: Explanation) -> Iterable[str]:
     if frontend is None and not explanation.health_checks:
         yield from hints(explanation.situation, packet)
     yield from _drained_words(explanation.drained)
+    for out in explanation.ejected[:_MANY]:
+        yield f"{out.target} is {why_ejected(out.until, spared=out.spared)}"
 
 
 def _untouched_reason(explanation: Explanation) -> str:
@@ -104,6 +106,9 @@ def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str
     yield _choice(explanation, action)
     if explanation.service is not None and (seconds := read_wishes(explanation.service[0]).slow_start):
         yield f"an endpoint that joins has less than its share for {seconds} s (slow start)"
+    if explanation.service is not None and (row := read_wishes(explanation.service[0]).eject_after):
+        times = f"{row} connections in a row" if row > 1 else "a connection"
+        yield f"an endpoint that does not answer {times} gets none for a while"
     walk = _answering(explanation)
     if action.affinity_seconds is not None and walk is not None and walk.affinity:
         yield f"session affinity is asked for, but {walk.affinity}"

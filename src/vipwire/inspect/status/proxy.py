@@ -9,8 +9,7 @@ from rich.text import Text
 from vipwire.app.record import ProxyRecord, ProxyState, read_record
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import explicit_flags
-from vipwire.inspect.drain.view import shown_time
-from vipwire.inspect.show import ago, coloured
+from vipwire.inspect.show import ago, coloured, shown_time
 from vipwire.inspect.status.document import Document
 
 _NOBODY: Final = "nobody keeps the kernel up to date"

@@ -23,6 +23,7 @@ def status_view(document: Document, *, wide: bool, details: bool) -> RenderableT
         parts.append(Text("There are no Services with a ClusterIP."))
     if details:
         parts.extend(_details(document))
+    parts.extend(_ejected(document))
     if document["refusals"] and (wide or details):
         parts.extend((Text("\nRefused", style="bold"), _refused(document)))
     elif document["refusals"]:
@@ -31,6 +32,14 @@ def status_view(document: Document, *, wide: bool, details: bool) -> RenderableT
         text = f"{problem['kind']} {problem['object']}: {problem['field']}: {problem['message']}"
         parts.append(Text(f"problem: {text}", style="yellow"))
     return Group(*parts)
+
+
+def _ejected(document: Document) -> Iterator[Text]:
+    for service in document["services"]:
+        for port in service["ports"]:
+            for usage in (each for each in port["endpoints"] if "ejectedUntil" in each):
+                of = f"{service['namespace']}/{service['name']}" + (f":{port['name']}" if port["name"] else "")
+                yield Text(f"\n{endpoint_text(usage)} of {of}: {usage['why']}", style="yellow")
 
 
 def _head(document: Document) -> Text:

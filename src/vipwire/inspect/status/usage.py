@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from vipwire.inspect.family_view import FamilyView
+from vipwire.inspect.show import shown_time
 from vipwire.model.net import format_address
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.annotations import read_wishes
-from vipwire.plan.frontends import not_drained
+from vipwire.plan.ejection import EndpointKey
+from vipwire.plan.frontends import not_drained, out_of
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Target
 from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
@@ -36,18 +38,51 @@ def _why_drained(side: FamilyView, service: Service, candidate: Candidate) -> st
     return "drained on this node by `vipwire drain`" if told else "drained: its weight is 0"
 
 
+class EjectedTarget(NamedTuple):
+    """An ejected endpoint, until a time in seconds since the epoch. `spared`: it is used, for nobody else is left."""
+
+    target: Target
+    until: float
+    spared: bool
+
+
+def ejected(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[EjectedTarget]:
+    """Name a port's endpoints of one family that are ejected."""
+    until = side.ejected_of(service.name)
+    found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
+    taken = not_drained(found, read_wishes(service), side.node, service.name)
+    pools = categorize(taken, side.node, out_of(frozenset(until), port.protocol))
+    used = {*pools.cluster, *pools.local}
+    return [
+        EjectedTarget(each.target, until[key], each.target in used)
+        for each in found
+        if (key := EndpointKey(port.protocol, each.target.address, each.target.port)) in until
+    ]
+
+
 def endpoint_usages(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[dict[str, Any]]:
     """Describe every endpoint of a port in one family: where it is, its conditions, what it is used for and why."""
     if service.name not in side.plans:
         return []
     found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
     taken = not_drained(found, read_wishes(service), side.node, service.name)
-    endpoints = categorize(taken, side.node)
+    until = side.ejected_of(service.name)
+    endpoints = categorize(taken, side.node, out_of(frozenset(until), port.protocol))
     usages = [_usage(side, candidate, found, endpoints) for candidate in found]
     for candidate, usage in zip(found, usages, strict=True):
+        key = EndpointKey(port.protocol, candidate.target.address, candidate.target.port)
         if candidate not in taken:
             usage["why"] = _why_drained(side, service, candidate)
+        elif key in until:
+            usage["ejectedUntil"] = shown_time(until[key])
+            usage["why"] = why_ejected(until[key], spared=bool(usage["forPolicies"]))
     return usages
+
+
+def why_ejected(until: float, *, spared: bool) -> str:
+    """Return the reason why an ejected endpoint gets nothing, or does all the same."""
+    said = f"ejected until {shown_time(until)}: it did not answer new connections"
+    return f"{said}; used all the same, for nobody else is left" if spared else said
 
 
 def _usage(

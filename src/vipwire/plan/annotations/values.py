@@ -19,6 +19,8 @@ T = TypeVar("T")
 HEAVIEST: Final = 100
 SLOWEST_START: Final = 3600
 LONGEST_DRAIN: Final = 86400
+MOST_FAILURES: Final = 100
+WHOLE: Final = 100
 _MOST_PORT: Final = 65535
 _LONGEST: Final = 60
 
@@ -163,13 +165,17 @@ def _weight(address: str, weight: object) -> tuple[Address, int]:
     return parse_address(address), weight
 
 
-def duration(text: str) -> Reading:
-    """Read minutes and seconds, to seconds."""
+def duration(what: str) -> Reader:
+    """Make the reader of minutes and seconds, to seconds; `what` is what they are, for a complaint."""
+    return lambda text: _duration(text, what)
+
+
+def _duration(text: str, what: str) -> Reading:
     parts = _DURATION.fullmatch(text.strip())
     seconds = int(parts[1] or 0) * 60 + int(parts[2] or 0) if parts and len(text) < _LONGEST else 0
     if not 1 <= seconds <= SLOWEST_START:
         allowed = f"1s to {SLOWEST_START // 60}m, such as 30s or 1m30s"
-        raise ValueError(f"{shown(text)} is no time to start in; allowed: {allowed}")
+        raise ValueError(f"{shown(text)} is no {what}; allowed: {allowed}")
     return Reading(seconds)
 
 
@@ -180,6 +186,18 @@ def seconds(text: str) -> Reading:
         allowed = f"whole seconds from 0 to {LONGEST_DRAIN}, without a unit, such as 30"
         raise ValueError(f"{shown(text)} is no number of seconds; allowed: {allowed}")
     return Reading(int(word))
+
+
+def count(what: str, most: int) -> Reader:
+    """Make the reader of a whole number from 1 on."""
+
+    def read(text: str) -> Reading:
+        word = text.strip()
+        if not (word.isascii() and word.isdigit() and len(word) < _LONGEST and 1 <= int(word) <= most):
+            raise ValueError(f"{shown(text)} is no {what}; allowed: whole numbers from 1 to {most}")
+        return Reading(int(word))
+
+    return read
 
 
 def port_ranges(text: str) -> Reading:

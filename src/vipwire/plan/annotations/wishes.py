@@ -31,6 +31,7 @@ class Wishes:
     """The valid annotations of a Service. `given` has the keys by which they were given, by field.
 
     `balancing` None is whatever a mode does by itself. `slow_start` and `drain_seconds` are in seconds, None without.
+    `eject_after` is failures in a row, `eject_for` seconds and `eject_at_most` percent; None without ejection.
     `port_ranges` are (name of the port or "", (first, last)). `hash_flags` count for schedulers that hash, where
     `scheduler_flags` are None. `local_only`: kube-router's word for an external policy Local.
     """
@@ -39,6 +40,10 @@ class Wishes:
     weights: Mapping[Address, int] = field(default_factory=lambda: _NO_WEIGHTS, hash=False)
     scope: Scope = Scope.PORT
     slow_start: int | None = None
+    eject_after: int | None = None
+    eject_for: int = 30
+    eject_at_most: int = 50
+    eject_udp: bool = False
     proxy_protocol: int = 0
     node_port_sources: tuple[Prefix, ...] = ()
     port_ranges: tuple[tuple[str, tuple[int, int]], ...] = ()
@@ -112,12 +117,22 @@ def _read(name: ObjectName, annotations: tuple[tuple[str, str], ...]) -> Wishes:
         if value is not None:
             found[BY_KEY[key].wish], given[BY_KEY[key].wish] = value, key
     problems += (Problem("Service", name, field_of(key), text) for key, text in _unknown(present))
+    problems += _without_effect(name, found, given)
     if "slow_start" in found and found.get("balancing") is Balancing.SOURCE_HASH:
         # Every step would send clients of all endpoints elsewhere, which who asks for this algorithm does not want.
         del found["slow_start"]
         why = "has no effect with the algorithm source-hash"
         problems.append(Problem("Service", name, field_of(given.pop("slow_start")), why))
     return Wishes(**found, given=MappingProxyType(given), problems=tuple(problems))
+
+
+def _without_effect(name: ObjectName, found: dict[str, Any], given: dict[str, str]) -> Iterator[Problem]:
+    """Take away what means nothing without the word that it belongs to; yield what to say of it."""
+    if "eject_after" in found:
+        return
+    for wish in [wish for wish in given if wish.startswith("eject_")]:
+        del found[wish]
+        yield Problem("Service", name, field_of(given.pop(wish)), f"has no effect without {PREFIX}eject-after")
 
 
 def _unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:

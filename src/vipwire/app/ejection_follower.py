@@ -1,0 +1,55 @@
+"""Follows the engine's ejections: has new connections watched, reports, and keeps the list for the proxy's record."""
+
+import time
+from collections.abc import Callable
+
+from vipwire.app.ejection_watch import EjectionWatch
+from vipwire.app.engine import Engine
+from vipwire.app.record import EjectedEndpoint
+from vipwire.app.report import Reporter
+from vipwire.model.names import ServicePortName
+from vipwire.model.net import format_address
+from vipwire.plan.ejection import EndpointKey, Tallies
+from vipwire.serve.metrics import Metrics
+
+
+class EjectionFollower:
+    """Is told after each sync. `watches` says whether this mode's connections can be seen by conntrack.
+
+    `changed` is called when `current`, which is what is ejected now, is another list.
+    """
+
+    def __init__(
+        self, engine: Engine, metrics: Metrics, reporter: Reporter, changed: Callable[[], None], *, watches: bool
+    ) -> None:
+        self._engine, self._metrics, self._reporter, self._changed = engine, metrics, reporter, changed
+        self._watch: EjectionWatch | None = None
+        self._watches = watches
+        self.current: tuple[EjectedEndpoint, ...] = ()
+
+    def follow(self, tell: Callable[[Tallies], None], now: float) -> None:
+        """Watch what is to be watched, and report. `tell` is given what became of connections; `now` is the time."""
+        if self._watches:
+            self._watch = self._watch or EjectionWatch(self._engine, self._metrics, tell)
+            self._watch.settle()
+        notes = self._engine.ejection_notes()
+        for note in notes:
+            self._reporter.ejection(note)
+        ejected = self._engine.ejected() if notes or self.current else {}
+        self._metrics.ejected_endpoints.set(len(ejected))
+        if notes or len(ejected) != len(self.current):
+            since = now - time.monotonic()
+            self.current = tuple(_told(port, key, until + since) for (port, key), until in ejected.items())
+            self._changed()
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._watch is not None:
+            self._watch.close()
+
+
+def _told(port: ServicePortName, key: EndpointKey, until: float) -> EjectedEndpoint:
+    name = port.service
+    return EjectedEndpoint(
+        name.namespace, name.name, port.port, int(key.protocol), format_address(key.address), key.port, until
+    )

@@ -1,0 +1,133 @@
+"""Listens to conntrack for endpoints that do not answer, as long as a Service wants to know.
+
+Without such a Service there is no socket, and the kernel makes no events for us. With one, a socket filter lets pass
+two messages for each connection to an endpoint that is watched. They are read in batches, so that a storm of
+connections does not keep the loop from its other work.
+"""
+
+import asyncio
+import errno
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from vipwire.app.engine import Engine
+from vipwire.conntrack.attempts import Attempts
+from vipwire.errors import DecodeError
+from vipwire.host.sysctl import read_sysctl
+from vipwire.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, GROUP_UPDATE, FlowDecoder, decode_event
+from vipwire.netlink.conntrack_filter import first_answers
+from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.plan.ejection import Tallies
+from vipwire.process import log
+from vipwire.serve.metrics import Metrics
+
+_PAUSE: Final = 0.05
+"""Seconds between two batches."""
+_BATCH: Final = 4096
+_EVENTS: Final = "net/netfilter/nf_conntrack_events"
+
+
+class EjectionWatch:
+    """Tells what became of new connections. `begin` and `close` are called in the event loop that it lives in."""
+
+    def __init__(self, engine: Engine, metrics: Metrics, tell: Callable[[Tallies], None]) -> None:
+        self._engine, self._metrics, self._tell = engine, metrics, tell
+        self._attempts, self._decoder = Attempts(), FlowDecoder()
+        self._socket: NetlinkSocket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._seen = 0
+        self._refused = False
+
+    def settle(self) -> None:
+        """Listen to what the engine now wants to know, if that has changed."""
+        if (version := self._engine.watch_version) == self._seen or self._refused:
+            return
+        self._seen = version
+        watched = self._engine.watched()
+        self._attempts.watch(watched)
+        if not watched:
+            self.close()
+            return
+        try:
+            fresh = self._socket or NetlinkSocket(NETLINK_NETFILTER)
+            fresh.filter(first_answers({key.address for key in watched}, {key.protocol for key in watched}))
+            if self._socket is None:
+                self._socket = fresh
+                self._open()
+        except OSError as error:
+            self._refused = True
+            self.close()
+            log.warning("cannot listen to conntrack; no endpoint is ejected", error=error)
+
+    def _open(self) -> None:
+        assert self._socket is not None  # noqa: S101 - it was made just now
+        for group in (GROUP_NEW, GROUP_UPDATE, GROUP_DESTROY):
+            self._socket.join(group)
+        if not _has_events():
+            why = "net.netfilter.nf_conntrack_events is 0: the kernel tells of no connection"
+            log.warning(
+                "no endpoint can be ejected", reason=why, remedy="sysctl -w net.netfilter.nf_conntrack_events=1"
+            )
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+        self._attempts.lost()
+
+    def _read(self) -> None:
+        """Take in a batch, and look again after a pause or when a connection has waited too long."""
+        if self._socket is None:
+            return
+        loop = asyncio.get_running_loop()
+        now = time.monotonic()
+        busy = self._take(self._socket, now)
+        if tallies := self._attempts.settle(now):
+            self._tell(tallies)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if busy:
+            loop.remove_reader(self._socket.fileno())
+            self._timer = loop.call_later(_PAUSE, self._again)
+        elif (due := self._attempts.due()) is not None:
+            self._timer = loop.call_later(max(0.0, due - now), self._read)
+
+    def _again(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
+            self._read()
+
+    def _take(self, source: NetlinkSocket, now: float) -> bool:
+        """Take in what has come; tell whether there was anything."""
+        count = 0
+        try:
+            for message in islice(source.pending(), _BATCH):
+                count += 1
+                event = decode_event(message, self._decoder.decode)
+                if event is not None:
+                    self._attempts.see(event, now)
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            self._metrics.conntrack_events_lost_total.inc()
+            self._attempts.lost()
+            return True
+        except DecodeError as error:
+            log.detail(2, "an event of conntrack is not understood", error=error)
+        return count > 0
+
+
+def _has_events() -> bool:
+    try:
+        return read_sysctl(_EVENTS) != 0
+    except (OSError, ValueError):  # a kernel without the setting, or a /proc that is not there
+        return True
