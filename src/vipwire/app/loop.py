@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vipwire.app.after_sync import FlowKeeper, HealthPorts
-from vipwire.app.ejection_follower import EjectionFollower
+from vipwire.app.ejections.follower import EjectionFollower
 from vipwire.app.engine import Engine, Outcome
 from vipwire.app.report import Reporter
 from vipwire.host.addresses import AddressWatch

@@ -14,7 +14,7 @@ from vipwire.app.after_sync import FlowKeeper, HealthPorts
 from vipwire.app.count_metrics import export_counts
 from vipwire.app.drain_follower import DrainFollower
 from vipwire.app.drain_orders import drains_path
-from vipwire.app.ejection_follower import EjectionFollower
+from vipwire.app.ejections.follower import EjectionFollower
 from vipwire.app.engine import Engine, Line
 from vipwire.app.fallback import mode_here
 from vipwire.app.loop import Loop, Parts, Source

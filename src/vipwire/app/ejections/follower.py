@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from vipwire.app.ejection_watch import EjectionWatch
+from vipwire.app.ejections.watch import EjectionWatch
 from vipwire.app.engine import Engine
 from vipwire.app.record import EjectedEndpoint
 from vipwire.app.report import Reporter
