@@ -10,16 +10,15 @@ import errno
 import time
 from collections.abc import Callable
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
-from vipwire.app.engine import Engine
 from vipwire.conntrack.attempts import Attempts
 from vipwire.errors import DecodeError
 from vipwire.host.sysctl import read_sysctl
 from vipwire.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, GROUP_UPDATE, FlowDecoder, decode_event
 from vipwire.netlink.conntrack_filter import first_answers
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
-from vipwire.plan.ejection import Tallies
+from vipwire.plan.ejection import EndpointKey, Tallies
 from vipwire.process import log
 from vipwire.serve.metrics import Metrics
 
@@ -29,11 +28,28 @@ _BATCH: Final = 4096
 _EVENTS: Final = "net/netfilter/nf_conntrack_events"
 
 
-class EjectionWatch:
-    """Tells what became of new connections. `begin` and `close` are called in the event loop that it lives in."""
+class Watching(Protocol):
+    """The part of an engine that says which endpoints are to be watched."""
 
-    def __init__(self, engine: Engine, metrics: Metrics, tell: Callable[[Tallies], None]) -> None:
-        self._engine, self._metrics, self._tell = engine, metrics, tell
+    @property
+    def watch_version(self) -> int:
+        """A number that changes with what `watched` returns."""
+
+    def watched(self) -> frozenset[EndpointKey]:
+        """Name the endpoints."""
+
+
+class EjectionWatch:
+    """Tells what became of new connections. All is called in the event loop that it lives in."""
+
+    def __init__(
+        self,
+        engine: Watching,
+        metrics: Metrics,
+        tell: Callable[[Tallies], None],
+        make_socket: Callable[[], NetlinkSocket] = lambda: NetlinkSocket(NETLINK_NETFILTER),
+    ) -> None:
+        self._engine, self._metrics, self._tell, self._make_socket = engine, metrics, tell, make_socket
         self._attempts, self._decoder = Attempts(), FlowDecoder()
         self._socket: NetlinkSocket | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -51,7 +67,7 @@ class EjectionWatch:
             self.close()
             return
         try:
-            fresh = self._socket or NetlinkSocket(NETLINK_NETFILTER)
+            fresh = self._socket or self._make_socket()
             fresh.filter(first_answers({key.address for key in watched}, {key.protocol for key in watched}))
             if self._socket is None:
                 self._socket = fresh
