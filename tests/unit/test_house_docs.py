@@ -140,8 +140,8 @@ def test_every_page_of_a_proxy_is_described() -> None:
     numbers, health = Metrics("nftables"), ProxyHealth((Family.IPV4,), (), 30.0)
     info = ProxyInfo("nftables", "", {}, {}, 0.0, profiling=True, set_verbosity=lambda _: None)
     for app in (health_app(health, numbers, lambda: 0.0), metrics_app(numbers, info, lambda: 0.0)):
-        for resource in app.router.resources():
-            assert f"{resource.canonical}`" in told or f"{resource.canonical}?" in told
+        for path in app.handlers:
+            assert f"{path}`" in told or f"{path}?" in told
 
 
 def test_dependencies_are_those_that_are_imported_and_each_is_explained() -> None:

@@ -18,8 +18,9 @@ from tests.fakes.event_log import EventLog
 from tests.fakes.proxy import FakeProxy
 
 from vipwire.errors import VipwireError
+from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access, load_access
-from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, describe
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection
 from vipwire.kube.client import ApiSource
 from vipwire.kube.proxied import proxy_resources
 
@@ -84,7 +85,7 @@ def refusal(server: FakeApiServer, make: Callable[[str], Access]) -> str:
     async def story(_: FakeApiServer, connection: Connection) -> None:
         with pytest.raises(TRANSPORT_ERRORS) as caught:
             await ask(connection)
-        said.append(describe(caught.value))
+        said.append(reason_of(caught.value))
 
     connected(server, make, story)
     return said[0]
@@ -297,7 +298,7 @@ def test_a_proxy_that_refuses_is_told_without_its_password(tmp_path: Path) -> No
             async with Connection(access, "test") as connection:
                 with pytest.raises(TRANSPORT_ERRORS) as caught:
                     await ask(connection)
-                said.append(describe(caught.value))
+                said.append(reason_of(caught.value))
 
     asyncio.run(run())
     assert said[0].startswith(f"the proxy {proxy.url}")

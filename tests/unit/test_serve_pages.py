@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
-from aiohttp import ClientSession, web
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp import ClientSession
 
 from vipwire.config.configuration import Config
 from vipwire.config.file import config_document
+from vipwire.http.server import Site, serve
 from vipwire.model.net import Family
 from vipwire.serve.health import ProxyHealth
+from vipwire.serve.listen import listen
 from vipwire.serve.metrics import Metrics
 from vipwire.serve.pages import Addresses, ProxyInfo, health_app, metrics_app, proxy_servers
 
@@ -29,24 +30,27 @@ class Page(NamedTuple):
     nosniff: bool
 
 
-Client = TestClient[web.Request, web.Application]
+def _with_client(site: Site, scenario: Callable[[ClientSession], Awaitable[Any]]) -> Any:
+    """Serve a site on loopback, and let a scenario look at it with another client than our own."""
 
-
-def _with_client(app: web.Application, scenario: Callable[[Client], Awaitable[Any]]) -> Any:
     async def run() -> Any:
-        async with TestClient(TestServer(app)) as client:
-            return await scenario(client)
+        listener = listen("127.0.0.1", 0)
+        serving = await serve(listener, site)
+        async with ClientSession(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+            found = await scenario(client)
+        await serving.close()
+        return found
 
     return asyncio.run(run())
 
 
-def _page(app: web.Application, path: str, headers: dict[str, str] | None = None) -> Page:
-    async def scenario(client: Client) -> Page:
+def _page(site: Site, path: str, headers: dict[str, str] | None = None) -> Page:
+    async def scenario(client: ClientSession) -> Page:
         async with client.get(path, headers=headers) as response:
             nosniff = response.headers.get("X-Content-Type-Options") == "nosniff"
             return Page(response.status, response.headers["Content-Type"], await response.text(), nosniff)
 
-    page: Page = _with_client(app, scenario)
+    page: Page = _with_client(site, scenario)
     return page
 
 
@@ -71,7 +75,7 @@ def test_health_pages_are_json_and_counted(path: str, body: str) -> None:
     metrics, health, clock = Metrics("nftables"), _health(), [NOW]
     app = health_app(health, metrics, lambda: clock[0])
 
-    async def scenario(client: Client) -> list[Page]:
+    async def scenario(client: ClientSession) -> list[Page]:
         pages = []
         for queued in (False, True):
             if queued:
@@ -181,7 +185,7 @@ def test_the_log_level_is_put(text: str, status: int, answer: str, levels: list[
     found: list[int] = []
     app = metrics_app(Metrics("nftables"), replace(INFO, profiling=True, set_verbosity=found.append), lambda: NOW)
 
-    async def scenario(client: Client) -> tuple[int, str]:
+    async def scenario(client: ClientSession) -> tuple[int, str]:
         async with client.put("/debug/flags/v", data=text) as response:
             return response.status, await response.text()
 

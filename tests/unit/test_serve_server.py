@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from vipwire.errors import UnsupportedError
+from vipwire.http.server import Pages
 from vipwire.serve.listen import listen, split_address
 from vipwire.serve.server import BindPolicy, HttpServer
 
@@ -39,7 +39,7 @@ def test_a_server_listens_until_it_is_cancelled(text: str) -> None:
         pytest.skip("this machine's loopback has no IPv6")
 
     async def scenario() -> None:
-        server = HttpServer("test", web.Application(), text, BindPolicy())
+        server = HttpServer("test", Pages(), text, BindPolicy())
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(server.run())
             host, port = await server.bound()
@@ -56,7 +56,7 @@ def test_a_wildcard_of_ipv4_answers_on_ipv6_too() -> None:
         pytest.skip("this machine's loopback has no IPv6")
 
     async def scenario() -> None:
-        server = HttpServer("test", web.Application(), "0.0.0.0:0", BindPolicy())
+        server = HttpServer("test", Pages(), "0.0.0.0:0", BindPolicy())
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(server.run())
             _, port = await server.bound()
@@ -77,7 +77,7 @@ def test_a_port_that_is_taken_is_told_once_and_tried_again(taken: socket.socket)
 
     async def scenario() -> None:
         policy = BindPolicy(retry_seconds=0.001, on_failure=remember)
-        server = HttpServer("metrics server", web.Application(), f"{host}:{port}", policy)
+        server = HttpServer("metrics server", Pages(), f"{host}:{port}", policy)
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(server.run())
             await failed.wait()
@@ -91,7 +91,7 @@ def test_a_port_that_is_taken_is_told_once_and_tried_again(taken: socket.socket)
 
 def test_a_hard_failure_ends_the_server(taken: socket.socket) -> None:
     host, port = taken.getsockname()
-    server = HttpServer("healthz server", web.Application(), f"{host}:{port}", BindPolicy(hard_fail=True))
+    server = HttpServer("healthz server", Pages(), f"{host}:{port}", BindPolicy(hard_fail=True))
     with pytest.raises(UnsupportedError) as raised:
         asyncio.run(server.run())
     reason = f"healthz server: cannot listen on {host}:{port}: Address already in use"

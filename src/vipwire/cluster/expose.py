@@ -16,8 +16,9 @@ from typing import Any, Final, TypeAlias
 
 from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.errors import ConfigError, VipwireError
+from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access, load_access
-from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, describe
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.kube.access.user_kubeconfig import FOLDER, kubectls, of_this_machine
 
 Object: TypeAlias = dict[str, Any]
@@ -226,7 +227,7 @@ async def _ask(
         async with connection.request(method, path, query, timeout=TIMEOUT, payload=payload) as response:
             status, body = response.status, await response.read()
     except TRANSPORT_ERRORS as error:
-        raise VipwireError(f"the API server does not answer: {describe(error)} (is `vipwire up` running?)") from None
+        raise VipwireError(f"the API server does not answer: {reason_of(error)} (is `vipwire up` running?)") from None
     try:
         value: Object = json.loads(body or b"{}")
     except ValueError:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
-from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from vipwire import __version__
@@ -24,6 +23,7 @@ from vipwire.dns.upstream.cache import Cache
 from vipwire.dns.upstream.exchange import Forwarder
 from vipwire.dns.zone import Zone
 from vipwire.errors import ungrouped
+from vipwire.http.server import Pages, Reply, Request
 from vipwire.model.net import parse_address
 from vipwire.process import cyclic_garbage, log
 from vipwire.process.signals import Stop
@@ -126,24 +126,21 @@ class _Served:
         """Note that the source has failed; it is started again."""
         self.statistics.failures += 1
 
-    def pages(self) -> web.Application:
+    def pages(self) -> Pages:
         """Build the pages: /health (lives), /ready (knows all objects), /metrics."""
 
-        async def health(_request: web.Request) -> web.Response:
-            return web.Response(text="OK")
+        async def health(_request: Request) -> Reply:
+            return Reply("OK")
 
-        async def ready(_request: web.Request) -> web.Response:
+        async def ready(_request: Request) -> Reply:
             synced = self.zone.synced
-            return web.Response(text="OK" if synced else "objects are being listed\n", status=200 if synced else 503)
+            return Reply("OK" if synced else "objects are being listed\n", 200 if synced else 503)
 
-        async def metrics(request: web.Request) -> web.Response:
-            encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-            return web.Response(body=encode(self.statistics.registry), headers={"Content-Type": content_type})
+        async def metrics(request: Request) -> Reply:
+            encode, content_type = choose_encoder(request.headers.get("accept", ""))
+            return Reply(encode(self.statistics.registry), headers={"Content-Type": content_type})
 
-        app = web.Application()
-        for path, page in (("/health", health), ("/ready", ready), ("/metrics", metrics)):
-            app.router.add_get(path, page)
-        return app
+        return Pages(health=health, ready=ready, metrics=metrics)
 
 
 def run_dns(settings: Settings, feed: Feed) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from email.utils import parsedate_to_datetime
 from typing import Generic
 
-import aiohttp
-
 from vipwire import __version__
+from vipwire.http.client import reason_of
+from vipwire.http.wire import Answer
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, Witness, describe, ignored
+from vipwire.kube.access.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, Witness, ignored
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import Resource
 from vipwire.kube.watch import Request, ResourceWatch, Sleep
@@ -81,20 +81,20 @@ class ApiSource(Generic[K, T]):
                 else:
                     _emit_all(watch.page(await response.read(), self._clock()), emit)
         except TRANSPORT_ERRORS as error:
-            watch.failed(describe(error), self._clock())
+            watch.failed(reason_of(error), self._clock())
 
     async def _refused(
-        self, watch: ResourceWatch[K, T], response: aiohttp.ClientResponse, emit: Callable[[EventOf[K, T]], None]
+        self, watch: ResourceWatch[K, T], response: Answer, emit: Callable[[EventOf[K, T]], None]
     ) -> None:
-        body = await response.content.read(1 << 16)
-        wait = retry_after(response.headers.get("Retry-After", ""), time.time())
+        body = await response.read_at_most(1 << 16)
+        wait = retry_after(response.headers.get("retry-after", ""), time.time())
         _emit_all(watch.refused(response.status, body, self._clock(), wait), emit)
 
     async def _stream(
-        self, watch: ResourceWatch[K, T], response: aiohttp.ClientResponse, emit: Callable[[EventOf[K, T]], None]
+        self, watch: ResourceWatch[K, T], response: Answer, emit: Callable[[EventOf[K, T]], None]
     ) -> None:
         watch.opened(self._clock())
-        async for data in response.content.iter_any():
+        async for data in response.pieces():
             _emit_all(watch.received(data, self._clock()), emit)
             if watch.broken:
                 return

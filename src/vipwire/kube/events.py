@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, Witness, describe, ignored
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, Witness, ignored
 from vipwire.model.text import visible
 
 COMPONENT = "vipwire"
@@ -123,7 +124,7 @@ class EventRecorder:
                 try:
                     await self._send(connection, note)
                 except TRANSPORT_ERRORS as error:
-                    self._drop(note, describe(error))
+                    self._drop(note, reason_of(error))
                 finally:
                     self._queue.task_done()
 

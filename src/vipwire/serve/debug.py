@@ -10,29 +10,29 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from aiohttp import web
+from vipwire.http.server import Pages, Reply, Request
 
 _LONGEST_PROFILE: Final = 60.0
 _HEADERS: Final = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 
 
-def add_debug_pages(app: web.Application, set_verbosity: Callable[[int], None] | None) -> None:
+def add_debug_pages(app: Pages, set_verbosity: Callable[[int], None] | None) -> None:
     """Add /debug/stacks, /debug/profile?seconds=N and, where the log level can be changed, PUT /debug/flags/v."""
 
-    async def verbosity(request: web.Request) -> web.Response:
-        text = (await request.text()).strip()
+    async def verbosity(request: Request) -> Reply:
+        text = request.text.strip()
         if not (text.isascii() and text.isdigit()) or set_verbosity is None:
             return _text(f"failed to set v to {text!r}: must be a whole number\n", status=400)
         set_verbosity(int(text))
         return _text(f"successfully set v to {text}\n")
 
-    app.router.add_get("/debug/stacks", _stacks)
-    app.router.add_get("/debug/profile", _profile)
+    app.add("GET", "/debug/stacks", _stacks)
+    app.add("GET", "/debug/profile", _profile)
     if set_verbosity is not None:
-        app.router.add_put("/debug/flags/v", verbosity)
+        app.add("PUT", "/debug/flags/v", verbosity)
 
 
-async def _stacks(_request: web.Request) -> web.Response:
+async def _stacks(_request: Request) -> Reply:
     return _text("".join((*_thread_stacks(), *_task_stacks())))
 
 
@@ -49,7 +49,7 @@ def _task_stacks() -> Iterator[str]:
         yield f"task {task.get_name()}:\n{out.getvalue()}\n"
 
 
-async def _profile(request: web.Request) -> web.Response:
+async def _profile(request: Request) -> Reply:
     """Profile the event loop's thread for some seconds, functions with the most time of their own first."""
     try:
         seconds = float(request.query.get("seconds", "5"))
@@ -71,5 +71,5 @@ async def _profile(request: web.Request) -> web.Response:
     return _text(out.getvalue())
 
 
-def _text(body: str, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=body.encode(), headers=_HEADERS)
+def _text(body: str, status: int = 200) -> Reply:
+    return Reply(body, status, _HEADERS)

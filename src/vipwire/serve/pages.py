@@ -5,14 +5,14 @@ people's scripts read them. `/readyz` and the pages below `/debug` are vipwire's
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
+from vipwire.http.server import Handler, Pages, Reply, Request
 from vipwire.serve.debug import add_debug_pages
 from vipwire.serve.health import Answer, ProxyHealth
 from vipwire.serve.metrics import Metrics
@@ -23,7 +23,6 @@ _WARNING: Final = (
     "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees "
     "and is for debugging purposes only.\n"
 )
-Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,53 +65,53 @@ def proxy_servers(
     return tuple(HttpServer(name, app, address, addresses.policy) for name, address, app in wanted if address)
 
 
-def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) -> web.Application:
+def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) -> Pages:
     """Build the pages of the health port (10256): /healthz, /livez, /readyz."""
 
-    async def healthz(_request: web.Request) -> web.Response:
+    async def healthz(_request: Request) -> Reply:
         answer = health.healthz(now())
         metrics.proxy_healthz_total.labels(code=str(answer.status)).inc()
         return _response(answer)
 
-    async def livez(_request: web.Request) -> web.Response:
+    async def livez(_request: Request) -> Reply:
         answer = health.livez(now())
         metrics.proxy_livez_total.labels(code=str(answer.status)).inc()
         return _response(answer)
 
-    async def readyz(_request: web.Request) -> web.Response:
+    async def readyz(_request: Request) -> Reply:
         return _response(health.readyz())
 
     return _app({"/healthz": healthz, "/livez": livez, "/readyz": readyz})
 
 
-def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> web.Application:
+def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> Pages:
     """Build the pages of the metrics port (10249)."""
 
-    async def healthz(request: web.Request) -> web.Response:
+    async def healthz(request: Request) -> Reply:
         metrics.healthcheck.labels(name="ping", type="healthz").set(1)
         metrics.healthchecks_total.labels(name="ping", status="success", type="healthz").inc()
         verbose = "[+]ping ok\nhealthz check passed\n"
         return _text(verbose if "verbose" in request.query else "ok")
 
-    async def all_metrics(request: web.Request) -> web.Response:
+    async def all_metrics(request: Request) -> Reply:
         await metrics.counted.refresh()
         return _exposition(metrics.registry, request)
 
-    async def slis(request: web.Request) -> web.Response:
+    async def slis(request: Request) -> Reply:
         return _exposition(metrics.sli_registry, request)
 
-    async def proxy_mode(_request: web.Request) -> web.Response:
+    async def proxy_mode(_request: Request) -> Reply:
         return _text(info.mode)
 
-    async def configz(_request: web.Request) -> web.Response:
+    async def configz(_request: Request) -> Reply:
         body = json.dumps({"kubeproxy.config.k8s.io": info.config}, separators=(",", ":"))
-        return web.Response(body=body.encode(), headers={**_TEXT, "Content-Type": "application/json"})
+        return Reply(body, headers={**_TEXT, "Content-Type": "application/json"})
 
-    async def flagz(_request: web.Request) -> web.Response:
+    async def flagz(_request: Request) -> Reply:
         lines = "".join(f"{name}={value}\n" for name, value in sorted(info.flags.items()))
         return _text(f"\nvipwire flags\n{_WARNING}\n{lines}")
 
-    async def statusz(_request: web.Request) -> web.Response:
+    async def statusz(_request: Request) -> Reply:
         return _text(f"\nvipwire statusz\n{_WARNING}\n{_status(info, now())}")
 
     pages: dict[str, Handler] = {"/healthz": healthz, "/metrics": all_metrics, "/metrics/slis": slis}
@@ -124,24 +123,24 @@ def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> 
     return app
 
 
-def _app(pages: Mapping[str, Handler]) -> web.Application:
-    app = web.Application()
+def _app(pages: Mapping[str, Handler]) -> Pages:
+    site = Pages()
     for path, handler in pages.items():
-        app.router.add_get(path, handler)
-    return app
+        site.add("GET", path, handler)
+    return site
 
 
-def _response(answer: Answer) -> web.Response:
-    return web.Response(status=answer.status, body=answer.body.encode(), headers=answer.headers)
+def _response(answer: Answer) -> Reply:
+    return Reply(answer.body, answer.status, answer.headers)
 
 
-def _text(body: str) -> web.Response:
-    return web.Response(body=body.encode(), headers=_TEXT)
+def _text(body: str) -> Reply:
+    return Reply(body, headers=_TEXT)
 
 
-def _exposition(registry: Any, request: web.Request) -> web.Response:
-    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+def _exposition(registry: Any, request: Request) -> Reply:
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    return Reply(encode(registry), headers={"Content-Type": content_type})
 
 
 def _status(info: ProxyInfo, now: float) -> str:

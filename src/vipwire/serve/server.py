@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from aiohttp import web
-
 from vipwire.errors import UnsupportedError
+from vipwire.http.server import Site, serve
 from vipwire.serve.listen import listen, split_address
 
 RETRY_SECONDS: Final = 5.0
@@ -40,15 +39,15 @@ class BindPolicy:
 
 
 class HttpServer:
-    """One aiohttp application at one address.
+    """One site at one address.
 
     `address` is a validated `IP:port`; port 0 takes any. `run()` serves until it is cancelled; `bound()` waits until
     the port is open and tells the address. A policy of hard failure makes `run()` raise UnsupportedError.
     """
 
-    def __init__(self, name: str, app: web.Application, address: str, policy: BindPolicy) -> None:
+    def __init__(self, name: str, site: Site, address: str, policy: BindPolicy) -> None:
         self.name = name
-        self._app = app
+        self._site = site
         self._address = address
         self._policy = policy
         self._bound: asyncio.Future[tuple[str, int]] | None = None
@@ -60,16 +59,13 @@ class HttpServer:
     async def run(self) -> None:
         """Bind and serve until cancelled."""
         listener = await self._listen()
-        runner = web.AppRunner(self._app, access_log=None, handle_signals=False, shutdown_timeout=_GRACE_SECONDS)
+        serving = await serve(listener, self._site)
         try:
-            await runner.setup()
-            await web.SockSite(runner, listener).start()
             host, port = listener.getsockname()[:2]
             self._promise().set_result((host, port))
             await asyncio.get_running_loop().create_future()  # never done: only cancelling ends a server
         finally:
-            await runner.cleanup()
-            listener.close()
+            await serving.close(_GRACE_SECONDS)
 
     def _promise(self) -> "asyncio.Future[tuple[str, int]]":
         if self._bound is None:

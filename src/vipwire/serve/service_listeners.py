@@ -5,12 +5,11 @@ A port that cannot be bound is reported once, as a `Problem` of the Service, and
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from aiohttp import web
-
+from vipwire.http.server import Reply, Request, Serving, Site, serve
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.serve.listen import listen
@@ -22,7 +21,7 @@ _GRACE_SECONDS: Final = 1.0  # a check that is being answered must not hold up a
 @dataclass(frozen=True, slots=True)
 class _Listening:
     service: ObjectName
-    runner: web.ServerRunner
+    serving: tuple[Serving, ...]
 
 
 class ServiceListeners:
@@ -74,7 +73,7 @@ class ServiceListeners:
             {port: self._listening[port].service for port in ports if port in self._listening}, desired
         )
         for port in todo.close:
-            await self._listening.pop(port).runner.cleanup()
+            await _close(self._listening.pop(port).serving)
         failed = {port: reason for port in todo.open if (reason := await self._open(port))}
         before, self._failing = self._failing, {port: desired[port].service for port in failed}
         return tuple(
@@ -86,20 +85,24 @@ class ServiceListeners:
     async def _open(self, port: int) -> str:
         """Open one port at every address; give the reason where that fails, and leave nothing half open."""
         service = self._desired[port].service
-        runner = web.ServerRunner(web.Server(self._handler(port), access_log=None), shutdown_timeout=_GRACE_SECONDS)
-        await runner.setup()
+        serving: list[Serving] = []
         try:
             for address in self._addresses:
-                await web.SockSite(runner, listen(address, port)).start()
+                serving.append(await serve(listen(address, port), self._handler(port)))  # noqa: PERF401 - closed on error
         except OSError as error:
-            await runner.cleanup()
+            await _close(serving)
             return f"cannot listen on port {port}: {error.strerror or error}"
-        self._listening[port] = _Listening(service, runner)
+        self._listening[port] = _Listening(service, tuple(serving))
         return ""
 
-    def _handler(self, port: int) -> Callable[[web.BaseRequest], Awaitable[web.Response]]:
-        async def handle(_request: web.BaseRequest) -> web.Response:
+    def _handler(self, port: int) -> Site:
+        async def handle(_request: Request) -> Reply:
             answer = self._desired[port].answer(proxy_healthy=self._proxy_healthy())
-            return web.Response(status=answer.status, body=answer.body.encode(), headers=answer.headers)
+            return Reply(answer.body, answer.status, answer.headers)
 
         return handle
+
+
+async def _close(serving: Iterable[Serving]) -> None:
+    for each in serving:
+        await each.close(_GRACE_SECONDS)

@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
-from aiohttp import web
 from prometheus_client import Counter, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from vipwire import __version__
 from vipwire.errors import ConfigError, ungrouped
+from vipwire.http.server import Pages, Reply, Request
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.certificates import read_pair
 from vipwire.ingress.plan.planner import Setting
@@ -268,15 +268,10 @@ class IngressProcess:
                     )
                 failing[health.resource] = health.error
 
-    def _pages(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._healthz)
-        app.router.add_get("/livez", self._livez)
-        return app
+    def _pages(self) -> Pages:
+        return Pages(metrics=self._metrics, healthz=self._healthz, readyz=self._healthz, livez=self._livez)
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def _metrics(self, _request: Request) -> Reply:
         try:
             (answer,) = await ask(self.haproxy.socket, ["show stat"])
         except ControlError:
@@ -284,15 +279,15 @@ class IngressProcess:
         slots = self._controller.desired.slots
         self._statistics.update(answer, lambda pool: slots.get(pool, ()))
         body = generate_latest(self._teller.registry)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Reply(body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def _livez(self, _request: web.Request) -> web.Response:
+    async def _livez(self, _request: Request) -> Reply:
         """Answer as long as we are able to: a start again would help neither an API server nor HAProxy."""
-        return web.Response(text="ok")
+        return Reply("ok")
 
-    async def _healthz(self, _request: web.Request) -> web.Response:
+    async def _healthz(self, _request: Request) -> Reply:
         serving = self._controller.serving
-        return web.Response(text="ok" if serving else "HAProxy does not serve", status=200 if serving else 503)
+        return Reply("ok" if serving else "HAProxy does not serve", 200 if serving else 503)
 
 
 async def render_once(options: Options) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:

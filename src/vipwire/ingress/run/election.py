@@ -17,8 +17,9 @@ from typing import Any
 
 import msgspec
 
+from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, describe
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.model.names import ObjectName
 from vipwire.process import log
 
@@ -100,7 +101,7 @@ class LeaseKeeper:
         except _RefusedError as refused:
             reason = str(refused)
         except TRANSPORT_ERRORS as error:
-            reason = describe(error)
+            reason = reason_of(error)
         if reason and reason != self._told:
             log.warning("cannot read or write the Lease", object=self._lease, error=reason)
         if self.leading() != self._was_leading:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from vipwire.http.client import reason_of
 from vipwire.ingress.watch.objects import Ingress
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, describe
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.model.names import ObjectName
 from vipwire.process import log
 
@@ -50,7 +51,7 @@ class StatusWriter:
             async with connection.request("PATCH", path, timeout=_TIMEOUT, payload=payload) as response:
                 reason = "" if response.status < 300 else f"{response.status} {await response.text()}"
         except TRANSPORT_ERRORS as error:
-            reason = describe(error)
+            reason = reason_of(error)
         # What was written comes back by the watch; until then it is not written again.
         self._failed[name] = now + (_LATER if reason else 5.0)
         if reason:

@@ -1,0 +1,159 @@
+"""The small HTTP servers, from the wire: what clients send byte by byte, good and bad."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from vipwire.http.server import LONGEST_REQUEST, MOST_CONNECTIONS, Pages, Reply, Request, Serving, serve
+from vipwire.serve.listen import listen
+
+
+async def echo(request: Request) -> Reply:
+    """Tell what was understood."""
+    return Reply(f"{request.method} {request.path} {dict(request.query)} {request.text}")
+
+
+async def broken(_request: Request) -> Reply:
+    raise RuntimeError("broken on purpose")
+
+
+def pages() -> Pages:
+    made = Pages(echo=echo, broken=broken)
+    made.add("PUT", "/echo", echo)
+    return made
+
+
+def at_a_server(story: Callable[[int, Serving], Awaitable[bytes]]) -> bytes:
+    async def run() -> bytes:
+        async with asyncio.timeout(60):
+            listener = listen("127.0.0.1", 0)
+            serving = await serve(listener, pages())
+            found = await story(listener.getsockname()[1], serving)
+            await serving.close()
+        return found
+
+    return asyncio.run(run())
+
+
+def said(*sent: bytes) -> bytes:
+    """Send bytes, say that no more will come, and read all that is said."""
+
+    async def story(port: int, _serving: Serving) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for piece in sent:
+            writer.write(piece)
+            await writer.drain()
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    return at_a_server(story)
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Wait for the end of a connection on which nothing is said."""
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
+LAST = b"Connection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "body"),
+    [
+        (b"GET /echo?a=1&b=%2f HTTP/1.1\r\n" + LAST, b"200 OK", b"GET /echo {'a': '1', 'b': '/'} "),
+        (b"GET /echo HTTP/1.0\r\n\r\n", b"200 OK", b"GET /echo {} "),
+        (b"PUT /echo HTTP/1.1\r\nContent-Length: 2\r\n" + LAST + b"ab", b"200 OK", b"PUT /echo {} ab"),
+        (b"HEAD /echo HTTP/1.1\r\n" + LAST, b"200 OK", b""),
+        (b"GET /%65cho HTTP/1.1\r\n" + LAST, b"200 OK", b"GET /echo {} "),
+        (b"GET /none HTTP/1.1\r\n" + LAST, b"404 Not Found", b"404: Not Found"),
+        (b"DELETE /echo HTTP/1.1\r\n" + LAST, b"405 Method Not Allowed", b"405: Method Not Allowed"),
+        (b"GET /broken HTTP/1.1\r\n" + LAST, b"500 Internal Server Error", b"500: Internal Server Error"),
+        (b"\x16\x03\x01\x02\x00", b"400 Bad Request", b"400: Bad Request"),
+        (b"GET /echo HTTP/1.1\r\nContent-Length: x\r\n\r\n", b"400 Bad Request", b"400: Bad Request"),
+        (
+            b"PUT /echo HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            b"400 Bad Request",
+            b"400: Bad Request",
+        ),
+    ],
+)
+def test_a_request_is_answered(request_: bytes, status: bytes, body: bytes) -> None:
+    head, _, rest = said(request_).partition(b"\r\n\r\n")
+    assert head.partition(b"\r\n")[0] == b"HTTP/1.1 " + status
+    assert rest == body
+
+
+def test_requests_that_came_together_are_answered_in_turn() -> None:
+    many = b"".join(b"GET /echo?%d HTTP/1.1\r\n\r\n" % number for number in range(40))
+    answers = said(many, b"GET /none HTTP/1.1\r\n" + LAST)
+    assert answers.count(b"200 OK") == 40
+    assert answers.endswith(b"404: Not Found")
+
+
+def test_a_request_that_comes_in_pieces_is_one() -> None:
+    whole = b"PUT /echo HTTP/1.1\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc"
+    assert said(*(whole[at : at + 1] for at in range(len(whole)))).endswith(b"PUT /echo {} abc")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /" + b"x" * LONGEST_REQUEST,
+        b"GET /echo HTTP/1.1\r\nA: " + b"x" * LONGEST_REQUEST,
+        b"PUT /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\n" + bytes(LONGEST_REQUEST),
+    ],
+)
+def test_a_request_that_is_too_long_is_refused(request_: bytes) -> None:
+    assert said(request_).startswith(b"HTTP/1.1 413 ")
+
+
+def test_another_protocol_is_not_gone_into() -> None:
+    upgrade = b"GET /echo HTTP/1.1\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\n\r\n"
+    assert said(upgrade).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_one_connection_too_many_is_closed_and_the_others_go_on() -> None:
+    async def story(port: int, _serving: Serving) -> bytes:
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
+        late, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await ended(late)
+        reader, first = pairs[0]
+        first.write(b"GET /echo HTTP/1.1\r\n" + LAST)
+        answer = await reader.read()
+        for _, each in (*pairs, (late, writer)):
+            each.close()
+        return answer
+
+    assert at_a_server(story).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_closing_leaves_time_for_what_is_being_answered() -> None:
+    async def run() -> bytes:
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def slow(_request: Request) -> Reply:
+            begun.set()
+            await go.wait()
+            return Reply("done")
+
+        listener = listen("127.0.0.1", 0)
+        serving = await serve(listener, Pages(slow=slow))
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+        idle, silent = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+        writer.write(b"GET /slow HTTP/1.1\r\n\r\n")
+        await begun.wait()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(serving.close(grace=60.0))
+            assert await ended(idle)
+            go.set()
+            answer = await reader.read()
+            writer.close()
+        silent.close()
+        return answer
+
+    assert asyncio.run(run()).endswith(b"done")
