@@ -68,7 +68,7 @@ def test_all_that_somebody_may_and_who_it_is(tmp_path: Path) -> None:
         (ACCESS, [], "no SelfSubjectAccessReview of authorization.k8s.io/v1"),
         (ACCESS, {"kind": "Service"}, "no SelfSubjectAccessReview of authorization.k8s.io/v1"),
         (ACCESS, {"spec": {"resourceAttributes": "all"}}, "spec.resourceAttributes"),
-        (ACCESS, b"{", "the body of the request is no JSON"),
+        (ACCESS, b"{", "the body of the request is not JSON"),
         (RULES, {"spec": 7}, "spec"),
     ],
 )

@@ -133,8 +133,8 @@ def test_what_is_wrong_in_a_service_is_named_by_field(tmp_path: Path, spec: dict
 
 
 MALFORMED: list[tuple[bytes, int, str]] = [
-    (b"{", 400, "the body of the request is no JSON"),
-    (b"[]", 400, "is no Service"),
+    (b"{", 400, "the body of the request is not JSON"),
+    (b"[]", 400, "is not a Service"),
     (b"\xff", 400, "no JSON"),
     (b"[" * 100_000, 400, "no JSON"),
     (b'{"kind":"Pod"}', 400, "the object provided is unrecognized"),

@@ -102,7 +102,7 @@ def test_a_probe_that_cannot_be_asked_is_a_bad_answer(tmp_path: Path) -> None:
         await put(tmp_path, pod(tcpSocket={"port": 80800}))
         async with up(tmp_path) as here:
             told = await here.until(EVENTS, lambda value: value["reason"] == "Unhealthy")
-            assert "80800 is no port" in told["message"]
+            assert "80800 is not a port" in told["message"]
 
     asyncio.run(scenario())
 

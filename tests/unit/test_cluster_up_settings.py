@@ -42,10 +42,10 @@ def test_a_file_of_the_proxy_says_its_mode(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--", "--manifests=/tmp"), "--manifests is not for vipwire up to pass on"),
-        (("--", "--hostname-override=x"), "--hostname-override is not for vipwire up to pass on"),
+        (("--", "--manifests=/tmp"), "--manifests cannot be given here"),
+        (("--", "--hostname-override=x"), "--hostname-override cannot be given here"),
         (("--no-proxy", "--", "--masquerade-all"), "there is none (--no-proxy)"),
-        (("--proxy-mode=ipvs", "--", "--config=/etc/proxy.yaml"), "with --config the file says it (mode: ipvs)"),
+        (("--proxy-mode=ipvs", "--", "--config=/etc/proxy.yaml"), "with --config set it in that file (mode: ipvs)"),
         (("--", "--masqerade-all"), "--masqerade-all"),
         (("--", "stray"), "takes no arguments besides flags"),
     ],
@@ -71,5 +71,5 @@ def test_the_proxy_leads_those_who_look_to_this_api_server() -> None:
 def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(up, ["--data-dir", str(tmp_path / "data"), "--", "--manifests=/tmp"])
     assert done.exit_code == 2
-    assert done.output.startswith("error: --manifests is not for vipwire up")
+    assert done.output.startswith("error: --manifests cannot be given here")
     assert not (tmp_path / "data").exists()

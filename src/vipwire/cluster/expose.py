@@ -65,16 +65,16 @@ def _target(text: str) -> Target:
     except ValueError:
         sound = False
     if not sound:
-        raise ConfigError(f"--to: {text!r} is no target (allowed: 10.0.0.5:8080 or [fd00::5]:8080)")
+        raise ConfigError(f"--to: {text!r} is not a target (allowed: 10.0.0.5:8080 or [fd00::5]:8080)")
     if problem_of(str(address)):
-        raise ConfigError(f"--to: {address} cannot be an endpoint: other machines and Pods mean another one by it")
+        raise ConfigError(f"--to: {address} cannot be an endpoint: every machine and Pod has its own")
     return Target(str(address), int(port))
 
 
 def objects(wanted: Wanted) -> Iterator[tuple[str, Object]]:
     """Write the objects with their paths. Raise ConfigError for what cannot be."""
     if not _NAME.fullmatch(wanted.name):
-        raise ConfigError(f"{wanted.name!r} is no name for a Service (allowed: lower-case letters, digits and -)")
+        raise ConfigError(f"{wanted.name!r} is not a name for a Service (allowed: lower-case letters, digits and -)")
     families = tuple(dict.fromkeys(_family(target) for target in wanted.targets))
     base = f"/api/v1/namespaces/{wanted.namespace}"
     yield f"{base}/services/{wanted.name}", _service(wanted, families)
@@ -82,7 +82,7 @@ def objects(wanted: Wanted) -> Iterator[tuple[str, Object]]:
         yield from _slices(wanted)
         return
     if len({target.port for target in wanted.targets}) > 1:
-        raise ConfigError("--to: with --check all targets have to have the same port")
+        raise ConfigError("--to: with --check all targets must have the same port")
     for number, target in enumerate(wanted.targets, 1):
         yield f"{base}/pods/{wanted.name}-{number}", _pod(wanted, target, f"{wanted.name}-{number}")
 

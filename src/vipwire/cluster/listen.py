@@ -127,7 +127,7 @@ async def _listen_within(server: ApiServer, runner: Listening, address: str, por
         await server.listen_too(runner, inner_socket(address, port), tls)
     except OSError as error:
         log.warning(
-            "the API server cannot listen at this address; Service kubernetes leads nowhere",
+            "the API server cannot listen at this address; Service kubernetes has no endpoint",
             address=address,
             port=port,
             reason=error.strerror,

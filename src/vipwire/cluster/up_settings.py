@@ -78,7 +78,7 @@ def read_ports(text: str) -> Range:
     first, _, last = text.partition("-")
     if first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536:
         return port_range(int(first), int(last))
-    raise ConfigError(f"--service-node-port-range: {text!r} is no range (allowed: 30000-32767, within 1-65535)")
+    raise ConfigError(f"--service-node-port-range: {text!r} is not a range (allowed: 30000-32767, within 1-65535)")
 
 
 def _proxy(flags: Mapping[str, Any], node: str) -> Config | None:
@@ -87,12 +87,12 @@ def _proxy(flags: Mapping[str, Any], node: str) -> Config | None:
     everywhere = {name: value for name, value in environment_flags().items() if name not in _OURS_TO_SAY}
     if not flags["proxy"]:
         if given:
-            raise ConfigError(f"--{next(iter(given))} behind -- is for the proxy, and there is none (--no-proxy)")
+            raise ConfigError(f"--{next(iter(given))} behind -- is for the proxy, and --no-proxy runs none")
         return None
     if others := sorted(_OURS_TO_SAY & given.keys()):
-        raise ConfigError(f"--{others[0]} is not for vipwire up to pass on: it says that to its proxy itself")
+        raise ConfigError(f"--{others[0]} cannot be given here: vipwire up sets it for its proxy itself")
     if mode and "config" in given:
-        raise ConfigError(f"--proxy-mode {mode}: with --config the file says it (mode: {mode})")
+        raise ConfigError(f"--proxy-mode {mode}: with --config set it in that file (mode: {mode})")
     kubeconfig = flags["data_dir"] / "admin.kubeconfig"  # for commands that look: the proxy itself reads the store
     takeover = ("--takeover",) if flags.get("takeover") else ()
     ours = ["--hostname-override", node, "--kubeconfig", str(kubeconfig), *takeover]

@@ -77,7 +77,7 @@ async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
             opened.pop_all()
     except OSError as error:
         log.warning(
-            "DNS cannot listen at this address; its Service leads nowhere",
+            "DNS cannot listen at this address; its Service has no endpoint",
             address=address,
             port=port,
             reason=error.strerror,

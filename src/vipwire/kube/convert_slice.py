@@ -37,7 +37,9 @@ def convert_slice(source: wire.EndpointSlice) -> tuple[EndpointSlice | None, tup
     if family is None:
         found.note("addressType", f"{source.address_type!r} is unknown (allowed: IPv4, IPv6, FQDN)")
     if not is_label(labels.service):
-        found.note("metadata.labels[kubernetes.io/service-name]", f"{labels.service[:80]!r} is no Service's name")
+        found.note(
+            "metadata.labels[kubernetes.io/service-name]", f"{labels.service[:80]!r} is not the name of a Service"
+        )
         family = None
     if not found.named(namespaced=True) or family is None:
         return None, found.problems()

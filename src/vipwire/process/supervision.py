@@ -138,7 +138,7 @@ class Supervisor:
         return Guard(part, self._count)
 
     def troubles(self) -> Mapping[str, str]:
-        """Return the error of each part that should run; "" for none."""
+        """Return what is wrong with each part that runs, or should; "" for nothing."""
         return {name: part.trouble for name, part in self._parts.items()}
 
     async def keep(self, name: str, work: Work, *, opens: bool = False) -> None:

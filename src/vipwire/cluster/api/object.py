@@ -33,7 +33,7 @@ def parse(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise bad_request(f"the body of the request is no JSON: {error}") from None
+        raise bad_request(f"the body of the request is not JSON: {error}") from None
 
 
 def decoded(record: Record) -> Object:
@@ -95,7 +95,7 @@ def content(value: Object) -> Object:
 def check_identity(resource: Resource, value: Any, namespace: str) -> Object:
     """Compare a body's kind and namespace with the path it was sent to; raise ApiError 400."""
     if not isinstance(value, dict):
-        raise bad_request(f"the body of the request is no {resource.kind}")
+        raise bad_request(f"the body of the request is not a {resource.kind}")
     kind, version = value.get("kind", resource.kind), value.get("apiVersion", resource.api_version)
     if (kind, version) != (resource.kind, resource.api_version):
         found = f"{version}, Kind={kind}"

@@ -138,7 +138,7 @@ def _comparison(key: str, sign: str, text: str) -> Comparison:
 
 
 def _unreadable(text: str) -> Exception:
-    return bad_request(f"unable to parse selector {text!r}: found what is no requirement")
+    return bad_request(f"unable to parse selector {text!r}: a part of it is not a requirement")
 
 
 def select(resource: Resource, namespace: str, labels: str, fields: str) -> Selector:

@@ -69,8 +69,8 @@ class Authority:
             if self._is_valid(found, _YEAR):
                 return found
             log.warning(
-                "the authority's certificate is not valid now: it is signed anew, with the same key; copies of it, "
-                "and of kubeconfigs, have to be copied again",
+                "the authority's certificate is not valid now: it is signed again, with the same key; copy it, "
+                "and kubeconfigs, again wherever copies are",
                 from_time=found.not_valid_before_utc.isoformat(),
                 to_time=found.not_valid_after_utc.isoformat(),
             )

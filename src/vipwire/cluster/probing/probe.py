@@ -78,7 +78,7 @@ def _port(action: Object, pod: Object, container: str) -> int:
     port = action.get("port")
     if isinstance(port, int):
         if not 0 < port < 65536:
-            raise ValueError(f"{port} is no port: they are 1 to 65535")
+            raise ValueError(f"{port} is not a port (1 to 65535)")
         return port
     containers = at(pod, "spec", "containers") or ()
     listed = [entry for each in containers if each["name"] == container for entry in each.get("ports") or ()]

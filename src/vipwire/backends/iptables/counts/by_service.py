@@ -65,7 +65,7 @@ class Ledger:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def port(self, name: ServicePortName, shown: Mapping[str, int]) -> dict[str, int]:
-        """Take the counts of a port's chains; return them with what was before. `total` counts the gone ones too."""
+        """Store the counts of a port's chains; return them with earlier ones. `total` includes former chains."""
         accounts = self.chains.setdefault(name, {})
         for chain in accounts.keys() - shown.keys():
             account = accounts.pop(chain)

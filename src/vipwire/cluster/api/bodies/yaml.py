@@ -167,7 +167,7 @@ def _scalar(event: Any) -> Any:
         raise ValueError(f"tag {tag!r} is not known")
     value = _READERS[tag](yaml.ScalarNode(tag, text))
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{text} is no number that JSON has")
+        raise ValueError(f"{text} is not a number of JSON")
     return value
 
 
@@ -184,7 +184,7 @@ def _key(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str | int | float):
         return str(value)
-    raise ValueError("a key is no text")
+    raise ValueError("a key is not text")
 
 
 def _merged(value: Any) -> list[dict[str, Any]]:

@@ -96,7 +96,7 @@ class _Patching:
 
 def _pointer(text: Any) -> list[str]:
     if not isinstance(text, str) or (text and not text.startswith("/")):
-        raise bad_request(f"JSON patch: {text!r} is no JSON pointer")
+        raise bad_request(f"JSON patch: {text!r} is not a JSON pointer")
     return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
 
 

@@ -25,7 +25,7 @@ async def read_body(request: BaseRequest, bounds: Bounds, in_flight: InFlight, m
     if announced is not None and announced > most:
         raise too_large(most)
     if request.headers.get("Content-Encoding", "identity") != "identity":
-        raise ApiError(415, "UnsupportedMediaType", "the body of the request is compressed, which is not taken here")
+        raise ApiError(415, "UnsupportedMediaType", "the body of the request is compressed, which is not supported")
     if announced is None and not request.body_exists:
         yield b""
         return
@@ -34,7 +34,7 @@ async def read_body(request: BaseRequest, bounds: Bounds, in_flight: InFlight, m
             async with asyncio.timeout(bounds.body_seconds):
                 body = await _read(request, most)
         except TimeoutError:
-            raise ApiError(408, "Timeout", "the body of the request did not come in time") from None
+            raise ApiError(408, "Timeout", "the body of the request did not arrive in time") from None
         except web.RequestPayloadError as error:
             raise bad_request(f"the body of the request cannot be read: {error}") from None
         yield body

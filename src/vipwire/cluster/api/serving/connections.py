@@ -105,7 +105,7 @@ class Connection(web.RequestHandler):
         """Answer what is no HTTP, in the API's form and without a traceback: anybody can send it."""
         if status >= 500:
             _LOG.error("request failed", exc_info=exc)
-        error = bad_request(f"the request is no HTTP: {str(message or 'it cannot be read').splitlines()[0]:.200}")
+        error = bad_request(f"the request is not HTTP: {str(message or 'it cannot be read').splitlines()[0]:.200}")
         body = encode(error.status() | {"code": status})
         response = web.Response(body=body, status=status, content_type="application/json")
         response.force_close()

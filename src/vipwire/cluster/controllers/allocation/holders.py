@@ -14,7 +14,7 @@ class Holders:
         self._held: dict[Name, tuple[str, ...]] = {}
 
     def put(self, name: Name, addresses: Iterable[str]) -> tuple[str, ...]:
-        """Store what a Service holds; nothing removes it. Return what it has gained or lost."""
+        """Store the addresses that a Service holds, perhaps none. Return those it has gained or lost."""
         before, now = self._held.pop(name, ()), tuple(addresses)
         if now:
             self._held[name] = now

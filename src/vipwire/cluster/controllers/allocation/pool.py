@@ -21,7 +21,7 @@ class Pool:
         self._full_below = dict.fromkeys(self.networks, 0)
 
     def put(self, name: Name, addresses: Iterable[str]) -> bool:
-        """Store what a Service holds; nothing removes it. Report whether an address has become free."""
+        """Store what a Service holds, perhaps nothing. Report whether an address has become free."""
         freed = [each for each in self._holders.put(name, addresses) if each not in self._holders]
         for address in freed:
             parsed = ipaddress.ip_address(address)
