@@ -65,8 +65,8 @@ def test_all_that_somebody_may_and_who_it_is(tmp_path: Path) -> None:
     ("path", "body", "said"),
     [
         (ACCESS, {"spec": {}}, "exactly one of nonResourceAttributes or resourceAttributes"),
-        (ACCESS, [], "no SelfSubjectAccessReview of authorization.k8s.io/v1"),
-        (ACCESS, {"kind": "Service"}, "no SelfSubjectAccessReview of authorization.k8s.io/v1"),
+        (ACCESS, [], "not of kind SelfSubjectAccessReview of authorization.k8s.io/v1"),
+        (ACCESS, {"kind": "Service"}, "not of kind SelfSubjectAccessReview of authorization.k8s.io/v1"),
         (ACCESS, {"spec": {"resourceAttributes": "all"}}, "spec.resourceAttributes"),
         (ACCESS, b"{", "the body of the request is not JSON"),
         (RULES, {"spec": 7}, "spec"),

@@ -134,9 +134,9 @@ def test_what_is_wrong_in_a_service_is_named_by_field(tmp_path: Path, spec: dict
 
 MALFORMED: list[tuple[bytes, int, str]] = [
     (b"{", 400, "the body of the request is not JSON"),
-    (b"[]", 400, "is not a Service"),
-    (b"\xff", 400, "no JSON"),
-    (b"[" * 100_000, 400, "no JSON"),
+    (b"[]", 400, "is not of kind Service"),
+    (b"\xff", 400, "not JSON"),
+    (b"[" * 100_000, 400, "not JSON"),
     (b'{"kind":"Pod"}', 400, "the object provided is unrecognized"),
     (b'{"metadata":7}', 400, "metadata"),
     (b'{"metadata":{"name":"web","namespace":"other"}}', 400, "does not match the namespace sent on the request"),

@@ -30,7 +30,7 @@ def test_wrong_targets_are_refused(text: str) -> None:
 
 
 def test_wrong_names_and_checks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no name for a Service"):
+    with pytest.raises(ConfigError, match="not a name for a Service"):
         list(objects(Wanted("Web", "default", 80, TWO)))
     with pytest.raises(ConfigError, match="--check: 'ping' is not known"):
         list(objects(Wanted("web", "default", 80, TWO, check="ping")))

@@ -44,7 +44,7 @@ def test_a_file_of_the_proxy_says_its_mode(tmp_path: Path) -> None:
     [
         (("--", "--manifests=/tmp"), "--manifests cannot be given here"),
         (("--", "--hostname-override=x"), "--hostname-override cannot be given here"),
-        (("--no-proxy", "--", "--masquerade-all"), "there is none (--no-proxy)"),
+        (("--no-proxy", "--", "--masquerade-all"), "--no-proxy runs none"),
         (("--proxy-mode=ipvs", "--", "--config=/etc/proxy.yaml"), "with --config set it in that file (mode: ipvs)"),
         (("--", "--masqerade-all"), "--masqerade-all"),
         (("--", "stray"), "takes no arguments besides flags"),

@@ -95,7 +95,7 @@ def content(value: Object) -> Object:
 def check_identity(resource: Resource, value: Any, namespace: str) -> Object:
     """Compare a body's kind and namespace with the path it was sent to; raise ApiError 400."""
     if not isinstance(value, dict):
-        raise bad_request(f"the body of the request is not a {resource.kind}")
+        raise bad_request(f"the body of the request is not of kind {resource.kind}")
     kind, version = value.get("kind", resource.kind), value.get("apiVersion", resource.api_version)
     if (kind, version) != (resource.kind, resource.api_version):
         found = f"{version}, Kind={kind}"

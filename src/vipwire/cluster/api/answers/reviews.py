@@ -108,6 +108,6 @@ def answer(review: Review, user: User, body: Any) -> Object:
     """Answer a question of who may ask. Raise ApiError 400 for a body that is none."""
     said = {"apiVersion": f"{review.group}/v1", "kind": review.kind}
     if not isinstance(body, dict) or any(body.get(name, text) != text for name, text in said.items()):
-        raise bad_request(f"the body of the request is not a {review.kind} of {review.group}/v1")
+        raise bad_request(f"the body of the request is not of kind {review.kind} of {review.group}/v1")
     value: Object = decode(body, _TYPES[review.kind], Findings())
     return value | said | {"status": review.answer(user, value)}
