@@ -18,7 +18,7 @@ from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT
 from vipwire.kube.yaml_errors import NOT_YAML
 
 _NAME: Final = "kube-proxy"
-_DEFAULT_MODE: Final = "iptables"
+DEFAULT_MODE: Final = "iptables"
 """What kube-proxy runs where no mode is named."""
 _MODES: Final = ("iptables", "ipvs", "nftables", "userspace")
 _PATIENCE: Final = 2.0
@@ -39,9 +39,9 @@ class KubeProxy:
 def find_kube_proxy(proc: Path = Path("/proc")) -> KubeProxy | None:
     """Find the kube-proxy of this network namespace; None if nothing tells of one."""
     pid = next(_processes(proc), 0)
-    said = (_page(METRICS_PORT, "/proxyMode") or "").strip()
+    said = (page(METRICS_PORT, "/proxyMode") or "").strip()
     mode = said if said in _MODES else ""
-    if not pid and not mode and not _is_healthz(_page(HEALTHZ_PORT, "/healthz")):
+    if not pid and not mode and not _is_healthz(page(HEALTHZ_PORT, "/healthz")):
         return None
     return KubeProxy(pid, mode or (_configured_mode(proc / str(pid)) if pid else ""))
 
@@ -66,7 +66,7 @@ def _namespace(folder: Path) -> int:
         return 0
 
 
-def _page(port: int, path: str) -> str | None:
+def page(port: int, path: str) -> str | None:
     """Get a page of this namespace's loopback; None if nobody answers."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
     try:
@@ -100,5 +100,5 @@ def _configured_mode(folder: Path) -> str:
         mode = read.get("mode") if isinstance(read, dict) else None
     else:
         mode = flags.get("proxy-mode")
-    mode = str(mode or _DEFAULT_MODE)
+    mode = str(mode or DEFAULT_MODE)
     return mode if mode in _MODES else ""

@@ -21,6 +21,9 @@ from vipwire.inspect.check.findings import check_document, check_view, judge
 from vipwire.inspect.explain.document import explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain as explanation_of
 from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
+from vipwire.inspect.leave_ipvs.changes import judge as judge_leaving
+from vipwire.inspect.leave_ipvs.document import leave_document, leave_exit, leave_view
+from vipwire.inspect.leave_ipvs.look import look
 from vipwire.inspect.live.flows import flows_of
 from vipwire.inspect.options import OUTPUT, CompareCommand, LookCommand
 from vipwire.inspect.packet import read_packet
@@ -154,6 +157,13 @@ def _print_script(document: Document) -> None:
         click.echo("# nothing would change", err=True)
 
 
+def _leave_ipvs(config: Config, output: str) -> None:
+    leaving, obstacles = look(config)
+    document = leave_document(leaving, judge_leaving(leaving), obstacles)
+    show.print_view(document, output, lambda made: leave_view(made, wide=output == "wide"))
+    sys.exit(leave_exit(document))
+
+
 _EXPLAIN = """Explain what happens to a new connection to DST:PORT: who can answer, whom they see, or what drops it.
 
 DST is an address, IPv6 in brackets, or a Service as NAMESPACE/NAME; PROTO is tcp (the default), udp or sctp. Shown
@@ -203,12 +213,19 @@ def _tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
 
 @click.command(cls=CompareCommand)
 @OUTPUT
-def check(config: Config, output: str) -> None:
+@click.option("--leave-ipvs", is_flag=True, help="Say what will be otherwise here without kube-proxy's ipvs mode.")
+def check(config: Config, output: str, *, leave_ipvs: bool) -> None:
     """Check whether this machine can run the chosen mode: kernel, rights, tools, settings, who else writes rules.
 
     Every finding that needs action has a remedy. -o wide lists what is well, too. The exit status is 1 if the mode
     will not work well here. Changes nothing, and needs no manifests and no API server.
+
+    With --leave-ipvs it reads the configuration of the kube-proxy that runs here, the kernel and the Services, and
+    says what clients and operators will notice once vipwire runs instead, in the mode of --proxy-mode. The exit
+    status is 0 if nothing will be otherwise, 1 if anything will, 2 if that cannot be told.
     """
+    if leave_ipvs:
+        _leave_ipvs(config, output)
     mode = config.proxy_mode
     document = check_document(judge(gather(config), mode), mode)
     show.print_view(document, output, lambda made: check_view(made, wide=output == "wide"))

@@ -29,6 +29,7 @@ COLOURS: Final = {
     "of another version": "yellow",
     "unknown": "yellow",
     "warning": "yellow",
+    "otherwise": "yellow",
     "dropped": "red",
     "rejected": "red",
     "bad": "bold red",

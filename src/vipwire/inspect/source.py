@@ -41,10 +41,11 @@ def make_source(config: Config) -> "Source":
         return ManifestSource(map(Path, config.manifests), MANIFESTS)
     from vipwire.kube.client import ApiSource  # noqa: PLC0415 - an HTTP client takes 0.3 s to load
 
-    return ApiSource(_access(config), proxy_resources(node_name(config)))
+    return ApiSource(api_access(config), proxy_resources(node_name(config)))
 
 
-def _access(config: Config) -> "Access":
+def api_access(config: Config) -> "Access":
+    """Find the API server of the flags, else kubectl's, else that of this Pod or machine. Raise ConfigError."""
     from vipwire.kube.access.access import load_access  # noqa: PLC0415 - as above
     from vipwire.kube.access.user_kubeconfig import kubectls, of_this_machine  # noqa: PLC0415 - as above
 

@@ -24,9 +24,13 @@ class NftablesDriver(Driver):
         """Build it for each family; what is going to be run is tried."""
         require_nftables()
         if prepare:
-            probe(families)
+            self.attempt(families)
         generations, counters = Generations(), _counters(config)
         return {family: NftablesBackend(family, generations, counters) for family in families}
+
+    def attempt(self, families: Iterable[Family]) -> None:
+        """Try the table in a transaction that cannot succeed."""
+        probe(families)
 
     def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any]:
         """Build what explains a table."""

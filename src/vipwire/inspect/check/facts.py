@@ -15,7 +15,7 @@ from pathlib import Path
 from vipwire.app.machine import families
 from vipwire.app.modes import build_modes
 from vipwire.app.record import ProxyRecord, ProxyState, read_record
-from vipwire.backends.registry import every_spec
+from vipwire.backends.registry import driver_of, every_spec, spec_of
 from vipwire.config.configuration import Config
 from vipwire.config.modes import mode_names
 from vipwire.conntrack.flows import FlowTable
@@ -84,15 +84,15 @@ class Facts:
 
 
 def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
-    """Read all facts. Nothing is changed, and no module is loaded on purpose."""
+    """Read all facts. Nothing is changed; the kernel may load modules for what is tried and taken back."""
     return Facts(
         release=_release(),
         capabilities=capabilities(proc),
         sysctls=dict(_sysctls(proc)),
         tools={name: said for name in _tools() if (said := _tool(name))},
-        modes={mode: _lacks(config, mode) for mode in mode_names()},
-        tables=_tables(),
-        legacy=_legacy(),
+        modes={mode: lacks(config, mode) for mode in mode_names()},
+        tables=nft_tables(),
+        legacy=legacy_chains(),
         ipvs_services=_ipvs(proc),
         interfaces=tuple(name for _, name in socket.if_nameindex()),
         conntrack=_conntrack(),
@@ -144,17 +144,20 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def _lacks(config: Config, mode: str) -> str:
+def lacks(config: Config, mode: str) -> str:
+    """Say what this machine lacks for a mode; "" if it can run."""
     try:
-        built = build_modes(replace(config, mode=mode), families())
+        with contextlib.ExitStack() as built:
+            modes = build_modes(replace(config, mode=mode), families())
+            for each in modes.values():
+                built.callback(each.close)
+            driver_of(spec_of(mode)).attempt(modes)
     except (VipwireError, OSError) as error:
         return str(error)
-    for each in built.values():
-        each.close()
     return ""
 
 
-def _tables() -> tuple[ForeignTable, ...] | None:
+def nft_tables() -> tuple[ForeignTable, ...] | None:
     """List the tables of all families, with their chains. None where the kernel does not let us."""
     chains: dict[str, list[str]] = {}
     try:
@@ -175,7 +178,7 @@ def _table_name(family: int, name: str) -> str:
     return f"{_FAMILIES.get(family, family)} {name}"
 
 
-def _legacy() -> tuple[str, ...]:
+def legacy_chains() -> tuple[str, ...]:
     """Name the chains in tables of the old iptables. Its tool is only run where such tables are in use already."""
     found: list[str] = []
     for tool in (each for family in Family for each in with_tables(family, "vipwire check", limit=_SAVE_SECONDS)):

@@ -1,0 +1,167 @@
+"""Reads what kube-proxy's ipvs mode has made of this node: the kernel by netlink, settings in /proc. Changes nothing.
+
+What cannot be read is said in `obstacle`; all else is judged without it.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from vipwire.app.machine import families
+from vipwire.backends.ipvs.names import (
+    DEVICE,
+    OWNING,
+    PORT_PROTOCOLS,
+    Entry,
+    Object,
+    ObjectKey,
+    Set,
+    SetName,
+    set_name,
+)
+from vipwire.backends.ipvs.objects.servers import Servers
+from vipwire.backends.ipvs.objects.sets import Sets
+from vipwire.errors import UnsupportedError
+from vipwire.host.addresses import LocalAddress, read_addresses
+from vipwire.host.sysctl import read_sysctl
+from vipwire.inspect.check.facts import legacy_chains, nft_tables
+from vipwire.model.net import Address, Family, Protocol
+from vipwire.netlink.ipvs import Scheduling, Timeouts, VirtualServer
+from vipwire.netlink.socket import NetlinkError
+
+SYSCTLS: Final = (
+    "net/ipv4/vs/conntrack",
+    "net/ipv4/vs/conn_reuse_mode",
+    "net/ipv4/vs/expire_nodest_conn",
+    "net/ipv4/vs/expire_quiescent_template",
+    "net/ipv4/conf/all/arp_ignore",
+    "net/ipv4/conf/all/arp_announce",
+    "net/netfilter/nf_conntrack_tcp_timeout_established",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A virtual server. `ours`: an ipset of kube-proxy's (or vipwire's) ipvs mode names it; `node_port`: as one.
+
+    `draining` counts its endpoints of weight 0, `connections` those that it has open now.
+    """
+
+    key: VirtualServer
+    how: Scheduling
+    ours: bool
+    node_port: bool = False
+    connections: int = 0
+    draining: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What is there. `vips` are the addresses of kube-ipvs0, `cluster_ips` those of them that are ClusterIPs."""
+
+    servers: tuple[Server, ...] = ()
+    vips: frozenset[Address] = frozenset()
+    cluster_ips: frozenset[Address] = frozenset()
+    addresses: tuple[LocalAddress, ...] = ()
+    sets: tuple[str, ...] = ()
+    chains: int = 0
+    sysctls: Mapping[str, int] = field(default_factory=dict)
+    timeouts: Timeouts | None = None
+    obstacle: str = ""
+
+    @property
+    def traces(self) -> bool:
+        """Whether anything of ipvs mode is there."""
+        return bool(self.vips or self.sets or any(server.ours for server in self.servers))
+
+
+def read_kernel(proc: Path = Path("/proc")) -> Kernel:
+    """Read it, of all families."""
+    local = read_addresses()
+    servers: list[Server] = []
+    entries: dict[ObjectKey, Object] = {}
+    timeouts, obstacle = None, ""
+    for family in families():
+        found, problem = _sets(family)
+        entries.update(found)
+        try:
+            if not (proc / "thread-self/net/ip_vs").exists():
+                continue  # no IPVS in this kernel, and so nothing of it
+            with contextlib.closing(Servers(family)) as ipvs:
+                servers += _servers(ipvs, family, found)
+                timeouts = ipvs.timeouts()
+        except (UnsupportedError, OSError) as error:
+            problem = problem or str(error)
+        obstacle = obstacle or problem
+    vips = frozenset(item.address for item in local if item.interface == DEVICE and item.scope == 0)
+    return Kernel(
+        servers=tuple(servers),
+        vips=vips,
+        cluster_ips=_cluster_ips(entries),
+        addresses=tuple(item for item in local if item.interface != DEVICE),
+        sets=tuple(sorted(key.set for key in entries if isinstance(key, SetName))),
+        chains=_chains(),
+        sysctls=dict(_sysctls(proc)),
+        timeouts=timeouts,
+        obstacle=obstacle,
+    )
+
+
+def _sets(family: Family) -> tuple[dict[ObjectKey, Object], str]:
+    try:
+        with contextlib.closing(Sets(family)) as sets:
+            return sets.read(), ""
+    except NetlinkError as error:
+        return {}, f"ipsets cannot be read: {error.strerror}"
+
+
+def _servers(ipvs: Servers, family: Family, found: Mapping[ObjectKey, Object]) -> Iterator[Server]:
+    listed = {key: how for key, (how, _) in ipvs.services().items()}
+    places, ports = owned(family, found)
+    marks = {mark for key, mark in found.items() if isinstance(key, Entry) and mark}
+    connections, draining = dict.fromkeys(listed, 0), dict.fromkeys(listed, 0)
+    for row in ipvs.rows(listed):
+        connections[row.real.server] += row.active
+        draining[row.real.server] += row.forwarding.weight == 0
+    for key, how in listed.items():
+        at_port = (key.protocol, key.port) in ports and not key.mark
+        ours = at_port or (key.address, key.protocol, key.port) in places or key.mark in marks
+        yield Server(key, how, ours, at_port, connections[key], draining[key])
+
+
+def owned(
+    family: Family, found: Iterable[ObjectKey]
+) -> tuple[frozenset[tuple[Address, int, int]], frozenset[tuple[int, int]]]:
+    """Read from ipsets which frontends are Services': (address, protocol, port), and node ports (protocol, port)."""
+    names = {set_name(family, which): which for which in OWNING}
+    node_ports = {set_name(family, which): PORT_PROTOCOLS.get(which, Protocol.SCTP) for which in _NODE_PORTS}
+    places: set[tuple[Address, int, int]] = set()
+    ports: set[tuple[int, int]] = set()
+    for key in found:
+        if isinstance(key, Entry) and key.set in node_ports:
+            ports.add((node_ports[key.set], key.element.port))
+        elif isinstance(key, Entry) and key.set in names:
+            places.add((key.element.address, key.element.protocol, key.element.port))
+    return frozenset(places), frozenset(ports)
+
+
+_NODE_PORTS: Final = (*PORT_PROTOCOLS, Set.NODE_PORT_SCTP, Set.NODE_PORT_LOCAL_SCTP)
+
+
+def _cluster_ips(entries: Iterable[ObjectKey]) -> frozenset[Address]:
+    names = {set_name(family, Set.CLUSTER_IP) for family in Family}
+    return frozenset(key.element.address for key in entries if isinstance(key, Entry) and key.set in names)
+
+
+def _chains() -> int:
+    """Count kube-proxy's chains, in both variants of iptables."""
+    chains = [chain for table in nft_tables() or () for chain in table.chains]
+    return sum(chain.startswith("KUBE-") for chain in (*chains, *legacy_chains()))
+
+
+def _sysctls(proc: Path) -> Iterator[tuple[str, int]]:
+    for path in SYSCTLS:
+        with contextlib.suppress(OSError, ValueError):
+            yield path, read_sysctl(path, proc / "sys")

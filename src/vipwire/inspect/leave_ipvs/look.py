@@ -1,0 +1,89 @@
+"""Gathers what `changes` judges: kube-proxy's configuration, the kernel, Services, what vipwire's mode will serve.
+
+Each source may be missing: what that was is said, and the rest is judged.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from vipwire import __version__
+from vipwire.app.machine import families
+from vipwire.app.node_plan import node_plan
+from vipwire.config.configuration import Config
+from vipwire.errors import ConfigError, VipwireError
+from vipwire.handover.kube_proxy import find_kube_proxy
+from vipwire.handover.kube_proxy_config import Configured, configured, from_config_map
+from vipwire.host.addresses import global_addresses
+from vipwire.inspect.check.facts import lacks
+from vipwire.inspect.leave_ipvs.changes import Leaving
+from vipwire.inspect.leave_ipvs.facts import Kernel, read_kernel
+from vipwire.inspect.source import api_access, node_name, read_objects
+from vipwire.state.store import Store
+
+_PATH: Final = "/api/v1/namespaces/kube-system/configmaps/kube-proxy"
+_WHERE: Final = "the ConfigMap kube-system/kube-proxy"
+_PATIENCE: Final = 10.0
+
+T = TypeVar("T")
+
+
+def look(config: Config) -> tuple[Leaving, list[str]]:
+    """Gather everything; return it with what could not be had."""
+    obstacles: list[str] = []
+
+    def tried(what: str, ask: Callable[[], T], otherwise: T) -> T:
+        try:
+            return ask()
+        except (VipwireError, OSError) as error:
+            obstacles.append(f"{what}: {error}")
+            return otherwise
+
+    kernel = tried("the kernel", read_kernel, Kernel(obstacle="it cannot be read"))
+    if kernel.obstacle and not obstacles:
+        obstacles.append(f"the kernel: {kernel.obstacle}")
+    found = configured(find_kube_proxy())
+    if found is None:
+        found = tried("kube-proxy's configuration", lambda: _config_map(config), None)
+    store = tried("Services", lambda: read_objects(config), Store())
+    machine = global_addresses(kernel.addresses)
+    name = node_name(config)
+    plans = {family: node_plan(config, family, name, store.nodes.get(name), (), machine) for family in families()}
+    leaving = Leaving(
+        config,
+        kernel,
+        found,
+        tuple(store.services.values()),
+        {family: plan.node_port_addresses for family, plan in plans.items()},
+        lacks(config, config.proxy_mode),
+    )
+    return leaving, obstacles
+
+
+def _config_map(config: Config) -> Configured | None:
+    """Ask the API server for kubeadm's ConfigMap. None where objects come from manifests."""
+    if config.manifests:
+        return None
+    return Configured(_WHERE, from_config_map(asyncio.run(_asked(config)), _WHERE))
+
+
+async def _asked(config: Config) -> object:
+    from vipwire.kube.access.connection import (  # noqa: PLC0415 - an HTTP client takes 0.3 s to load
+        TRANSPORT_ERRORS,
+        Connection,
+        describe,
+    )
+
+    access = api_access(config)
+    try:
+        async with (
+            Connection(access, f"vipwire/{__version__} (linux)", answer_timeout=_PATIENCE) as connection,
+            connection.request("GET", _PATH, timeout=_PATIENCE) as response,
+        ):
+            if response.status != 200:
+                raise ConfigError(f"{_WHERE}: {access.server} answers {response.status}")
+            document: object = json.loads(await response.read())
+            return document
+    except (*TRANSPORT_ERRORS, ValueError) as error:
+        raise ConfigError(f"{_WHERE}: {describe(error)}") from error
