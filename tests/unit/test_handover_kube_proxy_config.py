@@ -66,7 +66,8 @@ def test_a_blank_mode_is_iptables(tmp_path: Path) -> None:
 def test_the_config_map_is_kubeadms() -> None:
     data = {"kubeconfig.conf": "kind: Config", "config.conf": json.dumps(DOCUMENT)}
     assert from_config_map({"data": data}, "it").mode == "ipvs"
-    for empty in ({}, {"data": None}, {"data": {"x": "y"}}, [], {"data": []}):
+    empties: tuple[object, ...] = ({}, {"data": None}, {"data": {"x": "y"}}, [], {"data": []})
+    for empty in empties:
         with pytest.raises(ConfigError, match="it: holds no KubeProxyConfiguration"):
             from_config_map(empty, "it")
 

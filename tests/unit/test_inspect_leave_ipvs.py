@@ -9,12 +9,12 @@ from tests.fakes.values import cidr, ip, ips, port, service
 from vipwire.backends.ipvs.names import Entry
 from vipwire.config.configuration import Config
 from vipwire.config.file import read_config
-from vipwire.handover.kube_proxy_config import Configured
-from vipwire.host.addresses import LocalAddress
+from vipwire.handover.configured import Configured
 from vipwire.inspect.leave_ipvs.changes import Change, Leaving, Level, judge
 from vipwire.inspect.leave_ipvs.document import leave_document, leave_exit, leave_view
-from vipwire.inspect.leave_ipvs.facts import Kernel, Server, owned
+from vipwire.inspect.leave_ipvs.facts import owned
 from vipwire.inspect.leave_ipvs.nearest import NEAREST
+from vipwire.inspect.leave_ipvs.situation import Kernel, Server
 from vipwire.inspect.show import console
 from vipwire.model.net import Family
 from vipwire.netlink.ipset import Element
@@ -22,7 +22,7 @@ from vipwire.netlink.ipvs import Flag, Scheduling, Timeouts, VirtualServer
 
 CONF = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n"
 USUAL = Timeouts(900, 120, 300)
-NODE = (LocalAddress(ip("192.168.0.2"), 24, 0, "eth0"), LocalAddress(ip("10.9.0.2"), 24, 0, "eth1"))
+NETWORKS = (cidr("192.168.0.0/24"), cidr("10.9.0.0/24"))
 NFTABLES, IPVS = Config(mode="nftables"), Config(mode="ipvs")
 
 
@@ -39,7 +39,7 @@ def leaving(config: Config = NFTABLES, conf: str = CONF, **kernel: Any) -> Leavi
         "servers": (server("10.96.0.1"),),
         "vips": frozenset(ips("10.96.0.1")),
         "cluster_ips": frozenset(ips("10.96.0.1")),
-        "addresses": NODE,
+        "networks": NETWORKS,
         "sets": ("KUBE-CLUSTER-IP",),
         "chains": 14,
         "timeouts": USUAL,

@@ -15,11 +15,10 @@ from typing import Final
 import yaml
 
 from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT
+from vipwire.handover.configured import DEFAULT_MODE
 from vipwire.kube.yaml_errors import NOT_YAML
 
 _NAME: Final = "kube-proxy"
-DEFAULT_MODE: Final = "iptables"
-"""What kube-proxy runs where no mode is named."""
 _MODES: Final = ("iptables", "ipvs", "nftables", "userspace")
 _PATIENCE: Final = 2.0
 

@@ -8,28 +8,17 @@ import json
 from collections.abc import Iterator
 from itertools import dropwhile
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from vipwire.config.configuration import METRICS_PORT, Config
 from vipwire.config.file import read_config
 from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.errors import ConfigError
-from vipwire.handover.kube_proxy import DEFAULT_MODE, KubeProxy, page
+from vipwire.handover.configured import Configured
+from vipwire.handover.kube_proxy import KubeProxy, page
 
 _CONFIGZ: Final = "kubeproxy.config.k8s.io"
 _FILES: Final = ("config", "kubeconfig")
-
-
-class Configured(NamedTuple):
-    """A kube-proxy's configuration, and where it was found."""
-
-    where: str
-    config: Config
-
-    @property
-    def mode(self) -> str:
-        """The mode that kube-proxy runs with it."""
-        return self.config.mode or DEFAULT_MODE
 
 
 def configured(running: KubeProxy | None, proc: Path = Path("/proc")) -> Configured | None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -90,10 +91,20 @@ def test_it_reads_the_configuration_and_the_kernel_and_says_what_will_be_otherwi
     assert "in excludeCIDRs 192.168.99.0/24" in said["foreign"][0]["now"]
     assert "net.ipv4.vs.conntrack=1" in said["settings"][0]["now"]
     assert said["objects"][0]["now"].endswith("chains KUBE-…")
-    assert "28 ipsets" in said["objects"][0]["now"]
+    assert "34 ipsets" in said["objects"][0]["now"]
 
 
 def test_staying_with_ipvs_is_the_same(lab: Lab, node: Path) -> None:
     status, document = asked(lab, node, "--proxy-mode=ipvs", f"--config={node / 'config.conf'}")
     assert [each for each in document["changes"] if each["level"] == "otherwise"] == []
     assert status == 0
+
+
+def test_the_commands_that_the_document_replaces_are_those_of_ipvs_mode(lab: Lab, node: Path) -> None:
+    del node
+    text = (Path(__file__).parents[3] / "docs/leave-ipvs.md").read_text()
+    rows = (line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `"))
+    commands = [each for row in rows for each in re.findall(r"`((?:ipvsadm|ipset|ip) [^`…]+)`", row)]
+    assert len(commands) >= 6
+    for each in commands:
+        assert lab.run(NODE, each.split()).stdout, each

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from vipwire.backends.registry import selected
 from vipwire.backends.spec import ModeSpec
 from vipwire.config.configuration import Config
-from vipwire.handover.kube_proxy_config import Configured
-from vipwire.inspect.leave_ipvs.facts import Kernel, Server
+from vipwire.handover.configured import Configured
 from vipwire.inspect.leave_ipvs.nearest import NEAREST, UNKNOWN
+from vipwire.inspect.leave_ipvs.situation import Kernel, Server
 from vipwire.model.net import Address, Family, Prefix, Protocol, family_of, format_address, format_endpoint
 from vipwire.model.service import Service
 
@@ -147,8 +147,7 @@ def _arp(leaving: Leaving) -> Iterator[Change]:
     if leaving.stays:
         return
     outside = kernel.vips - kernel.cluster_ips
-    links = [(item, _network(item.address, item.prefix_length)) for item in kernel.addresses if not item.is_loopback]
-    on_link = {vip for vip in outside if any(vip in prefix for _, prefix in links if prefix.length)}
+    on_link = {vip for vip in outside if any(vip in network for network in kernel.networks)}
     strict = kernel.sysctls.get("net/ipv4/conf/all/arp_ignore", 0) > 0
     if on_link and not strict:
         now = f"the node answers ARP for {addresses(on_link)} on every interface, as they are on {_DEVICE}"
@@ -158,10 +157,6 @@ def _arp(leaving: Leaving) -> Iterator[Change]:
         now = "strictARP: the node answers ARP only for what is on the asked interface"
         todo = "sysctl -w net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0, if nobody else needs them"
         yield Change("ARP", Level.NOTE, now, "VIPs are on no interface: the settings stay, and are not needed", todo)
-
-
-def _network(address: Address, length: int) -> Prefix:
-    return Prefix.parse(f"{format_address(address)}/{length}")
 
 
 def _node_ports(leaving: Leaving) -> Iterator[Change]:

@@ -5,7 +5,6 @@ What cannot be read is said in `obstacle`; all else is judged without it.
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -24,11 +23,11 @@ from vipwire.backends.ipvs.names import (
 from vipwire.backends.ipvs.objects.servers import Servers
 from vipwire.backends.ipvs.objects.sets import Sets
 from vipwire.errors import UnsupportedError
-from vipwire.host.addresses import LocalAddress, read_addresses
+from vipwire.host.addresses import read_addresses
 from vipwire.host.sysctl import read_sysctl
 from vipwire.inspect.check.facts import legacy_chains, nft_tables
-from vipwire.model.net import Address, Family, Protocol
-from vipwire.netlink.ipvs import Scheduling, Timeouts, VirtualServer
+from vipwire.inspect.leave_ipvs.situation import Kernel, Server
+from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
 from vipwire.netlink.socket import NetlinkError
 
 SYSCTLS: Final = (
@@ -40,41 +39,6 @@ SYSCTLS: Final = (
     "net/ipv4/conf/all/arp_announce",
     "net/netfilter/nf_conntrack_tcp_timeout_established",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A virtual server. `ours`: an ipset of kube-proxy's (or vipwire's) ipvs mode names it; `node_port`: as one.
-
-    `draining` counts its endpoints of weight 0, `connections` those that it has open now.
-    """
-
-    key: VirtualServer
-    how: Scheduling
-    ours: bool
-    node_port: bool = False
-    connections: int = 0
-    draining: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """What is there. `vips` are the addresses of kube-ipvs0, `cluster_ips` those of them that are ClusterIPs."""
-
-    servers: tuple[Server, ...] = ()
-    vips: frozenset[Address] = frozenset()
-    cluster_ips: frozenset[Address] = frozenset()
-    addresses: tuple[LocalAddress, ...] = ()
-    sets: tuple[str, ...] = ()
-    chains: int = 0
-    sysctls: Mapping[str, int] = field(default_factory=dict)
-    timeouts: Timeouts | None = None
-    obstacle: str = ""
-
-    @property
-    def traces(self) -> bool:
-        """Whether anything of ipvs mode is there."""
-        return bool(self.vips or self.sets or any(server.ours for server in self.servers))
 
 
 def read_kernel(proc: Path = Path("/proc")) -> Kernel:
@@ -100,7 +64,11 @@ def read_kernel(proc: Path = Path("/proc")) -> Kernel:
         servers=tuple(servers),
         vips=vips,
         cluster_ips=_cluster_ips(entries),
-        addresses=tuple(item for item in local if item.interface != DEVICE),
+        networks=tuple(
+            Prefix.parse(f"{format_address(item.address)}/{item.prefix_length}")
+            for item in local
+            if item.interface != DEVICE and not item.is_loopback
+        ),
         sets=tuple(sorted(key.set for key in entries if isinstance(key, SetName))),
         chains=_chains(),
         sysctls=dict(_sysctls(proc)),

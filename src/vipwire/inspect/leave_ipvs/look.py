@@ -11,14 +11,17 @@ from typing import Final, TypeVar
 from vipwire import __version__
 from vipwire.app.machine import families
 from vipwire.app.node_plan import node_plan
+from vipwire.backends.ipvs.names import DEVICE
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, VipwireError
+from vipwire.handover.configured import Configured
 from vipwire.handover.kube_proxy import find_kube_proxy
-from vipwire.handover.kube_proxy_config import Configured, configured, from_config_map
-from vipwire.host.addresses import global_addresses
+from vipwire.handover.kube_proxy_config import configured, from_config_map
+from vipwire.host.addresses import global_addresses, read_addresses
 from vipwire.inspect.check.facts import lacks
 from vipwire.inspect.leave_ipvs.changes import Leaving
-from vipwire.inspect.leave_ipvs.facts import Kernel, read_kernel
+from vipwire.inspect.leave_ipvs.facts import read_kernel
+from vipwire.inspect.leave_ipvs.situation import Kernel
 from vipwire.inspect.source import api_access, node_name, read_objects
 from vipwire.state.store import Store
 
@@ -47,7 +50,7 @@ def look(config: Config) -> tuple[Leaving, list[str]]:
     if found is None:
         found = tried("kube-proxy's configuration", lambda: _config_map(config), None)
     store = tried("Services", lambda: read_objects(config), Store())
-    machine = global_addresses(kernel.addresses)
+    machine = global_addresses(item for item in read_addresses() if item.interface != DEVICE)
     name = node_name(config)
     plans = {family: node_plan(config, family, name, store.nodes.get(name), (), machine) for family in families()}
     leaving = Leaving(
