@@ -31,6 +31,13 @@ ipvsadm -E -t 10.96.0.1:80 -s lc -p 600
 ipvsadm --set 7200 0 0
 sysctl -qw net.ipv4.vs.conn_reuse_mode=0
 """
+LESS = """
+ipvsadm -C; ipvsadm --set 900 120 300; sysctl -qw net.ipv4.vs.conn_reuse_mode=1; ip link del kube-ipvs0
+for each in iptables ip6tables; do for table in filter nat; do
+    $each-legacy -t $table -F; $each-legacy -t $table -X
+done; done
+ipset destroy
+"""
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +57,7 @@ def node(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
     finally:
         process.communicate()
-        lab.run(NODE, [sys.executable, "-m", "vipwire", "cleanup"])
-        lab.run(
-            NODE, ["sh", "-ec", "ipvsadm -C; ipvsadm --set 900 120 300; sysctl -qw net.ipv4.vs.conn_reuse_mode=1"]
-        )
+        lab.run(NODE, ["sh", "-ec", LESS])
 
 
 def vip() -> str:
