@@ -110,6 +110,8 @@ def test_chains_of_a_running_kube_proxy_stay_and_those_that_only_vipwire_makes_g
         rules = {line for line in alone.splitlines() if line.startswith("-A")}
         assert rules
         assert rules <= set(left.splitlines()), "every rule of kube-proxy's is as it was"
+        canaries = [line for line in alone.splitlines() if "KUBE-PROXY-CANARY" in line]
+        assert left.count("KUBE-PROXY-CANARY") >= len(canaries) == 3, "for whose loss kube-proxy looks, in each table"
         assert saved() == left
         said = cleanup()
         assert "removed" not in said, "and a second time there is nothing to do"

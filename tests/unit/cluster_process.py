@@ -43,6 +43,7 @@ class Kubectl:
 
     def __init__(self, program: str, kubeconfig: Path, home: Path) -> None:
         self._program = program
+        self.is_current = program == str(WHEEL)
         self.environment = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": str(home)}
 
     def run(self, *arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.golden_text import matches_golden
 
+from vipwire import __version__
 from vipwire.app.reloader import Reread
 from vipwire.cli.main import main
 from vipwire.config.configuration import Config
@@ -68,6 +69,11 @@ def test_the_help_names_every_command_without_importing_other_parts(runner: CliR
 def test_the_version_is_shown(runner: CliRunner, arguments: list[str]) -> None:
     result = runner.invoke(main, arguments)
     assert (result.exit_code, result.output) == (0, "vipwire 0.1.0\n")
+
+
+def test_the_module_runs_like_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "vipwire", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"vipwire {__version__}\n", "")
 
 
 def test_help_imports_nothing_that_is_heavy() -> None:

@@ -563,7 +563,7 @@ def test_a_full_disk_is_the_servers_error_and_the_object_is_as_before(tmp_path: 
         (
             "/apis/networking.k8s.io/v1/servicecidrs",
             {"spec": {"cidrs": ["10.0.0.1/8"]}},
-            "must be a valid CIDR value",
+            "must not have bits set beyond the prefix length",
         ),
         ("/apis/networking.k8s.io/v1/ipaddresses", {"spec": {}}, "spec.parentRef: Required value"),
         (

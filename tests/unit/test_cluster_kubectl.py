@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from tests.unit.cluster_process import CLIENTS, PATIENCE, WHEEL, Kubectl, up
 
+from vipwire.cluster.api.kinds.catalogue import RESOURCES
+from vipwire.cluster.api.openapi.schema import Type
+
 pytestmark = pytest.mark.slow
 
 WEB = """
@@ -226,3 +229,48 @@ def test_a_changed_manifest_goes_from_one_way_of_apply_to_the_other_and_back(kub
     kubectl("apply", "-f", "-", stdin=less)  # which compares with what the other way has applied
     found = json.loads(kubectl("get", "service/web", "-o", "json"))
     assert [(port["name"], port["targetPort"]) for port in found["spec"]["ports"]] == [("http", 8080)]
+
+
+def test_explain_names_every_field_that_is_served(kubectl: Kubectl) -> None:
+    for resource in RESOURCES:
+        told = kubectl("explain", resource.plural, "--recursive", f"--api-version={resource.api_version}")
+        words = set(told.split())
+        assert {"FIELDS:", "apiVersion", "metadata"} <= words
+        missing = {name for name in field_names(resource.type, set()) if name not in words}
+        assert not missing, f"{resource.kind}: {missing}"
+
+
+def field_names(kind: Type, seen: set[str]) -> set[str]:
+    """List the names of all fields below a type."""
+    while kind.element is not None:
+        kind = kind.element
+    if kind.name in seen:
+        return set()
+    seen.add(kind.name)
+    return set(kind.fields).union(*(field_names(each.type, seen) for each in kind.fields.values()))
+
+
+def test_a_dry_run_answers_what_would_be_stored(kubectl: Kubectl) -> None:
+    load_balancer = WEB.replace("spec:\n", "spec:\n  type: LoadBalancer\n  clusterIP: 10.96.0.77\n")
+    for text in (load_balancer, POD.replace("none,", "none, resources: {limits: {cpu: 1500m, memory: 2048Mi}},")):
+        dry = json.loads(kubectl("apply", "--dry-run=server", "-o", "json", "-f", "-", stdin=text))
+        done = json.loads(kubectl("apply", "-o", "json", "-f", "-", stdin=text))
+        for value in (dry, done):
+            for port in value["spec"].get("ports", ()):
+                assert 30000 <= port.pop("nodePort") < 32768  # which one is chance
+        assert dry["spec"] == done["spec"]
+        kubectl("delete", "-f", "-", stdin=text)
+    said = kubectl.refused("apply", "--dry-run=server", "-f", "-", stdin=WEB.replace("80,", "0,"))
+    assert "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive" in said
+
+
+def test_unknown_fields_are_refused_told_or_passed_over(kubectl: Kubectl) -> None:
+    unknown, apply = WEB.replace("spec:\n", "spec:\n  selectors: {}\n"), ("apply", "-f", "-")
+    if not kubectl.is_current:  # it validates by itself, from OpenAPI
+        assert 'unknown field "selectors"' in kubectl.refused(*apply, "--validate=true", stdin=unknown)
+        return
+    assert 'unknown field "spec.selectors"' in kubectl.refused(*apply, "--validate=strict", stdin=unknown)
+    done = kubectl.run(*apply, "--validate=warn", stdin=unknown)
+    assert (done.returncode, 'Warning: unknown field "spec.selectors"' in done.stderr) == (0, True)
+    done = kubectl.run(*apply, "--validate=ignore", stdin=unknown)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -119,6 +119,23 @@ def test_a_server_that_is_away_is_told_at_once_in_one_line() -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        *((("status",), 1), (("plan",), 1), (("diff",), 2), (("explain", "web"), 2), (("top", "--count=1"), 1)),
+        *((("drain", "10.0.0.1"), 1), (("trace", "web"), 1)),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_every_command_that_looks_says_so_in_one_line(tmp_path: Path, command: tuple[str, ...], status: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    flags = [f"--master=https://127.0.0.1:{port}", f"--state-dir={tmp_path}", "--nodeport-addresses=primary"]
+    said = CliRunner().invoke(main, [*command, *flags])
+    assert (said.exit_code, said.stdout) == (status, ""), said.stderr
+    assert said.stderr == f"error: cannot connect to 127.0.0.1:{port}: Connection refused\n"
+
+
 def test_a_name_that_nobody_knows_is_told_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"^cannot connect to api\.invalid:6443: [^<>\n]+$"):
         list_once(make_source(config_of("--master=https://api.invalid:6443")))

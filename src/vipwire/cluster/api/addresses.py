@@ -1,11 +1,14 @@
 """Reads addresses and networks of objects; warns of forms that Kubernetes takes and does not recommend. Pure."""
 
 import ipaddress
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 NO_CIDR: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 NO_ADDRESS: Final = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+_ZEROS: Final = "must not have leading 0s in IP or prefix length"
+_LEADING_ZEROS: Final = re.compile(r"(?<![0-9a-fA-F:])0+(?=[0-9])")
 
 
 def family_of(address: str) -> str:
@@ -16,17 +19,44 @@ def family_of(address: str) -> str:
         return ""
 
 
+def address_problem(text: str) -> str:
+    """Return why a text is no address as Kubernetes takes them (StrictIPCIDRValidation), "" if it is one."""
+    if not family_of(text):
+        return "must not have leading 0s" if family_of(_LEADING_ZEROS.sub("", text)) else NO_ADDRESS
+    return "must not be an IPv4-mapped IPv6 address" if _is_mapped(text) else ""
+
+
+def network_problem(text: str) -> str:
+    """Return why a text is no network as Kubernetes takes them, "" if it is one."""
+    if not is_network(text):
+        return (
+            "must not have leading 0s in IP or prefix length" if is_network(_LEADING_ZEROS.sub("", text)) else NO_CIDR
+        )
+    address, _, length = text.partition("/")
+    if length != str(int(length)):
+        return _ZEROS
+    if _is_mapped(address):
+        return "must not have an IPv4-mapped IPv6 address"
+    host = ipaddress.ip_interface(text)
+    return "" if host.ip == host.network.network_address else "must not have bits set beyond the prefix length"
+
+
+def _is_mapped(text: str) -> bool:
+    address = ipaddress.ip_address(text)
+    return isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None
+
+
 def is_network(text: str) -> bool:
     """Report whether a text is an address with the length of a prefix."""
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:
         return False
-    return "/" in text
+    return text.partition("/")[2].isdecimal()  # and no netmask
 
 
 def warn_of_address(path: str, addresses: Iterable[str]) -> Iterator[str]:
-    """Tell which of a list of addresses are not written as RFC 5952 says."""
+    """Warn about addresses that are not written as RFC 5952 says."""
     for index, text in enumerate(addresses):
         if family_of(text) == "IPv6" and str(ipaddress.ip_address(text)) != text:
             usual = ipaddress.ip_address(text)
@@ -34,14 +64,7 @@ def warn_of_address(path: str, addresses: Iterable[str]) -> Iterator[str]:
 
 
 def warn_of_network(path: str, networks: Iterable[str]) -> Iterator[str]:
-    """Tell which of a list of networks name a host, or are not written as RFC 5952 says."""
+    """Warn about networks that are not written as RFC 5952 says."""
     for index, text in enumerate(networks):
-        if not is_network(text):
-            continue
-        host = ipaddress.ip_interface(text)
-        whole, where = host.network, f"{path}[{index}]"
-        if host.ip != whole.network_address:
-            alone = f"{host.ip}/{host.max_prefixlen}"
-            yield f'{where}: CIDR value "{text}" is ambiguous in this context (should be "{whole}" or "{alone}"?)'
-        elif host.version == 6 and str(whole) != text:
-            yield f'{where}: IPv6 CIDR value "{text}" should be in RFC 5952 canonical format ("{whole}")'
+        if is_network(text) and ":" in text and str(usual := ipaddress.ip_network(text, strict=False)) != text:
+            yield f'{path}[{index}]: IPv6 CIDR value "{text}" should be in RFC 5952 canonical format ("{usual}")'

@@ -6,16 +6,15 @@ As in Kubernetes (pkg/apis/core/validation, ValidateEndpointIP), and multicast o
 import ipaddress
 from functools import lru_cache
 
-from vipwire.cluster.api.addresses import NO_ADDRESS
+from vipwire.cluster.api.addresses import address_problem
 
 
 @lru_cache(1 << 14)  # asked for each endpoint of a Service whenever one of them changes
 def problem_of(address: str) -> str:
     """Return why an address cannot be one of these, "" if it can."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return NO_ADDRESS
+    if problem := address_problem(address):
+        return problem
+    parsed = ipaddress.ip_address(address)
     if parsed.is_unspecified:
         return f"may not be unspecified ({address})"
     if parsed.is_loopback:

@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from vipwire.cluster.api import names
-from vipwire.cluster.api.addresses import NO_ADDRESS, NO_CIDR, family_of
+from vipwire.cluster.api.addresses import address_problem, family_of, network_problem
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.errors import Cause, invalid, required
 from vipwire.cluster.api.resource import Object
@@ -34,20 +34,12 @@ def _check_ranges(cidrs: list[str]) -> Iterator[Cause]:
     elif len(cidrs) > 2:
         yield invalid("spec.cidrs", {"cidrs": cidrs}, "may only hold up to 2 values")
     else:
-        wrong = [index for index, text in enumerate(cidrs) if not _is_whole(text)]
-        yield from (invalid(f"spec.cidrs[{index}]", cidrs[index], NO_CIDR) for index in wrong)
+        wrong = [(index, problem) for index, text in enumerate(cidrs) if (problem := network_problem(text))]
+        yield from (invalid(f"spec.cidrs[{index}]", cidrs[index], problem) for index, problem in wrong)
         families = {family_of(text.partition("/")[0]) for text in cidrs}
         if not wrong and len(families) < len(cidrs):
             why = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"
             yield invalid("spec.cidrs", cidrs, why)
-
-
-def _is_whole(text: str) -> bool:
-    try:
-        ipaddress.ip_network(text)
-    except ValueError:
-        return False
-    return "/" in text
 
 
 def check_address(new: Object, old: Object | None) -> Iterator[Cause]:
@@ -73,7 +65,7 @@ def check_address(new: Object, old: Object | None) -> Iterator[Cause]:
 
 def address_name(value: str) -> str:
     """Names of IPAddresses: the address, in its usual form."""
-    if not family_of(value):
-        return NO_ADDRESS
+    if problem := address_problem(value):
+        return problem
     usual = str(ipaddress.ip_address(value))
     return "" if usual == value else f'must be in canonical form ("{usual}")'

@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from vipwire.cluster.api.addresses import NO_ADDRESS, family_of
+from vipwire.cluster.api.addresses import address_problem, family_of
 from vipwire.cluster.api.errors import Cause, duplicate, invalid, required, unsupported
 from vipwire.cluster.api.resource import Object
 
@@ -57,8 +57,8 @@ def _wrong(addresses: list[str]) -> Iterator[Cause]:
         if index == 0 and address == NONE:
             if len(addresses) > 1:
                 yield invalid("spec.clusterIPs", addresses, "'None' must be the first and only value")
-        elif not family_of(address):
-            yield invalid(f"spec.clusterIPs[{index}]", address, NO_ADDRESS)
+        elif problem := address_problem(address):
+            yield invalid(f"spec.clusterIPs[{index}]", address, problem)
 
 
 def moves(spec: Object, old: Object) -> bool:

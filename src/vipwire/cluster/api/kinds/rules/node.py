@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from vipwire.cluster.api import names
-from vipwire.cluster.api.addresses import NO_CIDR, family_of, is_network, warn_of_network
+from vipwire.cluster.api.addresses import family_of, network_problem, warn_of_network
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid
 from vipwire.cluster.api.kinds.amounts import check_node as check_resources
@@ -34,8 +34,8 @@ def check_node(new: Object, old: Object | None) -> Iterator[Cause]:
 
 def _check_cidrs(cidrs: list[str]) -> Iterator[Cause]:
     for index, text in enumerate(cidrs):
-        if not is_network(text):
-            yield invalid(f"spec.podCIDRs[{index}]", text, NO_CIDR)
+        if problem := network_problem(text):
+            yield invalid(f"spec.podCIDRs[{index}]", text, problem)
         if text in cidrs[:index]:
             yield duplicate(f"spec.podCIDRs[{index}]", text)
     families = {family_of(text.partition("/")[0]) for text in cidrs}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from vipwire.cluster.api import names
-from vipwire.cluster.api.addresses import NO_CIDR, is_network
+from vipwire.cluster.api.addresses import network_problem
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.endpoint_address import problem_of
 from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, required
@@ -131,8 +131,8 @@ def _check_source_ranges(new: Object) -> Iterator[Cause]:
     if spec.get("type") != "LoadBalancer":
         yield forbidden(path, "may only be used when `type` is 'LoadBalancer'")
     for where, text in ranges:
-        if not is_network(text.strip()):
-            yield invalid(where, text.strip(), NO_CIDR)
+        if problem := network_problem(text.strip()):
+            yield invalid(where, text.strip(), problem)
 
 
 def _check_outside(spec: Object) -> Iterator[Cause]:
