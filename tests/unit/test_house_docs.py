@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from scripts import annotations, configuration, metrics, modes
 
 from vipwire.backends.nftables.names import LARGEST_POOL
@@ -172,3 +173,14 @@ def test_the_setup_script_says_how_it_is_used() -> None:
     done = subprocess.run([ROOT / "scripts/setup", "dinner"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "demo|test" in done.stderr
+
+
+def test_who_joins_in_is_told_of_files_that_exist_and_checks_run_what_make_runs() -> None:
+    told = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = re.findall(r"[ `]((?:tests|src|bench|scripts)/[\w/.]+)", told)
+    assert len(paths) > 8
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    workflow = yaml.safe_load((ROOT / ".github/workflows/test.yaml").read_text())
+    assert workflow["jobs"]["test"]["steps"][-1] == {"run": ".ci/run"}
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [hook["entry"] for hook in repository["hooks"]] == ["make lint"]
