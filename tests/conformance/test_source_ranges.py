@@ -33,6 +33,14 @@ def test_only_sources_in_the_ranges_are_answered(cluster: Cluster, family: Famil
         cluster.dropped(caller, target)
 
 
+@sentence("S60")
+def test_without_endpoints_only_sources_in_the_ranges_are_told(cluster: Cluster, family: Family) -> None:
+    empty = cluster.service("guarded-empty", [], loadBalancerSourceRanges=CLIENTS).at(LOAD_BALANCER, family)
+    cluster.refused(OUTSIDE, empty)
+    for caller in (BLOCKED, POD, NODE):
+        cluster.dropped(caller, empty)
+
+
 @sentence("S61")
 @pytest.mark.parametrize("kind", [CLUSTER_IP, EXTERNAL_IP, NODE_PORT], ids=lambda kind: kind.value)
 @pytest.mark.parametrize("caller", [BLOCKED, POD, NODE], ids=str)

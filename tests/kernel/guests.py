@@ -44,7 +44,10 @@ _CHANGING = frozenset(
 """Half of the work. Not each family is a suite: most clusters, which take seconds to build, would be built twice."""
 _STANDING = frozenset(_CONFORMANCE.glob("test_*.py")) - _CHANGING
 
-_OWN = ("packets", "bridge", "features", "explain", "kube_router", "takeover", "leaving", "fallback")
+_OWN = (
+    *("packets", "bridge", "ranges", "affinity", "features", "explain"),
+    *("kube_router", "takeover", "leaving", "fallback"),
+)
 
 SUITES = (
     Suite("conformance-changing", tuple(sorted(_CHANGING))),

@@ -18,7 +18,7 @@ from vipwire.backends.iptables.render import render
 from vipwire.backends.iptables.rules.skeleton import node_objects
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.net import Address
-from vipwire.plan.plan import Action, Forward, Frontend, FrontendKey, ServicePlan
+from vipwire.plan.plan import Action, Forward, Frontend, FrontendKey, ServicePlan, Target
 from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve, serves_node_ports
 from vipwire.reconcile.explainer import End, ObjectState, Walk
 
@@ -99,18 +99,24 @@ def external_in_service_cidr(plan: Plan, packet: Packet) -> bool:
 
 
 def at_a_frontend(plan: Plan, packet: Packet) -> bool:
-    """Tell whether an endpoint of the pool is itself at an address and port, or node port, that a Service has.
+    """Tell whether an endpoint of the pool is itself at an address and port of a Service that is not open to all.
 
-    The filters see the destination after it was translated, as kube-proxy's do, and take it for the other's.
+    The filters see the destination after it was translated, as kube-proxy's do, and take it for the other's: but for
+    node ports that are for some sources only, which kube-proxy has not.
     """
     outcome = resolve(plan, packet)
     if not isinstance(outcome, Answered):
         return False
-    return any(
-        (at.address, packet.protocol) in plan.ranges
-        or plan.frontends.keys() & {FrontendKey(each, packet.protocol, at.port) for each in (at.address, None)}
-        for at in outcome.pool
-    )
+    return any(caught(plan, packet, at) for at in outcome.pool)
+
+
+def caught(plan: Plan, packet: Packet, at: Target) -> bool:
+    """Tell whether the filters refuse or drop what goes to an endpoint."""
+    keys = [FrontendKey(each, packet.protocol, at.port) for each in (at.address, None)]
+    frontends = [plan.frontends[key] for key in keys if key in plan.frontends]
+    limited = [each for each in frontends if each.allowed_sources is not None and each.key.address is not None]
+    refusing = [each for each in frontends if not isinstance(each.action, Forward)]
+    return bool(limited or refusing or (at.address, packet.protocol) in plan.ranges)
 
 
 def expected(plan: Plan, packet: Packet) -> End:

@@ -18,7 +18,7 @@ from vipwire.backends.ipvs.names import Object, ObjectKey
 from vipwire.backends.ipvs.render import RenderSettings, render
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.model.net import Address, is_loopback
-from vipwire.plan.plan import Action, Forward, FrontendKey, Reject, ServicePlan
+from vipwire.plan.plan import Action, Forward, Frontend, FrontendKey, Reject, ServicePlan
 from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve
 from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.explainer import End, ObjectState, Walk
@@ -51,8 +51,8 @@ def both(world: World) -> Both:
 
 
 def as_for_ipvs(world: World) -> World:
-    """Plan as for this mode: without ranges of ports, and with the machine's addresses."""
-    return replace(world, node=replace(world.node, port_ranges=False, addresses=world.space.node))
+    """Plan as for this mode: with the machine's addresses."""
+    return replace(world, node=replace(world.node, addresses=world.space.node))
 
 
 pairs = worlds().map(as_for_ipvs).map(both)
@@ -71,29 +71,31 @@ def expected(plan: Plan, packet: Packet) -> End:
 
 def rivals(pair: Both, packet: Packet) -> bool:
     """Tell whether an external IP of this node and a node port claim the packet: the filters know no precedence."""
-    key = FrontendKey(None, packet.protocol, packet.port)
-    return (
-        packet.to_node
-        and key in pair.plan.frontends
-        and key._replace(address=packet.destination) in pair.plan.frontends
-    )
+    node_port = FrontendKey(None, packet.protocol, packet.port)
+    return packet.to_node and node_port in pair.plan.frontends and bool(at_address(pair, packet))
+
+
+def at_address(pair: Both, packet: Packet) -> list[Frontend]:
+    """Find what claims a packet by its address: a frontend, or a range of ports."""
+    found = pair.plan.frontends.get(FrontendKey(packet.destination, packet.protocol, packet.port))
+    wide = pair.plan.ranges.get((packet.destination, packet.protocol), ())
+    ranges = [each.frontend for each in wide if each.key.first <= packet.port <= each.key.last]
+    return ranges if found is None else [found, *ranges]
 
 
 def left_to_the_node(pair: Both, packet: Packet) -> bool:
     """Tell whether nobody answers at an external IP that is this node's own: what listens there is left alone."""
-    frontend = pair.plan.frontends.get(FrontendKey(packet.destination, packet.protocol, packet.port))
-    return packet.to_node and frontend is not None and isinstance(frontend.action, Reject)
+    return packet.to_node and any(isinstance(each.action, Reject) for each in at_address(pair, packet))
 
 
 @settings(max_examples=60)
 @given(data=st.data(), pair=pairs)
 def test_the_objects_do_what_the_plan_says(data: st.DataObject, pair: Both) -> None:
-    frontends = pair.plan.frontends
     for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
         if rivals(pair, packet) or left_to_the_node(pair, packet):
             continue
         found, wanted = pair.walk(packet), expected(pair.plan, packet)
-        if found.refuses_strays and FrontendKey(packet.destination, packet.protocol, packet.port) not in frontends:
+        if found.refuses_strays and not at_address(pair, packet):
             continue
         assert found.end is wanted, (packet, found)
         outcome = resolve(pair.plan, packet)

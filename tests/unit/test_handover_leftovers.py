@@ -1,14 +1,16 @@
 """What ipvs mode has left: which chains, which virtual servers are in use. Also how its first commit is parted."""
 
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from tests.fakes.kernel import DictBackend
 
+from vipwire.backends.ipvs import ranges
 from vipwire.backends.ipvs.first_commit import FirstCommit, in_steps
 from vipwire.backends.ipvs.leftovers import Flow, judge, parse_flows, parse_sources, removable, to_sockets
 from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, Object, ObjectKey, SetName, Vip
-from vipwire.backends.ipvs.ownership import GUARD
+from vipwire.backends.ipvs.ownership import GUARDS
 from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.handover.rules import owners
 from vipwire.model.net import Address, Family, parse_address
@@ -60,7 +62,7 @@ def objects() -> dict[ObjectKey, Object]:
     return servers | others
 
 
-def leave(mode: str, running: str = "", held: tuple[Place, ...] = ()) -> list[str]:
+def leave(mode: str, running: str = "", held: Collection[Place] = ()) -> list[str]:
     """Write what removes a mode from where ipvs mode's rules are."""
     family = Family.IPV4
     known, tables = owners(family), read_saved(family)
@@ -105,7 +107,7 @@ def test_beside_a_kube_proxy_in_ipvs_mode_only_chains_that_vipwire_alone_makes_g
     assert "-X KUBE-PROXY-FIREWALL" in tables["*mangle"], "kube-proxy has none in that table"
     text = tables["*nat"] + tables["*filter"]
     gone = {line.removeprefix("-X ") for line in text.splitlines() if line.startswith("-X ")}
-    assert gone == {"KUBE-CLUSTER-IP", "KUBE-NO-LOCAL-ENDPOINTS"}
+    assert {"KUBE-CLUSTER-IP", "KUBE-NO-LOCAL-ENDPOINTS", ranges.MARKS, ranges.STRAYS} <= gone
     kept = "SERVICES POSTROUTING NODE-PORT LOAD-BALANCER MARK-MASQ FORWARD SOURCE-RANGES-FIREWALL IPVS-FILTER"
     assert not gone & {f"KUBE-{name}" for name in kept.split()}
     jumps = [line for line in text.splitlines() if line.startswith("-D ")]
@@ -120,8 +122,12 @@ def test_where_iptables_mode_does_not_run_its_names_go_with_ipvs_mode() -> None:
 
 
 def test_what_guards_the_addresses_of_the_device_stays_as_long_as_they_do() -> None:
-    lines = leave("ipvs", held=(GUARD,))
-    assert not [line for line in lines if GUARD.chain in line]
+    lines = leave("ipvs", held=GUARDS)
+    begin = lines.index("*filter")
+    of_filter = lines[begin : lines.index("COMMIT", begin)]
+    assert not {f"-X {guard.chain}" for guard in GUARDS} & set(of_filter)
+    assert not {f":{guard.chain} - [0:0]" for guard in GUARDS} & set(of_filter)
+    assert not [line for line in of_filter if line.endswith("-j KUBE-IPVS-FILTER")]
     assert "-X KUBE-NODE-PORT" in lines
     assert "-X KUBE-IPVS-FILTER" in leave("ipvs")
 

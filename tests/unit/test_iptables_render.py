@@ -5,9 +5,13 @@ from typing import Any
 
 import pytest
 from tests.fakes.iptables_world import PLAIN, World
-from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, port, service, slice_of
+from tests.fakes.values import HERE, cidr, endpoint, ip, ips, node_plan, port, service, slice_of
 
+from vipwire.backends.iptables.explain.explainer import walk
+from vipwire.backends.iptables.explain.walk import Table
 from vipwire.backends.iptables.limits import shortcomings
+from vipwire.backends.iptables.render import render
+from vipwire.backends.iptables.rules.skeleton import node_objects
 from vipwire.backends.iptables.rules.words import chance
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.endpoint import EndpointPort
@@ -16,6 +20,8 @@ from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes
+from vipwire.plan.resolve import Packet
+from vipwire.reconcile.explainer import End
 
 LOCAL = TrafficPolicy.LOCAL
 FLAT = Settings(counters=False, tree=False)
@@ -254,6 +260,30 @@ def test_source_ranges_admit_some_and_drop_what_keeps_its_destination() -> None:
             "-m tcp --dport 80 -j DROP"
         )
     ]
+
+
+def test_an_endpoint_at_a_node_port_that_is_for_some_sources_only_is_reached_by_way_of_another_service() -> None:
+    node = node_plan(Family.IPV4)
+    here = "192.168.0.2"
+    guarded = service(
+        "guarded",
+        "10.96.0.2",
+        port(node_port=30080),
+        annotations=(("vipwire.io/nodeport-source-ranges", "203.0.113.0/25"),),
+    )
+    behind = slice_of("web", endpoint(here, "node-1"), ports=[EndpointPort("", Protocol.TCP, 30080)])
+    plans = [
+        plan_service(node, service(), [behind]),
+        plan_service(node, guarded, [slice_of("guarded", endpoint("10.2.0.1"))]),
+    ]
+    objects = dict(node_objects(node, FLAT))
+    for plan in plans:
+        objects.update(render(node, FLAT, plan).own)
+    table = Table(Family.IPV4, objects, objects, frozenset({ip(here)}))
+    packet = Packet(ip("10.1.0.9"), ip("10.96.0.1"), Protocol.TCP, 80, "eth0")
+    assert walk(table, packet).end is End.ANSWERED
+    past = packet._replace(destination=ip(here), port=30080, to_node=True)
+    assert walk(table, past).end is End.DROPPED
 
 
 def test_node_ports_enter_like_external_addresses_and_count_what_is_from_loopback() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.fakes.values import endpoint, ip, ips, node_plan, port, service, slice_of
 
-from vipwire.backends.ipvs.counts import origins, refusals, service_counts
+from vipwire.backends.ipvs.counts import Origin, origins, refusals, service_counts
 from vipwire.backends.ipvs.marks import Marks
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.service import TrafficPolicy
@@ -51,14 +51,14 @@ def test_the_second_pool_counts_too() -> None:
     marks = marks_for(EXTERNAL_KEY)
     named = origins([planned(external_policy=TrafficPolicy.LOCAL)], marks)
     for mark in (marks.mark(EXTERNAL_KEY), marks.mark(EXTERNAL_KEY) | 0x4000):
-        assert named[VirtualServer(0, Address(b""), 0, mark)] == (NAME, True)
+        assert named[VirtualServer(0, Address(b""), 0, mark)] == Origin(NAME, both_ways=True, port=80)
 
 
 def test_what_returns_directly_is_not_known() -> None:
     marks = marks_for(EXTERNAL_KEY)
     named = origins([planned(annotations=(("vipwire.io/forwarding", "dsr"),))], marks)
     marked = VirtualServer(0, Address(b""), 0, marks.mark(EXTERNAL_KEY))
-    assert named[marked] == (NAME, False)
+    assert named[marked] == Origin(NAME, both_ways=False, port=80)
     state = RealServerState(POD, 80, Forwarding(1, Method.ROUTE), 1, 0, Counters(2, 20, 0, 200, 0))
     counted = service_counts(named, {marked: Counters(2, 20, 0, 200, 0)}, {marked: [state]}, {})
     assert counted.ports == {NAME: Count(2, 20, 200, None, None)}
@@ -86,15 +86,20 @@ COMMIT
 [3:180] -A KUBE-NO-LOCAL-ENDPOINTS -j DROP
 [4:240] -A KUBE-PROXY-FIREWALL -d 10.96.0.0/16 -m set ! --match-set KUBE-IPVS-IPS dst -j DROP
 [5:300] -A KUBE-IPVS-FILTER -p tcp -m conntrack --ctstate NEW -m set --match-set KUBE-NO-ENDPOINTS dst,dst -j REJECT --reject-with tcp-reset
-[6:360] -A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT --reject-with icmp-port-unreachable
+[6:360] -A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j KUBE-IPVS-RANGES
+[6:360] -A KUBE-IPVS-RANGES -j KUBE-IPVS-REFUSE
+[4:240] -A KUBE-IPVS-REFUSE -p tcp -j REJECT --reject-with tcp-reset
+[2:120] -A KUBE-IPVS-REFUSE -j REJECT --reject-with icmp-port-unreachable
+[1:60] -A KUBE-IPVS-RANGES-REFUSE -p tcp -j REJECT --reject-with tcp-reset
+[2:120] -A KUBE-IPVS-RANGES-FIREWALL -d 10.96.0.1/32 -p tcp -m tcp --dport 80:90 -j DROP
 [9:540] -A INPUT -j DROP
 COMMIT
 """  # noqa: E501 - as the tool prints it
     assert refusals(text, Family.IPV4) == {
         Refusal.NO_LOCAL_ENDPOINTS: 10,
-        Refusal.SOURCE_RANGE: 2,
+        Refusal.SOURCE_RANGE: 4,
         Refusal.UNALLOCATED_CLUSTER_IP: 4,
-        Refusal.NO_ENDPOINTS: 5,
+        Refusal.NO_ENDPOINTS: 6,
         Refusal.UNDEFINED_PORT: 6,
     }
-    assert Refusal.NO_ENDPOINTS not in refusals(text, Family.IPV6), "that set is of the other family"
+    assert refusals(text, Family.IPV6)[Refusal.NO_ENDPOINTS] == 1, "that set is of the other family"

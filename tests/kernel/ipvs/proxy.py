@@ -66,6 +66,7 @@ class Line:
             pod_traffic=PodPrefixes((Prefix.parse(PODS[family]),)),
             node_port_addresses=(Prefix.parse(EVERYWHERE[family]),),
             addresses=own,
+            port_ranges=True,
         )
         self.planner = Planner(node)
         self.reconciler.desire_node(self.backend.render_node(node))

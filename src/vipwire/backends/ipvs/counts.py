@@ -11,13 +11,14 @@ What endpoints answer past this node (direct return) nobody counts here.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
+from vipwire.backends.ipvs import ranges
 from vipwire.backends.ipvs.hints import method_of
 from vipwire.backends.ipvs.marks import Marks, MarkScope
 from vipwire.backends.ipvs.names import Set, set_name
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family
 from vipwire.netlink.ipvs import Counters, Method, RealServerState, VirtualServer
-from vipwire.plan.plan import FrontendKind, ServicePlan
+from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, RangeKey, ServicePlan
 from vipwire.reconcile.counts import Count, Counts, EndpointName, OpenConnections, Refusal
 from vipwire.xtables.save import counted_rules
 
@@ -27,15 +28,23 @@ _FIREWALL = {
     "KUBE-SOURCE-RANGES-FIREWALL": Refusal.SOURCE_RANGE,
     "KUBE-NO-LOCAL-ENDPOINTS": Refusal.NO_LOCAL_ENDPOINTS,
     "KUBE-PROXY-FIREWALL": Refusal.UNALLOCATED_CLUSTER_IP,
+    ranges.FIREWALL: Refusal.SOURCE_RANGE,
+    ranges.NO_LOCAL: Refusal.NO_LOCAL_ENDPOINTS,
 }
 """Chains, and what each DROP in them means."""
+_REFUSING = {ranges.NOBODY: Refusal.NO_ENDPOINTS, ranges.STRAYS: Refusal.UNDEFINED_PORT}
+"""Chains, and what each REJECT in them means."""
 
 
 class Origin(NamedTuple):
-    """Whose a virtual server is. `both_ways`: answers come back through this node."""
+    """Whose a virtual server is. `both_ways`: answers come back through this node.
+
+    `port` is what is meant by the port 0 of an endpoint that keeps the client's.
+    """
 
     port_name: ServicePortName
     both_ways: bool
+    port: int = 0
 
 
 def origins(plans: Iterable[ServicePlan], marks: Marks) -> dict[VirtualServer, Origin]:
@@ -49,10 +58,19 @@ def _of_plan(plan: ServicePlan, marks: Marks) -> Iterator[tuple[VirtualServer, O
         key = frontend.key
         for address in plan.node_port_addresses if key.address is None else (key.address,):
             yield VirtualServer(key.protocol, address, key.port), Origin(frontend.port_name, both_ways=True)
-        outside = frontend.kind in (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
-        for mark in filter(None, (marks.given.get((key, side)) for side in MarkScope)):
-            for number in (mark, mark | marks.avoid):
-                yield VirtualServer(0, Address(b""), 0, number), Origin(frontend.port_name, not (direct and outside))
+        yield from _marked(frontend, key, marks, direct=direct)
+    for wide in plan.ranges:
+        yield from _marked(wide.frontend, wide.key, marks, direct=direct)
+
+
+def _marked(
+    frontend: Frontend, key: FrontendKey | RangeKey, marks: Marks, *, direct: bool
+) -> Iterator[tuple[VirtualServer, Origin]]:
+    outside = frontend.kind in (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
+    origin = Origin(frontend.port_name, not (direct and outside), frontend.key.port)
+    for mark in filter(None, (marks.given.get((key, side)) for side in MarkScope)):
+        for number in (mark, mark | marks.avoid):
+            yield VirtualServer(0, Address(b""), 0, number), origin
 
 
 def service_counts(
@@ -70,7 +88,8 @@ def service_counts(
     opened: dict[EndpointName, OpenConnections] = {}
     for server, states in reals.items():
         for state in states:
-            name = EndpointName(named[server].port_name, state.address, state.port)
+            origin = named[server]
+            name = EndpointName(origin.port_name, state.address, state.port or origin.port)
             both_ways = state.forwarding.method is Method.MASQUERADE
             _add(endpoints, name, _count(state.counters, both_ways=both_ways))
             before = opened.get(name, OpenConnections(0, 0))
@@ -93,14 +112,16 @@ def _count(counters: Counters, *, both_ways: bool) -> Count:
 
 def refusals(text: str, family: Family) -> dict[Refusal, int]:
     """Read how many packets the rules have refused from the output of `iptables-save -c`."""
-    nobody, vips = (f"--match-set {set_name(family, each)} " for each in (Set.NO_ENDPOINTS, Set.IPVS_IPS))
+    nobody = f"--match-set {set_name(family, Set.NO_ENDPOINTS)} "
     found: dict[Refusal, int] = {}
     for packets, chain, rule in counted_rules(text):
         reason = None
         if rule.endswith("-j DROP"):
             reason = _FIREWALL.get(chain)
         elif chain == "KUBE-IPVS-FILTER" and " -j REJECT" in rule:
-            reason = Refusal.NO_ENDPOINTS if nobody in rule else Refusal.UNDEFINED_PORT if vips in rule else None
+            reason = Refusal.NO_ENDPOINTS if nobody in rule else None
+        elif "-j REJECT" in rule:
+            reason = _REFUSING.get(chain)
         elif chain == "KUBE-NO-ENDPOINTS":
             reason = Refusal.NO_ENDPOINTS
         if reason is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vipwire.backends.ipvs.leftovers import node_ports
-from vipwire.backends.ipvs.names import ChainName
+from vipwire.backends.ipvs.names import ChainName, RangeRule
 from vipwire.netlink.ipvs import RealServer, VirtualServer
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -69,7 +69,7 @@ def in_steps(delta: Delta[Any, Any], *, listens: bool) -> tuple[Delta[Any, Any],
 
     def waits(key: Any) -> bool:
         server = key.server if isinstance(key, RealServer) else key
-        return isinstance(key, ChainName) or server in last
+        return isinstance(key, ChainName | RangeRule) or server in last
 
     first: Delta[Any, Any] = Delta(
         added={key: value for key, value in delta.added.items() if not waits(key)},

@@ -2,7 +2,7 @@
 
 None of these has transactions, and each depends on others, so a commit goes in steps. Forwards:
 
-    sets and their elements ▸ chains ▸ virtual and real servers ▸ VIPs
+    sets and their elements ▸ chains ▸ virtual and real servers ▸ rules of ranges ▸ VIPs
 
 and what goes, goes in the opposite order. If a step is refused, what was done is undone, and the error is raised.
 
@@ -205,9 +205,11 @@ class IpvsBackend:
             _pairs({**parts.receivers.added, **{k: v for k, (_, v) in parts.receivers.changed.items()}})
         )
         size += self._policy_routing.add([each.mark for each in parts.mark_rules.added])
+        size += self._tool.write_rules(Delta(parts.rules.added, parts.rules.changed))
         size += self._device.add([vip.address for vip in parts.vips.added])
         size += self._device.remove([vip.address for vip in parts.vips.removed])
         size += self._policy_routing.remove([each.mark for each in parts.mark_rules.removed])
+        size += self._tool.write_rules(Delta(removed=parts.rules.removed))
         self._pods.release(_pairs(parts.receivers.removed))
         size += self._servers.apply(self._outgoing(parts, drain=drain))
         size += self._tool.write(leaving)
@@ -272,9 +274,8 @@ class IpvsBackend:
             vips = {key.element.address for key in objects if isinstance(key, Entry) and key.set == self._direct}
             received = self._pods.read().items()
             objects.update((Receiver(pod, vip), how) for (pod, vip), how in received if vip in vips)
-        for chain, rules in self._tool.read(self._chains).items():
-            objects[chain] = rules
-        return objects
+        chains, rules = self._tool.read(self._chains)
+        return objects | dict[ObjectKey, Object](chains.items()) | dict[ObjectKey, Object](rules.items())
 
     def _is_excluded(self, key: ObjectKey) -> bool:
         """Report whether a virtual server, or that of a real server, is one that we keep our hands off."""

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from vipwire.backends.ipvs.kernel import IpvsBackend
-from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, SetName, Vip
+from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, RangeRule, SetName, Vip
 from vipwire.backends.ipvs.objects.device import Device
 from vipwire.backends.ipvs.objects.sets import Sets
-from vipwire.backends.ipvs.ownership import GUARD
+from vipwire.backends.ipvs.ownership import GUARDS
 from vipwire.backends.remains import RemovalResult
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
@@ -75,8 +75,8 @@ class IpvsRemains:
         return RemovalResult()
 
     def held(self) -> frozenset[Place]:
-        """Return the chain that keeps the host's own ports off the addresses, as long as these are in use."""
-        return frozenset({GUARD} if self._found is not None and self._found.in_use else ())
+        """Return the chains that keep the host's own ports off the addresses, as long as these are in use."""
+        return GUARDS if self._found is not None and self._found.in_use else frozenset()
 
     def after_rules(self) -> RemovalResult:
         """Remove what has no connections."""
@@ -93,7 +93,7 @@ def find_ipvs(family: Family) -> IpvsLeftovers | None:
         return None
     with contextlib.closing(IpvsBackend(family)) as backend:
         objects = backend.observe()
-    objects = {key: value for key, value in objects.items() if not isinstance(key, ChainName)}
+    objects = {key: value for key, value in objects.items() if not isinstance(key, ChainName | RangeRule)}
     flows = parse_flows((_NET / "ip_vs_conn").read_text(encoding="ascii"), family)
     return judge(family, objects, flows, _sources())
 
@@ -130,6 +130,7 @@ def judge(
 ) -> IpvsLeftovers:
     """Find the virtual servers whose connections are in use, and the addresses that these or sockets need. Pure."""
     frontends, endpoints = {flow.frontend for flow in flows}, {flow.endpoint for flow in flows}
+    endpoints |= {(address, 0) for address, _ in endpoints}  # real servers that leave the port as it is
     marked = {
         key.server
         for key in objects

@@ -6,7 +6,6 @@ from vipwire.backends.lacks import ONLY_IN_USERSPACE
 from vipwire.plan.annotations import Balancing, Lack, Scope
 
 LACKS: Final = (
-    Lack("port_ranges", "ipvs mode serves no ranges of ports: only the port itself is served"),
     Lack("balancing", "'random' is not in ipvs mode: the node's scheduler takes its place", (Balancing.RANDOM,)),
     Lack("scope", "'service' is not in ipvs mode: IPVS remembers a client for each port by itself", (Scope.SERVICE,)),
     ONLY_IN_USERSPACE,

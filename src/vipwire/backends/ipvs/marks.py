@@ -9,6 +9,9 @@ A frontend at an address of the node itself has two marks: one for clients outsi
 A mark is a checksum of the frontend, so that the next process finds the same one. Two frontends with the same
 checksum (one case in ten million for 20 frontends, one in 4,000 for 1,000) are told apart by counting on.
 
+A range of ports has marks in any case: no virtual server but one of a mark takes more ports than one, and leaves them
+as they are.
+
 The rules that ask for masquerading set a bit of the mark before IPVS sees it. So the mark of a virtual server may
 have that bit where the mark of the frontend has not.
 """
@@ -19,7 +22,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from vipwire.plan.plan import FrontendKey
+from vipwire.plan.plan import FrontendKey, RangeKey
 
 _BITS = 0x7FFFFFFF  # ipvsadm lists greater numbers as negative ones
 
@@ -31,12 +34,14 @@ class MarkScope(enum.Enum):
     INSIDE = b"inside"
 
 
-Use = tuple[FrontendKey, MarkScope]
+FOREIGN = 0xC000
+"""What kube-proxy and kubelet mark: masquerade me (0x4000), drop me (0x8000)."""
+Use = tuple[FrontendKey | RangeKey, MarkScope]
 
 
 @dataclass(slots=True)
 class Marks:
-    """The mark of each frontend. `avoid` are bits with another meaning, such as the masquerade mark."""
+    """The mark of each frontend. `avoid` is the masquerade mark; no mark has a bit of it, nor one of FOREIGN."""
 
     avoid: int
     _of: dict[Use, int] = field(default_factory=dict)
@@ -47,20 +52,26 @@ class Marks:
         """The marks that were asked for so far."""
         return MappingProxyType(self._of)
 
-    def mark(self, key: FrontendKey, side: MarkScope = MarkScope.OUTSIDE) -> int:
-        """Return a frontend's mark; never 0."""
+    def mark(self, key: FrontendKey | RangeKey, side: MarkScope = MarkScope.OUTSIDE) -> int:
+        """Return the mark of a frontend or a range; never 0."""
         use = key, side
         known = self._of.get(use)
         if known is not None and not known & self.avoid:
             return known
         if known is not None:
             del self._taken[known]
-        number = zlib.crc32(key.port.to_bytes(2) + bytes((key.protocol,)) + (key.address or b"") + side.value)
-        while (mark := number & ~self.avoid & _BITS) == 0 or mark in self._taken:
+        number = zlib.crc32(_ports(key) + bytes((key.protocol,)) + (key.address or b"") + side.value)
+        while (mark := number & ~(self.avoid | FOREIGN) & _BITS) == 0 or mark in self._taken:
             number += 1
         self._of[use] = mark
         self._taken[mark] = use
         return mark
+
+
+def _ports(key: FrontendKey | RangeKey) -> bytes:
+    if isinstance(key, FrontendKey):
+        return key.port.to_bytes(2)
+    return key.first.to_bytes(2) + key.last.to_bytes(2)
 
 
 def is_among(mark: int, marks: Collection[int]) -> bool:

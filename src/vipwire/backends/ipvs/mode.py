@@ -43,13 +43,9 @@ MODE: Final = ModeSpec(
             "open connections outlive the deletion of their Service",
             "the kernel forgets a virtual server's connections when it is deleted",
         ),
-        Difference(
-            ("S146", "S147", "S148", "S149", "S150", "S152"),
-            "the annotation port-range serves a range of ports",
-            "the annotation is not translated for this mode yet: it is reported, and the port itself is served",
-        ),
     ),
     tools=(Tool("ipvsadm", "shows the virtual servers of ipvs mode"),),
     vip_devices=frozenset({"kube-ipvs0"}),
+    port_ranges=True,
     per_address=True,
 )

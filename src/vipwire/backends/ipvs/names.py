@@ -8,6 +8,7 @@
     SetName         -> SetSpec
     Entry           -> mark             an element of a set; 0 where it carries no mark
     ChainName       -> rules            as iptables-save prints them; of a base chain only the jumps to ours
+    RangeRule       -> how often        a rule of a range of ports, in a chain that holds nothing else
 
 Which virtual servers are ours the kernel itself remembers: those that an entry of our sets names. So entries come
 before virtual servers and go after them, and nobody else's virtual server is ever touched.
@@ -67,13 +68,27 @@ class ChainName(NamedTuple):
     chain: str
 
 
+class RangeRule(NamedTuple):
+    """A rule, in the words of iptables-save without `-A CHAIN`. Where it has to stand its target says; see `leads`.
+
+    `stray`: it was read behind rules that it has to precede.
+    """
+
+    table: str
+    chain: str
+    words: str
+    stray: bool = False
+
+
 Rules: TypeAlias = tuple[str, ...]
-ObjectKey: TypeAlias = VirtualServer | RealServer | Vip | MarkRule | Receiver | SetName | Entry | ChainName
+ObjectKey: TypeAlias = (
+    VirtualServer | RealServer | Vip | MarkRule | Receiver | SetName | Entry | ChainName | RangeRule
+)
 Object: TypeAlias = Scheduling | Forwarding | Method | SetSpec | Rules | int | None
 
 
 class Set(enum.Enum):
-    """The ipsets; the value is the name of the IPv4 one. The last five are ours alone."""
+    """The ipsets; the value is the name of the IPv4 one. The last seven are ours alone."""
 
     LOOP_BACK = "KUBE-LOOP-BACK"
     CLUSTER_IP = "KUBE-CLUSTER-IP"
@@ -97,6 +112,8 @@ class Set(enum.Enum):
     NO_LOCAL_ENDPOINTS = "KUBE-NO-LOCAL-ENDPOINTS"
     NO_ENDPOINTS = "KUBE-NO-ENDPOINTS"
     DIRECT_RETURN = "KUBE-DIRECT-RETURN"
+    RANGES = "KUBE-RANGES"
+    RANGES_LOCAL = "KUBE-RANGES-LOCAL"
 
 
 _TYPES: Final = {
@@ -123,8 +140,11 @@ def set_spec(which: Set) -> SetSpec:
     return SetSpec(_TYPES.get(which, SetType.ADDRESS_PORT), which in MARKING)
 
 
-MARKING: Final = frozenset({Set.LOCAL_POOL, Set.LOCAL_POOL_NODE, Set.DIRECT_RETURN})
-"""The sets whose elements carry marks, each that of a virtual server of ours."""
+MARKING: Final = frozenset({Set.LOCAL_POOL, Set.LOCAL_POOL_NODE, Set.DIRECT_RETURN, Set.RANGES, Set.RANGES_LOCAL})
+"""The sets whose elements carry marks, each that of a virtual server of ours.
+
+Rules give the marks of the last two, for no set holds ranges of ports. These sets only say what is ours.
+"""
 
 OWNING: Final = (
     Set.CLUSTER_IP,

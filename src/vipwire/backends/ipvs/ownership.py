@@ -3,6 +3,7 @@
 from functools import cache
 from typing import Final, cast
 
+from vipwire.backends.ipvs import ranges
 from vipwire.backends.ipvs.names import ChainName, Rules
 from vipwire.backends.ipvs.skeleton import KUBE_PROXYS, node_objects
 from vipwire.model.net import Family
@@ -10,8 +11,10 @@ from vipwire.plan.node import NodePlan
 from vipwire.xtables.ownership import Link, Place, WholeChainOwner
 from vipwire.xtables.save import BUILT_IN
 
-GUARD: Final = Place("filter", "KUBE-IPVS-FILTER")
-"""Keeps the host's own ports off the addresses of kube-ipvs0: it stays as long as these do."""
+GUARDS: Final = frozenset(
+    Place("filter", chain) for chain in ("KUBE-IPVS-FILTER", ranges.MARKS, ranges.NOBODY, ranges.STRAYS)
+)
+"""Keep the host's own ports off the addresses of kube-ipvs0: they stay as long as these do."""
 
 
 _KUBE_PROXY_HAS: Final = frozenset(

@@ -4,7 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, Object, ObjectKey, Receiver, Rules, SetName, Vip
+from vipwire.backends.ipvs.names import (
+    ChainName,
+    Entry,
+    MarkRule,
+    Object,
+    ObjectKey,
+    RangeRule,
+    Receiver,
+    Rules,
+    SetName,
+    Vip,
+)
 from vipwire.netlink.ipset import SetSpec
 from vipwire.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.reconcile.delta import Delta
@@ -22,6 +33,7 @@ class Parts:
     vips: Delta[Vip, None] = field(default_factory=Delta)
     mark_rules: Delta[MarkRule, None] = field(default_factory=Delta)
     receivers: Delta[Receiver, Method] = field(default_factory=Delta)
+    rules: Delta[RangeRule, int] = field(default_factory=Delta)
 
 
 def partition(delta: Delta[ObjectKey, Object]) -> Parts:
@@ -36,6 +48,7 @@ def partition(delta: Delta[ObjectKey, Object]) -> Parts:
         Vip: parts.vips,
         MarkRule: parts.mark_rules,
         Receiver: parts.receivers,
+        RangeRule: parts.rules,
     }
     for key, value in delta.added.items():
         by_type[type(key)].added[key] = value

@@ -4,27 +4,31 @@
     Reject                   the set of those that reject, and for TCP a virtual server without any
     Drop                     the set of those that drop, and for TCP a virtual server without any
     external policy Local    two pools: see `marks`
+    range of ports           marks in any case: see `ranges`
 
 A TCP virtual server stays when the last endpoint goes: connections that are still open end in peace.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from vipwire.backends.ipvs.hints import Hints, hints
 from vipwire.backends.ipvs.marks import Marks, MarkScope
-from vipwire.backends.ipvs.names import Entry, MarkRule, Object, ObjectKey, Receiver, Set, Vip, set_name
+from vipwire.backends.ipvs.names import Entry, MarkRule, Object, ObjectKey, RangeRule, Receiver, Set, Vip, set_name
+from vipwire.backends.ipvs.ranges import filtering, hairpins, marking, masquerading, segments
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.plan.plan import (
+    Action,
     Drop,
     Forward,
     Frontend,
     FrontendKey,
     FrontendKind,
     Pool,
+    RangeFrontend,
     Reject,
     ServicePlan,
 )
@@ -54,6 +58,8 @@ def render(settings: RenderSettings, marks: Marks, plan: ServicePlan) -> Rendere
         writer.vip(address)
     for frontend in plan.frontends:
         writer.frontend(frontend)
+    for wide in plan.ranges:
+        writer.wide(wide)
     if plan.health_check is not None:
         writer.own[Entry(set_name(settings.family, Set.HEALTH_CHECK), Element(port=plan.health_check.port))] = 0
     return Rendered(writer.own, writer.shared)
@@ -94,6 +100,60 @@ class _Writer:
                 self.vip(address)
         for which, element in _registers(frontend, addresses):
             self._entry(which, element)
+
+    def wide(self, wide: RangeFrontend) -> None:
+        """Write a range of ports; see `ranges`. At an address of this node nobody's range is left to what listens."""
+        frontend, address = wide.frontend, wide.key.address
+        own = address in self._plan.own_addresses
+        if own and isinstance(frontend.action, Reject):
+            return
+        method = Method.MASQUERADE if own else self._method(frontend)
+        if method is Method.MASQUERADE and not own:
+            self.vip(address)
+        inside = frontend.short_circuit if method is Method.MASQUERADE else None
+        mark = self._marks.mark(wide.key, MarkScope.INSIDE)
+        self._pool(wide, inside or frontend.action, mark, method)
+        self._rules(filtering(wide, own=own))
+        if method is not Method.MASQUERADE:
+            self._return_directly(wide, mark, method)
+            return
+        if isinstance(inside or frontend.action, Forward):
+            self._rules(masquerading(wide))
+        if inside is not None and isinstance(frontend.action, Forward):
+            self._pool(wide, frontend.action, self._marks.mark(wide.key), method, local=True)
+
+    def _pool(self, wide: RangeFrontend, action: Action, mark: int, method: Method, *, local: bool = False) -> None:
+        """Write a pool of a range: of TCP the virtual server stays when the last endpoint goes, for nobody new.
+
+        What is masqueraded has the bit that says so, when it comes to the virtual server.
+        """
+        if not isinstance(action, Forward) and wide.key.protocol is not Protocol.TCP:
+            return
+        both = (mark,) if local or method is not Method.MASQUERADE else (mark, mark | self._marks.avoid)
+        for virtual in (VirtualServer(0, Address(b""), 0, each) for each in both):
+            self.own[virtual] = self._scheduling
+            if isinstance(action, Forward):
+                for target, weight in zip(action.pool, action.weights, strict=True):
+                    real = RealServer(virtual, target.address, 0 if wide.keeps_port(target) else target.port)
+                    self.own[real] = Forwarding(weight, method)
+        place = Element(wide.key.address, wide.key.protocol, wide.key.first)
+        self._entry(Set.RANGES_LOCAL if local else Set.RANGES, place, mark)
+        if isinstance(action, Forward):
+            self._rules((marking(wide, mark, local=local), *hairpins(wide, action)))
+            self._hairpins(tuple(each for each in action.pool if not wide.keeps_port(each)), wide.frontend.key)
+
+    def _return_directly(self, wide: RangeFrontend, mark: int, method: Method) -> None:
+        """Lead a range to IPVS whose endpoints answer clients directly, as `_direct` does a port."""
+        self.own[MarkRule(mark)] = None
+        if wide.key.protocol is Protocol.TCP:
+            self._rules((segments(wide, self._settings.family),))
+        if isinstance(wide.frontend.action, Forward):
+            for target in wide.frontend.action.pool:
+                if target.local:
+                    self.shared[Receiver(target.address, wide.key.address)] = method
+
+    def _rules(self, rules: Iterable[RangeRule]) -> None:
+        self.own.update((rule, 1) for rule in rules)
 
     def _direct(self, frontend: Frontend, method: Method) -> None:
         """Write a frontend whose endpoints answer clients directly: see `MarkRule` and `Receiver`."""
@@ -158,7 +218,7 @@ class _Writer:
     def _server(
         self,
         virtual: VirtualServer,
-        action: Forward | Drop | Reject,
+        action: Action,
         frontend: Frontend,
         method: Method = Method.MASQUERADE,
     ) -> None:

@@ -3,6 +3,7 @@
     mangle  OUTPUT       ▶ KUBE-PROXY-FIREWALL   as in filter, for what starts here: IPVS comes before filter there
                          ▶ KUBE-NO-ENDPOINTS     counts whom IPVS will refuse
             PREROUTING   ▶ KUBE-LOCAL-POOL       clients outside get the mark of the pool of this node
+            both         ▶ KUBE-IPVS-RANGES      what goes to a range of ports gets a mark; see `ranges`
     nat     PREROUTING, OUTPUT ▶ KUBE-SERVICES   mark for masquerading, by sets
             POSTROUTING  ▶ KUBE-POSTROUTING
     filter  INPUT        ▶ KUBE-PROXY-FIREWALL   source ranges, no local endpoints
@@ -19,8 +20,19 @@ Rules stand as iptables-save prints them, so that what is there can be compared.
 from collections.abc import Iterable
 from typing import Final
 
-from vipwire.backends.ipvs.names import ChainName, Object, ObjectKey, Rules, Set, SetName, set_name, set_spec
-from vipwire.model.net import Family, Protocol
+from vipwire.backends.ipvs import ranges
+from vipwire.backends.ipvs.names import (
+    ChainName,
+    Object,
+    ObjectKey,
+    RangeRule,
+    Rules,
+    Set,
+    SetName,
+    set_name,
+    set_spec,
+)
+from vipwire.model.net import Protocol
 from vipwire.plan.node import NodePlan
 from vipwire.xtables.words import LOCAL_DESTINATION, LOCAL_SOURCE, LOOPBACK, NEW, comment, from_pod, own_mask, refuse
 
@@ -31,6 +43,8 @@ KUBE_PROXYS: Final = frozenset({ChainName("filter", "KUBE-IPVS-OUT-FILTER"), Cha
 def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
     """Render everything that belongs to no Service."""
     objects: dict[ObjectKey, Object] = {SetName(set_name(node.family, which)): set_spec(which) for which in Set}
+    objects.update((ChainName(*chain), ()) for chain in ranges.DYNAMIC)
+    objects[RangeRule("filter", ranges.MARKS, f"-j {ranges.STRAYS}")] = 1
     rules = _Rules(node)
     tables = {"mangle": rules.mangle(), "nat": rules.nat(), "filter": rules.filter()}
     for table, chains in tables.items():
@@ -46,8 +60,7 @@ class _Rules:
         self._node = node
         self._mark = own_mask(node.masquerade_mark)
         self._pods = from_pod(node.pod_traffic)
-        # What a link of 1500 bytes carries behind two headers of the family.
-        self._segment = 1440 if node.family is Family.IPV4 else 1400
+        self._segment = ranges.segment(node.family)
 
     def mangle(self) -> dict[str, Iterable[str]]:
         """Write the chains of table mangle.
@@ -55,25 +68,31 @@ class _Rules:
         What a Pod answers directly tells the client how long its segments may be, lest they outgrow the tunnel.
         """
         direct = _jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")
+        wide = _jump("kubernetes port ranges", ranges.MARKS)
         answers = f"-p tcp {self._match(Set.DIRECT_RETURN, 'src,src')}"
         return {
-            "PREROUTING": [direct, _jump("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
+            "PREROUTING": [direct, wide, _jump("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
             "FORWARD": [_jump("kubernetes direct server return", "KUBE-DIRECT-SEGMENTS")],
             "OUTPUT": [
                 _jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL"),
                 direct,
+                wide,
                 _jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS"),
             ],
             # Only counts: a connection from here that nobody answers IPVS itself refuses, without a word to anybody.
             "KUBE-NO-ENDPOINTS": [f"-p tcp {NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN"],
             "KUBE-DIRECT-RETURN": [f"-j SET --map-set {self._name(Set.DIRECT_RETURN)} dst,dst --map-mark"],
-            "KUBE-DIRECT-SEGMENTS": [f"{answers} -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss {self._segment}"],
+            "KUBE-DIRECT-SEGMENTS": [
+                f"{answers} -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss {self._segment}",
+                f"-j {ranges.SEGMENTS}",
+            ],
             "KUBE-LOCAL-POOL": [
                 *(f"{pod} -j RETURN" for pod in self._pods),
                 f"{LOCAL_SOURCE} -j RETURN",
                 f"-j SET --map-set {self._name(Set.LOCAL_POOL_NODE)} dst,dst --map-mark",
                 f"{self._match(Set.DIRECT_RETURN)} -j RETURN",  # at an address of the node, node ports come last
                 f"-j SET --map-set {self._name(Set.LOCAL_POOL)} dst,dst --map-mark",
+                f"-j {ranges.LOCAL_MARKS}",
             ],
             **self._firewall(),
         }
@@ -98,6 +117,7 @@ class _Rules:
             "KUBE-POSTROUTING": [
                 comment("Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose")
                 + f" {self._match(Set.LOOP_BACK, 'dst,dst,src')} -j MASQUERADE",
+                f"-j {ranges.HAIRPIN}",
                 f"-m mark ! --mark {self._mark} -j RETURN",
                 f"-j MARK --set-xmark {self._node.masquerade_mark:#x}/0x0",
                 comment("kubernetes service traffic requiring SNAT") + " -j MASQUERADE --random-fully",
@@ -118,6 +138,8 @@ class _Rules:
                 comment("Kubernetes health check node port") + f" {self._match(Set.HEALTH_CHECK, 'dst')} -j ACCEPT"
             ],
             "KUBE-IPVS-FILTER": self._access(),
+            ranges.NOBODY: self._refusal(),
+            ranges.STRAYS: self._refusal(),
             "KUBE-FORWARD": [
                 comment("kubernetes forwarding rules") + f" -m mark --mark {self._mark} -j ACCEPT",
                 comment("kubernetes forwarding conntrack rule")
@@ -132,7 +154,9 @@ class _Rules:
             "KUBE-PROXY-FIREWALL": [
                 comment("Kubernetes service load balancer ip + port for load balancer with sourceRange")
                 + f" {self._match(Set.LOAD_BALANCER_FW)} -j KUBE-SOURCE-RANGES-FIREWALL",
+                f"-j {ranges.FIREWALL}",
                 f"{NEW} {self._match(Set.NO_LOCAL_ENDPOINTS)} -j KUBE-NO-LOCAL-ENDPOINTS",
+                f"-j {ranges.NO_LOCAL}",
                 *(f"-d {cidr} -m set ! --match-set {ips} dst -j DROP" for cidr in self._node.service_cidrs),
             ],
             "KUBE-SOURCE-RANGES-FIREWALL": [
@@ -160,6 +184,7 @@ class _Rules:
             + f" {external} -j KUBE-MARK-MASQ",
             f"{local} {LOCAL_SOURCE} -j KUBE-MARK-MASQ",
             *(f"{match} -j ACCEPT" for match in (cluster, balancer, external, local)),
+            f"-j {ranges.MARKS}",
             f"{LOCAL_DESTINATION} -j KUBE-NODE-PORT",
         )
 
@@ -199,9 +224,13 @@ class _Rules:
             f"{nobody} {unreachable}",
             *(f"{self._match(which)} -j RETURN" for which in passes),
             f"{self._match(Set.HEALTH_CHECK, 'dst')} -j RETURN",
-            f"-p tcp {others} {reset}",
-            f"{others} {unreachable}",
+            f"{others} -j {ranges.MARKS}",
         )
+
+    def _refusal(self) -> Rules:
+        """Refuse whatever comes here."""
+        reset, unreachable = (refuse(self._node.family, protocol) for protocol in (Protocol.TCP, None))
+        return (f"-p tcp {reset}", unreachable)
 
     def _name(self, which: Set) -> str:
         return set_name(self._node.family, which)

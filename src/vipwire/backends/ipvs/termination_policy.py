@@ -11,7 +11,7 @@ from vipwire.backends.ipvs.marks import is_among
 from vipwire.backends.ipvs.names import Entry, Object, ObjectKey
 from vipwire.model.net import Address, Protocol
 from vipwire.netlink.ipvs import RealServer, VirtualServer
-from vipwire.plan.plan import ServicePlan
+from vipwire.plan.plan import RangeFrontend, ServicePlan
 
 _DATAGRAMS = frozenset({Protocol.UDP, Protocol.SCTP})
 
@@ -41,7 +41,9 @@ class TerminationPolicy:
             for key, mark in own.items()
             if isinstance(key, Entry) and isinstance(mark, int) and mark and key.element.protocol in _DATAGRAMS
         }
-        serving: frozenset[tuple[Address, int]] = frozenset().union(*(each.serving for each in plan.frontends))
+        serving: frozenset[tuple[Address, int]] = frozenset().union(
+            *(each.serving for each in plan.frontends), *map(_left_alone, plan.ranges)
+        )
         for server in servers:
             if is_among(server.mark, marks) if server.mark else server.protocol in _DATAGRAMS:
                 self._serving[server] = serving
@@ -65,3 +67,8 @@ class TerminationPolicy:
     def seconds(self, real: RealServer) -> int | None:
         """Return how long at most; None if until the last connection has ended."""
         return self._seconds.get(real.server)
+
+
+def _left_alone(wide: RangeFrontend) -> frozenset[tuple[Address, int]]:
+    """Name the endpoints of a range that keep the client's port as real servers have them: with port 0."""
+    return frozenset((address, 0) for address, port in wide.frontend.serving if port == wide.frontend.key.port)

@@ -29,6 +29,7 @@ from vipwire.xtables.words import (
     LOCAL_DESTINATION,
     LOCAL_SOURCE,
     LOOPBACK,
+    UNTRANSLATED,
     comment,
     from_pod,
     refuse,
@@ -155,9 +156,12 @@ class PortWriter:
         return (self._others_dropped(frontend),)
 
     def _others_dropped(self, frontend: Frontend) -> str:
-        """Drop what comes from sources that may not."""
+        """Drop what comes from sources that may not.
+
+        At a node port, which is ours alone, what was translated goes to an endpoint that happens to have that port.
+        """
         note = f"{self._text} traffic not accepted by {self._firewall(frontend)}"
-        local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
+        local = (LOCAL_DESTINATION, UNTRANSLATED) if frontend.kind is FrontendKind.NODE_PORT else ()
         return rule(self._served(frontend, note, *local), "-j DROP")
 
     def _spread(self, policy: TrafficPolicy, forward: Forward) -> Iterator[str]:

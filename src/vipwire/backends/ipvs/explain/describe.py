@@ -1,6 +1,6 @@
 """Names the objects of ipvs mode for people, as the tools that show them do."""
 
-from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, ObjectKey, Receiver, SetName, Vip
+from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, ObjectKey, RangeRule, Receiver, SetName, Vip
 from vipwire.model.net import Prefix, Protocol, format_address, format_endpoint
 from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import RealServer, VirtualServer
@@ -10,7 +10,7 @@ def describe_object(key: ObjectKey) -> str:
     """Name an object."""
     if isinstance(key, VirtualServer | RealServer):
         return describe_server(key)
-    if isinstance(key, SetName | Entry | ChainName):
+    if isinstance(key, SetName | Entry | ChainName | RangeRule):
         return _describe_rules(key)
     match key:
         case Vip(address):
@@ -21,7 +21,7 @@ def describe_object(key: ObjectKey) -> str:
             return f"{format_address(vip)} in the Pod {format_address(pod)}"
 
 
-def _describe_rules(key: SetName | Entry | ChainName) -> str:
+def _describe_rules(key: SetName | Entry | ChainName | RangeRule) -> str:
     match key:
         case SetName(name):
             return f"ipset {name}"
@@ -29,6 +29,8 @@ def _describe_rules(key: SetName | Entry | ChainName) -> str:
             return f"ipset {name} {describe_element(element)}"
         case ChainName(table, chain):
             return f"iptables -t {table} chain {chain}"
+        case RangeRule(table, chain, words):
+            return f"iptables -t {table} -A {chain} {words}"
 
 
 def describe_server(key: VirtualServer | RealServer) -> str:

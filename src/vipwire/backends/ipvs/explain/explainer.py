@@ -73,7 +73,7 @@ def _told(way: Way, node: Node, packet: Packet) -> Walk:
     """Convert what the packet met into steps of an explanation."""
     end = End.UNKNOWN if way.uncertain else way.end
     shares: dict[tuple[Address, int] | None, Fraction] = {
-        (real.address, real.port): share for real, share in way.shares.items()
+        (real.address, real.port or packet.port): share for real, share in way.shares.items()
     }
     if end is not End.ANSWERED or way.server is None:
         as_planned = all(step.state is ObjectState.PLANNED for step in way.steps)

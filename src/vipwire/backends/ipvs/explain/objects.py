@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, Object, ObjectKey, Rules, SetName, Vip
+from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, Object, ObjectKey, RangeRule, Rules, SetName, Vip
+from vipwire.backends.ipvs.ranges import leads
 from vipwire.model.net import Address, Prefix
 from vipwire.netlink.ipset import Element, SetSpec, SetType
 from vipwire.netlink.ipvs import Forwarding, RealServer, Scheduling, VirtualServer
@@ -31,6 +32,11 @@ class KernelObjects:
         held = cls()
         for key, value in objects.items():
             held._put(key, value)
+        shared = [key for key in objects if isinstance(key, RangeRule)]
+        for rule in sorted(shared, key=lambda rule: rule.stray or not leads(rule.words)):
+            chain = ChainName(rule.table, rule.chain)
+            if chain in held.chains:
+                held.chains[chain] += (rule.words,)
         return held
 
     def _put(self, key: ObjectKey, value: Object) -> None:

@@ -166,7 +166,7 @@ class _Walker:
             if real not in self.way.shares or how.method is not Method.MASQUERADE or stays:
                 continue
             before = len(tables.steps)
-            header.destination, header.port, header.mark = real.address, real.port, mark
+            header.destination, header.port, header.mark = real.address, real.port or self.packet.port, mark
             if tables.hook("nat", "POSTROUTING") == "MASQUERADE":
                 self.way.masqueraded.add(real.address)
             known = tables.steps[told:before]

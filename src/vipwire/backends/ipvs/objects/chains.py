@@ -1,13 +1,15 @@
 """The chains of iptables: what iptables-save printed, and what iptables-restore is to do. Pure.
 
 Our chains are ours wholly. Of the built-in ones only the jumps to our chains are, in order; everyone else's rules
-stay where they are.
+stay where they are. Chains that Services share have rules that come and go one by one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from vipwire.backends.ipvs.names import ChainName, Rules
+from vipwire.backends.ipvs.names import ChainName, RangeRule, Rules
+from vipwire.backends.ipvs.ranges import DYNAMIC, leads
 from vipwire.reconcile.delta import Delta
 from vipwire.xtables.save import BUILT_IN, read_tables, target
 
@@ -30,6 +32,41 @@ def parse_save(text: str, ours: frozenset[ChainName]) -> dict[ChainName, Rules]:
             elif jumps := tuple(rule for rule in rules if target(rule) in targets):
                 found[chain] = jumps
     return found
+
+
+def parted(found: Mapping[ChainName, Rules]) -> tuple[dict[ChainName, Rules], dict[RangeRule, int]]:
+    """Tell the rules of chains that Services share from those that belong to their chain."""
+    chains = {chain: () if chain in DYNAMIC else rules for chain, rules in found.items()}
+    shared = (rule for chain, rules in found.items() if chain in DYNAMIC for rule in _members(chain, rules))
+    return chains, dict(Counter(shared))
+
+
+def _members(chain: ChainName, rules: Iterable[str]) -> Iterator[RangeRule]:
+    """Read the rules of a chain; one that has to lead and does not counts as another, which is replaced."""
+    at_head = True
+    for words in rules:
+        at_head = at_head and leads(words)
+        yield RangeRule(*chain, words, stray=leads(words) and not at_head)
+
+
+def rules_text(delta: Delta[RangeRule, int]) -> str:
+    """Write a difference of single rules for `iptables-restore --noflush`."""
+    return "".join(f"{line}\n" for table in TABLES for line in single(table, delta))
+
+
+def single(table: str, delta: Delta[RangeRule, int]) -> Iterator[str]:
+    """Write a difference of single rules of one table, with its first and last line."""
+    changes = [(rule, -times) for rule, times in delta.removed.items()]
+    changes += [(rule, new - old) for rule, (old, new) in delta.changed.items()]
+    changes += delta.added.items()
+    lines = [line for rule, more in changes if rule.table == table for line in _times(rule, more)]
+    if lines:
+        yield from (f"*{table}", *lines, "COMMIT")
+
+
+def _times(rule: RangeRule, more: int) -> Iterator[str]:
+    how = f"-D {rule.chain}" if more < 0 else f"-I {rule.chain} 1" if leads(rule.words) else f"-A {rule.chain}"
+    yield from (f"{how} {rule.words}" for _ in range(abs(more)))
 
 
 def restore_text(delta: Delta[ChainName, Rules]) -> str:

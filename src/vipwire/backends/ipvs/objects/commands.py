@@ -16,11 +16,13 @@ from vipwire.backends.ipvs.names import (
     Entry,
     Object,
     ObjectKey,
+    RangeRule,
     Receiver,
     Rules,
     SetName,
     Vip,
 )
+from vipwire.backends.ipvs.objects.chains import TABLES, single
 from vipwire.backends.ipvs.parts import partition
 from vipwire.model.net import Family, Protocol, format_address, format_endpoint
 from vipwire.netlink.ipset import SetSpec, SetType
@@ -45,6 +47,7 @@ def commands(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
     yield from (writer.server("-E", key, how) for key, (_, how) in parts.servers.changed.items())
     yield from (writer.real("-a", key, how) for key, how in parts.reals.added.items())
     yield from (writer.real("-e", key, how) for key, (_, how) in parts.reals.changed.items())
+    yield from writer.range_rules(Delta(parts.rules.added, parts.rules.changed))
     receivers = {**parts.receivers.added, **{key: how for key, (_, how) in parts.receivers.changed.items()}}
     yield from (writer.receiver("add", key, how) for key, how in receivers.items())
     yield from writer.rules("add", [each.mark for each in parts.mark_rules.added])
@@ -52,6 +55,7 @@ def commands(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
     yield from writer.vips("del", parts.vips.removed)
     yield from writer.rules("del", [each.mark for each in parts.mark_rules.removed])
     yield from (writer.receiver("del", key, how) for key, how in parts.receivers.removed.items())
+    yield from writer.range_rules(Delta(removed=parts.rules.removed))
     gone = parts.servers.removed
     yield from (writer.real("-d", key) for key in parts.reals.removed if key.server not in gone)
     yield from (writer.server("-D", key) for key in gone)
@@ -100,6 +104,12 @@ class _Writer:
                 yield from (self._table(key, "-D", rule) for rule in rules)
         yield from (self._table(key, "-F") for key in ours)
         yield from (self._table(key, "-X") for key in ours)
+
+    def range_rules(self, delta: Delta[RangeRule, int]) -> Iterator[str]:
+        """Add and delete single rules."""
+        for table in TABLES:
+            lines = (line for line in single(table, delta) if line.startswith("-"))
+            yield from (f"{self._iptables} -t {table} {line}" for line in lines)
 
     def _table(self, key: ChainName, verb: str, rest: str = "") -> str:
         return f"{self._iptables} -t {key.table} {verb} {key.chain} {rest}".rstrip()

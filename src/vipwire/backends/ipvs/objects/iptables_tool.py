@@ -1,7 +1,7 @@
 """iptables as ipvs mode uses it: only when a chain changes, and in a variant that is tried first."""
 
-from vipwire.backends.ipvs.names import ChainName, Rules
-from vipwire.backends.ipvs.objects.chains import PROBE, parse_save, restore_text
+from vipwire.backends.ipvs.names import ChainName, RangeRule, Rules
+from vipwire.backends.ipvs.objects.chains import PROBE, parse_save, parted, restore_text, rules_text
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
 from vipwire.reconcile.delta import Delta
@@ -25,9 +25,9 @@ class Tool:
             self._chosen = self._choose()
         return self._chosen
 
-    def read(self, ours: frozenset[ChainName]) -> dict[ChainName, Rules]:
-        """Read our chains. Raise CommitError or DecodeError if that fails."""
-        return parse_save(self.require().save(), ours) if ours else {}
+    def read(self, ours: frozenset[ChainName]) -> tuple[dict[ChainName, Rules], dict[RangeRule, int]]:
+        """Read our chains, and the rules of those that Services share. Raise CommitError or DecodeError."""
+        return parted(parse_save(self.require().save(), ours) if ours else {})
 
     def counted(self) -> str:
         """Print all rules with their counters; raise UnsupportedError without a tool that works."""
@@ -36,6 +36,13 @@ class Tool:
     def write(self, delta: Delta[ChainName, Rules]) -> int:
         """Apply a difference; return its size in bytes. Raise CommitError if a table is refused."""
         text = restore_text(delta)
+        if text:
+            self.require().restore(text)
+        return len(text)
+
+    def write_rules(self, delta: Delta[RangeRule, int]) -> int:
+        """Apply a difference of single rules; return its size in bytes. Raise CommitError if a table is refused."""
+        text = rules_text(delta)
         if text:
             self.require().restore(text)
         return len(text)
