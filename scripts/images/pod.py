@@ -94,7 +94,7 @@ class Look:
 
     def approved(self, kind: str, probe: podspec.Probe) -> None:
         """Wait until a probe would go well."""
-        url = f"http://{world.ADDRESS}:{probe.port}{probe.path}"
+        url = f"http://{probe.host or world.ADDRESS}:{probe.port}{probe.path}"
         seconds = until(url, lambda: page(url)[0] == 200)
         said(f"{kind} {probe.path}: 200 after {seconds:.1f} s")
 

@@ -58,10 +58,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A page that the kubelet asks for."""
+    """A page that the kubelet asks for; `host` is empty for the Pod's own address."""
 
     port: int
     path: str
+    host: str = ""
 
 
 def containers(pod: Object) -> tuple[list[Object], list[Object]]:
@@ -74,7 +75,7 @@ def probe(container: Object, kind: str) -> Probe:
     """Give `livenessProbe` or `readinessProbe`."""
     asked = container[kind]["httpGet"]
     ports = {each["name"]: each["containerPort"] for each in container.get("ports", ())}
-    return Probe(ports.get(asked["port"], asked["port"]), asked["path"])
+    return Probe(ports.get(asked["port"], asked["port"]), asked["path"], asked.get("host", ""))
 
 
 def run_arguments(pod: Object, container: Object, place: Place) -> list[str]:

@@ -65,7 +65,7 @@ def test_keys_of_certificates_are_kept_in_memory() -> None:
     pod = pod_named("ingress")
     _, (container,) = containers(pod)
     assert "--tmpfs=/run/vipwire-ingress:rw,mode=0777" in run_arguments(pod, container, PLACE)
-    assert probe(container, "readinessProbe") == Probe(10254, "/readyz")
+    assert probe(container, "readinessProbe") == Probe(10254, "/readyz", "127.0.0.1")
 
 
 def test_a_right_that_cannot_be_given_is_left_out() -> None:

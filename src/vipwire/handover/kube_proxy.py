@@ -7,6 +7,8 @@ check and metrics, which are in the network namespace. A vipwire proxy answers t
 import contextlib
 import http.client
 import json
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ from vipwire.kube.yaml_errors import NOT_YAML
 _NAME: Final = "kube-proxy"
 _MODES: Final = ("iptables", "ipvs", "nftables", "userspace")
 _PATIENCE: Final = 2.0
+_LONGEST: Final = 64 << 10
+"""Bytes of a configuration: a common one has 2,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ def _processes(proc: Path) -> Iterator[int]:
     for folder in proc.iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
+                if folder.stat().st_uid not in (0, os.geteuid()):
+                    continue  # it has no right to program the kernel, whatever its name
                 if (folder / "comm").read_text(encoding="utf-8", errors="replace").strip() != _NAME:
                     continue
                 if _namespace(folder) in (here, 0):
@@ -84,6 +90,17 @@ def _is_healthz(body: str | None) -> bool:
     return False
 
 
+def _text(file: Path) -> str:
+    """Read a small file that another process names; raise OSError or ValueError for what is none."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise OSError(f"{file}: no regular file")
+        content = opened.read(_LONGEST + 1)
+    if len(content) > _LONGEST:
+        raise OSError(f"{file}: too long for a configuration")
+    return content.decode()
+
+
 def _configured_mode(folder: Path) -> str:
     """Read from a process's command line, or the file that it names, which mode it was told to run; "" if unknown."""
     try:
@@ -93,7 +110,7 @@ def _configured_mode(folder: Path) -> str:
     flags = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
     if file := flags.get("config"):
         try:
-            read = yaml.safe_load((folder / "root" / file.lstrip("/")).read_text(encoding="utf-8"))
+            read = yaml.safe_load(_text(folder / "root" / file.lstrip("/")))
         except (OSError, *NOT_YAML):
             return ""
         mode = read.get("mode") if isinstance(read, dict) else None
