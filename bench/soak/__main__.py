@@ -1,4 +1,4 @@
-"""A soak with chaos: `python -m bench.soak --minutes 10`, as root.
+"""A soak with chaos: `python -m bench.soak --minutes 10 [--mode iptables] [--own-proxy]`, as root.
 
 Services and EndpointSlices change all the time, clients connect all the time, and one thing after the other goes
 wrong (faults.py). At the end: `vipwire diff` finds nothing, nothing acknowledged is lost, memory and open files are
@@ -22,7 +22,7 @@ from pathlib import Path
 from bench.soak.churn import SERVICES, SLICES, Api, Ledger, Writer, service, slice_of
 from bench.soak.faults import Harm
 from bench.soak.probing import Failure, Prober, unexplained
-from bench.soak.scene import NODE, PATIENCE, SERVER, Part, Scene
+from bench.soak.scene import NODE, PATIENCE, Part, Scene
 from bench.soak.shim import compiled
 
 from vipwire.lab.outcome import Target
@@ -38,10 +38,10 @@ _INSIDE = "--inside"
 class Soak:
     """One run. `verdict` says what is not as it should be."""
 
-    def __init__(self, folder: Path, seconds: float, seed: int) -> None:
+    def __init__(self, folder: Path, seconds: float, seed: int, mode: str = "nftables", *, own: bool = False) -> None:
         self._seconds, self._seed = seconds, seed
         self._chance = random.Random(seed)
-        self._scene = Scene(folder, compiled(folder), seed)
+        self._scene = Scene(folder, compiled(folder), seed, mode, own=own)
         self._harm = Harm(self._scene, self._chance)
         self._ledger, self._done = Ledger(), Counter[str]()
         self._began = time.monotonic()
@@ -50,7 +50,7 @@ class Soak:
 
     def run(self) -> None:
         """Build, try, judge, and print the table."""
-        with self._scene.standing(), self._scene.lab.inside(SERVER):
+        with self._scene.standing(), self._scene.lab.inside(self._scene.host):
             self._scene.up.start()
             asyncio.run(self._story())
         self._tell()
@@ -65,10 +65,12 @@ class Soak:
 
     async def _prepare(self, api: Api) -> str:
         node = {"metadata": {"name": NODE}, "status": {"addresses": [_internal(self._scene.node_address)]}}
-        await api.send("POST", "/api/v1/nodes", node)
+        if not self._scene.own:  # else it has made its Node itself
+            await api.send("POST", "/api/v1/nodes", node)
         steady = await api.send("POST", SERVICES, service(STEADY, 0, node_port=NODE_PORT))
         await api.send("POST", SLICES, slice_of(STEADY, 0, self._pods()))
-        self._scene.proxy.launch()
+        if not self._scene.own:
+            self._scene.proxy.launch()
         return str(steady["spec"]["clusterIP"])
 
     def _pods(self) -> Sequence[Pod]:
@@ -112,14 +114,14 @@ class Soak:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            for part in (self._scene.up, self._scene.proxy):
+            for part in self._parts:
                 part.look_after()
                 part.sample()
 
     async def _judge(self, api: Api) -> None:
         """End all faults, wait until everything is settled, and look."""
         self._end_faults()
-        for part in (self._scene.up, self._scene.proxy):
+        for part in self._parts:
             if part.process is None:
                 part.launch()
             await asyncio.to_thread(part.ready)
@@ -142,8 +144,8 @@ class Soak:
         }
 
     @property
-    def _parts(self) -> tuple[Part, Part]:
-        return self._scene.up, self._scene.proxy
+    def _parts(self) -> tuple[Part, ...]:
+        return self._scene.parts
 
     def _end_faults(self) -> None:
         for faults in (self._scene.up_faults, self._scene.proxy_faults):
@@ -162,7 +164,8 @@ class Soak:
 
     def _tell(self) -> None:
         struck = self._scene.proxy_faults.struck
-        print(f"\nseed {self._seed}, {self._seconds:.0f} s")
+        who = "the API server's own proxy" if self._scene.own else "a proxy"
+        print(f"\nseed {self._seed}, {self._seconds:.0f} s, {who} in {self._scene.mode} mode")
         print(f"  faults        {', '.join(f'{name} {count}' for name, count in sorted(self._done.items()))}")
         print(
             f"  netlink       {struck.overflowed} x ENOBUFS, {struck.interrupted} x EINTR, {struck.not_sent} unsent"
@@ -219,6 +222,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0, help="0: another one each time")
+    parser.add_argument("--mode", choices=("nftables", "iptables", "ipvs", "userspace"), default="nftables")
+    parser.add_argument("--own-proxy", action="store_true", help="the proxy of `vipwire up`, in the same process")
     parser.add_argument("--keep", type=Path, help="a folder for the logs; else they go")
     parser.add_argument(_INSIDE, action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -231,7 +236,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="vipwire-soak-") as temporary:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        soak = Soak(folder.resolve(), arguments.minutes * 60, seed)
+        soak = Soak(folder.resolve(), arguments.minutes * 60, seed, arguments.mode, own=arguments.own_proxy)
         soak.run()
     sys.exit(1 if any(soak.verdict.values()) or not soak.verdict else 0)
 

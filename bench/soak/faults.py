@@ -24,6 +24,17 @@ _REPAIR: Final = 30.0
 _LIMIT: Final = Path("/proc/sys/net/netfilter/nf_conntrack_max")
 _MOST: Final = 300_000
 """Entries of the table that are made at most to fill it."""
+_FLUSHES: Final = {
+    "nftables": (
+        "nft delete table ip vipwire",
+        "nft flush table ip vipwire",
+        "nft flush chain ip vipwire nat-prerouting",
+    ),
+    "iptables": ("iptables -t nat -F", "iptables -t nat -F KUBE-SERVICES", "iptables -t nat -F PREROUTING"),
+    "userspace": ("iptables -t nat -F", "iptables -t nat -F PREROUTING"),
+    "ipvs": ("ipvsadm -C", "iptables -t nat -F"),
+}
+"""What others remove, by mode."""
 _PORT: Final = b"\xab\xcd"
 _SEEN, _ASSURED, _CONFIRMED = 1 << 1, 1 << 2, 1 << 3
 
@@ -72,12 +83,10 @@ class Harm:
 
     async def rules_flushed(self) -> None:
         """Somebody else removes our rules: all of them, those of a family, or a chain."""
-        command = self._chance.choice(
-            ("delete table ip vipwire", "flush table ip vipwire", "flush chain ip vipwire nat-prerouting")
-        )
+        command = self._chance.choice(_FLUSHES[self._scene.mode])
         before = self._repairs()
         async with self._window("rules flushed", 1.0):
-            await asyncio.to_thread(self._scene.run, "nft", command)
+            await asyncio.to_thread(self._scene.run, *command.split())
             limit = time.monotonic() + _REPAIR
             while self._repairs() == before and time.monotonic() < limit:  # noqa: ASYNC110 - a log tells nobody
                 await asyncio.sleep(0.1)
@@ -120,11 +129,11 @@ class Harm:
 
     def all(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """Name the faults that are possible here."""
+        proxy = {} if self._scene.own else {"proxy stops": self.proxy_stops, "proxy killed": self.proxy_killed}
         found: dict[str, Callable[[], Awaitable[None]]] = {
             "API server stops": self.server_stops,
             "API server killed": self.server_killed,
-            "proxy stops": self.proxy_stops,
-            "proxy killed": self.proxy_killed,
+            **proxy,
             "rules flushed": self.rules_flushed,
             "disk full": self.disk_full,
         }

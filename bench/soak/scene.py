@@ -32,7 +32,7 @@ class Sample(NamedTuple):
     files: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Part:
     """A process of the scene, which can be started again; `samples` are of all that there were."""
 
@@ -104,25 +104,43 @@ class Part:
 class Scene:
     """All of it. `up` is the API server, `proxy` what is tried."""
 
-    def __init__(self, folder: Path, library: Path | None, seed: int) -> None:
+    def __init__(
+        self, folder: Path, library: Path | None, seed: int, mode: str = "nftables", *, own: bool = False
+    ) -> None:
+        """Prepare it. With `own` the proxy is the API server's: both are one process, on the proxy's node."""
         self.lab, self.folder, self.data = Lab(), folder, folder / "disk"
+        self.mode, self.own, self.host = mode, own, NODE if own else SERVER
         self.up_faults = Faults(folder, "up", library, seed)
         self.proxy_faults = Faults(folder, "proxy", library, seed + 1)
-        self.address = next(node.addresses[0] for node in self.lab.topology.nodes if node.name == SERVER)
+        self.address = next(node.addresses[0] for node in self.lab.topology.nodes if node.name == self.host)
         self.node_address = self.lab.address(NODE)
         vipwire = (sys.executable, "-m", "vipwire")
-        up = ("up", f"--data-dir={self.data}", f"--bind-address={self.address}", f"--node-name={SERVER}")
+        more = (f"--proxy-mode={mode}", "--nodeport-addresses=0.0.0.0/0")
+        up = (
+            "up",
+            f"--data-dir={self.data}",
+            f"--bind-address={self.address}",
+            f"--node-name={self.host}",
+            "--no-dns",
+        )
+        with_proxy = (*more, "--iptables-sync-period=2s", "--oom-score-adj=0", _CIDRS) if own else ("--no-proxy",)
         self.up = Part(
-            *("up", self.lab, SERVER, (*vipwire, *up, "--no-proxy", "--no-dns"), folder / "up.log"),
-            *(self.up_faults, self._server_is_ready),
+            *("up", self.lab, self.host, (*vipwire, *up, *with_proxy), folder / "up.log"),
+            *(self.up_faults, self._all_is_ready if own else self._server_is_ready),
         )
         flags = (f"--kubeconfig={self.data}/admin.kubeconfig", f"--hostname-override={NODE}", _CIDRS)
-        self.flags = flags
-        more = ("--iptables-sync-period=2s", "--oom-score-adj=0", "--nodeport-addresses=0.0.0.0/0")
-        self.proxy = Part(
-            *("proxy", self.lab, NODE, (*vipwire, "proxy", *flags, *more), folder / "proxy.log"),
-            *(self.proxy_faults, self._proxy_is_ready),
+        self.flags = (*flags, *more)
+        often = ("--iptables-sync-period=2s", "--oom-score-adj=0")
+        self.proxy = (
+            self.up
+            if own
+            else Part(
+                *("proxy", self.lab, NODE, (*vipwire, "proxy", *self.flags, *often), folder / "proxy.log"),
+                *(self.proxy_faults, self._proxy_is_ready),
+            )
         )
+        self.proxy_faults = self.up_faults if own else self.proxy_faults
+        self.parts = tuple(dict.fromkeys((self.up, self.proxy)))
 
     @contextlib.contextmanager
     def standing(self) -> Iterator[None]:
@@ -134,7 +152,7 @@ class Scene:
             stack.callback(subprocess.run, ["umount", "--lazy", str(self.data)], check=False)
             stack.enter_context(self.lab)
             yield
-            for part in (self.proxy, self.up):
+            for part in reversed(self.parts):
                 part.end(signal.SIGTERM)
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[Any]":
@@ -143,12 +161,15 @@ class Scene:
 
     def difference(self) -> str:
         """Tell what `vipwire diff` says; "" if there is no difference."""
-        done = self.run(sys.executable, "-m", "vipwire", "diff", *self.flags, "--nodeport-addresses=0.0.0.0/0")
+        done = self.run(sys.executable, "-m", "vipwire", "diff", *self.flags)
         return "" if done.returncode == 0 else f"status {done.returncode}: {done.stdout}{done.stderr}"[:4000]
 
     def _server_is_ready(self) -> bool:
         kubeconfig = self.data / "admin.kubeconfig"
         return kubeconfig.exists() and _listens(self.address, 6443)
+
+    def _all_is_ready(self) -> bool:
+        return self._server_is_ready() and self._proxy_is_ready()
 
     def _proxy_is_ready(self) -> bool:
         connection = http.client.HTTPConnection(self.node_address, 10256, timeout=5.0)
