@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.soak.churn import SERVICES, SLICES, Api, Ledger, Writer, service, slice_of
 from bench.soak.faults import Harm
-from bench.soak.probing import Failure, Prober, unexplained
+from bench.soak.probing import Failure, Prober, Window, unexplained
 from bench.soak.scene import NODE, PATIENCE, Part, Scene
 from bench.soak.shim import compiled
 
@@ -152,7 +152,9 @@ class Soak:
             faults.netlink()
             faults.clock(0)
         (self._scene.data / "filler").unlink(missing_ok=True)
+        begin = time.monotonic()  # whatever is being opened through NAT loses its entry
         self._scene.run("conntrack", "-F")
+        self._harm.windows.append(Window("conntrack flushed", begin, time.monotonic() + 1.0))
 
     def _say(self, what: str) -> None:
         made, failed = sum(each.attempts for each in self._probers), sum(len(p.failures) for p in self._probers)

@@ -123,14 +123,14 @@ class Scene:
             f"--node-name={self.host}",
             "--no-dns",
         )
-        with_proxy = (*more, "--iptables-sync-period=2s", "--oom-score-adj=0", _CIDRS) if own else ("--no-proxy",)
+        often = ("--iptables-sync-period=2s", "--oom-score-adj=0")
+        with_proxy = ("--", *more, *often, _CIDRS) if own else ("--no-proxy",)
         self.up = Part(
             *("up", self.lab, self.host, (*vipwire, *up, *with_proxy), folder / "up.log"),
             *(self.up_faults, self._all_is_ready if own else self._server_is_ready),
         )
         flags = (f"--kubeconfig={self.data}/admin.kubeconfig", f"--hostname-override={NODE}", _CIDRS)
         self.flags = (*flags, *more)
-        often = ("--iptables-sync-period=2s", "--oom-score-adj=0")
         self.proxy = (
             self.up
             if own

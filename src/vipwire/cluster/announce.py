@@ -228,7 +228,7 @@ async def announce(registry: Registry, interface: str, guard: Guard[Key], begun:
 
     try:
         async with tasks:
-            await feed.run(step)
+            await feed.run(step, guard)
     finally:
         for each in pending:
             each.cancel()

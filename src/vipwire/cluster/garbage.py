@@ -60,7 +60,7 @@ class GarbageCollector:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        await self._feed.run(self.step)
+        await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
         """Read what has changed, then delete what is due. Report whether something waits for the clock."""

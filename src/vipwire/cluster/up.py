@@ -175,6 +175,7 @@ class _Cluster:
     def _parts(self) -> Iterator[_Part]:
         """Name what runs beside the API server."""
         setting, registry, guard = self._setting, self._registry, self._supervisor.guard
+        yield _Part("watchdog", _simply(self._supervisor.watch))
         yield _Part("complaints", _simply(self._complaints.run))
         yield _Part("garbage collection", _simply(GarbageCollector(registry, guard("garbage collection")).run))
         yield _Part("endpoints", _simply(EndpointController(registry, guard("endpoints")).run))

@@ -15,12 +15,14 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from vipwire.errors import told_plainly
 from vipwire.process import log
+from vipwire.process.watchdog import LOOK_SECONDS, STALL_SECONDS, LoopWatch, Steps
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
@@ -56,8 +58,16 @@ class _Suspension:
 class Guard(Generic[T]):
     """Keeps what one object makes a part raise to that object."""
 
-    def __init__(self, part: str, witness: Witness = _nobody, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        part: str,
+        witness: Witness = _nobody,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        steps: Steps | None = None,
+    ) -> None:
         self.part = part
+        self._steps = steps or Steps()
         self._witness, self._clock = witness, clock
         self._suspended: dict[T, _Suspension] = {}
 
@@ -65,11 +75,16 @@ class Guard(Generic[T]):
     def of(self, thing: T) -> Iterator[None]:
         """Run a block that concerns one object; what it raises puts the object aside and ends here."""
         try:
-            yield
+            with self._steps.of(self.part, thing):
+                yield
         except Exception as error:  # noqa: BLE001  # whatever an object causes: all others go on
             self.failed(thing, error)
         else:
             self._suspended.pop(thing, None)
+
+    def step(self) -> AbstractContextManager[None]:
+        """Do in here what concerns the part as a whole, so that it is noticed if it does not end."""
+        return self._steps.of(self.part)
 
     def failed(self, thing: T, error: Exception) -> None:
         """Put an object aside for an error."""
@@ -126,8 +141,15 @@ class Supervisor:
     """Runs parts, and counts what fails: `failures` by part, with what objects make them raise."""
 
     def __init__(
-        self, witness: Witness = _nobody, *, sound_after: float = SOUND_SECONDS, first_pause: float = FIRST_PAUSE
+        self,
+        witness: Witness = _nobody,
+        *,
+        sound_after: float = SOUND_SECONDS,
+        first_pause: float = FIRST_PAUSE,
+        steps: Steps | None = None,
+        stall_after: float = STALL_SECONDS,
     ) -> None:
+        self._steps, self._loop, self._stall_after = steps or Steps(), "", stall_after
         self._witness, self._sound_after, self._first_pause = witness, sound_after, first_pause
         self._parts: dict[str, _Part] = {}
         self.failures: Counter[str] = Counter()
@@ -135,11 +157,32 @@ class Supervisor:
     def guard(self, part: str) -> Guard[Any]:
         """Build the guard of a part."""
         self.failures[part] += 0
-        return Guard(part, self._count)
+        return Guard(part, self._count, steps=self._steps)
 
     def troubles(self) -> Mapping[str, str]:
         """Return what is wrong with each part that runs, or should; "" for nothing."""
-        return {name: part.trouble for name, part in self._parts.items()}
+        troubles = {name: part.trouble for name, part in self._parts.items()}
+        for step, age in self._steps.hung():
+            troubles[step.part] = troubles.get(step.part) or f"does not go on since {age:.0f} s{_about(step.thing)}"
+        return troubles | ({"event loop": self._loop} if self._loop else {})
+
+    async def watch(self) -> None:
+        """Tell of what hangs, until cancelled: steps that do not end, and an event loop that stands still."""
+        with LoopWatch(self._stands_still, after=self._stall_after) as loop:
+            while True:
+                loop.beat()
+                self._loop = loop.last
+                for step, age in self._steps.hung():
+                    if not step.told:
+                        step.told = True
+                        error = TimeoutError(f"it does not go on since {age:.0f} s")
+                        log.error("a part hangs", part=step.part, object=_name(step.thing or ""), error=str(error))
+                        self._count(step.part, step.thing or "", error, again=False)
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def _stands_still(self, where: str) -> None:
+        log.error("the event loop stands still: nothing is answered meanwhile", error=where)
+        self.failures["event loop"] += 1
 
     async def keep(self, name: str, work: Work, *, opens: bool = False) -> None:
         """Run a part until it ends by itself, whatever it raises. Raise its VipwireError if it `opens` and cannot."""
@@ -189,6 +232,10 @@ def in_short(error: BaseException) -> str:
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
-def _name(thing: Hashable) -> str:
+def _about(thing: object) -> str:
+    return f" ({_name(thing)})" if thing else ""
+
+
+def _name(thing: object) -> str:
     """Write an object's name; a key of a store is its parts."""
     return "/".join(filter(None, map(str, thing))) if isinstance(thing, tuple) else str(thing)

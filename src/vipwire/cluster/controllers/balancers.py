@@ -41,7 +41,7 @@ class Balancers:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        await self._feed.run(self.step)
+        await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
         """Update each Service that has changed; report whether something is left to do.

@@ -53,15 +53,16 @@ class Feed:
         """Make the next look list everything."""
         self._seen = 0
 
-    async def run(self, step: Callable[[], Awaitable[bool | None]]) -> None:
-        """Step at once and when there is something to look at, until cancelled.
+    async def run(self, step: Callable[[], Awaitable[bool | None]], guard: Guard[Key]) -> None:
+        """Step at once and when there is something to look at, until cancelled; `guard` is told of each step.
 
         A step that says that something is left to do is made again a little later, whatever happens. After one that
         fails, the next look tells of everything.
         """
         while True:
             try:
-                left = await step()
+                with guard.step():
+                    left = await step()
             except Exception:
                 self.again()
                 raise

@@ -112,7 +112,7 @@ class OwnServices:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        await self._feed.run(self.step)
+        await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
         """Write again what somebody has changed; tell whether something is to be tried again."""

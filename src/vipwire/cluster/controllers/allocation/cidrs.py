@@ -49,7 +49,8 @@ class ServiceCidrs:
     async def run(self) -> None:
         """Work until cancelled. Addresses come and go often, and matter only while a ServiceCIDR waits for them."""
         while True:
-            await self.step()
+            with self._guard.step():
+                await self.step()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_SECONDS if self._guard.holds else None):
                     await (self._all if self._held else self._cidrs).wait()

@@ -52,7 +52,7 @@ class AddressRepair:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        await self._feed.run(self.step)
+        await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
         """Check each address that a change concerns; report whether one is to be tried again."""

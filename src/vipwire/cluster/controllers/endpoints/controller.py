@@ -62,7 +62,7 @@ class EndpointController:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        await self._feed.run(self.step)
+        await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
         """Read what has changed and write the slices. Report whether something could not be written."""
