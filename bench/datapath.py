@@ -101,6 +101,7 @@ class _Network:
     """Three namespaces, what listens in the last, and how long connections from the first took, in seconds."""
 
     client: int
+    node: int
     listener: socket.socket
     to_service: list[float] = field(default_factory=list)
     to_server: list[float] = field(default_factory=list)
@@ -134,7 +135,7 @@ def _network(load: Load, services: Sequence[Service], slices: Sequence[EndpointS
             _run(f"ip route add {ENDPOINT_NET} via {_SERVER}")
             _run("sysctl -qw net.ipv4.ip_forward=1")
             load(services, slices)
-        yield _Network(client, listener)
+        yield _Network(client, node, listener)
 
 
 def _wire(node: int, near: str, far: int, address: str, gateway: str) -> None:

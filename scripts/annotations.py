@@ -40,6 +40,46 @@ each one chooses an endpoint:
 
 vipwire leaves the words for other parts of kube-router alone: {theirs}.
 
+## Endpoints that do not answer
+
+Readiness probes come from the kubelet of the Pod's own node. An endpoint may pass them and still not answer
+clients: its accept queue is full, a firewall between the nodes drops packets, or its node is gone and the control
+plane has not noticed.
+
+    metadata:
+      annotations:
+        vipwire.io/eject-after: "3"      # failures in a row; turns it on
+        vipwire.io/eject-for: 30s        # the first time; doubles each time, up to 5m
+        vipwire.io/eject-at-most: "50"   # percent of the endpoints of a Service port
+
+* **What fails.** A new connection by way of the Service fails if nothing comes back for 3 seconds, or only a reset.
+  Any other answer ends the row. TCP and SCTP count. UDP counts with `vipwire.io/eject-udp: "true"`, for many UDP
+  protocols never answer.
+* **What happens.** This node sends no new connections there, at no frontend. Open connections go on. So do attempts
+  that have begun: a client that repeats its SYN meets the same endpoint until it gives up. A client that session
+  affinity remembers for it gets another endpoint. Other nodes judge for themselves.
+* **Who stays.** At most half of a Service port's endpoints (`eject-at-most`) is ejected at a time, one in any case,
+  and never the last. Where a policy is Local and all local endpoints are ejected, they are all used. Topology hints
+  give way.
+* **The way back.** When its time is over the endpoint is on trial, with slow start if the Service has it. The first
+  answer ends the trial. The first failure ejects it for twice as long. After 5 minutes without a failure it begins
+  anew.
+* **How to see it.** A Warning `EndpointEjected` on the Service, and `EndpointReadmitted`;
+  `vipwire_ejected_endpoints` and `vipwire_ejections_total`; `vipwire status` and `vipwire explain` name the
+  endpoint and the time.
+* **A restart of vipwire forgets**: its first sync uses all endpoints again.
+
+vipwire reads this from the kernel's connection tracking, by events, and only while a Service asks for it: then a
+socket filter in the kernel lets pass two messages for each connection to such a Service's endpoints. If there are
+more than can be read, some are lost (`vipwire_conntrack_events_lost_total`), and nobody is ejected for that. With
+`net.netfilter.nf_conntrack_events=0` there are no events, and the log says so. Not seen are packets that a firewall
+of *this* node drops, and connections that IPVS forwards by `dsr` or `tunnel`, whose answers do not come back this
+way. If a firewall elsewhere refuses one client only, its failures count like all others; a Service with other
+clients has answers in between.
+
+Userspace mode does not read these annotations. Its relay tries another endpoint at once
+([how](modes/userspace.md#how-connections-are-dealt)).
+
 ## Of other objects
 
 | object | annotation | read by |

@@ -39,7 +39,17 @@ class Suite:
 
 _CHANGING = frozenset(
     _CONFORMANCE / f"test_{name}.py"
-    for name in ("affinity", "changes", "changes_udp", "counting", "draining", "repair", "restart", "slow_start")
+    for name in (
+        "affinity",
+        "changes",
+        "changes_udp",
+        "counting",
+        "draining",
+        "ejection",
+        "repair",
+        "restart",
+        "slow_start",
+    )
 )
 """Half of the work. Not each family is a suite: most clusters, which take seconds to build, would be built twice."""
 _STANDING = frozenset(_CONFORMANCE.glob("test_*.py")) - _CHANGING

@@ -36,6 +36,12 @@ MODE: Final = ModeSpec(
         ),
         Difference(("S92",), "SCTP is served", "SCTP is not relayed"),
         Difference(
+            ("S162", "S163", "S164", "S165"),
+            "endpoints that do not answer are ejected, as annotations say",
+            "a relay tries another endpoint at once, and lets one that fails 3 times in a row rest for 10 s; the "
+            "annotations are reported",
+        ),
+        Difference(
             ("S132",),
             "packets are counted, with --count-traffic",
             "a relay sees streams: it counts their bytes, and no packets",
