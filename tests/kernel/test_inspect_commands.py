@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -261,3 +263,24 @@ def test_flags_may_stand_in_the_environment(flags: list[str], monkeypatch: pytes
     assert "default/web" in vipwire("plan", "web").stdout
     masqueraded = vipwire("plan", "web", "--nodeport-addresses=primary", "--masquerade-all").stdout
     assert "everything to a ClusterIP is masqueraded" in masqueraded
+
+
+def test_a_ping_to_a_cluster_ip_is_refused(programmed: list[str]) -> None:
+    """As docs/leave-ipvs.md says; a process of the node hears it at once, others get ICMP port unreachable."""
+    del programmed
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw, pytest.raises(PermissionError):
+        raw.sendto(bytes.fromhex("0800f7fe00010000"), ("10.96.0.10", 0))
+
+
+def test_the_commands_that_replace_those_of_ipvs_mode_say_something(programmed: list[str]) -> None:
+    """The right column of the tables in docs/leave-ipvs.md; `top` and `trace` go on until they are interrupted."""
+    text = (Path(__file__).parents[2] / "docs/leave-ipvs.md").read_text()
+    rows = (line.split(" | ")[1] for line in text.splitlines() if line.count(" | ") == 1)
+    commands = [each for row in rows for each in re.findall(r"`((?:vipwire|nft|sysctl) [^`]+)`", row)]
+    assert len(commands) >= 7
+    for each in commands:
+        program, *words = each.split()
+        if program != "vipwire":
+            assert run(each), each
+        elif words[0] not in ("top", "trace", "drain", "cleanup"):
+            assert vipwire(*words, *programmed).stdout, each

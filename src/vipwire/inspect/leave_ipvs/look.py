@@ -18,6 +18,7 @@ from vipwire.handover.configured import Configured
 from vipwire.handover.kube_proxy import find_kube_proxy
 from vipwire.handover.kube_proxy_config import configured, from_config_map
 from vipwire.host.addresses import global_addresses, read_addresses
+from vipwire.http.client import reason_of
 from vipwire.inspect.check.facts import lacks
 from vipwire.inspect.leave_ipvs.changes import Leaving
 from vipwire.inspect.leave_ipvs.facts import read_kernel
@@ -48,7 +49,7 @@ def look(config: Config) -> tuple[Leaving, list[str]]:
         obstacles.append(f"the kernel: {kernel.obstacle}")
     found = configured(find_kube_proxy())
     if found is None:
-        found = tried("kube-proxy's configuration", lambda: _config_map(config), None)
+        found = tried("kube-proxy's configuration", lambda: config_map(config), None)
     store = tried("Services", lambda: read_objects(config), Store())
     machine = global_addresses(item for item in read_addresses() if item.interface != DEVICE)
     name = node_name(config)
@@ -64,19 +65,15 @@ def look(config: Config) -> tuple[Leaving, list[str]]:
     return leaving, obstacles
 
 
-def _config_map(config: Config) -> Configured | None:
-    """Ask the API server for kubeadm's ConfigMap. None where objects come from manifests."""
+def config_map(config: Config) -> Configured | None:
+    """Ask the API server for the ConfigMap of kubeadm; None where objects come from manifests. Raise ConfigError."""
     if config.manifests:
         return None
     return Configured(_WHERE, from_config_map(asyncio.run(_asked(config)), _WHERE))
 
 
 async def _asked(config: Config) -> object:
-    from vipwire.kube.access.connection import (  # noqa: PLC0415 - an HTTP client takes 0.3 s to load
-        TRANSPORT_ERRORS,
-        Connection,
-        describe,
-    )
+    from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection  # noqa: PLC0415 - TLS takes time to load
 
     access = api_access(config)
     try:
@@ -89,4 +86,4 @@ async def _asked(config: Config) -> object:
             document: object = json.loads(await response.read())
             return document
     except (*TRANSPORT_ERRORS, ValueError) as error:
-        raise ConfigError(f"{_WHERE}: {describe(error)}") from error
+        raise ConfigError(f"{_WHERE}: {reason_of(error)}") from error
