@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.cluster_here import SERVICES, Here, play, service
 
+from vipwire.cluster.api.kinds.catalogue import RESOURCES
 from vipwire.cluster.api.serving.bounds import Bounds
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
@@ -174,6 +175,49 @@ def test_a_table_has_kubectls_columns(tmp_path: Path) -> None:
         )
         assert (await here.send("GET", SERVICES, Accept="application/xml"))[0] == 406
 
+    play(tmp_path, scenario)
+
+
+def test_an_object_as_new_as_asked_for(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        (made,) = await fill(here, "a")
+        path, now = f"{SERVICES}/a?resourceVersion=", here.store.revision
+        for version in ("0", made["metadata"]["resourceVersion"], str(now)):
+            assert (await here.send("GET", path + version))[1]["metadata"]["name"] == "a"
+        code, status = await here.send("GET", f"{path}{now + 9}")
+        assert (code, status["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
+        assert (await here.send("GET", f"{path}x"))[0] == 400
+
+    play(tmp_path, scenario)
+
+
+FIELDS = {
+    "Pod": {"spec.nodeName", "spec.restartPolicy", "spec.hostNetwork", "status.phase", "status.podIP"},
+    "Service": {"spec.clusterIP", "spec.type"},
+    "Node": {"spec.unschedulable"},
+    "Namespace": {"status.phase"},
+    "Secret": {"type"},
+    "Event": {
+        *(f"involvedObject.{name}" for name in ("kind", "namespace", "name", "uid", "apiVersion", "fieldPath")),
+        *("involvedObject.resourceVersion", "reason", "reportingComponent", "source", "type"),
+    },
+    "IPAddress": {f"spec.parentRef.{name}" for name in ("group", "resource", "namespace", "name")},
+}
+"""Besides metadata.name and metadata.namespace."""
+
+
+def test_the_fields_that_can_be_asked_for(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        for resource in RESOURCES:
+            place = "/namespaces/default" if resource.namespaced else ""
+            path = f"{resource.base}{place}/{resource.plural}?fieldSelector="
+            wanted = {"metadata.name"} | ({"metadata.namespace"} if resource.namespaced else set())
+            for field in wanted | FIELDS.get(resource.kind, set()):
+                assert (await here.send("GET", f"{path}{field}%3Dx"))[0] == 200, (resource.kind, field)
+            code, status = await here.send("GET", f"{path}spec.other%3Dx")
+            assert (code, status["message"]) == (400, "field label not supported: spec.other")
+
+    assert {resource.kind: set(resource.fields) for resource in RESOURCES if resource.fields} == FIELDS
     play(tmp_path, scenario)
 
 

@@ -25,7 +25,7 @@ from vipwire.cluster.api.answers.health import Question, read_health
 from vipwire.cluster.api.answers.pages import CUSTOM_KINDS, read_page
 from vipwire.cluster.api.answers.reviews import REVIEWS, Review, answer, check_asker
 from vipwire.cluster.api.errors import ApiError, damaged, internal, no_such_page, too_slow
-from vipwire.cluster.api.listing import list_page
+from vipwire.cluster.api.listing import list_page, parse_number, wait_for_revision
 from vipwire.cluster.api.object import encode
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.route import READING, Route, find_route
@@ -174,7 +174,7 @@ class ApiServer:
             case "list":
                 return await self._list(request, route)
             case "get":
-                return self._get(request, route)
+                return await self._get(request, route)
         return await self._change(request, route)
 
     async def _review(self, request: BaseRequest, review: Review, user: guard.User) -> web.Response:
@@ -201,8 +201,10 @@ class ApiServer:
             return web.Response(status=304, headers=tag)
         return web.Response(body=page.body, headers={"Content-Type": page.media} | tag)
 
-    def _get(self, request: BaseRequest, route: Route) -> web.Response:
+    async def _get(self, request: BaseRequest, route: Route) -> web.Response:
         form = choose_form(request.headers.get("Accept", ""), request.query)
+        if version := parse_number(request.query, "resourceVersion"):
+            await wait_for_revision(self._registry.store, version)
         record = self._registry.read(route.resource, route.namespace, route.name)
         if form.view is not View.TABLE and self._registry.store.is_damaged(record):
             raise damaged(route.resource.id, route.name)
