@@ -14,7 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 _GUEST: Final = re.compile(r"::test_in_the_guest\[(?P<suite>.*)\]$")
 _LONGEST: Final = "conformance-changing"
 _MODE: Final = re.compile(
-    r"^tests/conformance/.*\[(?P<mode>nftables|iptables-nft|iptables-legacy|userspace|ipvs)-(?!to-)"
+    r"^tests/conformance/.*\[(?P<mode>nftables|ebpf|iptables-nft|iptables-legacy|userspace|ipvs)-(?!to-)"
 )
 BEHIND: Final = ("tests/cases/test_cases.py", "tests/unit/test_model_net.py")
 """A process runs a test when it knows the next one; these short files are what stands behind the guests."""

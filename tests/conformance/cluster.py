@@ -18,6 +18,7 @@ from tests.conformance.mode import Mode
 from tests.conformance.packets import PATIENCE, Caller, Packets, family_of
 from tests.conformance.proxy import Answer, Proxy, until
 from tests.conformance.services import Hosts, LabService
+from tests.conformance.translated import translated
 from tests.kernel.own_network import end_relays
 
 from vipwire.lab import manifests
@@ -81,6 +82,8 @@ class Cluster(Packets):
             for node in self.topology.nodes:
                 for command in self.mode.prepare:
                     self.lab.run(node.name, command)
+            if self.mode.has_cgroup:
+                self._serve_at_own_addresses()
         self.write()
         self.proxy.start()
 
@@ -94,12 +97,20 @@ class Cluster(Packets):
             try:
                 if self.mode.relays:
                     self._end_relays()
+                if self.mode.has_cgroup:
+                    self.proxy.vipwire("cleanup")
             finally:
                 if not self._borrowed:
                     self.lab.down()
                 self._folder.cleanup()
         assert status == 0, f"vipwire ended with status {status}:\n{log[-4000:]}"
         assert "Traceback" not in log, log
+
+    def _serve_at_own_addresses(self) -> None:
+        """Have Pods listen at their own addresses: one that listens at all of them may be any Pod of this node."""
+        for pod in self.topology.pods:
+            self.lab.stop(pod.name)
+            self.lab.serve(pod.name, pod.ports, addresses=pod.addresses)
 
     def _end_relays(self) -> None:
         """End what outlives the proxy. In a lab that stays, no rule may lead there either, which takes longer."""
@@ -122,7 +133,11 @@ class Cluster(Packets):
     def send(self, caller: Caller, target: Target, manner: ProbeOptions) -> list[ProbeResult]:
         """Connect in that manner; what `explain` says of it must be what became of each connection."""
         question = self._witness.ask(self.address(caller, family_of(target)), target)
-        results = super().send(caller, target, manner)
+        if self.mode.has_cgroup and self.proxy.running:
+            with translated(self.lab, self.node_name, caller.host, target, manner.count):
+                results = super().send(caller, target, manner)
+        else:
+            results = super().send(caller, target, manner)
         self._witness.judge(question, results, runs=self.proxy.running)
         return results
 

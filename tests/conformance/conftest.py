@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conformance import own_cgroup
 from tests.conformance.cluster import POD_CIDRS, Cluster
 from tests.conformance.explained import Witness
 from tests.conformance.mode import Mode
@@ -26,6 +27,7 @@ _FAMILIES = frozenset(family.value for family in Family)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sentence(number, ...): proves these sentences of docs/semantics.md")
+    config.addinivalue_line("markers", "direct: about modes whose sockets are given endpoints when they connect")
     # The lock of iptables-legacy is the machine's, although each network namespace has tables of its own.
     os.environ["XTABLES_LOCKFILE"] = f"/run/xtables-{os.getpid()}.lock"
 
@@ -37,9 +39,28 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run a mode after the other, behind all other tests but those that wait for guests; leave a sample of some."""
+    _leave_direct(config, items)
     if os.environ.get("VIPWIRE_CONFORMANCE") != "whole":
         _sample(config, items)
     items.sort(key=_turn)
+
+
+def _leave_direct(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what is about programs to the modes that have some."""
+    surplus = [
+        item
+        for item in items
+        if item.get_closest_marker("direct") and isinstance(item, pytest.Function) and not _mode_of(item).has_cgroup
+    ]
+    if surplus:
+        config.hook.pytest_deselected(items=surplus)
+        items[:] = [item for item in items if item not in surplus]
+
+
+def _mode_of(item: pytest.Function) -> Mode:
+    found = item.callspec.params["mode"]
+    assert isinstance(found, Mode)
+    return found
 
 
 def _turn(item: pytest.Item) -> int:
@@ -62,7 +83,7 @@ def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         params: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
         mode = params.get("mode")  # other suites have parameters of that name, too
-        if not isinstance(mode, Mode) or not (mode.sampled or mode.one_family):
+        if not isinstance(mode, Mode) or not (mode.sampled or mode.one_family) or item.get_closest_marker("direct"):
             continue
         family = _family_of_case(item.nodeid, mode)
         if params.get("family", family) is not family:
@@ -112,13 +133,14 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 @pytest.fixture(scope="session")
 def _clusters(mode: Mode) -> Iterator[dict[tuple[object, ...], Cluster]]:
-    del mode  # those of one mode end before the next one's begin
     if os.geteuid() != 0:
         pytest.fail(
             "the conformance suite makes network namespaces, which needs root: run it with sudo", pytrace=False
         )
     clusters: dict[tuple[object, ...], Cluster] = {}
     with contextlib.ExitStack() as stack:
+        if mode.has_cgroup:
+            stack.enter_context(own_cgroup.entered())
         yield clusters
         for cluster in clusters.values():
             stack.callback(cluster.down)

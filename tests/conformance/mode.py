@@ -1,9 +1,10 @@
 """What is particular to a mode: where its rules are, what others have beside them, and what it cannot do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vipwire.backends.registry import spec_of
+from vipwire.lab.cluster import Lab
 from vipwire.model.net import Family
 
 Command = Sequence[str]
@@ -48,6 +49,10 @@ OTHER_TABLES = Others(
 )
 
 
+def _nothing(_lab: Lab, _node: str, _options: Sequence[str]) -> Sequence[str]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Mode:
     """A value of `--proxy-mode`.
@@ -61,7 +66,9 @@ class Mode:
     those of masqueraded clients count. `no_sctp` says why SCTP can only be refused. `variant` tells two of one name
     apart; one that is `sampled` proves each sentence by one case of each test. One with `one_family` has a variant
     for which the same code writes the same rules: each case is run in one family, half of them in either, and a test
-    without other cases in the family that is not the sampled variant's.
+    without other cases in the family that is not the sampled variant's. `placed` gives the
+    flags that depend on the lab, the node and the other flags. The session's own process is in the cgroup of a mode
+    that `has_cgroup`, and what such a mode leaves in the kernel outlives the lab: it is cleaned up.
     """
 
     name: str
@@ -78,6 +85,8 @@ class Mode:
     one_family: bool = False
     relays: bool = False
     no_sctp: str = ""
+    placed: Callable[[Lab, str, Sequence[str]], Sequence[str]] = _nothing
+    has_cgroup: bool = False
 
     @property
     def cannot(self) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ def _nft(text: str, *options: str) -> dict[Family, Command]:
     return {family: ("nft", *options, text.replace("{table}", " ".join(table))) for family, table in TABLES.items()}
 
 
-_NFTABLES = Harm(
+TABLE_HARM = Harm(
     wipes={
         "the table is flushed": _nft("flush table {table}"),
         "the table is deleted": _nft("delete table {table}"),
@@ -31,4 +31,4 @@ _NFTABLES = Harm(
     obstacle=(("nft", "-i"), "add table ip vipwire { flags owner; }\n"),
 )
 
-NFTABLES = (Mode("nftables", _NFTABLES),)
+NFTABLES = (Mode("nftables", TABLE_HARM),)

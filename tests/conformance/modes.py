@@ -7,6 +7,7 @@ own, in an emulator, has what both need: choose by `-k`, as docs/kernels.md does
 from dataclasses import replace
 
 from tests.conformance.mode import Mode
+from tests.conformance.mode_ebpf import EBPF
 from tests.conformance.mode_iptables import IPTABLES
 from tests.conformance.mode_ipvs import IPVS
 from tests.conformance.mode_nftables import NFTABLES
@@ -14,7 +15,7 @@ from tests.conformance.mode_userspace import USERSPACE
 
 from vipwire.lab import kernel
 
-HERE: tuple[Mode, ...] = (*NFTABLES, *IPTABLES, *USERSPACE)
+HERE: tuple[Mode, ...] = (*NFTABLES, *IPTABLES, *USERSPACE, *EBPF)
 GUEST: tuple[Mode, ...] = (*IPVS,)
 MODES = {
     None: HERE,

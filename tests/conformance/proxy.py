@@ -69,6 +69,7 @@ class Proxy:
             "--iptables-min-sync-period=0s",
             f"--ipvs-sync-period={self._checks}",
             *(flag for flag in self.mode.flags if flag.partition("=")[0] not in given),
+            *self.mode.placed(self.lab, self.node_name, self.options),
             *self.options,
         ]
 

@@ -10,7 +10,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-OVERLAYS = ("nftables", "iptables", "ipvs", "userspace")
+OVERLAYS = ("nftables", "iptables", "ipvs", "userspace", "ebpf")
 GOLDEN = Path(__file__).parent / "golden"
 KUBECTL = shutil.which("kubectl")
 

@@ -112,6 +112,7 @@ DEFAULTS = {
     "ipvs-tcp-timeout": "0s",
     "ipvs-tcpfin-timeout": "0s",
     "ipvs-udp-timeout": "0s",
+    "ebpf-clients": "all",
     "udp-timeout": "250ms",
     "oom-score-adj": "-999",
     "conntrack-max-per-core": "32768",

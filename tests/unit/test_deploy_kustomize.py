@@ -38,12 +38,14 @@ RIGHTS = {
     "iptables": {"NET_ADMIN", "SYS_RESOURCE", "NET_RAW"},
     "ipvs": {"NET_ADMIN", "SYS_RESOURCE", "NET_RAW"},
     "userspace": {"NET_ADMIN", "SYS_RESOURCE", "NET_BIND_SERVICE"},
+    "ebpf": {"NET_ADMIN", "SYS_RESOURCE", "BPF"},
 }
 OF_THE_NODE = {
     "nftables": set(),
     "iptables": {"/run/xtables.lock"},
     "ipvs": {"/run/xtables.lock", "/lib/modules"},
     "userspace": set(),
+    "ebpf": {"/sys/fs/bpf", "/sys/fs/cgroup"},
 }
 
 

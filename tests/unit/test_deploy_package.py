@@ -14,6 +14,8 @@ from tests.unit.deployed import ROOT
 
 from vipwire import __version__
 
+PROGRAMS = ("Makefile", "family.h", "vipwire.c", "vipwire.h", "vipwire.o")
+"""ebpf mode's: their source goes with the object, as its licence asks."""
 pytestmark = pytest.mark.slow
 
 
@@ -59,7 +61,8 @@ def names(wheel: Path) -> set[str]:
 def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
     sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/vipwire").rglob("*.py")}
     packed = {name for name in names(wheel) if name.startswith("vipwire/")}
-    assert packed == sources | {"vipwire/py.typed"}
+    programs = {f"vipwire/backends/ebpf/programs/{name}" for name in PROGRAMS}
+    assert packed == sources | programs | {"vipwire/py.typed"}
     assert f"vipwire-{__version__}-py3-none-any.whl" == wheel.name
 
 

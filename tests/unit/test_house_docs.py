@@ -17,7 +17,7 @@ from vipwire.backends.nftables.names import LARGEST_POOL
 from vipwire.backends.nftables.skeleton import AFFINITY_SIZE, node_objects, sets
 from vipwire.cli.main import main
 from vipwire.config.flags.table import FLAGS
-from vipwire.config.modes import NOT_YET, mode_names
+from vipwire.config.modes import mode_names
 from vipwire.kube.proxied import MANIFESTS
 from vipwire.model.net import Address, Family, Prefix
 from vipwire.plan.node import NodePlan, PodPrefixes
@@ -97,7 +97,7 @@ def test_the_table_of_modes_is_that_of_the_code() -> None:
     rows = dict(
         re.findall(r"^\| (nftables|iptables|ipvs|userspace|ebpf) \| (yes|not in this version)", README, re.MULTILINE)
     )
-    assert set(rows) == {*mode_names(), *NOT_YET}
+    assert set(rows) == set(mode_names())
     assert {name for name, here in rows.items() if here == "yes"} == set(mode_names())
 
 

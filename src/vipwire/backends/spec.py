@@ -54,6 +54,15 @@ class Tool(NamedTuple):
     needed: bool = False
 
 
+class Remark(NamedTuple):
+    """Something that a mode says of this machine: what it is about, and what to do if it is not as it should be."""
+
+    what: str
+    said: str
+    remedy: str = ""
+    bad: bool = False
+
+
 def _always_writes_rules(_: Config) -> bool:
     return False
 
@@ -67,8 +76,10 @@ class ModeSpec:
     hold in it, `lacks` what annotations ask for in vain. `metrics` are those that not every mode has. `tools` are
     programs that people or the mode use. The addresses of `vip_devices` are VIPs, not the machine's own.
 
-    `port_ranges`: it serves the annotation port-range. `per_address`: it has an object for each of the node's
-    addresses, and must be told them. `relays`: the proxy itself is the endpoint's client, and node ports are sockets.
+    `includes` names modes whose rules are a part of it. `direct`: connections of this node's clients may go to
+    endpoints as they are, and connection tracking sees no Service in them. `port_ranges`: it serves the annotation
+    port-range. `per_address`: it has an object for each of the node's addresses, and must be told them. `relays`: the
+    proxy itself is the endpoint's client, and node ports are sockets.
     `without_rules` tells whether a configuration makes it do without rules, and so without CAP_NET_ADMIN; `way_out`
     says how to have that.
     """
@@ -85,6 +96,8 @@ class ModeSpec:
     tools: tuple[Tool, ...] = ()
     vip_devices: frozenset[str] = frozenset()
     port_ranges: bool = False
+    includes: tuple[str, ...] = ()
+    direct: bool = False
     per_address: bool = False
     relays: bool = False
     without_rules: Callable[[Config], bool] = field(default=_always_writes_rules)
@@ -114,6 +127,11 @@ class Driver:
         """Build what explains its objects, as `mode` sees them; None where there is nothing of the kind."""
         del family, mode
         return None
+
+    def remarks(self, config: Config) -> Iterable[Remark]:
+        """Say what there is to know of this machine, beside whether the mode can be built here."""
+        del config
+        return ()
 
     def kernel_counters(self) -> Mapping[str, Callable[[], float | None]]:
         """Return what reads the counters that the kernel keeps for it, by the name of the metric."""

@@ -16,6 +16,7 @@ from vipwire.config.gates import Gates, enabled_gates
 from vipwire.config.modes import DEFAULT, registered
 from vipwire.config.schema import Applied, ValueKind, section, setting, setting_of
 from vipwire.config.sections import (
+    EBPF,
     IPVS,
     ClientConnection,
     Conntrack,
@@ -83,6 +84,7 @@ class Config:
     nftables: NFTables = section("nftables", NFTables)
     winkernel: Winkernel = section("winkernel", Winkernel)
     counters: Counters = section("counters", Counters, written=False)
+    ebpf: EBPF = section("ebpf", EBPF, written=False)
     detect_local_mode: str = setting("detectLocalMode", ValueKind.STRING, "", applied=_LIVE)
     detect_local: DetectLocal = section("detectLocal", DetectLocal)
     cluster_cidr: str = setting("clusterCIDR", ValueKind.STRING, "", applied=_LIVE)

@@ -18,11 +18,10 @@ _MODULES: Final[dict[str, str]] = {
     "iptables": "vipwire.backends.iptables.mode",
     "ipvs": "vipwire.backends.ipvs.mode",
     "userspace": "vipwire.backends.userspace.mode",
+    "ebpf": "vipwire.backends.ebpf.mode",
 }
 DEFAULT: Final = "nftables"
 """The mode where none is named."""
-NOT_YET: Final = frozenset({"ebpf"})
-"""Modes that were announced, and are not in this version."""
 
 
 class MetricGroup(enum.Enum):

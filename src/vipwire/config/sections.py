@@ -135,6 +135,18 @@ class Conntrack:
     udp_stream_timeout: float = setting("udpStreamTimeout", ValueKind.DURATION, 0.0, applied=_LIVE)
 
 
+@dataclass(frozen=True, slots=True)
+class EBPF:
+    """The `ebpf` section: vipwire's own, which kube-proxy does not know.
+
+    `cgroup` is the folder of cgroup2 whose sockets are translated, by default the machine's root. `clients` says
+    whose they are: all, node, or the network namespaces of Pods, as paths.
+    """
+
+    cgroup: str = setting("cgroup", ValueKind.STRING, "")
+    clients: str = setting("clients", ValueKind.STRING, "all")
+
+
 class Series(enum.Enum):
     """The granularity of the metrics of Services; the value is the word of the configuration."""
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from vipwire.config.configuration import KIND, PRIMARY, Config, LocalMode, port_range, split_cidrs
 from vipwire.config.duration import format_duration
 from vipwire.config.gates import gate_errors
-from vipwire.config.modes import DEFAULT, NOT_YET, mode_names, registered
+from vipwire.config.modes import DEFAULT, mode_names, registered
 from vipwire.config.sections import Series
 from vipwire.model.net import Prefix, parse_address
 
@@ -58,9 +58,7 @@ def _gates(config: Config) -> Iterator[FieldError]:
 
 def _mode(config: Config) -> Iterator[FieldError]:
     choice = f"{', '.join(mode_names())} or blank (blank means {DEFAULT})"
-    if config.mode in NOT_YET:
-        yield FieldError("mode", config.mode, f"is not in this version of vipwire: must be {choice}")
-    elif config.mode and config.mode not in mode_names():
+    if config.mode and config.mode not in mode_names():
         yield FieldError("mode", config.mode, f"must be {choice}")
 
 

@@ -11,6 +11,7 @@ BITS: Final = {
     16: "CAP_SYS_MODULE",
     21: "CAP_SYS_ADMIN",
     24: "CAP_SYS_RESOURCE",
+    39: "CAP_BPF",
 }
 """Those that a service proxy may need, by their number in linux/capability.h."""
 

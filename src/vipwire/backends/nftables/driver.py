@@ -41,7 +41,7 @@ class NftablesDriver(Driver):
 
     def remains(self, family: Family, running: ModeSpec) -> TableRemains:
         """Find our own table, unless this mode runs, and kube-proxy's."""
-        return TableRemains(family, ours=running is not MODE)
+        return TableRemains(family, ours=running is not MODE and MODE.name not in running.includes)
 
     def translates(self, family: Family) -> bool:
         """Report whether there is a table of ours or of kube-proxy's."""

@@ -61,6 +61,15 @@ HELP: Final[dict[str, str]] = {
         "becomes 127.96.3.7) or at the proxy's own ports (none). Empty means with rules."
     ),
     "udp-timeout": "How long an idle UDP flow is kept. Must be greater than 0. Unused in other modes.",
+    # ebpf mode
+    "ebpf-cgroup": (
+        "Folder of cgroup2 whose sockets are translated when they connect; empty means the machine's root, which is "
+        "every process."
+    ),
+    "ebpf-clients": (
+        "Whose sockets: all (the node's and its Pods'), or node. Beside a service mesh whose sidecars must see the "
+        "Service's address, choose node. For tests also the Pods' network namespaces, as paths with commas."
+    ),
     # Addresses and local traffic
     "bind-address": (
         "The Node's primary IP address, if it is not the one in the Node object. vipwire binds nothing to it. An "

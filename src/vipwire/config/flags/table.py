@@ -24,6 +24,7 @@ class Group(enum.Enum):
     MODE = "How Services are carried"
     IPVS = "ipvs mode"
     USERSPACE = "userspace mode"
+    EBPF = "ebpf mode"
     TRAFFIC = "Addresses and local traffic"
     CONNTRACK = "Connection tracking"
     SERVERS = "Health, metrics and debugging"
@@ -129,6 +130,11 @@ _USERSPACE = _group(
     _flag("udp-timeout", _D, "udpIdleTimeout"),
     _flag("userspace-bind", _S, "userspaceBind"),
 )
+_EBPF = _group(
+    Group.EBPF,
+    _flag("ebpf-cgroup", _S, "ebpf.cgroup"),
+    _flag("ebpf-clients", _S, "ebpf.clients"),
+)
 _TRAFFIC = _group(
     Group.TRAFFIC,
     _flag("bind-address", _S, "bindAddress"),
@@ -213,7 +219,20 @@ _OLD = (
 
 FLAGS: Final[dict[str, Flag]] = {
     flag.name: flag
-    for group in (_SOURCE, _FILE, _MODE, _IPVS, _USERSPACE, _TRAFFIC, _CONNTRACK, _SERVERS, _PROCESS, _LOGGING, _OLD)
+    for group in (
+        _SOURCE,
+        _FILE,
+        _MODE,
+        _IPVS,
+        _USERSPACE,
+        _EBPF,
+        _TRAFFIC,
+        _CONNTRACK,
+        _SERVERS,
+        _PROCESS,
+        _LOGGING,
+        _OLD,
+    )
     for flag in group
 }
 SHORT: Final[dict[str, Flag]] = {flag.short: flag for flag in FLAGS.values() if flag.short}

@@ -15,7 +15,8 @@ from pathlib import Path
 from vipwire.app.machine import families
 from vipwire.app.modes import build_modes
 from vipwire.app.record import ProxyRecord, ProxyState, read_record
-from vipwire.backends.registry import driver_of, every_spec, spec_of
+from vipwire.backends.registry import driver_of, every_spec, selected, spec_of
+from vipwire.backends.spec import Remark
 from vipwire.config.configuration import Config
 from vipwire.config.modes import mode_names
 from vipwire.conntrack.flows import FlowTable
@@ -64,6 +65,7 @@ class Facts:
     `sysctls` are by path, numbers only. `tools` are paths in PATH, with what they say of their variant. `tables` is
     None where nftables cannot be read. `legacy` are the chains in tables of the old iptables. `conntrack_losses`
     are the kernel's counts of connections that found no room, or no port. `proxy` is that of this network namespace.
+    `remarks` are what the selected mode says of the machine.
     """
 
     release: KernelRelease | None = None
@@ -81,6 +83,7 @@ class Facts:
     ipv6: bool = True
     settings_writable: bool = True
     proxy: tuple[ProxyState, ProxyRecord | None] = (ProxyState.NONE, None)
+    remarks: tuple[Remark, ...] = ()
 
 
 def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
@@ -101,6 +104,7 @@ def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
         ipv6=(proc / "net/if_inet6").exists(),
         settings_writable=os.access(proc / "sys/net/ipv4/ip_forward", os.W_OK),
         proxy=read_record(config.state_dir),
+        remarks=tuple(driver_of(selected(config)).remarks(config)),
     )
 
 

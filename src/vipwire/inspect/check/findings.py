@@ -253,7 +253,13 @@ def _ipvs(facts: Facts, mode: str) -> Iterator[Finding]:
         yield Finding("others", "kube-ipvs0", Level.BAD, said, "stop kube-proxy, then `ip link delete kube-ipvs0`")
 
 
-CHECKS: Final[tuple[Check, ...]] = (_kernel, _modes, _tools, _proxy, _sysctls, _conntrack, _others)
+def _remarks(facts: Facts, mode: str) -> Iterator[Finding]:
+    for each in facts.remarks:
+        level = Level.BAD if each.bad else Level.WARNING if each.remedy else Level.OK
+        yield Finding(f"{mode} mode", each.what, level, each.said, each.remedy)
+
+
+CHECKS: Final[tuple[Check, ...]] = (_kernel, _modes, _tools, _proxy, _sysctls, _remarks, _conntrack, _others)
 
 
 def judge(facts: Facts, mode: str) -> list[Finding]:

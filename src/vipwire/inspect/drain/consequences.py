@@ -116,6 +116,8 @@ def connections(situation: Situation, drain: Drain) -> DrainedConnections:
 
 
 def _goes_there(situation: Situation, frontends: Frontends, flow: Flow, drain: Drain) -> bool:
+    if selected(situation.config).direct and flow.destination == flow.reply_source == drain.address:
+        return drain.port in (None, flow.destination_port)  # of which Service it was, nobody knows
     if selected(situation.config).relays:  # the proxy itself is the endpoint's client there
         there, ours = (flow.destination, flow.destination_port), flow.source in situation.own_addresses
     else:

@@ -1,0 +1,74 @@
+"""Finds the cgroup whose sockets are translated, and the one in which kubelet keeps all Pods.
+
+The machine's root of cgroup2 has no `cgroup.type`. In a container the file system shows the container's own cgroup as
+its root: programs attached there see nobody else's sockets.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from vipwire.errors import ConfigError, UnsupportedError
+
+_MOUNTS: Final = Path("/proc/self/mounts")
+_PODS: Final = re.compile(r"(?:.*-)?kubepods(?:\.slice)?")
+"""What kubelet calls it, by its driver and its option --cgroup-root: kubepods, kubelet-kubepods.slice."""
+_KUBELETS: Final = re.compile(r"kubelet(?:\.slice)?")
+
+
+class PodsCgroup(NamedTuple):
+    """The cgroup of all Pods: its id, which is the inode of its folder, and how deep below the root it is."""
+
+    number: int = 0
+    level: int = 0
+
+
+def mounted(mounts: Path = _MOUNTS) -> list[Path]:
+    """List where cgroup2 is mounted."""
+    lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [Path(words[1]) for words in map(str.split, lines) if len(words) > 2 and words[2] == "cgroup2"]
+
+
+def find_cgroup(named: str, mounts: Path = _MOUNTS) -> Path:
+    """Find the cgroup to attach to: the one that is named, or the machine's root. Raise UnsupportedError."""
+    if named:
+        path = Path(named)
+        if not (path / "cgroup.procs").exists():
+            raise ConfigError(f"--ebpf-cgroup: {named} is not a folder of cgroup2")
+        return path
+    found = mounted(mounts)
+    for path in found:
+        if (path / "cgroup.procs").exists() and not (path / "cgroup.type").exists():
+            return path
+    if found:
+        raise UnsupportedError(
+            f"ebpf mode needs the machine's root of cgroup2, and {found[0]} is a container's own cgroup: mount the "
+            "node's /sys/fs/cgroup by hostPath (read-only will do) and name it by --ebpf-cgroup"
+        )
+    raise UnsupportedError(
+        "ebpf mode needs cgroup2, which is not mounted: run `mount -t cgroup2 none /sys/fs/cgroup/unified`, or name "
+        "the folder by --ebpf-cgroup"
+    )
+
+
+def find_pods(cgroup: Path) -> PodsCgroup:
+    """Find the cgroup of all Pods in or below a root of cgroup2; one with the number 0 if there is none."""
+    for path, depth in _candidates(cgroup):
+        if _PODS.fullmatch(path.name):
+            return PodsCgroup(path.stat().st_ino, depth)
+    return PodsCgroup()
+
+
+def _candidates(cgroup: Path) -> Iterator[tuple[Path, int]]:
+    above = 0
+    while (cgroup.parents[above] / "cgroup.procs").exists() if above < len(cgroup.parents) else False:
+        above += 1
+    for path in _folders(cgroup):
+        yield path, above + 1
+        if _KUBELETS.fullmatch(path.name):
+            yield from ((inner, above + 2) for inner in _folders(path))
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(each for each in path.iterdir() if each.is_dir())

@@ -1,0 +1,134 @@
+"""The Driver of ebpf mode: nftables mode with programs beside it."""
+
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from vipwire.backends.ebpf.cgroup import PodsCgroup, find_cgroup, find_pods
+from vipwire.backends.ebpf.kernel import EbpfBackend, Wanted
+from vipwire.backends.ebpf.layout import Counting, Settings, version
+from vipwire.backends.ebpf.leftovers import ProgramRemains
+from vipwire.backends.ebpf.mode import MODE
+from vipwire.backends.ebpf.pinned import FOLDER, NodePins
+from vipwire.backends.ebpf.probe import probe
+from vipwire.backends.ebpf.programs import build
+from vipwire.backends.nftables.driver import DRIVER as RULES
+from vipwire.backends.spec import Driver, Mode, ModeSpec, Remark
+from vipwire.bpf.namespaces import cookie_of, netns_cookie
+from vipwire.bpf.pins import require_mounted
+from vipwire.bpf.programs import HOOKS
+from vipwire.bpf.syscall import require_architecture
+from vipwire.config.configuration import Config
+from vipwire.config.sections import Series
+from vipwire.errors import ConfigError, UnsupportedError
+from vipwire.model.net import Family
+from vipwire.reconcile.explainer import Explainer
+
+_ALL: Final = "all"
+_NODE: Final = "node"
+
+
+class EbpfDriver(Driver):
+    """Builds, tries, explains and removes programs, their maps, and the rules beside them."""
+
+    def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
+        """Build it for each family; what is going to be run is tried."""
+        require_architecture()
+        families = tuple(families)
+        cgroup = None
+        if prepare:
+            cgroup = find_cgroup(config.ebpf.cgroup)
+            require_mounted(may_mount=True)
+            probe(cgroup)
+        rules = RULES.build(config, families, prepare=prepare)
+        pinned = NodePins(folder(), cgroup)
+        wanted = _wanted(config, cgroup)
+        return {
+            family: EbpfBackend(family, rules[family], pinned, wanted, _hooks(family, families))
+            for family in families
+        }
+
+    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any] | None:
+        """Build what explains programs and rules."""
+        from vipwire.backends.ebpf.explain import EbpfExplainer  # noqa: PLC0415  # not to run
+
+        rules = RULES.explainer(family, mode.rules)
+        return EbpfExplainer(family, rules)
+
+    def remarks(self, config: Config) -> Iterable[Remark]:
+        """Say whether programs can be had, who else has some, and how full the maps are."""
+        from vipwire.backends.ebpf.remarks import remarks  # noqa: PLC0415  # not to run
+
+        return remarks(config, folder())
+
+    def remains(self, family: Family, running: ModeSpec) -> ProgramRemains | None:
+        """Find programs and maps, unless this mode runs."""
+        if running is MODE:
+            return None
+        try:
+            return ProgramRemains(family, NodePins(folder(), None))
+        except UnsupportedError:
+            return None
+
+    def translates(self, family: Family) -> bool:
+        """Report whether a program of ours is in force."""
+        del family
+        try:
+            pinned = NodePins(folder(), None)
+        except UnsupportedError:  # so nobody has put programs in force
+            return False
+        return pinned.exists and any(pinned.link(hook) for hook in HOOKS)
+
+
+def folder() -> Path:
+    """Name this node's folder in bpffs."""
+    return FOLDER / f"{_node():x}"
+
+
+def _node() -> int:
+    """Tell the cookie of this network namespace. Raise UnsupportedError where the kernel has none."""
+    try:
+        return netns_cookie()
+    except OSError as error:
+        raise UnsupportedError(
+            "ebpf mode needs Linux 5.14 or newer: this kernel does not tell the cookie of a network namespace "
+            f"(SO_NETNS_COOKIE: {error.strerror})"
+        ) from error
+
+
+def _hooks(family: Family, families: tuple[Family, ...]) -> tuple[str, ...]:
+    """Choose the hooks that a family looks after: its own, and of an only one all.
+
+    An IPv6 socket may name an IPv4 address, and the other way round nothing is lost.
+    """
+    return tuple(hook for hook in HOOKS if len(families) == 1 or hook.endswith(version(family)))
+
+
+def _wanted(config: Config, cgroup: Path | None) -> Wanted:
+    pods, clients = PodsCgroup(), frozenset[int]()
+    listed = config.ebpf.clients not in ("", _ALL)
+    if listed and config.ebpf.clients != _NODE:
+        clients = frozenset(map(_cookie, config.ebpf.clients.split(",")))
+    elif not listed and cgroup is not None:
+        pods = find_pods(cgroup)
+    settings = Settings(_node(), pods.number, pods.level, listed, _counting(config), build().number)
+    return Wanted(settings, clients)
+
+
+def _cookie(path: str) -> int:
+    try:
+        return cookie_of(Path(path))
+    except (OSError, struct.error) as error:
+        raise ConfigError(
+            f"--ebpf-clients: {path} is not all, node or a network namespace that can be entered: {error}"
+        ) from error
+
+
+def _counting(config: Config) -> Counting:
+    if config.counters.series == Series.NONE.value:
+        return Counting.NOTHING
+    return Counting.TRAFFIC if config.counters.traffic else Counting.CONNECTIONS
+
+
+DRIVER: Final = EbpfDriver()

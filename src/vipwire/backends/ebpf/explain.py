@@ -1,0 +1,112 @@
+"""ebpf mode for people: the programs' maps as steps before nftables mode's, and which of the two serves whom.
+
+Both are made of one plan, so that a packet's end is what the rules make of it. What the programs hold is compared
+with the plan, and shown; a socket that they translate sends no packet to the Service's address.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from vipwire.backends.ebpf.layout import HEAD, Flag, endpoints, frontend_key, read_endpoint
+from vipwire.backends.ebpf.names import (
+    FRONTENDS,
+    PROGRAMS,
+    OurKey,
+    describe,
+    describe_value,
+    is_ours,
+    rules_of,
+    split,
+)
+from vipwire.model.net import Address, Family, Protocol, format_endpoint
+from vipwire.plan.resolve import Packet
+from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.explainer import Explainer, ObjectState, Step, Walk
+
+_SHOWN: Final = 4
+_ELSEWHERE: Final = "nothing: the rules below serve it"
+
+
+class EbpfExplainer:
+    """Explains programs and rules of one family. `rules` is nftables mode's explainer."""
+
+    def __init__(self, family: Family, rules: Explainer[Any, Any]) -> None:
+        self._family, self._rules = family, rules
+        self._parts: dict[int, tuple[Mapping[Any, Any], dict[Any, Any]]] = {}
+
+    def script(self, delta: Delta[Any, Any], *, anew: bool = False) -> Iterable[str]:
+        """Write a difference: as nft's commands, and what is written into maps as comments of these."""
+        theirs, ours = split(delta)
+        yield from self._rules.script(theirs, anew=anew)
+        for sign, part in (("+", ours.added), ("~", ours.changed), ("-", ours.removed)):
+            for key in sorted(part):
+                yield f"# {sign} {describe(key)}"
+
+    def script_taker(self) -> str:
+        """Name nft: what the programs know is not for a tool to write."""
+        return self._rules.script_taker()
+
+    def remains(self) -> str:
+        """Say what the rules' explainer says."""
+        return self._rules.remains()
+
+    def walk(
+        self,
+        observed: Mapping[Any, Any],
+        wanted: Mapping[Any, Any],
+        packet: Packet,
+        own: frozenset[Address] = frozenset(),
+    ) -> Walk:
+        """Say what the programs do when a socket names this address, then follow the packet through the rules."""
+        found = self._rules.walk(self._of(observed), self._of(wanted), packet, own)
+        steps = (*self._programs(observed, wanted, packet), *found.steps)
+        return _with_steps(found, steps)
+
+    def _of(self, objects: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Leave out what is not the rules'; the same mapping gives the same one, which the rules' explainer keeps."""
+        known = self._parts.get(id(objects))
+        if known is None or known[0] is not objects:
+            if len(self._parts) > 1:
+                self._parts.clear()
+            known = self._parts[id(objects)] = objects, rules_of(objects)
+        return known[1]
+
+    def _programs(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], packet: Packet) -> Iterable[Step]:
+        hook = (PROGRAMS, f"connect{'4' if self._family is Family.IPV4 else '6'}".encode())
+        key: OurKey = FRONTENDS, frontend_key(packet.destination, packet.protocol, packet.port)
+        held, planned = observed.get(key), wanted.get(key)
+        if held is None and planned is None:
+            if packet.protocol is not Protocol.SCTP and any(is_ours(each) for each in observed):
+                text = f"{format_endpoint(packet.destination, packet.port)}/{packet.protocol.label}"
+                yield Step("programs of sockets", text, _ELSEWHERE, ObjectState.PLANNED)
+            return
+        if hook not in observed:
+            yield Step("programs of sockets", "", "are not in force", ObjectState.MISSING)
+        if held is None:
+            yield Step("programs of sockets", describe(key), _ELSEWHERE, ObjectState.MISSING)
+            return
+        state = ObjectState.PLANNED if held == planned else ObjectState.DIFFERENT
+        yield Step("programs of sockets", describe(key), self._effect(held, packet), state)
+
+    def _effect(self, held: bytes, packet: Packet) -> str:
+        dealt = sorted(set(map(read_endpoint, endpoints(self._family, held))))
+        shown = ", ".join(format_endpoint(*each) for each in dealt[:_SHOWN])
+        more = f" and {len(dealt) - _SHOWN} more" if len(dealt) > _SHOWN else ""
+        which = "unconnected sockets" if packet.protocol is Protocol.UDP else "sockets"
+        (flags,) = HEAD.unpack_from(held)
+        bound = "; those bound to an address, and" if Flag(flags) & Flag.AS_NODE else ";"
+        return f"{which} of {describe_value(held)} go to {shown}{more} directly{bound} all others, by the rules below"
+
+
+def _with_steps(walk: Walk, steps: tuple[Step, ...]) -> Walk:
+    return Walk(
+        walk.end,
+        steps,
+        walk.shares,
+        walk.masqueraded,
+        walk.remembered,
+        walk.relayed,
+        walk.refuses_strays,
+        walk.choice,
+        walk.affinity,
+    )

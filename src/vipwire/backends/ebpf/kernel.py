@@ -1,0 +1,190 @@
+"""ebpf mode's backend: nftables mode's rules, and beside them what the programs know of the same plan. One family.
+
+A difference is committed as one: first the rules, which hold every Service; then the maps, in an order that is sound
+wherever it stops. What cannot be written into a map is left to the rules: that costs a connection a microsecond, and
+is tried again at the next check.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from vipwire.backends.ebpf.counts import counts
+from vipwire.backends.ebpf.layout import Counting, Settings
+from vipwire.backends.ebpf.names import CLIENTS, PROGRAMS, OurKey, Ours, describe, is_ours, split
+from vipwire.backends.ebpf.pinned import NodePins
+from vipwire.backends.ebpf.render import render
+from vipwire.backends.ebpf.stretches import FullError
+from vipwire.backends.ebpf.tables import Tables, is_full
+from vipwire.backends.spec import Mode
+from vipwire.model.net import Family
+from vipwire.model.problem import Problem
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.process import log
+from vipwire.reconcile.backend import Rendered, Selective
+from vipwire.reconcile.counts import AdoptsCounters, CountingBackend, Counts
+from vipwire.reconcile.delta import Delta, patch
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What the programs of a node should be like, for both families; what only looks takes it from the kernel."""
+
+    settings: Settings
+    clients: frozenset[int] = frozenset()
+
+
+class EbpfBackend:
+    """The rules, maps and programs of one family. `hooks` are those that this family looks after."""
+
+    def __init__(self, family: Family, rules: Mode, pinned: NodePins, wanted: Wanted, hooks: tuple[str, ...]) -> None:
+        self.family, self.rules, self.wanted = family, rules, wanted
+        self.pins, self.hooks = pinned, hooks
+        self.tables = Tables(family, pinned)
+        self._seen: Ours | None = None
+
+    def close(self) -> None:
+        """Give up descriptors and sockets; what is programmed stays."""
+        self.rules.close()
+        self.pins.close()
+
+    def render_node(self, node: NodePlan) -> Mapping[Any, Any]:
+        """Render what belongs to no Service: nftables mode's objects, and the programs."""
+        settings = self.wanted.settings.packed
+        ours: Ours = {(PROGRAMS, hook.encode()): settings for hook in self.hooks}
+        if self._keeps_clients:
+            ours.update(((CLIENTS, each.to_bytes(8, "little")), b"") for each in self.wanted.clients)
+        return {**self.rules.render_node(node), **ours}
+
+    def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
+        """Render one Service."""
+        rules = self.rules.render(plan)
+        if self.wanted.settings.counting is Counting.TRAFFIC:
+            return rules
+        return Rendered({**rules.own, **render(self.family, plan)}, rules.shared)
+
+    def describe(self, key: Any) -> str:
+        """Name an object for a person."""
+        return describe(key) if is_ours(key) else self.rules.describe(key)
+
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """Say what a Service asks for in vain: what it does of nftables mode."""
+        return self.rules.shortcomings(plan) if isinstance(self.rules, Selective) else ()
+
+    def changed(self) -> bool:
+        """Report whether anybody else has changed the rules, the maps or the programs."""
+        if self.rules.changed() or self._seen is None:
+            return True
+        self.tables.forget_counts(self._seen)
+        return self._look() != self._seen
+
+    def observe(self) -> dict[Any, Any]:
+        """Read rules, maps and programs."""
+        found = self.rules.observe()
+        self._seen = self._look()
+        return {**found, **self._seen}
+
+    def commit(self, delta: Delta[Any, Any]) -> int:
+        """Commit the rules, then write the maps. Raise CommitError if the rules are refused."""
+        theirs, ours = split(delta)
+        size = self.rules.commit(theirs) if theirs else 0
+        if ours:
+            try:
+                self._write(ours)
+            except OSError as error:
+                self._leave_out(ours, error)
+            else:
+                self._take_in(ours)
+        return size + sum(len(key) + len(value) for (_, key), value in ours.added.items())
+
+    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Add what the programs counted to what the rules did; see `CountingBackend`."""
+        known = tuple(plans)
+        if not isinstance(self.rules, CountingBackend):
+            return Counts()
+        counted = self.rules.counts(known, endpoints=endpoints)
+        pinned = NodePins(self.pins.folder, None)
+        try:
+            return counts(self.family, known, Tables(self.family, pinned).counted(), counted, endpoints=endpoints)
+        finally:
+            pinned.close()
+
+    def adopt_counters(self) -> None:
+        """Take it that the programs in force are what is wanted: who only looks was not told the proxy's flags."""
+        if isinstance(self.rules, AdoptsCounters):
+            self.rules.adopt_counters()
+        data = self.pins.settings()
+        if data is not None:
+            with suppress(ValueError):
+                settings = Settings.read(data)
+                if settings.build == self.wanted.settings.build:
+                    self.wanted.settings = settings
+        found = self.pins.find("clients")
+        if found is not None and self.wanted.settings.listed:
+            self.wanted.clients = frozenset(int.from_bytes(key, "little") for key, _ in found.items())
+
+    def delete(self) -> bool:
+        """Remove the rules, and what the node has in bpffs; tell whether there was anything."""
+        there = self.pins.remove()
+        return self.rules.delete() or there
+
+    @property
+    def _keeps_clients(self) -> bool:
+        """Whether it is this family that looks after what both share."""
+        return "connect4" in self.hooks
+
+    def _look(self) -> Ours:
+        found = self.tables.observe()
+        in_force = self.pins.in_force()
+        found.update(((PROGRAMS, hook.encode()), in_force[hook]) for hook in self.hooks if hook in in_force)
+        clients = self.pins.find("clients") if self._keeps_clients else None
+        found.update(((CLIENTS, key), b"") for key, _ in (clients.items() if clients is not None else ()))
+        return found
+
+    def _take_in(self, delta: Delta[OurKey, bytes]) -> None:
+        """Note what was written, in place: there may be a hundred thousand objects, and this changes a few."""
+        if self._seen is None:
+            return
+        for key in delta.removed:
+            self._seen.pop(key, None)
+        self._seen.update(delta.added)
+        self._seen.update((key, new) for key, (_, new) in delta.changed.items())
+
+    def _write(self, delta: Delta[OurKey, bytes]) -> None:
+        if any(space == CLIENTS for space, _ in (*delta.added, *delta.removed)):
+            listed = self.pins.take("clients")
+            joining = [key for space, key in delta.added if space == CLIENTS]
+            listed.write(joining, [b"\2\0\0\0"] * len(joining))
+            listed.remove(key for space, key in delta.removed if space == CLIENTS)
+        grown = self._write_tables(delta)
+        wanted = [key.decode() for space, key in (*delta.added, *delta.changed) if space == PROGRAMS]
+        if wanted or grown:
+            self.pins.put_in_force(wanted, self.wanted.settings.packed)
+        self.pins.take_out([key.decode() for space, key in delta.removed if space == PROGRAMS])
+
+    def _write_tables(self, delta: Delta[OurKey, bytes]) -> bool:
+        """Write frontends and members; tell whether that took larger maps, so that programs must be loaded anew."""
+        try:
+            self.tables.commit(delta)
+        except FullError:
+            pass
+        except OSError as error:
+            if not is_full(error):
+                raise
+        else:
+            return False
+        self.tables.grow(patch(self._seen or {}, delta))
+        return True
+
+    def _leave_out(self, delta: Delta[OurKey, bytes], error: OSError) -> None:
+        log.warning(
+            "cannot write what the programs know; nftables' rules serve it",
+            ip_family=self.family.value,
+            objects=len(delta),
+            reason=error,
+        )
+        self._seen = None
+        with suppress(OSError):
+            self.tables.leave_out(delta)

@@ -1,0 +1,105 @@
+"""The bytes that the programs and this package share: programs/vipwire.h and family.h say the same in C. Pure.
+
+Ports and addresses are in network order, everything else in the machine's. An endpoint is as wide as a slot of the
+array of slots lies apart, so that a pool is written as one piece.
+"""
+
+import enum
+import struct
+from typing import Final, NamedTuple, Self
+
+from vipwire.model.net import Address, Family, Protocol
+
+
+class Flag(enum.IntFlag):
+    """For whom a frontend is translated when the socket connects."""
+
+    NODE = 1
+    POD = 2
+    AS_NODE = 4
+    """The node's own sockets must be seen with the node's address: one that has an address of its own is left out."""
+    HAS_LOCAL = 8
+    """An endpoint is on this node, and may be the very Pod that asks."""
+
+
+FRONTEND: Final = struct.Struct("=IIII")
+"""The first slot, how many, flags, and a zero."""
+HEAD: Final = struct.Struct("=I")
+"""What a frontend's object begins with: its flags. Behind it stand the endpoints."""
+_PLACE: Final = struct.Struct(">HBB")
+_PORT: Final = struct.Struct(">HH")
+_SETTINGS: Final = struct.Struct("=QQIIIIQ")
+_VERSIONS: Final = {Family.IPV4: "4", Family.IPV6: "6"}
+
+
+class Counting(enum.IntEnum):
+    """What the programs count. Every packet is nftables' to count: then nothing is translated by them."""
+
+    NOTHING = 0
+    CONNECTIONS = 1
+    TRAFFIC = 2
+
+
+class Settings(NamedTuple):
+    """The constants of the programs: struct settings."""
+
+    node: int
+    pods_cgroup: int
+    pods_level: int
+    listed: bool
+    counting: Counting
+    build: int
+
+    @property
+    def packed(self) -> bytes:
+        """As the programs have them."""
+        return _SETTINGS.pack(self.node, self.pods_cgroup, self.pods_level, self.listed, self.counting, 0, self.build)
+
+    @classmethod
+    def read(cls, data: bytes) -> Self:
+        """Read them. Raise struct.error where another version has other ones."""
+        node, cgroup, level, listed, counting, _, build = _SETTINGS.unpack(data)
+        return cls(node, cgroup, level, bool(listed), Counting(min(counting, 2)), build)
+
+
+def version(family: Family) -> str:
+    """Return what the names of a family's maps and programs end with."""
+    return _VERSIONS[family]
+
+
+def slot_size(family: Family) -> int:
+    """Tell how far apart slots lie."""
+    return 8 if family is Family.IPV4 else 24
+
+
+def endpoint_size(family: Family) -> int:
+    """Tell how large an endpoint is."""
+    return family.bits // 8 + _PORT.size
+
+
+def frontend_key(address: Address, protocol: Protocol, port: int) -> bytes:
+    """Pack a frontend: struct key."""
+    return address + _PLACE.pack(port, protocol, 0)
+
+
+def read_frontend_key(key: bytes) -> tuple[Address, int, int]:
+    """Take a frontend apart: address, protocol, port."""
+    port, protocol, _ = _PLACE.unpack(key[-_PLACE.size :])
+    return Address(key[: -_PLACE.size]), protocol, port
+
+
+def endpoint_slot(address: Address, port: int) -> bytes:
+    """Pack an endpoint as a slot: struct endpoint, filled up."""
+    return address + _PORT.pack(port, 0) + (b"" if len(address) == 4 else bytes(4))
+
+
+def read_endpoint(data: bytes) -> tuple[Address, int]:
+    """Take an endpoint apart, filled up or not."""
+    size = 4 if len(data) == 8 else 16
+    return Address(data[:size]), int.from_bytes(data[size : size + 2])
+
+
+def endpoints(family: Family, value: bytes) -> list[bytes]:
+    """Take the endpoints of a frontend's object apart, without what fills them up."""
+    each, size = slot_size(family), endpoint_size(family)
+    return [value[at : at + size] for at in range(HEAD.size, len(value), each)]

@@ -1,0 +1,105 @@
+"""Finds out by trying whether the programs can be loaded and attached here.
+
+All are loaded, with maps of their own that are empty, and attached to the cgroup for a moment: they translate
+nothing. What is missing is said in words, with what to do.
+"""
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from vipwire.backends.ebpf.layout import Counting, Settings
+from vipwire.backends.ebpf.programs import build
+from vipwire.bpf.maps import Map
+from vipwire.bpf.programs import HOOKS, attached, create_link, load
+from vipwire.errors import UnsupportedError
+
+_REFUSED: Final = frozenset({errno.EPERM, errno.EACCES})
+_FEW: Final = 16
+
+
+def probe(cgroup: Path) -> None:
+    """Raise UnsupportedError if this process cannot have the programs in force for this cgroup."""
+    opened: list[int] = []
+    try:
+        maps = _maps(opened)
+        settings = Settings(0, 0, 0, listed=True, counting=Counting.NOTHING, build=0)
+        constants = Map.constants("vw_trial", settings.packed)
+        opened.append(constants.descriptor)
+        target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+        opened.append(target)
+        for hook in HOOKS:
+            opened.append(_load(hook, maps, constants.descriptor))
+            opened.append(_attach(hook, opened[-1], target, cgroup))
+    finally:
+        for descriptor in reversed(opened):
+            os.close(descriptor)
+
+
+def _maps(opened: list[int]) -> dict[str, int]:
+    found = {}
+    for name, shape in build().object.maps.items():
+        small = shape._replace(max_entries=min(shape.max_entries, _FEW))
+        try:
+            made = Map.create("vw_trial", small)
+        except OSError as error:
+            raise _not_allowed(error, f"the kernel refuses the map {name}") from error
+        opened.append(made.descriptor)
+        found[name] = made.descriptor
+    return found
+
+
+def _load(hook: str, maps: dict[str, int], constants: int) -> int:
+    binary = build().object
+    try:
+        return load(hook, binary.linked(f"cgroup/{hook}", maps, constants), binary.licence, "vw_trial")
+    except OSError as error:
+        said = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines() if line.strip()]
+        last = f"; its verifier says: {said[-1]}" if said else ""
+        raise _not_allowed(error, f"the kernel does not load the program for {hook}{last}") from error
+
+
+def _attach(hook: str, program: int, target: int, cgroup: Path) -> int:
+    try:
+        return create_link(program, target, hook)
+    except OSError as error:
+        if error.errno in _REFUSED and (owner := exclusive(cgroup, hook)) is not None:
+            raise UnsupportedError(
+                f"ebpf mode cannot be used here: the hook {hook} of {owner} belongs to a program of somebody else, "
+                "which was attached without BPF_F_ALLOW_MULTI: see `bpftool cgroup tree`"
+            ) from error
+        raise _not_allowed(error, f"the kernel does not attach the program for {hook} to {cgroup}") from error
+
+
+def exclusive(cgroup: Path, hook: str) -> Path | None:
+    """Find the cgroup, this one or one above it, whose program at a hook lets no other be beside it."""
+    for path in (cgroup, *cgroup.parents):
+        if not (path / "cgroup.procs").exists():
+            return None
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            numbers, flags = attached(descriptor, hook)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        if numbers and not flags:
+            return path
+    return None
+
+
+def _not_allowed(error: OSError, what: str) -> UnsupportedError:
+    match error.errno:
+        case code if code in _REFUSED:
+            remedy = (
+                "it needs the capabilities CAP_BPF and CAP_NET_ADMIN (or root), a seccomp profile that admits "
+                "bpf(2), and a kernel that is not locked down"
+            )
+        case errno.ENOSYS | errno.EINVAL:
+            remedy = "it needs CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF"
+        case _:
+            remedy = f"it answers {error.strerror}"
+    return UnsupportedError(
+        f"ebpf mode cannot be used here: {what} ({errno.errorcode.get(error.errno or 0)}): {remedy}"
+    )

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* What is there once for each family. Included twice, with V as 4 or 6, ADDRESS as the type of an address and
+ * SAME(a, b) as the comparison of two.
+ *
+ *   frontends   address . port . protocol     where its slots are, how many, for whom
+ *   slots       number                        an endpoint; written through a mapping, no system call
+ *   members     frontend . endpoint           UDP: whoever remembers this endpoint may go on with it
+ *   counts      frontend . endpoint           connections
+ *   told        (in the socket)               which endpoints stand for which frontends there
+ *
+ * What is not in `frontends` is left as it is: the packet then meets nftables. So no map needs to be complete.
+ */
+#define CAT_(a, b) a##b
+#define CAT(a, b) CAT_(a, b)
+#define N(name) CAT(name, V)
+
+struct N(key) {
+	ADDRESS address;
+	__be16 port;
+	__u8 protocol, zero;
+};
+
+struct N(endpoint) {
+	ADDRESS address;
+	__be16 port;
+	__u16 zero;
+};
+
+struct N(pair) {
+	struct N(key) frontend;
+	struct N(endpoint) endpoint;
+};
+
+struct N(told_value) {
+	struct N(pair) pairs[REMEMBERED];
+};
+
+/* The numbers of elements are the loader's to change. */
+MAP(N(frontends), HASH, struct N(key), struct frontend, 16384, BPF_F_NO_PREALLOC);
+MAP(N(slots), ARRAY, __u32, struct N(endpoint), 65536, BPF_F_MMAPABLE);
+MAP(N(members), HASH, struct N(pair), __u32, 65536, BPF_F_NO_PREALLOC);
+MAP(N(counts), HASH, struct N(pair), __u64, 262144, BPF_F_NO_PREALLOC);
+MAP(N(told), SK_STORAGE, __u32, struct N(told_value), 0, BPF_F_NO_PREALLOC);
+
+INLINE int N(same_endpoint)(const struct N(endpoint) *a, const struct N(endpoint) *b)
+{
+	return SAME(a->address, b->address) && a->port == b->port;
+}
+
+INLINE int N(same_key)(const struct N(key) *a, const struct N(key) *b)
+{
+	return SAME(a->address, b->address) && a->port == b->port && a->protocol == b->protocol;
+}
+
+/* Tell whether a socket of this very namespace would take what is sent to the endpoint: it may be the client itself,
+ * and must see the node then, which nftables sees to. */
+INLINE int N(own)(struct bpf_sock_addr *ctx, const struct N(endpoint) *endpoint, __u8 protocol)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk;
+	__u32 size = V == 4 ? sizeof(tuple.ipv4) : sizeof(tuple.ipv6);
+#if V == 4
+	tuple.ipv4.daddr = endpoint->address;
+	tuple.ipv4.dport = endpoint->port;
+#else
+	__builtin_memcpy(tuple.ipv6.daddr, &endpoint->address, sizeof(tuple.ipv6.daddr));
+	tuple.ipv6.dport = endpoint->port;
+#endif
+	if (protocol == IPPROTO_TCP)
+		sk = lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		sk = lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return 0;
+	release(sk);
+	return 1;
+}
+
+INLINE void N(count)(const struct N(pair) *pair)
+{
+	__u64 one = 1, *counted;
+
+	if (!conf.counting)
+		return;
+	counted = map_lookup(&N(counts), pair);
+	if (counted)
+		__sync_fetch_and_add(counted, 1);
+	else if (map_update(&N(counts), pair, &one, BPF_NOEXIST)) {
+		counted = map_lookup(&N(counts), pair); /* another one was first, or the map is full */
+		if (counted)
+			__sync_fetch_and_add(counted, 1);
+	}
+}
+
+INLINE int N(draw)(const struct frontend *frontend, struct N(pair) *pair)
+{
+	struct N(endpoint) *endpoint;
+	__u32 slot;
+
+	if (frontend->slots == 0)
+		return 0;
+	slot = frontend->first + random32() % frontend->slots;
+	endpoint = map_lookup(&N(slots), &slot);
+	if (!endpoint)
+		return 0;
+	pair->endpoint = *endpoint;
+	return 1;
+}
+
+/* Remember in the socket for whom its peer stands. Each place is written by an offset that the verifier knows: else it
+ * wants CAP_PERFMON. The mark keeps the compiler from making one piece of code with a computed offset of the four. */
+#define MARK(at) asm volatile("/* place %0 */" ::"i"(at) : "memory")
+#define TAKEN(at)                                                                                                  \
+	if (told->pairs[at].frontend.protocol && N(same_endpoint)(&told->pairs[at].endpoint, &pair->endpoint) &&   \
+	    !N(same_key)(&told->pairs[at].frontend, &pair->frontend))                                              \
+		return 0;
+#define SAME_PLACE(at)                                                                                             \
+	if (N(same_key)(&told->pairs[at].frontend, &pair->frontend)) {                                             \
+		MARK(at);                                                                                          \
+		told->pairs[at].endpoint = pair->endpoint;                                                         \
+		MARK(at);                                                                                          \
+		return 1;                                                                                          \
+	}
+#define FREE_PLACE(at)                                                                                             \
+	if (!told->pairs[at].frontend.protocol) {                                                                  \
+		MARK(at);                                                                                          \
+		told->pairs[at] = *pair;                                                                           \
+		MARK(at);                                                                                          \
+		return 1;                                                                                          \
+	}
+/* 0: there is no room, or the endpoint stands for another frontend here, and nobody could tell whose answers are. */
+INLINE int N(tell)(struct N(told_value) *told, const struct N(pair) *pair)
+{
+	TAKEN(0) TAKEN(1) TAKEN(2) TAKEN(3)
+	SAME_PLACE(0) SAME_PLACE(1) SAME_PLACE(2) SAME_PLACE(3)
+	FREE_PLACE(0) FREE_PLACE(1) FREE_PLACE(2) FREE_PLACE(3)
+	return 0;
+}
+
+/* Find what this socket was told for the frontend. */
+#define KNOWN(at)                                                                                                  \
+	if (N(same_key)(&told->pairs[at].frontend, &pair->frontend)) {                                             \
+		MARK(at);                                                                                          \
+		pair->endpoint = told->pairs[at].endpoint;                                                         \
+		MARK(at);                                                                                          \
+		return 1;                                                                                          \
+	}
+INLINE int N(recall)(struct N(told_value) *told, struct N(pair) *pair)
+{
+	KNOWN(0) KNOWN(1) KNOWN(2) KNOWN(3)
+	return 0;
+}
+
+/* Find what a socket that names this frontend is to speak with. 0: leave it alone. */
+INLINE int N(translate)(struct bpf_sock_addr *ctx, const struct N(key) *key, struct N(endpoint) *to, int connecting)
+{
+	struct N(pair) pair = { .frontend = *key };
+	struct bpf_sock *sk = ctx->sk;
+	struct N(told_value) *told;
+	struct frontend *frontend;
+	__u32 role;
+
+	if (!sk)
+		return 0;
+	frontend = map_lookup(&N(frontends), key);
+	told = sk_storage(&N(told), sk, 0, 0);
+	if (connecting && told) /* from now on it speaks with somebody else */
+		__builtin_memset(told, 0, sizeof(*told));
+	/* A connected UDP socket asks nobody again where its endpoint goes: it is left to connection tracking. With an
+	 * IPv4 peer an IPv6 socket comes by sendmsg4 for each datagram, although it is connected and names nobody. */
+	if (!frontend || (key->protocol == IPPROTO_UDP && (connecting || sk->dst_port)))
+		return 0;
+	role = role_of(netns_cookie(ctx));
+	if (!(frontend->flags & role) || sk->bound_dev_if)
+		return 0;
+	if (role == NODE && frontend->flags & AS_NODE && has_address(sk))
+		return 0;
+	if (!connecting && told && N(recall)(told, &pair) && map_lookup(&N(members), &pair)) {
+		*to = pair.endpoint;
+		return 1;
+	}
+	if (!N(draw)(frontend, &pair))
+		return 0;
+	if (role == POD && frontend->flags & HAS_LOCAL && N(own)(ctx, &pair.endpoint, key->protocol))
+		return 0;
+	if (!told)
+		told = sk_storage(&N(told), sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!told)
+		return 0; /* no memory: nobody could say from whom an answer comes */
+	if (connecting)
+		told->pairs[0] = pair; /* the others are empty: see above */
+	else if (!N(tell)(told, &pair))
+		return 0;
+	N(count)(&pair);
+	*to = pair.endpoint;
+	return 1;
+}
+
+/* Find which frontend an endpoint stands for in this socket. 0: none, it is itself. */
+#define STANDS_FOR(at)                                                                                             \
+	if (told->pairs[at].frontend.protocol && N(same_endpoint)(&told->pairs[at].endpoint, from)) {              \
+		MARK(at);                                                                                          \
+		*key = told->pairs[at].frontend;                                                                   \
+		MARK(at);                                                                                          \
+		return 1;                                                                                          \
+	}
+INLINE int N(untranslate)(struct bpf_sock_addr *ctx, const struct N(endpoint) *from, struct N(key) *key)
+{
+	struct N(told_value) *told;
+	void *sk = ctx->sk;
+
+	if (!sk)
+		return 0;
+	told = sk_storage(&N(told), sk, 0, 0);
+	if (!told)
+		return 0;
+	STANDS_FOR(0) STANDS_FOR(1) STANDS_FOR(2) STANDS_FOR(3)
+	return 0;
+}
+
+#undef MARK
+#undef KNOWN
+#undef SAME_PLACE
+#undef FREE_PLACE
+#undef TAKEN
+#undef STANDS_FOR
+#undef N
+#undef CAT
+#undef CAT_

@@ -1,0 +1,107 @@
+"""What `vipwire check` says of ebpf mode here: whether it can be had, who else is there, how full maps are."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from vipwire.backends.ebpf.cgroup import find_cgroup, find_pods
+from vipwire.backends.ebpf.pinned import NodePins
+from vipwire.backends.ebpf.probe import probe
+from vipwire.backends.ebpf.tables import Tables
+from vipwire.backends.spec import Remark
+from vipwire.bpf.pins import require_mounted
+from vipwire.bpf.programs import HOOKS, attached
+from vipwire.config.configuration import Config
+from vipwire.errors import VipwireError
+from vipwire.model.net import Family
+
+_MESHES: Final = {
+    "pilot-agent": "Istio",
+    "ztunnel": "Istio's ambient mode",
+    "linkerd2-proxy": "Linkerd",
+    "kuma-dp": "Kuma",
+}
+"""Processes of service meshes, by the name that the kernel shows of them."""
+
+
+def remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterator[Remark]:
+    """Look at this machine. The programs are tried: attached with empty maps, for a moment."""
+    try:
+        cgroup = find_cgroup(config.ebpf.cgroup)
+        require_mounted(may_mount=False)
+        probe(cgroup)
+    except (VipwireError, OSError) as error:
+        said, _, remedy = str(error).partition(": ")
+        yield Remark("programs", said, remedy, bad=True)
+        return
+    yield Remark("programs", f"can be loaded, and attached to {cgroup}")
+    if config.ebpf.clients in ("", "all"):
+        yield _pods(cgroup)
+    with closing(NodePins(folder, cgroup)) as pinned:
+        yield from _foreign(cgroup, pinned)
+        yield from _fill(pinned)
+    yield from _meshes(config, proc)
+
+
+def _pods(cgroup: Path) -> Remark:
+    if find_pods(cgroup).number:
+        return Remark("Pods", "are told by kubelet's cgroup")
+    return Remark(
+        "Pods",
+        f"there is no cgroup of kubelet's below {cgroup}: only the node's own sockets are translated",
+        "start vipwire when kubelet has made its cgroups, or name the cgroup above them by --ebpf-cgroup",
+    )
+
+
+def _foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
+    """Name hooks at which programs of others are called for this cgroup, too."""
+    target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        ours = {hook: link.program for hook in HOOKS if (link := pinned.link(hook)) is not None}
+        there = {hook: attached(target, hook, effective=True)[0] for hook in HOOKS}
+    finally:
+        os.close(target)
+    others = [hook for hook, numbers in there.items() if set(numbers) - {ours.get(hook)}]
+    if others:
+        yield Remark(
+            "other programs",
+            f"programs of others are called at {', '.join(others)}: they and ours may both translate",
+            "see `bpftool cgroup tree`; of Cilium, switch its socket load balancer off",
+        )
+    missing = [hook for hook in ours if ours[hook] not in there[hook]]
+    if missing:
+        yield Remark(
+            "in force",
+            f"ours are not called at {', '.join(missing)}: a program of others above the cgroup overrides them",
+            "see `bpftool cgroup tree`",
+            bad=True,
+        )
+    elif ours:
+        yield Remark("in force", f"{len(ours)} of {len(HOOKS)} programs")
+
+
+def _fill(pinned: NodePins) -> Iterator[Remark]:
+    for family in Family:
+        tables = Tables(family, pinned)
+        if tables.observe():
+            said = ", ".join(f"{name} {used} of {room}" for name, (used, room) in tables.fill().items())
+            yield Remark(f"maps of {family.value}", said)
+
+
+def _meshes(config: Config, proc: Path) -> Iterator[Remark]:
+    found = set()
+    for path in proc.glob("[0-9]*/comm") if config.ebpf.clients != "node" else ():
+        try:
+            name = path.read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:  # it has ended
+            continue
+        if name in _MESHES:
+            found.add(_MESHES[name])
+    if found:
+        yield Remark(
+            "service mesh",
+            f"{' and '.join(sorted(found))} runs here: its sidecars would see endpoints instead of Services",
+            "use --ebpf-clients=node",
+        )

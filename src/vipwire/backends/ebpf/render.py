@@ -1,0 +1,91 @@
+"""Which frontends the programs translate, for whom, and to which endpoints. Pure.
+
+No policy is decided here. A frontend is translated for a client where a direct connection to the endpoint looks the
+same as one by way of nftables mode's rules; all others are left to these:
+
+    Pods           where their address is kept, and nftables would not masquerade
+    the node       always: a direct connection has the node's address, unless the socket was bound to another one
+    nobody         source ranges, session affinity, algorithms that see the client's address or take turns, SCTP, node
+                   ports, and whatever is refused or dropped: at connect() neither address nor port is chosen yet;
+                   and Services whose endpoints are ejected when they do not answer
+
+A Pod that may meet itself is left to nftables by the program, which sees its sockets. It looks for one that listens
+at the port that it drew: so a pool with endpoints on this node and several ports is not for Pods.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from vipwire.backends.ebpf.layout import HEAD, Flag, endpoint_size, endpoint_slot, frontend_key
+from vipwire.backends.ebpf.names import FRONTENDS, MEMBERS, Ours
+from vipwire.model.net import Family, Protocol
+from vipwire.plan.plan import Forward, Frontend, FrontendKind, Masquerade, ServicePlan
+from vipwire.plan.spread import EVENLY, Algorithm, slots
+
+_SERVED: Final = frozenset({Protocol.TCP, Protocol.UDP})
+_LARGEST_POOL: Final = 65534
+"""As nftables mode's, so that shares are rounded alike."""
+_CLIENTS: Final = Flag.NODE | Flag.POD
+_FOR: Final = {
+    Masquerade.NEVER: Flag.NODE | Flag.POD,
+    Masquerade.UNLESS_POD: Flag.NODE | Flag.AS_NODE | Flag.POD,
+    Masquerade.ALWAYS: Flag.NODE | Flag.AS_NODE,
+}
+
+
+def render(family: Family, plan: ServicePlan) -> Ours:
+    """Render one Service: only objects of its own."""
+    objects: Ours = {}
+    for frontend, action in _translated(plan):
+        flags = _flags(plan, frontend, action)
+        if flags & _CLIENTS and (address := frontend.key.address) is not None:
+            key = frontend_key(address, frontend.key.protocol, frontend.key.port)
+            _write(family, key, action, flags, objects)
+    return objects
+
+
+def _translated(plan: ServicePlan) -> Iterator[tuple[Frontend, Forward]]:
+    """Choose what has one answer for all clients of this node, at one address.
+
+    Whether an endpoint answers is learned from what connection tracking translates: so ejection is the rules'.
+    """
+    for frontend in plan.frontends if plan.wishes.eject_after is None else ():
+        action = frontend.short_circuit or frontend.action
+        if (
+            isinstance(action, Forward)
+            and frontend.key.address is not None
+            and frontend.key.protocol in _SERVED
+            and frontend.allowed_sources is None
+            and action.affinity_seconds is None
+            and action.spread.algorithm is Algorithm.RANDOM
+        ):
+            yield frontend, action
+
+
+def _flags(plan: ServicePlan, frontend: Frontend, action: Forward) -> Flag:
+    flags = _FOR[action.masquerade]
+    if frontend.short_circuit is not None and not _tells_pods(plan):
+        flags &= ~Flag.POD
+    if not any(target.local for target in action.pool):
+        return flags
+    return flags | Flag.HAS_LOCAL if len({target.port for target in action.pool}) == 1 else flags & ~Flag.POD
+
+
+def _tells_pods(plan: ServicePlan) -> bool:
+    """Report whether Pods are told from others for certain: without that they are taken for the outside (S42)."""
+    return any(
+        isinstance(each.action, Forward) and each.action.masquerade is Masquerade.UNLESS_POD
+        for each in plan.frontends
+        if each.kind is FrontendKind.CLUSTER_IP
+    )
+
+
+def _write(family: Family, key: bytes, action: Forward, flags: Flag, objects: Ours) -> None:
+    targets = action.pool
+    if action.spread != EVENLY or len(targets) > _LARGEST_POOL:
+        targets = slots(action.spread, targets, (), _LARGEST_POOL)
+    dealt = [endpoint_slot(target.address, target.port) for target in targets]
+    objects[FRONTENDS, key] = HEAD.pack(flags) + b"".join(dealt)
+    if key[-2] == Protocol.UDP:
+        size = endpoint_size(family)
+        objects.update(((MEMBERS, key + each[:size]), b"") for each in set(dealt))

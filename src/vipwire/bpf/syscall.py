@@ -1,0 +1,97 @@
+"""One system call, bpf(2), by ctypes: no library is needed. Everything else of this folder goes through it.
+
+Source: bpf(2), and union bpf_attr in include/uapi/linux/bpf.h. What a command does not name is 0.
+"""
+
+import ctypes
+import enum
+import errno
+import os
+import platform
+import struct
+from typing import Any, Final
+
+from vipwire.errors import UnsupportedError
+
+_NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "loongarch64": 280, "ppc64le": 361}
+"""The call's number by architecture. The programs' object is for machines that are little-endian."""
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+Buffer = ctypes.Array[ctypes.c_char]
+
+
+class Command(enum.IntEnum):
+    """The commands that are used here (enum bpf_cmd)."""
+
+    MAP_CREATE = 0
+    MAP_LOOKUP = 1
+    MAP_UPDATE = 2
+    MAP_DELETE = 3
+    PROGRAM_LOAD = 5
+    PIN = 6
+    OPEN_PINNED = 7
+    PROGRAM_ATTACH = 8
+    PROGRAM_DETACH = 9
+    INFO = 15
+    QUERY = 16
+    BTF_LOAD = 18
+    MAP_FREEZE = 22
+    LOOKUP_BATCH = 24
+    UPDATE_BATCH = 26
+    DELETE_BATCH = 27
+    LINK_CREATE = 28
+    LINK_UPDATE = 29
+    LINK_DETACH = 34
+
+
+def require_architecture() -> None:
+    """Raise UnsupportedError where bpf(2) has a number that is not known, or the machine is big-endian."""
+    if platform.machine() not in _NUMBERS:
+        known = ", ".join(_NUMBERS)
+        raise UnsupportedError(f"the programs of ebpf mode run on {known}; this is {platform.machine()}")
+
+
+def bpf(command: Command, attributes: bytes | Buffer) -> int:
+    """Make the call, again where a signal came; raise OSError. In a buffer the kernel's answer is found."""
+    buffer = buffer_of(attributes) if isinstance(attributes, bytes) else attributes
+    number = _NUMBERS[platform.machine()]
+    while True:
+        result = int(_LIBC.syscall(number, int(command), buffer, len(buffer)))
+        if result >= 0:
+            return result
+        code = ctypes.get_errno()
+        if code not in (errno.EAGAIN, errno.EINTR):
+            raise OSError(code, f"{os.strerror(code)} (bpf {command.name})")
+
+
+def buffer_of(data: bytes | int) -> Buffer:
+    """Make a buffer of these bytes, or of so many zeros."""
+    if isinstance(data, int):
+        return ctypes.create_string_buffer(data)
+    return ctypes.create_string_buffer(data, len(data))
+
+
+def address_of(data: bytearray | Buffer) -> int:
+    """Tell where a buffer lies, which must outlive the call. An empty one lies nowhere."""
+    if not len(data):
+        return 0
+    if isinstance(data, bytearray):
+        return ctypes.addressof((ctypes.c_char * len(data)).from_buffer(data))
+    return ctypes.addressof(data)
+
+
+def information(descriptor: int, size: int = 256, prepared: bytes = b"") -> bytes:
+    """Ask what a map, a program or a link is. `prepared` is what stands in the answer's place before."""
+    data = buffer_of(prepared + bytes(size - len(prepared)))
+    attributes = buffer_of(struct.pack("=IIQ", descriptor, size, address_of(data)))
+    bpf(Command.INFO, attributes)
+    (length,) = struct.unpack_from("=I", attributes, 4)
+    return data.raw[:length]
+
+
+def mount(source: str, target: str, kind: str, options: str) -> None:
+    """Mount a file system; raise OSError."""
+    words: list[Any] = [source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(0), options.encode()]
+    if _LIBC.mount(*words) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), target)

@@ -1,0 +1,213 @@
+"""What sockets see whose connections are translated when they connect: in the manners that the other tests lack.
+
+That the programs did it is asked of their counters; that nftables did, by these not having grown.
+"""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from tests.conformance import own_cgroup
+from tests.conformance.cluster import Cluster
+from tests.conformance.packets import NODE, POD, Caller
+from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
+from tests.conformance.translated import look
+
+from vipwire.lab.echo.answer import HELLO, Answer
+from vipwire.lab.manifests import Port
+from vipwire.lab.outcome import Target
+from vipwire.model.net import Family, Protocol
+
+pytestmark = [pytest.mark.conformance, pytest.mark.direct]
+
+PODS = ("pod-1a", "pod-2a")
+UDP = Port(53, 80, Protocol.UDP)
+PORTS = (Port(80, name="http"), Port(53, 80, Protocol.UDP, "dns"))
+MANY = 24
+
+
+@contextmanager
+def opened(
+    cluster: Cluster, host: str, kind: socket.SocketKind, family: Family, *, mapped: bool = False
+) -> Iterator[socket.socket]:
+    """Open a socket on a host that is bound to nothing."""
+    with cluster.lab.inside(host):
+        found = socket.socket(socket.AF_INET6 if mapped or family is Family.IPV6 else socket.AF_INET, kind)
+    with found:
+        found.settimeout(15)
+        yield found
+
+
+def told(target: Target, *, mapped: bool = False) -> tuple[str, int]:
+    """Write a Service's address as a socket takes and tells it."""
+    return f"::ffff:{target.address}" if mapped else target.address, target.port
+
+
+def say_hello(stream: socket.socket) -> Answer:
+    stream.sendall(HELLO)
+    return Answer.decode(stream.makefile("rb").readline())
+
+
+def asked(loose: socket.socket, where: tuple[str, int]) -> tuple[Answer, tuple[str, int]]:
+    """Send a datagram from a socket that is connected to nobody; return the answer and from whom it came."""
+    loose.sendto(HELLO, where)
+    line, source = loose.recvfrom(1500)
+    return Answer.decode(line), source[:2]
+
+
+def counted(cluster: Cluster, target: Target) -> int:
+    return look(cluster.lab, cluster.node_name, target).connections
+
+
+@pytest.fixture(params=[False, True], ids=["as it is", "IPv4 in IPv6"])
+def mapped(request: pytest.FixtureRequest, family: Family) -> bool:
+    if request.param and family is Family.IPV6:
+        pytest.skip("there is no such address")
+    return bool(request.param)
+
+
+@pytest.fixture
+def web(cluster: Cluster) -> LabService:
+    return cluster.service("direct-web", cluster.pods(*PODS), PORTS)
+
+
+@pytest.mark.parametrize("host", [POD.host, NODE.host])
+def test_a_stream_knows_its_service_and_not_the_endpoint(
+    cluster: Cluster, web: LabService, family: Family, host: str, *, mapped: bool
+) -> None:
+    target, seen = web.vip(family), set()
+    before = counted(cluster, target)
+    for _ in range(MANY):
+        with opened(cluster, host, socket.SOCK_STREAM, family, mapped=mapped) as stream:
+            stream.connect(told(target, mapped=mapped))
+            assert stream.getpeername()[:2] == told(target, mapped=mapped)
+            answer = say_hello(stream)
+            assert answer.saw.address == cluster.lab.address(host, family)
+            seen.add(answer.pod)
+    assert seen == set(PODS)
+    assert counted(cluster, target) == before + MANY
+
+
+@pytest.mark.parametrize("host", [POD.host, NODE.host])
+def test_a_loose_datagram_is_answered_by_its_service(
+    cluster: Cluster, web: LabService, family: Family, host: str, *, mapped: bool
+) -> None:
+    """A socket stays with its endpoint; others get others. Each counts once."""
+    target, seen = web.at(CLUSTER_IP, family, 1), set()
+    where = told(target, mapped=mapped)
+    before = counted(cluster, target)
+    for _ in range(MANY):
+        with opened(cluster, host, socket.SOCK_DGRAM, family, mapped=mapped) as loose:
+            (first, one), (second, other) = asked(loose, where), asked(loose, where)
+            assert one == other == where
+            assert first.pod == second.pod
+            assert first.saw.address == cluster.lab.address(host, family)
+            seen.add(first.pod)
+    assert seen == set(PODS)
+    assert counted(cluster, target) == before + MANY
+
+
+def test_a_connected_datagram_socket_is_left_to_the_rules(
+    cluster: Cluster, web: LabService, family: Family, *, mapped: bool
+) -> None:
+    target = web.at(CLUSTER_IP, family, 1)
+    before = counted(cluster, target)
+    with opened(cluster, POD.host, socket.SOCK_DGRAM, family, mapped=mapped) as datagrams:
+        datagrams.connect(told(target, mapped=mapped))
+        for _ in range(3):
+            datagrams.send(HELLO)
+            assert Answer.decode(datagrams.recv(1500)).pod in PODS
+    assert counted(cluster, target) == before
+
+
+def test_a_loose_socket_is_taken_elsewhere_when_its_endpoint_goes(cluster: Cluster, family: Family) -> None:
+    moving = cluster.service("direct-moving", cluster.pods(*PODS), [UDP])
+    target = moving.vip(family)
+    with opened(cluster, POD.host, socket.SOCK_DGRAM, family) as loose:
+        first, _ = asked(loose, told(target))
+        rest = [pod for pod in PODS if pod != first.pod]
+        cluster.service("direct-moving", cluster.pods(*rest), [UDP])
+        for _ in range(3):
+            answer, source = asked(loose, told(target))
+            assert (answer.pod, source) == (rest[0], told(target))
+        cluster.service("direct-moving", cluster.pods(*PODS), [UDP])
+        assert asked(loose, told(target))[0].pod == rest[0]
+
+
+def test_one_loose_socket_speaks_with_several_services(cluster: Cluster, family: Family) -> None:
+    services = [cluster.service(f"direct-{number}", cluster.pods(PODS[number % 2]), [UDP]) for number in range(6)]
+    with opened(cluster, POD.host, socket.SOCK_DGRAM, family) as loose:
+        for service in [*services, *reversed(services)]:
+            answer, source = asked(loose, told(service.vip(family)))
+            assert answer.pod == PODS[services.index(service) % 2]
+            assert source == told(service.vip(family))
+
+
+@pytest.mark.parametrize("caller", [POD, NODE], ids=str)
+def test_a_socket_outside_of_the_cgroup_meets_the_rules(
+    cluster: Cluster, web: LabService, family: Family, caller: Caller
+) -> None:
+    target = web.vip(family)
+    before = counted(cluster, target)
+    with own_cgroup.left():
+        streams = [opened(cluster, caller.host, socket.SOCK_STREAM, family) for _ in range(MANY)]
+        entered = [each.__enter__() for each in streams]
+    for stream, manager in zip(entered, streams, strict=True):
+        stream.connect(told(target))
+        assert say_hello(stream).pod in PODS
+        manager.__exit__(None, None, None)
+    assert counted(cluster, target) == before
+
+
+def test_a_process_of_the_node_with_an_address_of_its_own_is_masqueraded(
+    cluster: Cluster, web: LabService, family: Family
+) -> None:
+    target = web.vip(family)
+    before = counted(cluster, target)
+    cluster.answered(NODE, target, PODS, masqueraded=True)
+    assert counted(cluster, target) == before
+
+
+def test_a_pod_that_may_meet_itself_is_left_to_the_rules(cluster: Cluster, family: Family) -> None:
+    own = cluster.service("direct-own", cluster.pods(POD.host, "pod-2a"))
+    target = own.vip(family)
+    for result in cluster.answered(POD, target, (POD.host, "pod-2a")):
+        expected = NODE.host if result.pod == POD.host else POD.host
+        assert result.saw == cluster.lab.address(expected, family)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("affinity", {"sessionAffinity": "ClientIP"}),
+        ("ranges", {"loadBalancerSourceRanges": ["10.244.0.0/16", "fd00:10:244::/48"]}),
+    ],
+)
+def test_what_needs_the_clients_address_is_left_to_the_rules(
+    cluster: Cluster, family: Family, name: str, spec: dict[str, Any]
+) -> None:
+    left = cluster.service(f"direct-{name}", cluster.pods("pod-2a"), **spec)
+    target = left.at(CLUSTER_IP if name == "affinity" else LOAD_BALANCER, family)
+    cluster.answered(POD, target, ["pod-2a"])
+    assert look(cluster.lab, cluster.node_name, target).held == b""
+
+
+def test_pods_are_masqueraded_where_the_endpoint_must_see_the_node(cluster: Cluster, family: Family) -> None:
+    web = cluster.service("direct-out", cluster.pods(*PODS))
+    for kind in (EXTERNAL_IP, NODE_PORT):
+        target = web.at(kind, family)
+        before = counted(cluster, target)
+        cluster.answered(POD, target, PODS, masqueraded=True)
+        assert counted(cluster, target) == before
+
+
+def test_a_stranger_in_the_same_cgroup_meets_the_rules(cluster: Cluster, family: Family) -> None:
+    web = cluster.service("direct-remote", cluster.pods("pod-2a"))
+    target = web.vip(family)
+    before = counted(cluster, target)
+    with opened(cluster, "client", socket.SOCK_STREAM, family) as stranger:
+        stranger.connect(told(target))
+        assert say_hello(stranger).pod == "pod-2a"
+    assert counted(cluster, target) == before

@@ -1,0 +1,274 @@
+"""Programs, maps and links of ebpf mode, in a real kernel: what was written is what is read."""
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from tests.conformance import own_cgroup
+from tests.kernel.own_network import own_network
+
+from vipwire.backends.ebpf.driver import folder
+from vipwire.backends.ebpf.layout import HEAD, Counting, Flag, Settings, endpoint_slot, frontend_key
+from vipwire.backends.ebpf.names import FRONTENDS, MEMBERS, Ours
+from vipwire.backends.ebpf.pinned import ORDER, NodePins
+from vipwire.backends.ebpf.probe import probe
+from vipwire.backends.ebpf.programs import build
+from vipwire.backends.ebpf.stretches import FullError
+from vipwire.backends.ebpf.tables import Tables
+from vipwire.bpf.maps import Map
+from vipwire.bpf.namespaces import netns_cookie
+from vipwire.bpf.pins import is_mounted, opened, pin, require_mounted
+from vipwire.bpf.programs import HOOKS, attached, create_link, load, look_at_link, update_link
+from vipwire.bpf.syscall import Command, bpf
+from vipwire.errors import UnsupportedError
+from vipwire.model.net import Address, Family, Protocol, parse_address
+from vipwire.reconcile.delta import Delta, diff, patch
+
+pytestmark = pytest.mark.kernel
+
+VIP = {Family.IPV4: "10.96.0.10", Family.IPV6: "fd00:10:96::10"}
+POD = {Family.IPV4: "10.244.0.1", Family.IPV6: "fd00:10:244::1"}
+FAMILIES = pytest.mark.parametrize("family", list(Family), ids=str)
+
+
+@pytest.fixture(scope="module")
+def cgroup() -> Iterator[Path]:
+    require_mounted(may_mount=True)
+    assert is_mounted()
+    with own_cgroup.entered() as path:
+        yield path
+
+
+@pytest.fixture
+def pins(cgroup: Path) -> Iterator[NodePins]:
+    """A node's folder, in a namespace of its own."""
+    with own_network():
+        made = NodePins(folder(), cgroup)
+        try:
+            yield made
+        finally:
+            made.remove()
+
+
+def settings() -> bytes:
+    """Write settings by which this namespace is the node."""
+    return Settings(netns_cookie(), 0, 0, listed=True, counting=Counting.CONNECTIONS, build=build().number).packed
+
+
+def objects(family: Family, services: int, ends: int = 2, protocol: Protocol = Protocol.TCP) -> Ours:
+    """Write frontends with endpoints, each with others."""
+    vip, pod = (int.from_bytes(parse_address(text[family])) for text in (VIP, POD))
+    found: Ours = {}
+    for number in range(services):
+        key = frontend_key(_address(family, vip + number), protocol, 80)
+        dealt = [endpoint_slot(_address(family, pod + number * ends + each), 8080) for each in range(ends)]
+        found[FRONTENDS, key] = HEAD.pack(Flag.NODE) + b"".join(dealt)
+        if protocol is Protocol.UDP:
+            size = len(dealt[0]) if family is Family.IPV4 else 20
+            found.update(((MEMBERS, key + each[:size]), b"") for each in dealt)
+    return found
+
+
+def _address(family: Family, number: int) -> Address:
+    return Address(number.to_bytes(family.bits // 8))
+
+
+def write(tables: Tables, have: Ours, want: Ours) -> None:
+    tables.commit(diff(have, want))
+
+
+@FAMILIES
+@pytest.mark.parametrize("protocol", [Protocol.TCP, Protocol.UDP], ids=lambda each: each.label)
+def test_what_was_written_is_read(pins: NodePins, family: Family, protocol: Protocol) -> None:
+    tables, have = Tables(family, pins), Ours()
+    for services, ends in ((3, 2), (40, 3), (40, 1), (0, 0), (7, 5)):
+        want = objects(family, services, ends, protocol)
+        write(tables, have, want)
+        assert tables.observe() == want
+        have = want
+    with closing(NodePins(pins.folder, None)) as others:
+        assert Tables(family, others).observe() == have
+
+
+@FAMILIES
+def test_maps_that_have_become_too_small_are_replaced(pins: NodePins, family: Family) -> None:
+    tables, few = Tables(family, pins), objects(family, 3, protocol=Protocol.UDP)
+    for name in ("frontends", "slots", "members"):
+        shape = build().object.maps[f"{name}{'4' if family is Family.IPV4 else '6'}"]
+        made = Map.create("small", shape._replace(max_entries=8))
+        pin(made.descriptor, pins.folder / "maps" / f"{name}{'4' if family is Family.IPV4 else '6'}")
+        made.close()
+    write(tables, {}, few)
+    many = objects(family, 30, protocol=Protocol.UDP)
+    delta = diff(few, many)
+    with pytest.raises(FullError):
+        tables.commit(delta)
+    tables.grow(patch(few, delta))
+    assert tables.observe() == many
+
+
+def test_programs_are_put_in_force_and_found_by_the_next_process(pins: NodePins) -> None:
+    assert pins.in_force() == {}
+    pins.put_in_force(HOOKS, settings())
+    assert pins.in_force() == dict.fromkeys(HOOKS, settings())
+    before = {hook: pins.link(hook) for hook in HOOKS}
+    pins.close()
+    with closing(NodePins(pins.folder, own_cgroup.path())) as later:
+        assert later.in_force() == dict.fromkeys(HOOKS, settings())
+        later.put_in_force(["connect4"], settings())
+        after = {hook: later.link(hook) for hook in HOOKS}
+        assert later.in_force() == dict.fromkeys(HOOKS, settings())
+    for hook, link in after.items():
+        had = before[hook]
+        assert link is not None
+        assert had is not None
+        assert link.number == had.number, "the link stays, and has another program"
+        assert link.program != had.program
+
+
+def test_a_program_that_is_out_of_force_or_uses_other_maps_is_noticed(pins: NodePins) -> None:
+    pins.put_in_force(HOOKS, settings())
+    pins.take_out(["connect6"])
+    assert set(pins.in_force()) == set(HOOKS) - {"connect6"}
+    (pins.folder / "maps" / "frontends4").unlink()
+    pins.take("frontends4")
+    assert {"connect4", "sendmsg4"}.isdisjoint(pins.in_force())
+    pins.put_in_force(HOOKS, settings())
+    assert set(pins.in_force()) == set(HOOKS)
+
+
+def test_the_cgroup_has_nothing_of_ours_when_it_is_removed(pins: NodePins) -> None:
+    target = os.open(own_cgroup.path(), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        pins.put_in_force(HOOKS, settings())
+        assert all(attached(target, hook)[0] for hook in HOOKS)
+        assert pins.remove()
+        assert not pins.remove()
+        assert not any(attached(target, hook)[0] for hook in HOOKS)
+    finally:
+        os.close(target)
+
+
+def test_a_link_takes_only_a_program_of_its_hook(pins: NodePins) -> None:
+    pins.put_in_force(HOOKS, settings())
+    link = opened(pins.folder / "links" / "connect4")
+    other = opened(pins.folder / "programs" / "sendmsg4")
+    assert link is not None
+    assert other is not None
+    with pytest.raises(ValueError, match="not that of sendmsg4"):
+        update_link(link, other, "sendmsg4")
+    assert look_at_link(link).hook == HOOKS["connect4"]
+    os.close(link)
+    os.close(other)
+
+
+def test_no_connection_fails_while_programs_are_swapped(pins: NodePins) -> None:
+    """Of a thousand swaps none is noticed by those who connect meanwhile."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(64)
+        vip = ("10.96.0.10", 80)
+        want: Ours = {
+            (FRONTENDS, frontend_key(parse_address(vip[0]), Protocol.TCP, 80)): HEAD.pack(Flag.NODE)
+            + endpoint_slot(parse_address("127.0.0.1"), server.getsockname()[1])
+        }
+        Tables(Family.IPV4, pins).commit(Delta(added=want))
+        for _ in range(125):
+            pins.close()
+            pins.put_in_force(ORDER, settings())
+            with socket.create_connection(vip, timeout=5) as client:
+                assert client.getpeername() == vip
+                server.accept()[0].close()
+
+
+@pytest.mark.parametrize("steps", range(0, 40, 3))
+def test_a_process_that_is_killed_between_two_writes_misleads_nobody(pins: NodePins, steps: int) -> None:
+    """It is killed before its n-th call of bpf(2) of a change. A new one converges; until then it is old or new."""
+    have, want = objects(Family.IPV4, 6), objects(Family.IPV4, 9, 3, Protocol.TCP)
+    write(Tables(Family.IPV4, pins), {}, have)
+    child = os.fork()
+    if child == 0:
+        _killed_after(steps, pins, diff(have, want))
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    with closing(NodePins(pins.folder, own_cgroup.path())) as later:
+        tables = Tables(Family.IPV4, later)
+        seen = tables.observe()
+        assert all(value in (have.get(key), want.get(key)) for key, value in seen.items())
+        write(tables, seen, want)
+        assert tables.observe() == want
+
+
+def _killed_after(steps: int, pins: NodePins, delta: Delta[tuple[str, bytes], bytes]) -> None:
+    """Carry out a change in a process of its own, and end it by SIGKILL before a call."""
+    left = [steps]
+
+    def counted(command: Command, attributes: object) -> int:
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
+        return bpf(command, attributes)  # type: ignore[arg-type]
+
+    try:
+        for module in ("maps", "programs", "pins"):
+            vars(sys.modules[f"vipwire.bpf.{module}"])["bpf"] = counted
+        Tables(Family.IPV4, pins).commit(delta)
+        pins.put_in_force(HOOKS, settings())
+    finally:
+        os._exit(0)
+
+
+def test_the_probe_leaves_nothing_and_tells_of_an_exclusive_program(cgroup: Path) -> None:
+    probe(cgroup)
+    target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    assert not any(attached(target, hook)[0] for hook in HOOKS)
+    code = bytes.fromhex("b700000001000000" + "9500000000000000")
+    theirs = load("connect4", code, "GPL", "theirs")
+    bpf(Command.PROGRAM_ATTACH, struct.pack("=IIIII12x", target, theirs, HOOKS["connect4"], 0, 0))
+    try:
+        with pytest.raises(UnsupportedError, match=r"connect4.*somebody else"):
+            probe(cgroup)
+    finally:
+        bpf(Command.PROGRAM_DETACH, struct.pack("=IIII", target, theirs, HOOKS["connect4"], 0))
+        os.close(theirs)
+    beside = create_link(load("connect4", code, "GPL", "theirs"), target, "connect4")
+    probe(cgroup)
+    os.close(beside)
+    os.close(target)
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"), [("bpf,net_admin", ""), ("bpf", "CAP_NET_ADMIN"), ("net_admin", "CAP_BPF")], ids=str
+)
+def test_two_capabilities_are_enough_and_one_is_not(cgroup: Path, kept: str, said: str) -> None:
+    code = (
+        "import sys; from pathlib import Path; from vipwire.backends.ebpf.probe import probe\n"
+        "from vipwire.errors import UnsupportedError\n"
+        "try: probe(Path(sys.argv[1]))\n"
+        "except UnsupportedError as error: print(error)\n"
+    )
+    only = ",".join(f"+{each}" for each in kept.split(","))
+    command = ["setpriv", f"--bounding-set=-all,{only}", f"--inh-caps=-all,{only}", sys.executable, "-c", code]
+    done = subprocess.run([*command, str(cgroup)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+    assert bool(done.stdout) is bool(said)
+
+
+def test_programs_may_be_loaded_whatever_their_licence(pins: NodePins) -> None:
+    """No helper is used that is for the GPL only."""
+    binary = build().object
+    maps = {name: pins.take(name).descriptor for name in binary.maps}
+    constants = Map.constants("constants", settings())
+    for hook in HOOKS:
+        os.close(load(hook, binary.linked(f"cgroup/{hook}", maps, constants.descriptor), "Proprietary", "test"))
+    constants.close()
+    with suppress(OSError):
+        pins.close()

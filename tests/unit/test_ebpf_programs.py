@@ -1,0 +1,65 @@
+"""The object of the programs: made of the source beside it, and laid out as the Python code has it."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from vipwire.backends.ebpf import layout
+from vipwire.backends.ebpf.programs import build
+from vipwire.bpf.elf import read_object
+from vipwire.bpf.programs import HOOKS
+from vipwire.errors import DecodeError
+from vipwire.model.net import Family, Protocol, parse_address
+
+FOLDER = Path(layout.__file__).with_name("programs")
+
+
+@pytest.mark.skipif(
+    shutil.which("clang-14") is None or shutil.which("llvm-strip-14") is None,
+    reason="the object is compared where Debian 12's clang-14 and llvm-14 are installed",
+)
+def test_the_object_is_what_the_source_makes(tmp_path: Path) -> None:
+    for path in FOLDER.iterdir():
+        if path.suffix in (".c", ".h") or path.name == "Makefile":
+            shutil.copy(path, tmp_path)
+    made = subprocess.run(["make", "-s", "-C", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "vipwire.o").read_bytes() == (FOLDER / "vipwire.o").read_bytes()
+
+
+def test_there_is_a_program_for_each_hook() -> None:
+    assert {f"cgroup/{hook}" for hook in HOOKS} == set(build().object.programs)
+
+
+@pytest.mark.parametrize("family", list(Family), ids=str)
+def test_sizes_are_those_of_the_maps(family: Family) -> None:
+    maps, version = build().object.maps, layout.version(family)
+    address = parse_address("10.0.0.1" if family is Family.IPV4 else "fd00::1")
+    key = layout.frontend_key(address, Protocol.TCP, 80)
+    endpoint = layout.endpoint_slot(address, 80)[: layout.endpoint_size(family)]
+    assert maps[f"frontends{version}"][1:3] == (len(key), layout.FRONTEND.size)
+    assert maps[f"slots{version}"].value_size == layout.endpoint_size(family)
+    assert layout.slot_size(family) == (layout.endpoint_size(family) + 7) & ~7
+    assert maps[f"members{version}"].key_size == maps[f"counts{version}"].key_size == len(key + endpoint)
+
+
+def test_settings_are_as_large_as_the_programs_constants() -> None:
+    settings = layout.Settings(1, 2, 3, listed=True, counting=layout.Counting.CONNECTIONS, build=4)
+    assert len(settings.packed) == len(build().object.constants)
+    assert layout.Settings.read(settings.packed) == settings
+
+
+def test_keys_and_endpoints_are_read_as_they_were_written() -> None:
+    for text in ("10.96.0.1", "fd00:10:96::1"):
+        address = parse_address(text)
+        assert layout.read_frontend_key(layout.frontend_key(address, Protocol.UDP, 53)) == (address, 17, 53)
+        assert layout.read_endpoint(layout.endpoint_slot(address, 8080)) == (address, 8080)
+
+
+@pytest.mark.parametrize("size", [0, 5, 63, 64, 300, 4000, 20000])
+def test_an_object_that_was_cut_off_is_refused(size: int) -> None:
+    data = (FOLDER / "vipwire.o").read_bytes()[:size]
+    with pytest.raises(DecodeError, match="object file"):
+        read_object(data)

@@ -1,0 +1,145 @@
+"""Which frontends the programs translate, for whom: asked of plans."""
+
+import dataclasses
+
+import pytest
+
+from vipwire.backends.ebpf.layout import HEAD, Flag, endpoints, frontend_key, read_endpoint
+from vipwire.backends.ebpf.names import FRONTENDS, MEMBERS, describe, is_ours, split
+from vipwire.backends.ebpf.render import render
+from vipwire.backends.ebpf.stretches import COOLING_SECONDS, FullError, Stretches
+from vipwire.model.names import ObjectName, ServicePortName
+from vipwire.model.net import Family, Prefix, Protocol, parse_address
+from vipwire.plan.annotations import Wishes
+from vipwire.plan.plan import (
+    Action,
+    Drop,
+    Forward,
+    Frontend,
+    FrontendKey,
+    FrontendKind,
+    Masquerade,
+    Reason,
+    Reject,
+    ServicePlan,
+    Target,
+)
+from vipwire.plan.spread import Algorithm, Spread
+from vipwire.reconcile.delta import Delta
+
+NAME = ObjectName("default", "web")
+VIP, OUTER = parse_address("10.96.0.10"), parse_address("198.18.0.1")
+HERE = Target(parse_address("10.244.1.11"), 8080, local=True)
+THERE = Target(parse_address("10.244.2.11"), 8080, local=False)
+BOTH = (HERE, THERE)
+ALL = Flag.NODE | Flag.POD
+
+
+def frontend(
+    action: Action, kind: FrontendKind = FrontendKind.CLUSTER_IP, protocol: Protocol = Protocol.TCP
+) -> Frontend:
+    address = {FrontendKind.CLUSTER_IP: VIP, FrontendKind.NODE_PORT: None}.get(kind, OUTER)
+    return Frontend(ServicePortName(NAME, "", protocol), kind, FrontendKey(address, protocol, 80), action)
+
+
+def flags(*frontends: Frontend) -> Flag | None:
+    """Tell for whom the last frontend is."""
+    key = frontends[-1].key
+    held = render(Family.IPV4, ServicePlan(NAME, frontends)).get(
+        (FRONTENDS, frontend_key(key.address or VIP, key.protocol, key.port))
+    )
+    return None if held is None else Flag(HEAD.unpack_from(held)[0])
+
+
+@pytest.mark.parametrize(
+    ("masquerade", "expected"),
+    [
+        (Masquerade.NEVER, ALL),
+        (Masquerade.UNLESS_POD, ALL | Flag.AS_NODE),
+        (Masquerade.ALWAYS, Flag.NODE | Flag.AS_NODE),
+    ],
+)
+def test_a_pod_is_translated_where_its_address_is_kept(masquerade: Masquerade, expected: Flag) -> None:
+    assert flags(frontend(Forward((THERE,), masquerade))) == expected
+    assert flags(frontend(Forward(BOTH, masquerade))) == expected | Flag.HAS_LOCAL
+
+
+def test_local_endpoints_at_several_ports_are_not_for_pods() -> None:
+    other = THERE._replace(port=9090)
+    assert flags(frontend(Forward((HERE, other), Masquerade.NEVER))) == Flag.NODE
+    assert flags(frontend(Forward((THERE, other), Masquerade.NEVER))) == ALL
+
+
+@pytest.mark.parametrize(("masquerade", "pods"), [(Masquerade.UNLESS_POD, True), (Masquerade.NEVER, False)])
+def test_a_local_policy_has_a_short_circuit_for_pods_that_are_told_from_others(
+    masquerade: Masquerade, *, pods: bool
+) -> None:
+    inner = frontend(Forward((THERE,), masquerade))
+    nobody = frontend(Drop(Reason.NO_LOCAL_ENDPOINTS), FrontendKind.EXTERNAL_IP)
+    outer = dataclasses.replace(nobody, short_circuit=Forward((THERE,), Masquerade.UNLESS_POD))
+    assert flags(inner, outer) == Flag.NODE | Flag.AS_NODE | (Flag.POD if pods else Flag(0))
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        frontend(Reject(Reason.NO_ENDPOINTS)),
+        frontend(Drop(Reason.NO_LOCAL_ENDPOINTS)),
+        frontend(Forward((THERE,), Masquerade.ALWAYS), FrontendKind.NODE_PORT),
+        frontend(Forward((THERE,), Masquerade.NEVER), protocol=Protocol.SCTP),
+        frontend(Forward((THERE,), Masquerade.NEVER, affinity_seconds=60)),
+        frontend(Forward(BOTH, Masquerade.NEVER, spread=Spread(Algorithm.ROUND_ROBIN))),
+        frontend(Forward(BOTH, Masquerade.NEVER, spread=Spread(Algorithm.SOURCE_HASH))),
+        frontend(Forward(BOTH, Masquerade.NEVER, spread=Spread(Algorithm.MAGLEV))),
+        dataclasses.replace(
+            frontend(Forward((THERE,), Masquerade.NEVER)), allowed_sources=(Prefix.parse("10.0.0.0/8"),)
+        ),
+    ],
+    ids=lambda each: f"{type(each.action).__name__} {each.key}",
+)
+def test_what_connect_cannot_decide_is_left_to_the_rules(left: Frontend) -> None:
+    assert flags(left) is None
+
+
+def test_ejection_is_left_to_the_rules_whose_connections_are_watched() -> None:
+    plan = ServicePlan(NAME, (frontend(Forward(BOTH, Masquerade.NEVER)),))
+    assert render(Family.IPV4, plan)
+    assert not render(Family.IPV4, dataclasses.replace(plan, wishes=Wishes(eject_after=3)))
+
+
+def test_a_target_has_slots_by_its_weight() -> None:
+    plan = ServicePlan(NAME, (frontend(Forward(BOTH, Masquerade.NEVER, spread=Spread(weights=(3, 1)))),))
+    (held,) = render(Family.IPV4, plan).values()
+    dealt = [read_endpoint(each)[0] for each in endpoints(Family.IPV4, held)]
+    assert sorted(dealt) == sorted([HERE.address] * 3 + [THERE.address])
+
+
+def test_datagrams_have_members() -> None:
+    plan = ServicePlan(NAME, (frontend(Forward(BOTH, Masquerade.NEVER), protocol=Protocol.UDP),))
+    found = render(Family.IPV4, plan)
+    assert sum(space == MEMBERS for space, _ in found) == len(BOTH)
+    assert {describe(key).split(" in ")[0] for key in found} == {
+        "10.96.0.10:80/udp",
+        "10.96.0.10:80/udp to 10.244.1.11:8080",
+        "10.96.0.10:80/udp to 10.244.2.11:8080",
+    }
+
+
+def test_a_difference_is_taken_apart() -> None:
+    ours, theirs = (FRONTENDS, b"key"), ("service-ips", b"key")
+    rules, maps = split(Delta(added={ours: b"1", theirs: b"2"}, removed={theirs: b"3"}))
+    assert (rules.added, rules.removed) == ({theirs: b"2"}, {theirs: b"3"})
+    assert (maps.added, maps.removed) == ({ours: b"1"}, {})
+    assert is_ours(ours)
+    assert not is_ours(theirs)
+
+
+def test_stretches_never_overlap_and_cool_before_they_are_used_again() -> None:
+    free = Stretches(8, [(2, 2)])
+    assert free.take(2, 0.0) == 0
+    assert free.take(4, 0.0) == 4
+    free.give(4, 4, 0.0)
+    with pytest.raises(FullError):
+        free.take(1, COOLING_SECONDS / 2)
+    assert free.take(3, COOLING_SECONDS) == 4
+    assert free.take(1, COOLING_SECONDS) == 7
