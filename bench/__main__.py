@@ -16,7 +16,7 @@ from bench.options import Options
 from bench.report import Figure, Row, document, rows, text
 
 SCENARIOS = ("load", "change", "daemon", "datapath", "rival")
-OTHERS = ("scale", "iptables", "userspace", "api_costs", "ejection")
+OTHERS = ("scale", "iptables", "userspace", "api_costs", "ejection", "ebpf")
 
 
 def run(name: str, options: Options) -> list[Figure]:

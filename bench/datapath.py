@@ -38,8 +38,8 @@ NOISE = 1.05
 """What two runs of the same rules differ by."""
 _NET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_RESET = struct.pack("ii", 1, 0)
-_CLIENT, _SERVER = "10.244.0.2", "10.245.0.2"
+RESET = struct.pack("ii", 1, 0)
+CLIENT, SERVER = "10.244.0.2", "10.245.0.2"
 Load = Callable[[Sequence[Service], Sequence[EndpointSlice]], None]
 
 
@@ -49,19 +49,19 @@ def measure(options: Options) -> list[Figure]:
     for size in options.sizes:
         with contextlib.ExitStack() as stack:
             found = objects(size, options.endpoints)
-            rules = {"none": _nothing, "ours": _ours, "theirs": _theirs}
-            networks = {name: stack.enter_context(_network(load, *found)) for name, load in rules.items()}
+            rules = {"none": nothing, "ours": _ours, "theirs": _theirs}
+            networks = {name: stack.enter_context(network(load, *found)) for name, load in rules.items()}
             vips = [format_address(service.cluster_ips[0]) for service in found[0]]
             for _ in range(TURNS):
-                for name, network in networks.items():
+                for name, each in networks.items():
                     if name != "none":
-                        network.connect(vips, 80, options.connections // TURNS, network.to_service)
-                    network.connect([_SERVER], TARGET_PORT, options.connections // TURNS, network.to_server)
+                        each.connect(vips, 80, options.connections // TURNS, each.to_service)
+                    each.connect([SERVER], TARGET_PORT, options.connections // TURNS, each.to_server)
         figures += _figures(size, networks)
     return figures
 
 
-def _figures(size: int, networks: dict[str, "_Network"]) -> Iterator[Figure]:
+def _figures(size: int, networks: dict[str, "Network"]) -> Iterator[Figure]:
     """Promise what is stable: the fastest tenth; the median has in it whatever else runs here."""
     ours, theirs, none = networks["ours"], networks["theirs"], networks["none"]
     for at, what, most in ((0.1, "fastest tenth within", NOISE), (0.5, "median", None)):
@@ -80,7 +80,7 @@ def _quantile(times: Sequence[float], at: float) -> float:
     return statistics.quantiles(times, n=100)[round(at * 100) - 1] * 1e6
 
 
-def _nothing(services: Sequence[Service], slices: Sequence[EndpointSlice]) -> None:
+def nothing(services: Sequence[Service], slices: Sequence[EndpointSlice]) -> None:
     del services, slices
 
 
@@ -93,11 +93,11 @@ def _ours(services: Sequence[Service], slices: Sequence[EndpointSlice]) -> None:
 
 def _theirs(services: Sequence[Service], slices: Sequence[EndpointSlice]) -> None:
     text = "".join(kubeproxy.script(services, slices, NODE_ADDRESS, POD_CIDR, SERVICE_CIDRS))
-    _run("nft -f -", text)
+    run("nft -f -", text)
 
 
 @dataclass(slots=True)
-class _Network:
+class Network:
     """Three namespaces, what listens in the last, and how long connections from the first took, in seconds."""
 
     client: int
@@ -109,10 +109,10 @@ class _Network:
     def connect(self, addresses: Sequence[str], port: int, count: int, times: list[float]) -> None:
         """Connect to addresses chosen by chance."""
         clock, chance = time.perf_counter, random.Random(len(times))
-        with _inside(self.client):
+        with inside(self.client):
             clients = [socket.socket() for _ in range(count)]
         for client in clients:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             target = (chance.choice(addresses), port)
             began = clock()
             client.connect(target)
@@ -123,44 +123,44 @@ class _Network:
 
 
 @contextlib.contextmanager
-def _network(load: Load, services: Sequence[Service], slices: Sequence[EndpointSlice]) -> Iterator[_Network]:
+def network(load: Load, services: Sequence[Service], slices: Sequence[EndpointSlice]) -> Iterator[Network]:
     with contextlib.ExitStack() as stack:
         node, client, server = (stack.enter_context(_namespace()) for _ in range(3))
-        _wire(node, "c", client, _CLIENT, "10.244.0.1")
-        _wire(node, "s", server, _SERVER, "10.245.0.1")
-        with _inside(server):
-            _run(f"ip route add local {ENDPOINT_NET} dev lo")
+        _wire(node, "c", client, CLIENT, "10.244.0.1")
+        _wire(node, "s", server, SERVER, "10.245.0.1")
+        with inside(server):
+            run(f"ip route add local {ENDPOINT_NET} dev lo")
             listener = stack.enter_context(socket.create_server(("0.0.0.0", TARGET_PORT), backlog=1024))  # noqa: S104
-        with _inside(node):
-            _run(f"ip route add {ENDPOINT_NET} via {_SERVER}")
-            _run("sysctl -qw net.ipv4.ip_forward=1")
+        with inside(node):
+            run(f"ip route add {ENDPOINT_NET} via {SERVER}")
+            run("sysctl -qw net.ipv4.ip_forward=1")
             load(services, slices)
-        yield _Network(client, node, listener)
+        yield Network(client, node, listener)
 
 
 def _wire(node: int, near: str, far: int, address: str, gateway: str) -> None:
     """Join a namespace to the node, which becomes its router."""
-    with _inside(far):
-        _run(f"ip link add eth0 type veth peer name {near} netns /proc/{os.getpid()}/fd/{node}")
-        _run(f"ip addr add {address}/24 dev eth0")
-        _run("ip link set eth0 up")
-        _run(f"ip route add default via {gateway}")
-    with _inside(node):
-        _run(f"ip addr add {gateway}/24 dev {near}")
-        _run(f"ip link set {near} up")
+    with inside(far):
+        run(f"ip link add eth0 type veth peer name {near} netns /proc/{os.getpid()}/fd/{node}")
+        run(f"ip addr add {address}/24 dev eth0")
+        run("ip link set eth0 up")
+        run(f"ip route add default via {gateway}")
+    with inside(node):
+        run(f"ip addr add {gateway}/24 dev {near}")
+        run(f"ip link set {near} up")
 
 
 @contextlib.contextmanager
 def _namespace() -> Iterator[int]:
     """Make a network namespace that lasts as long as its descriptor and the sockets in it."""
-    home = _here()
+    home = here()
     if _LIBC.unshare(_NET):
         raise OSError(ctypes.get_errno(), "unshare")
-    made = _here()
-    _enter(home)
+    made = here()
+    enter(home)
     os.close(home)
-    with _inside(made):
-        _run("ip link set lo up")
+    with inside(made):
+        run("ip link set lo up")
     try:
         yield made
     finally:
@@ -168,26 +168,26 @@ def _namespace() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _inside(namespace: int) -> Iterator[None]:
-    home = _here()
-    _enter(namespace)
+def inside(namespace: int) -> Iterator[None]:
+    home = here()
+    enter(namespace)
     try:
         yield
     finally:
-        _enter(home)
+        enter(home)
         os.close(home)
 
 
-def _here() -> int:
+def here() -> int:
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _enter(namespace: int) -> None:
+def enter(namespace: int) -> None:
     if _LIBC.setns(namespace, _NET):
         raise OSError(ctypes.get_errno(), "setns")
 
 
-def _run(command: str, stdin: str | None = None) -> None:
+def run(command: str, stdin: str | None = None) -> None:
     done = subprocess.run(command.split(), input=stdin, text=True, check=False, stderr=subprocess.PIPE)
     if done.returncode:
         raise SystemExit(f"{command}: {done.stderr[:500]}")

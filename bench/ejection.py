@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterable, Iterator
 
 from bench.cluster import objects
-from bench.datapath import TURNS, _inside, _network, _ours, _quantile
+from bench.datapath import TURNS, _ours, _quantile, inside
+from bench.datapath import network as networks
 from bench.options import Options
 from bench.report import Figure
 
@@ -42,7 +43,7 @@ def measure(options: Options) -> list[Figure]:
     }
     times: dict[str, list[float]] = {name: [] for name in manners}
     read: list[float] = []
-    with _network(_ours, services, slices) as network:
+    with networks(_ours, services, slices) as network:
         for _ in range(TURNS):
             for name, addresses in manners.items():
                 listener = None if addresses is None else _listener(network.node, list(addresses))
@@ -54,7 +55,7 @@ def measure(options: Options) -> list[Figure]:
 
 
 def _listener(node: int, addresses: list[Address]) -> NetlinkSocket:
-    with _inside(node):
+    with inside(node):
         made = NetlinkSocket(NETLINK_NETFILTER)
     made.filter(first_answers(addresses, {Protocol.TCP}))
     for group in (GROUP_NEW, GROUP_UPDATE, GROUP_DESTROY):

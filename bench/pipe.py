@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from bench.cluster import node_plan
 
 from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.backends.nftables.names import Object, ObjectKey
+from vipwire.backends.spec import Mode
 from vipwire.model.net import Family
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.plan.planner import Planner
@@ -44,14 +45,18 @@ class Phases:
     kernel: float = 0.0
 
 
-class Pipe:
-    """Store, planner, reconciler and nftables backend of one family."""
+def _as_it_is(backend: NftablesBackend) -> Mode:
+    return backend
 
-    def __init__(self) -> None:
+
+class Pipe:
+    """Store, planner, reconciler and nftables backend of one family; `through` may put another mode's around it."""
+
+    def __init__(self, through: Callable[[NftablesBackend], Mode] = _as_it_is) -> None:
         self.store = Store()
         self.planner = Planner(node_plan())
         self._socket = TimedSocket(NETLINK_NETFILTER)
-        self.backend = NftablesBackend(Family.IPV4, sock=self._socket)
+        self.backend = through(NftablesBackend(Family.IPV4, sock=self._socket))
         self.reconciler: Reconciler[ObjectKey, Object] = Reconciler(self.backend)
         self.reconciler.desire_node(self.backend.render_node(self.planner.node))
         self.phases = Phases()

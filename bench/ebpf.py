@@ -1,0 +1,208 @@
+"""What ebpf mode costs and saves beside nftables mode: connections, round trips, whole clusters, changes, restarts.
+
+The networks of `datapath` stand side by side: without a proxy, with nftables mode, with ebpf mode, and with that and
+no connection tracking for Pods. Every way is taken once in each turn, so that what disturbs hits all alike; a
+difference is the median of those of each turn. All sockets are this process's, in a cgroup of its own.
+"""
+
+import contextlib
+import random
+import socket
+import statistics
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from bench.cluster import ENDPOINT_NET, POD_CIDR, TARGET_PORT, objects
+from bench.datapath import RESET, SERVER, Network, inside, network, nothing, run
+from bench.options import Options
+from bench.pipe import Pipe
+from bench.report import Figure
+from tests.conformance import own_cgroup
+
+from vipwire.backends.ebpf.driver import folder
+from vipwire.backends.ebpf.kernel import EbpfBackend, Wanted
+from vipwire.backends.ebpf.layout import Counting, Settings
+from vipwire.backends.ebpf.pinned import NodePins
+from vipwire.backends.ebpf.programs import build
+from vipwire.backends.nftables.kernel import NftablesBackend
+from vipwire.bpf.namespaces import netns_cookie
+from vipwire.bpf.pins import require_mounted
+from vipwire.bpf.programs import HOOKS
+from vipwire.model.net import Family, format_address
+from vipwire.process import cyclic_garbage
+from vipwire.state.event import Kind, Listed, Upserted
+
+TITLE = "ebpf mode beside nftables mode"
+SWAPS = 2_000
+_NOTRACK = f"""
+table ip bench-notrack {{ chain c {{ type filter hook prerouting priority raw; policy accept;
+    ip saddr {POD_CIDR} ip daddr {ENDPOINT_NET} notrack; ip saddr {ENDPOINT_NET} ip daddr {POD_CIDR} notrack; }}; }}
+"""
+
+
+def measure(options: Options) -> list[Figure]:
+    cyclic_garbage.look_rarely()
+    require_mounted(may_mount=True)
+    with own_cgroup.entered(), contextlib.ExitStack() as stack:
+        return [*_packets(options, stack), *_objects(options, stack)]
+
+
+def _packets(options: Options, stack: contextlib.ExitStack) -> Iterator[Figure]:
+    found = objects(options.services, options.endpoints)
+    vips = [format_address(each.cluster_ips[0]) for each in found[0]]
+    names = ("no proxy", "nftables", "ebpf", "ebpf, notrack")
+    networks = {name: stack.enter_context(network(nothing, *found)) for name in names}
+    pipes = {name: _loaded(name, networks[name], found, stack) for name in names[1:]}
+    yield from _connects("a Pod", networks, vips, options.connections, at_node=False)
+    yield from _connects("the node", networks, vips, options.connections // 2, at_node=True)
+    yield from _round_trips(networks, vips, options.connections)
+    yield from _swapped(networks["ebpf"], vips, pipes["ebpf"])
+
+
+def _loaded(
+    name: str, where: Network, found: tuple[Sequence[object], Sequence[object]], stack: contextlib.ExitStack
+) -> Pipe:
+    with inside(where.node):
+        pipe = Pipe() if name == "nftables" else Pipe(lambda rules: _programs(rules, where, stack))
+        pipe.apply((Listed(Kind.SERVICE, tuple(found[0])), Listed(Kind.ENDPOINT_SLICE, tuple(found[1]))))  # type: ignore[arg-type]
+        pipe.sync()
+        run(f"ip route add default via {SERVER}")  # rules translate what has a way, if a wrong one
+        if name.endswith("notrack"):
+            run("nft -f -", _NOTRACK)
+    return pipe
+
+
+def _programs(rules: NftablesBackend, where: Network | None, stack: contextlib.ExitStack) -> EbpfBackend:
+    """Put ebpf mode around the rules of this namespace; its Pod is the client."""
+    clients = frozenset[int]()
+    if where is not None:
+        with inside(where.client):
+            clients = frozenset({netns_cookie()})
+    settings = Settings(netns_cookie(), 0, 0, listed=True, counting=Counting.CONNECTIONS, build=build().number)
+    pins = NodePins(folder(), own_cgroup.path())
+    stack.callback(pins.remove)
+    return EbpfBackend(Family.IPV4, rules, pins, Wanted(settings, clients), tuple(HOOKS))
+
+
+def _connects(
+    who: str, networks: dict[str, Network], vips: Sequence[str], count: int, *, at_node: bool
+) -> Iterator[Figure]:
+    """Connect directly and to a Service, in each network, in turn."""
+    chance = random.Random(count)
+    ways = [
+        (name, to_service) for name in networks for to_service in (False, True) if to_service <= (name != "no proxy")
+    ]
+    taken: dict[tuple[str, bool], list[float]] = {way: [] for way in ways}
+    for _ in range(count):
+        vip = chance.choice(vips)
+        for way in ways:
+            where = networks[way[0]]
+            target = (vip, 80) if way[1] else (SERVER, TARGET_PORT)
+            taken[way].append(_connect(where, where.node if at_node else where.client, target))
+    direct = statistics.quantiles(taken["no proxy", False], n=10)[0] * 1e6
+    yield Figure(f"{who} connects directly, no proxy: fastest tenth within", direct, "µs")
+    added = {name: _difference(taken[name, True], taken[name, False]) for name in networks if name != "no proxy"}
+    yield Figure("  to a Service, more than directly: nftables", added["nftables"], "µs")
+    yield Figure("  the same: ebpf", added["ebpf"], "µs", None if at_node else 1.2)
+    yield Figure("  ebpf / nftables", added["ebpf"] / added["nftables"], "ratio", 0.6)
+    if not at_node:
+        bare = taken["no proxy", False]
+        for name in ("nftables", "ebpf", "ebpf, notrack"):
+            ratio = (statistics.median(taken[name, True])) / statistics.median(bare)
+            yield Figure(f"  to a Service / no proxy: {name}", ratio, "ratio", 1.05 if "notrack" in name else None)
+
+
+def _connect(where: Network, namespace: int, target: tuple[str, int]) -> float:
+    with inside(namespace):
+        client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    began = time.perf_counter()
+    client.connect(target)
+    took = time.perf_counter() - began
+    where.listener.accept()[0].close()
+    client.close()
+    return took
+
+
+def _difference(one: Sequence[float], other: Sequence[float]) -> float:
+    return statistics.median(a - b for a, b in zip(one, other, strict=True)) * 1e6
+
+
+def _round_trips(networks: dict[str, Network], vips: Sequence[str], count: int) -> Iterator[Figure]:
+    """Send a byte and its answer over connections that stay open."""
+    with contextlib.ExitStack() as stack:
+        pairs = {}
+        for name, where in networks.items():
+            for target in ((SERVER, TARGET_PORT), (vips[0], 80)) if name != "no proxy" else ():
+                with inside(where.client):
+                    client = stack.enter_context(socket.socket())
+                client.connect(target)
+                pairs[name, target[1] == 80] = client, stack.enter_context(where.listener.accept()[0])
+        taken: dict[tuple[str, bool], list[float]] = {way: [] for way in pairs}
+        for _ in range(count):
+            for way, (client, server) in pairs.items():
+                began = time.perf_counter()
+                client.send(b"x")
+                server.recv(1)
+                server.send(b"y")
+                client.recv(1)
+                taken[way].append(time.perf_counter() - began)
+    for name in ("nftables", "ebpf"):
+        more = _difference(taken[name, True], taken[name, False])
+        yield Figure(f"a round trip, more than directly: {name}", more, "µs", 0.1 if name == "ebpf" else None)
+
+
+def _swapped(where: Network, vips: Sequence[str], pipe: Pipe) -> Iterator[Figure]:
+    """Replace programs under traffic, as a restart with another version does."""
+    backend = pipe.backend
+    if not isinstance(backend, EbpfBackend):
+        raise TypeError(backend)
+    failed = swaps = 0
+    while swaps < SWAPS:
+        backend.pins.close()
+        backend.pins.put_in_force((), backend.wanted.settings.packed)
+        swaps += len(HOOKS)
+        for vip in (vips[0], vips[-1]):
+            with inside(where.client), socket.socket() as client:
+                client.settimeout(5)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                failed += client.connect_ex((vip, 80)) != 0
+                where.listener.accept()[0].close()
+    yield Figure(f"connections that failed in {swaps:,} swaps of programs", failed, "number", 0)
+
+
+def _objects(options: Options, stack: contextlib.ExitStack) -> Iterator[Figure]:
+    """Load a whole cluster and change a Service, with rules alone and with programs, in turn."""
+    services, slices = objects(options.services, options.endpoints)
+    pipes: dict[str, Pipe] = {}
+    totals: dict[str, list[float]] = {"nftables": [], "ebpf": []}
+    for _ in range(3):
+        for name, times in totals.items():
+            where = stack.enter_context(network(nothing, [], []))
+            with inside(where.node):
+                pipe = pipes[name] = (
+                    Pipe() if name == "nftables" else Pipe(lambda rules: _programs(rules, None, stack))
+                )
+                began = time.perf_counter()
+                pipe.apply((Listed(Kind.SERVICE, tuple(services)), Listed(Kind.ENDPOINT_SLICE, tuple(slices))))
+                pipe.sync()
+                times.append(time.perf_counter() - began)
+    best = {name: min(times) for name, times in totals.items()}
+    yield Figure("from objects to the kernel: nftables", best["nftables"], "s")
+    yield Figure("  ebpf", best["ebpf"], "s")
+    yield Figure("  more", best["ebpf"] - best["nftables"], "s", 0.3)
+    changes: dict[str, list[float]] = {name: [] for name in pipes}
+    for index in range(options.samples):
+        piece = slices[index * 7919 % len(slices)]
+        for endpoints in (piece.endpoints[:-1], piece.endpoints):
+            for name, pipe in pipes.items():
+                began = time.perf_counter()
+                pipe.apply([Upserted(replace(piece, endpoints=endpoints))])
+                pipe.sync()
+                changes[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(times) * 1e3 for name, times in changes.items()}
+    yield Figure("one endpoint goes or comes: nftables", medians["nftables"], "ms")
+    yield Figure("  ebpf", medians["ebpf"], "ms")
+    yield Figure("  ebpf / nftables", medians["ebpf"] / medians["nftables"], "ratio", 1.3)
