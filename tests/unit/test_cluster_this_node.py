@@ -28,3 +28,32 @@ def test_it_has_what_clients_require_and_keeps_what_others_have_written(tmp_path
         assert again["status"]["conditions"] == node["status"]["conditions"]
 
     play(tmp_path, scenario)
+
+
+def test_a_node_that_vipwire_served_under_another_name_is_not_ready_any_more(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        by_hand = {"metadata": {"name": "hand"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        assert (await here.send("POST", "/api/v1/nodes", by_hand))[0] == 201
+        for name, there in (("first", ()), ("second", ("first",)), ("first", ("second",))):
+            here.clock.move(seconds=60)
+            await declare_node(here.registry, name, [])
+            expected = {"hand": "True", name: "True"} | dict.fromkeys(there, "Unknown")
+            assert {node: (await ready(here, node))["status"] for node in expected} == expected
+        found = await ready(here, "first")
+        assert (found["lastHeartbeatTime"], found["lastTransitionTime"]) == ("2026-01-01T12:03:00Z",) * 2
+        here.clock.move(seconds=60)
+        await declare_node(here.registry, "first", [])
+        found = await ready(here, "first")
+        assert (found["lastHeartbeatTime"], found["lastTransitionTime"]) == (
+            "2026-01-01T12:04:00Z",
+            "2026-01-01T12:03:00Z",
+        )
+
+    play(tmp_path, scenario)
+
+
+async def ready(here: Here, name: str) -> dict[str, str]:
+    code, node = await here.send("GET", f"/api/v1/nodes/{name}")
+    assert code == 200
+    (found,) = (each for each in node["status"]["conditions"] if each["type"] == "Ready")
+    return dict(found)
