@@ -251,3 +251,12 @@ def test_where_node_ports_were_sockets_their_virtual_servers_come_with_the_chain
     assert (first.added, rest.added) == (ahead, behind)
     first, rest = in_steps(Delta(added=ahead | behind), listens=False)
     assert rest.added == {chain: ()}
+
+
+def test_a_range_has_connections_in_use_where_its_real_servers_leave_the_port_alone() -> None:
+    marked = VirtualServer(0, Address(b""), 0, 0x123)
+    range_of: dict[ObjectKey, Object] = {marked: Scheduling("rr"), RealServer(marked, POD, 0): Forwarding(1)}
+    busy = judge(Family.IPV4, {**range_of, Vip(WEB): None}, frozenset({Flow((WEB, 10123), (POD, 10123))}))
+    assert busy.busy == {marked}
+    assert busy.addresses == {WEB}
+    assert not judge(Family.IPV4, range_of, frozenset({Flow((WEB, 10123), (DNS, 10123))})).busy
