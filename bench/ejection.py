@@ -17,8 +17,8 @@ from bench.report import Figure
 
 from vipwire.conntrack.attempts import Attempts
 from vipwire.model.net import Address, Protocol, format_address
-from vipwire.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, GROUP_UPDATE, FlowDecoder, decode_event
-from vipwire.netlink.conntrack_filter import first_answers
+from vipwire.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, FlowDecoder, decode_event
+from vipwire.netlink.conntrack_filter import beginnings_and_ends
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.plan.ejection import EndpointKey
 
@@ -57,8 +57,8 @@ def measure(options: Options) -> list[Figure]:
 def _listener(node: int, addresses: list[Address]) -> NetlinkSocket:
     with inside(node):
         made = NetlinkSocket(NETLINK_NETFILTER)
-    made.filter(first_answers(addresses, {Protocol.TCP}))
-    for group in (GROUP_NEW, GROUP_UPDATE, GROUP_DESTROY):
+    made.filter(beginnings_and_ends(addresses, {Protocol.TCP}))
+    for group in (GROUP_NEW, GROUP_DESTROY):
         made.join(group)
     return made
 
@@ -68,12 +68,12 @@ def _read(listener: NetlinkSocket, keys: frozenset[EndpointKey]) -> Iterator[flo
     attempts, decoder, count = Attempts(), FlowDecoder(), 0
     attempts.watch(keys)
     began = time.perf_counter()
-    for message in listener.pending():
+    for message in listener.pending(4096):
         count += 1
         if (event := decode_event(message, decoder.decode)) is not None:
             attempts.see(event, 0.0)
     if count:
-        yield 2 * (time.perf_counter() - began) / count
+        yield (time.perf_counter() - began) / count
 
 
 def _figures(times: dict[str, list[float]], read: list[float]) -> Iterator[Figure]:

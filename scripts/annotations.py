@@ -69,13 +69,16 @@ plane has not noticed.
   endpoint and the time.
 * **A restart of vipwire forgets**: its first sync uses all endpoints again.
 
-vipwire reads this from the kernel's connection tracking, by events, and only while a Service asks for it: then a
-socket filter in the kernel lets pass two messages for each connection to such a Service's endpoints. If there are
-more than can be read, some are lost (`vipwire_conntrack_events_lost_total`), and nobody is ejected for that. With
-`net.netfilter.nf_conntrack_events=0` there are no events, and the log says so. Not seen are packets that a firewall
-of *this* node drops, and connections that IPVS forwards by `dsr` or `tunnel`, whose answers do not come back this
-way. If a firewall elsewhere refuses one client only, its failures count like all others; a Service with other
-clients has answers in between.
+vipwire reads this from the kernel's connection tracking, by events, and only while a Service asks for it. Then each
+new connection of the node costs the kernel 4 µs more, whatever Service it is for, and the proxy reads one message
+for each connection to an endpoint that is watched. Of one endpoint it follows eight connections at a time. Events
+that come faster than they are read are lost (`vipwire_conntrack_events_lost_total`), and nobody is ejected for
+that. With `net.netfilter.nf_conntrack_events=0` there are none, and the log says so
+([why](design/0013-outlier-ejection-from-beginnings.md)).
+
+vipwire does not see packets that a firewall of *this* node drops, and connections that IPVS forwards by `dsr` or
+`tunnel`, whose answers do not come back this way. If a firewall elsewhere refuses one client only, its failures count
+like all others; a Service with other clients has answers in between.
 
 Userspace mode does not read these annotations. Its relay tries another endpoint at once
 ([how](modes/userspace.md#how-connections-are-dealt)).

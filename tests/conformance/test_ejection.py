@@ -129,3 +129,15 @@ def test_a_client_that_is_remembered_for_it_is_given_another(cluster: Cluster, f
         assert of.until_ejected() == had
         assert {result.pod for result in cluster.probe(OUTSIDE, of.vip, 6)} == {other}
     of.end()
+
+
+@sentence("S166")
+def test_a_restart_forgets(restless: Cluster, family: Family) -> None:
+    of = Ejecting(restless, "forgotten", family, FIRST, SECOND, eject_for="60m").write()
+    with closed(restless, FIRST):
+        assert of.until_ejected() == FIRST
+    restless.answered(OUTSIDE, of.vip, [SECOND])
+    assert restless.proxy.end() == 0
+    restless.proxy.start()
+    restless.answered(OUTSIDE, of.vip, [FIRST, SECOND])
+    of.end()

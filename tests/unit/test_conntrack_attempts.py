@@ -16,79 +16,103 @@ def event(change: FlowChange, identifier: int, to: EndpointKey = POD, zone: int 
     return FlowEvent(change, made._replace(zone=zone))
 
 
-def begun(*identifiers: int, at: float = 0.0) -> Attempts:
-    attempts = Attempts()
-    attempts.watch([POD])
-    for identifier in identifiers:
-        attempts.see(event(FlowChange.NEW, identifier), at)
-    return attempts
+class World:
+    """Attempts, and the kernel's table: who has been answered, by identifier; who is not in it is gone."""
+
+    def __init__(self, *identifiers: int) -> None:
+        self.attempts, self.table = Attempts(), dict.fromkeys(identifiers, False)
+        self.looked: list[int] = []
+        self.attempts.watch([POD])
+        for identifier in identifiers:
+            self.begin(identifier)
+
+    def begin(self, identifier: int, now: float = 0.0) -> None:
+        self.table[identifier] = False
+        self.attempts.see(event(FlowChange.NEW, identifier), now)
+
+    def reset(self, identifier: int, now: float = 0.1) -> None:
+        self.table.pop(identifier, None)
+        self.attempts.see(event(FlowChange.DESTROYED, identifier), now)
+
+    def look(self, flow: Flow) -> bool | None:
+        self.looked.append(flow.identifier)
+        return self.table.get(flow.identifier)
+
+    def settle(self, now: float) -> dict[EndpointKey, Tally]:
+        return self.attempts.settle(now, self.look)
 
 
 def test_an_answer_in_time_is_an_answer() -> None:
-    attempts = begun(1)
-    attempts.see(event(FlowChange.UPDATED, 1), 0.5)
-    assert attempts.due() is None
-    assert attempts.settle(PATIENCE) == {POD: Tally(answered=True)}
-    assert attempts.settle(9.0) == {}
+    world = World(1)
+    world.table[1] = True
+    assert world.attempts.due() == PATIENCE
+    assert world.settle(PATIENCE - 0.1) == {}
+    assert world.settle(PATIENCE) == {POD: Tally(answered=True)}
+    assert (world.settle(9.0), world.attempts.due()) == ({}, None)
 
 
-def test_an_end_without_an_answer_is_a_reset() -> None:
-    attempts = begun(1)
-    attempts.see(event(FlowChange.DESTROYED, 1), 0.1)
-    assert attempts.settle(0.1) == {POD: Tally(failures=1, last=Failure.RESET)}
+def test_an_end_without_an_answer_is_a_reset_at_once() -> None:
+    world = World(1)
+    world.reset(1)
+    assert world.settle(0.1) == {POD: Tally(failures=1, last=Failure.RESET)}
+    assert world.looked == []
 
 
 def test_who_waits_too_long_has_no_answer() -> None:
-    attempts = begun(1, 2)
-    attempts.see(event(FlowChange.NEW, 3), 1.0)
-    assert attempts.due() == PATIENCE
-    assert attempts.settle(PATIENCE - 0.1) == {}
-    assert attempts.settle(PATIENCE) == {POD: Tally(failures=2)}
-    assert attempts.due() == PATIENCE + 1.0
+    world = World(1, 2)
+    world.begin(3, 1.0)
+    assert world.attempts.due() == PATIENCE
+    assert world.settle(PATIENCE - 0.1) == {}
+    assert world.settle(PATIENCE) == {POD: Tally(failures=2)}
+    assert world.attempts.due() == PATIENCE + 1.0
+    assert world.settle(PATIENCE + 1.0) == {POD: Tally(failures=1)}
 
 
-def test_failures_count_since_the_last_answer() -> None:
-    attempts = begun(1, 2, 3)
-    attempts.see(event(FlowChange.DESTROYED, 1), 0.1)
-    attempts.see(event(FlowChange.UPDATED, 2), 0.2)
-    attempts.see(event(FlowChange.DESTROYED, 3), 0.3)
-    assert attempts.settle(0.3) == {POD: Tally(answered=True, failures=1, last=Failure.RESET)}
+def test_failures_count_since_the_last_answer_in_the_order_of_their_beginnings() -> None:
+    world = World(1)
+    for identifier in (2, 3, 4, 5):
+        world.begin(identifier, identifier / 100)
+    world.table[3] = True
+    for identifier in (4, 2, 5):
+        world.reset(identifier)
+    assert world.settle(0.2) == {POD: Tally(answered=True, failures=2, last=Failure.RESET)}
+    assert world.settle(PATIENCE) == {POD: Tally(failures=1)}
 
 
-def test_what_ends_or_is_answered_without_a_beginning_fails_nobody() -> None:
-    attempts = begun()
-    attempts.see(event(FlowChange.DESTROYED, 1), 0.1)
-    assert attempts.settle(0.1) == {}
-    attempts.see(event(FlowChange.UPDATED, 2), 0.1)
-    assert attempts.settle(0.1) == {POD: Tally(answered=True)}
+def test_who_is_gone_from_the_table_says_nothing() -> None:
+    world = World(1)
+    del world.table[1]
+    assert world.settle(PATIENCE) == {}
+    assert world.attempts.due() is None
+
+
+def test_what_ends_without_a_beginning_fails_nobody() -> None:
+    world = World()
+    world.reset(1)
+    assert world.settle(0.1) == {}
 
 
 def test_others_zones_and_connections_past_the_service_do_not_count() -> None:
-    attempts = begun()
-    attempts.see(event(FlowChange.NEW, 1, OTHER), 0.0)
-    attempts.see(event(FlowChange.NEW, 2, zone=5), 0.0)
+    world = World()
+    world.attempts.see(event(FlowChange.NEW, 1, OTHER), 0.0)
+    world.attempts.see(event(FlowChange.NEW, 2, zone=5), 0.0)
     past = event(FlowChange.NEW, 3)
-    attempts.see(past._replace(flow=past.flow._replace(destination=POD.address, destination_port=POD.port)), 0.0)
-    assert attempts.due() is None
-
-
-def test_where_events_were_lost_nobody_fails_for_it() -> None:
-    attempts = begun(1, 2)
-    attempts.lost()
-    assert attempts.settle(60.0) == {}
-    attempts.see(event(FlowChange.NEW, 3), 61.0)
-    assert attempts.settle(70.0) == {POD: Tally(failures=1)}
+    past = past._replace(flow=past.flow._replace(destination=POD.address, destination_port=POD.port))
+    world.attempts.see(past, 0.0)
+    assert world.attempts.due() is None
 
 
 def test_who_is_no_longer_watched_is_forgotten_and_may_come_back() -> None:
-    attempts = begun(1)
-    attempts.watch([OTHER])
-    attempts.watch([OTHER, POD])
-    assert attempts.settle(60.0) == {}
+    world = World(1, 2)
+    world.reset(2)
+    world.attempts.watch([OTHER])
+    world.attempts.watch([OTHER, POD])
+    assert world.settle(60.0) == {}
 
 
 def test_a_flood_is_followed_in_part() -> None:
-    attempts = begun(*range(10 * FOLLOWED))
-    assert attempts.settle(PATIENCE) == {POD: Tally(failures=FOLLOWED)}
-    attempts.see(event(FlowChange.NEW, 1), 10.0)
-    assert attempts.due() == 10.0 + PATIENCE
+    world = World(*range(10 * FOLLOWED))
+    assert world.settle(PATIENCE) == {POD: Tally(failures=FOLLOWED)}
+    assert len(world.looked) == FOLLOWED
+    world.begin(1, 10.0)
+    assert world.attempts.due() == 10.0 + PATIENCE

@@ -22,10 +22,9 @@ CT_NEW = 0x0100  # NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW
 CT_GET = 0x0101
 CT_DELETE = 0x0102
 
-GROUP_NEW, GROUP_UPDATE, GROUP_DESTROY = 1, 2, 3  # NFNLGRP_CONNTRACK_*: what to join for events
+GROUP_NEW, GROUP_DESTROY = 1, 3  # NFNLGRP_CONNTRACK_*: what to join for events
 
 STATUS_SEEN_REPLY = 1 << 1
-STATUS_ASSURED = 1 << 2
 STATUS_DESTINATION_NAT = 1 << 5
 
 _HEADER = struct.Struct("=HH")
@@ -135,6 +134,17 @@ def delete_request(flow: Flow) -> bytes:
         + u32be(_ID, flow.identifier)
         + (attribute(_ZONE, flow.zone.to_bytes(2)) if flow.zone else b"")
     )
+
+
+def lookup_request(flow: Flow) -> bytes:
+    """Make the payload of a CT_GET for this flow, or whichever has its tuple now: the identifier tells.
+
+    Raise ValueError for a protocol without ports.
+    """
+    if flow.protocol not in _PORTED:
+        raise ValueError(f"a flow of protocol {flow.protocol} has no ports to find it by")
+    family = 2 if len(flow.source) == 4 else 10
+    return struct.pack("=BBH", family, 0, 0) + _tuple(_ORIGINAL, flow[1:5], flow.protocol)
 
 
 _Tree: TypeAlias = "Mapping[int, int | _Tree]"

@@ -106,11 +106,14 @@ class NetlinkSocket:
             self._grow(_SO_SNDBUFFORCE, socket.SO_SNDBUF, self._send_buffer)
         self._socket.send(data)
 
-    def pending(self) -> Iterator[Message]:
-        """Yield every message that has already arrived, without waiting."""
+    def pending(self, size: int = _RECEIVE) -> Iterator[Message]:
+        """Yield every message that has already arrived, without waiting.
+
+        Who has many small datagrams gives their largest size: Python makes room for so many bytes each time.
+        """
         while True:
             try:
-                data = self._socket.recv(_RECEIVE, socket.MSG_DONTWAIT)
+                data = self._socket.recv(size, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             yield from messages(data)

@@ -1,7 +1,7 @@
 """Listens to conntrack for endpoints that do not answer, as long as a Service wants to know.
 
 Without such a Service there is no socket, and the kernel makes no events for us. With one, a socket filter lets pass
-two messages for each connection to an endpoint that is watched. They are read in batches, so that a storm of
+one message for each connection to an endpoint that is watched. They are read in batches, so that a storm of
 connections does not keep the loop from its other work.
 """
 
@@ -15,8 +15,18 @@ from typing import Final, Protocol
 from vipwire.conntrack.attempts import Attempts
 from vipwire.errors import DecodeError
 from vipwire.host.sysctl import read_sysctl
-from vipwire.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, GROUP_UPDATE, FlowDecoder, decode_event
-from vipwire.netlink.conntrack_filter import first_answers
+from vipwire.netlink.conntrack import (
+    CT_GET,
+    GROUP_DESTROY,
+    GROUP_NEW,
+    STATUS_SEEN_REPLY,
+    Flow,
+    FlowDecoder,
+    decode,
+    decode_event,
+    lookup_request,
+)
+from vipwire.netlink.conntrack_filter import beginnings_and_ends
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.plan.ejection import EndpointKey, Tallies
 from vipwire.process import log
@@ -25,6 +35,8 @@ from vipwire.serve.metrics import Metrics
 _PAUSE: Final = 0.05
 """Seconds between two batches."""
 _BATCH: Final = 4096
+_LARGEST: Final = 4096
+"""Bytes of one event at most; it has a few hundred."""
 _EVENTS: Final = "net/netfilter/nf_conntrack_events"
 
 
@@ -52,6 +64,7 @@ class EjectionWatch:
         self._engine, self._metrics, self._tell, self._make_socket = engine, metrics, tell, make_socket
         self._attempts, self._decoder = Attempts(), FlowDecoder()
         self._socket: NetlinkSocket | None = None
+        self._asker: NetlinkSocket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._seen = 0
         self._refused = False
@@ -68,7 +81,7 @@ class EjectionWatch:
             return
         try:
             fresh = self._socket or self._make_socket()
-            fresh.filter(first_answers({key.address for key in watched}, {key.protocol for key in watched}))
+            fresh.filter(beginnings_and_ends({key.address for key in watched}, {key.protocol for key in watched}))
             if self._socket is None:
                 self._socket = fresh
                 self._open()
@@ -79,7 +92,8 @@ class EjectionWatch:
 
     def _open(self) -> None:
         assert self._socket is not None  # noqa: S101 - it was made just now
-        for group in (GROUP_NEW, GROUP_UPDATE, GROUP_DESTROY):
+        self._asker = self._make_socket()
+        for group in (GROUP_NEW, GROUP_DESTROY):
             self._socket.join(group)
         if not _has_events():
             why = "net.netfilter.nf_conntrack_events is 0: the kernel tells of no connection"
@@ -97,7 +111,10 @@ class EjectionWatch:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
             self._socket.close()
             self._socket = None
-        self._attempts.lost()
+        if self._asker is not None:
+            self._asker.close()
+            self._asker = None
+        self._attempts.watch(())
 
     def _read(self) -> None:
         """Take in a batch, and look again after a pause or when a connection has waited too long."""
@@ -106,7 +123,7 @@ class EjectionWatch:
         loop = asyncio.get_running_loop()
         now = time.monotonic()
         busy = self._take(self._socket, now)
-        if tallies := self._attempts.settle(now):
+        if tallies := self._attempts.settle(now, self._look):
             self._tell(tallies)
         if self._timer is not None:
             self._timer.cancel()
@@ -126,7 +143,7 @@ class EjectionWatch:
         """Take in what has come; tell whether there was anything."""
         count = 0
         try:
-            for message in islice(source.pending(), _BATCH):
+            for message in islice(source.pending(_LARGEST), _BATCH):
                 count += 1
                 event = decode_event(message, self._decoder.decode)
                 if event is not None:
@@ -135,11 +152,20 @@ class EjectionWatch:
             if error.errno != errno.ENOBUFS:
                 raise
             self._metrics.conntrack_events_lost_total.inc()
-            self._attempts.lost()
             return True
         except DecodeError as error:
             log.detail(2, "an event of conntrack is not understood", error=error)
         return count > 0
+
+    def _look(self, flow: Flow) -> bool | None:
+        """Ask the kernel whether a flow has been answered; None if it is gone."""
+        assert self._asker is not None  # noqa: S101 - it is as old as the listening socket
+        try:
+            (answer,) = self._asker.request(CT_GET, lookup_request(flow))
+            found = decode(answer.payload)
+        except (OSError, ValueError, DecodeError):
+            return None
+        return bool(found.status & STATUS_SEEN_REPLY) if found.identifier == flow.identifier else None
 
 
 def _has_events() -> bool:
