@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.fakes.values import named
-from tests.kernel.ipvs.proxy import FAMILIES, VIP
+from tests.kernel.ipvs.proxy import BALANCER, EXTERNAL, FAMILIES, VIP
 from tests.kernel.own_network import own_network, run
 
 from vipwire.backends.ipvs import start
@@ -17,7 +17,7 @@ from vipwire.backends.ipvs.kernel import IpvsBackend, Settings
 from vipwire.host.sysctl import apply_sysctls
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
-from vipwire.model.service import Service, ServicePort
+from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.netlink.ipvs import Timeouts
 from vipwire.plan.node import NodePlan, PodBridge
 from vipwire.plan.planner import Planner
@@ -62,7 +62,7 @@ def add_pod(name: str) -> None:
         run(f"ip -n pod-{name} route add default via {NET[family][0]}1")
 
 
-def program(family: Family) -> IpvsBackend:
+def program(family: Family, policy: TrafficPolicy) -> IpvsBackend:
     """Program a Service whose one endpoint is the serving Pod."""
     node = NodePlan(
         family,
@@ -72,7 +72,14 @@ def program(family: Family) -> IpvsBackend:
         node_port_addresses=(Prefix.host(parse_address(NODE[family])),),
         addresses=(parse_address(NODE[family]),),
     )
-    service = Service(named("web"), (HTTP,), (parse_address(VIP[family]),))
+    service = Service(
+        named("web"),
+        (HTTP,),
+        (parse_address(VIP[family]),),
+        external_ips=(parse_address(EXTERNAL[family]),),
+        load_balancer_ips=(parse_address(BALANCER[family]),),
+        external_policy=policy,
+    )
     there = Endpoint(parse_address(pod(family, SERVER)), ready=True, serving=True, terminating=False, node="node-1")
     ports = (EndpointPort("", Protocol.TCP, 8080),)
     piece = EndpointSlice(named("web-1"), service.name, family, ports, (there,))
@@ -85,14 +92,16 @@ def program(family: Family) -> IpvsBackend:
     return backend
 
 
-@pytest.fixture(scope="module")
-def _bridged() -> Iterator[None]:
+@pytest.fixture(scope="module", params=list(TrafficPolicy), ids=lambda policy: policy.value)
+def policy(request: pytest.FixtureRequest) -> Iterator[TrafficPolicy]:
+    """Have the Service with this external policy."""
+    found: TrafficPolicy = request.param
     with own_network():
         build_bridge()
         apply_sysctls(start.ipvs_sysctls((6, 1), strict_arp=False))
         for backend in start.build(Family, Settings(), Timeouts()).values():
             backend.close()
-        backends = [program(family) for family in Family]
+        backends = [program(family, found) for family in Family]
         command = [
             "ip",
             "netns",
@@ -109,7 +118,7 @@ def _bridged() -> Iterator[None]:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
             assert server.stdout is not None
             assert "Serving" in server.stdout.readline()
-            yield
+            yield found
             server.kill()
         for backend in backends:
             backend.close()
@@ -126,13 +135,16 @@ def answered(name: str, address: str, port: int) -> bool:
 
 
 @FAMILIES
-@pytest.mark.usefixtures("_bridged")
 @pytest.mark.parametrize("filtered", [0, 1], ids=["frames pass the bridge alone", "frames pass the tables"])
-def test_a_pod_behind_a_bridge_reaches_itself(family: Family, filtered: int) -> None:
-    """And so does another Pod where what is bridged passes the tables: else the answer goes past IPVS."""
+def test_a_pod_behind_a_bridge_reaches_itself(policy: TrafficPolicy, family: Family, filtered: int) -> None:
+    """And so does another Pod where what is bridged passes the tables: else the answer goes past IPVS.
+
+    There the Pod's answer to itself leaves by the port at which it came, which needs `hairpin on`.
+    """
     run(f"sysctl -q -w net.bridge.bridge-nf-call-iptables={filtered} net.bridge.bridge-nf-call-ip6tables={filtered}")
-    for address, port in ((VIP[family], 80), (NODE[family], 30080)):
+    for address, port in ((VIP[family], 80), (EXTERNAL[family], 80), (BALANCER[family], 80), (NODE[family], 30080)):
         assert answered(SERVER, address, port)
-    assert answered(OTHER, NODE[family], 30080), "masqueraded, so that the answer comes back"
+    if policy is TrafficPolicy.CLUSTER:
+        assert answered(OTHER, NODE[family], 30080), "masqueraded, so that the answer comes back"
     if filtered:
         assert answered(OTHER, VIP[family], 80)
