@@ -10,7 +10,7 @@ from vipwire.backends.ipvs.names import Entry
 from vipwire.config.configuration import Config
 from vipwire.config.file import read_config
 from vipwire.handover.configured import Configured
-from vipwire.inspect.leave_ipvs.changes import Change, Leaving, Level, judge
+from vipwire.inspect.leave_ipvs.changes import Difference, Leaving, Level, judge
 from vipwire.inspect.leave_ipvs.document import leave_document, leave_exit, leave_view
 from vipwire.inspect.leave_ipvs.facts import owned
 from vipwire.inspect.leave_ipvs.nearest import NEAREST
@@ -50,7 +50,7 @@ def leaving(config: Config = NFTABLES, conf: str = CONF, **kernel: Any) -> Leavi
     return Leaving(config, Kernel(**{**usual, **kernel}), found, services, at)
 
 
-def found(what: Leaving) -> dict[str, Change]:
+def found(what: Leaving) -> dict[str, Difference]:
     return {each.area: each for each in judge(what)}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 import pytest
 
 from vipwire.process.supervision import Begun, Supervisor
-from vipwire.process.watchdog import LoopWatch, Steps
+from vipwire.process.watchdog import Activities, LoopWatch
 
 
 class Clock:
@@ -28,7 +28,7 @@ def test_an_object_that_a_part_does_not_come_back_from_is_told(caplog: pytest.Lo
         told.set()
 
     async def scenario() -> None:
-        supervisor = Supervisor(witness, steps=Steps(clock, hung_after=60.0))
+        supervisor = Supervisor(witness, steps=Activities(clock, hung_after=60.0))
         guard, way_out = supervisor.guard("endpoints"), asyncio.Event()
 
         async def hang(_: Begun) -> None:

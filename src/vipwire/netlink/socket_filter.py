@@ -22,7 +22,7 @@ _PASS, _DISCARD = 0xFFFFFFFF, 0
 _LEAF: Final = 8
 
 
-class Step(NamedTuple):
+class Instruction(NamedTuple):
     """One instruction. `then` and `otherwise` name where a condition leads, "" for the next instruction."""
 
     code: int
@@ -37,53 +37,53 @@ class Place(NamedTuple):
     name: str
 
 
-Program = list[Step | Place]
-PASS: Final = Step(_RETURN, _PASS)
-DISCARD: Final = Step(_RETURN, _DISCARD)
+Program = list[Instruction | Place]
+PASS: Final = Instruction(_RETURN, _PASS)
+DISCARD: Final = Instruction(_RETURN, _DISCARD)
 
 
-def load_byte(at: int) -> Step:
+def load_byte(at: int) -> Instruction:
     """Load the byte at an offset of the message."""
-    return Step(_LOAD_BYTE, at)
+    return Instruction(_LOAD_BYTE, at)
 
 
-def load_half(at: int) -> Step:
+def load_half(at: int) -> Instruction:
     """Load two bytes at an offset of the message."""
-    return Step(_LOAD_HALF, at)
+    return Instruction(_LOAD_HALF, at)
 
 
-def load_word_of_attribute(at: int = 0) -> Step:
+def load_word_of_attribute(at: int = 0) -> Instruction:
     """Load four bytes of the value of the attribute that was found."""
-    return Step(_LOAD_WORD_AT_X, 4 + at)
+    return Instruction(_LOAD_WORD_AT_X, 4 + at)
 
 
-def load_byte_of_attribute() -> Step:
+def load_byte_of_attribute() -> Instruction:
     """Load the first byte of the value of the attribute that was found."""
-    return Step(_LOAD_BYTE_AT_X, 4)
+    return Instruction(_LOAD_BYTE_AT_X, 4)
 
 
-def if_equal(value: int, then: str = "", otherwise: str = "") -> Step:
+def if_equal(value: int, then: str = "", otherwise: str = "") -> Instruction:
     """Compare what was loaded."""
-    return Step(_IF_EQUAL, value, then, otherwise)
+    return Instruction(_IF_EQUAL, value, then, otherwise)
 
 
-def if_any_bit(bits: int, then: str = "", otherwise: str = "") -> Step:
+def if_any_bit(bits: int, then: str = "", otherwise: str = "") -> Instruction:
     """Test bits of what was loaded."""
-    return Step(_IF_ANY_BIT, bits, then, otherwise)
+    return Instruction(_IF_ANY_BIT, bits, then, otherwise)
 
 
-def go(name: str) -> Step:
+def go(name: str) -> Instruction:
     """Go on elsewhere, however far."""
-    return Step(_JUMP, 0, name)
+    return Instruction(_JUMP, 0, name)
 
 
 def find(start: int, *path: int, missing: str) -> Program:
     """Find an attribute by the types on the way to it, from the attributes at an offset of the message on."""
-    steps: Program = [Step(_SET_A, start)]
+    steps: Program = [Instruction(_SET_A, start)]
     for depth, kind in enumerate(path):
-        load = Step(_LOAD_WORD, _NESTED_ATTRIBUTE if depth else _ATTRIBUTE)
-        steps += [Step(_SET_X, kind), load, if_equal(0, missing)]
-    return [*steps, Step(_X_FROM_A)]
+        load = Instruction(_LOAD_WORD, _NESTED_ATTRIBUTE if depth else _ATTRIBUTE)
+        steps += [Instruction(_SET_X, kind), load, if_equal(0, missing)]
+    return [*steps, Instruction(_X_FROM_A)]
 
 
 def pass_if_among(values: Iterable[int]) -> Program:
@@ -95,17 +95,17 @@ def _among(values: Sequence[int]) -> Program:
     if len(values) <= _LEAF:
         steps: Program = []
         for index, value in enumerate(values):  # of the rest of the leaf, the last instruction passes
-            steps.append(Step(_IF_EQUAL, value, f"+{len(values) - index}"))
+            steps.append(Instruction(_IF_EQUAL, value, f"+{len(values) - index}"))
         return [*steps, DISCARD, PASS]
     half = len(values) // 2
     left, right = _among(values[:half]), _among(values[half:])
-    return [Step(_IF_AT_LEAST, values[half], "", "+1"), Step(_JUMP, len(left)), *left, *right]
+    return [Instruction(_IF_AT_LEAST, values[half], "", "+1"), Instruction(_JUMP, len(left)), *left, *right]
 
 
 def assemble(program: Program) -> bytes:
     """Pack a program. Raise ValueError if it is longer than the kernel takes, or a condition jumps too far."""
     places: dict[str, int] = {}
-    steps: list[Step] = []
+    steps: list[Instruction] = []
     for each in program:
         if isinstance(each, Place):
             places[each.name] = len(steps)
@@ -116,7 +116,7 @@ def assemble(program: Program) -> bytes:
     return b"".join(_packed(at, step, places) for at, step in enumerate(steps))
 
 
-def _packed(at: int, step: Step, places: dict[str, int]) -> bytes:
+def _packed(at: int, step: Instruction, places: dict[str, int]) -> bytes:
     def distance(name: str) -> int:
         if name.startswith("+"):
             return int(name)

@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from vipwire.errors import told_plainly
 from vipwire.process import log
-from vipwire.process.watchdog import LOOK_SECONDS, STALL_SECONDS, LoopWatch, Steps
+from vipwire.process.watchdog import LOOK_SECONDS, STALL_SECONDS, Activities, LoopWatch
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
@@ -64,10 +64,10 @@ class Guard(Generic[T]):
         witness: Witness = _nobody,
         *,
         clock: Callable[[], float] = time.monotonic,
-        steps: Steps | None = None,
+        steps: Activities | None = None,
     ) -> None:
         self.part = part
-        self._steps = steps or Steps()
+        self._steps = steps or Activities()
         self._witness, self._clock = witness, clock
         self._suspended: dict[T, _Suspension] = {}
 
@@ -146,10 +146,10 @@ class Supervisor:
         *,
         sound_after: float = SOUND_SECONDS,
         first_pause: float = FIRST_PAUSE,
-        steps: Steps | None = None,
+        steps: Activities | None = None,
         stall_after: float = STALL_SECONDS,
     ) -> None:
-        self._steps, self._loop, self._stall_after = steps or Steps(), "", stall_after
+        self._steps, self._loop, self._stall_after = steps or Activities(), "", stall_after
         self._witness, self._sound_after, self._first_pause = witness, sound_after, first_pause
         self._parts: dict[str, _Part] = {}
         self.failures: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""Notices what hangs: a step of a part that does not end, and code that holds the event loop.
+"""Notices what hangs: an activity of a part that does not end, and code that holds the event loop.
 
-    Steps      what is under way, and since when: parts note it while they work
-    LoopWatch  a thread that the loop has to answer every second; where it stands still, the thread says where
+    Activities  what is under way, and since when: parts note it while they work
+    LoopWatch   a thread that the loop has to answer every second; where it stands still, the thread says where
 
 Nothing is ended: what hangs at a disk or a socket hangs again. It is told, so that whoever watches can act.
 """
@@ -22,7 +22,7 @@ LOOK_SECONDS: Final = 1.0
 
 
 @dataclass(eq=False, slots=True)
-class Step:
+class Activity:
     """Something that a part does; `thing` is the object that it is about, None for the part's own work."""
 
     part: str
@@ -31,28 +31,28 @@ class Step:
     told: bool = False
 
 
-class Steps:
+class Activities:
     """What is under way in one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, hung_after: float = HUNG_SECONDS) -> None:
         self._clock, self._hung_after = clock, hung_after
-        self._steps: dict[int, Step] = {}
+        self._activities: dict[int, Activity] = {}
 
     @contextlib.contextmanager
     def of(self, part: str, thing: Hashable = None) -> Iterator[None]:
-        """Note a step while this is entered."""
-        step = Step(part, thing, self._clock())
-        self._steps[id(step)] = step
+        """Note an activity while this is entered."""
+        activity = Activity(part, thing, self._clock())
+        self._activities[id(activity)] = activity
         try:
             yield
         finally:
-            del self._steps[id(step)]
+            del self._activities[id(activity)]
 
-    def hung(self) -> list[tuple[Step, float]]:
-        """List the steps that take too long, each with its seconds."""
+    def hung(self) -> list[tuple[Activity, float]]:
+        """List the activities that take too long, each with its seconds."""
         now = self._clock()
-        ages = [(step, now - step.since) for step in self._steps.values()]
-        return [(step, age) for step, age in ages if age > self._hung_after]
+        ages = [(activity, now - activity.since) for activity in self._activities.values()]
+        return [(activity, age) for activity, age in ages if age > self._hung_after]
 
 
 class LoopWatch:

@@ -33,7 +33,7 @@ class Level(enum.Enum):
     OTHERWISE = "otherwise"
 
 
-class Change(NamedTuple):
+class Difference(NamedTuple):
     """Something of ipvs mode: as it is now, as it will be, and what an operator can do about it."""
 
     area: str
@@ -104,13 +104,13 @@ def addresses(found: Iterable[Address]) -> str:
     return few(map(format_address, sorted(found, key=lambda address: (len(address), address))))
 
 
-Rule = Callable[[Leaving], Iterator[Change]]
+Rule = Callable[[Leaving], Iterator[Difference]]
 
 
-def _mode(leaving: Leaving) -> Iterator[Change]:
+def _mode(leaving: Leaving) -> Iterator[Difference]:
     if leaving.lacks:
         todo = "mend that first, or choose another mode (--proxy-mode)"
-        yield Change(
+        yield Difference(
             "mode", Level.OTHERWISE, "", f"{leaving.target.name} mode cannot run here: {leaving.lacks}", todo
         )
     found = leaving.kube_proxy
@@ -119,10 +119,10 @@ def _mode(leaving: Leaving) -> Iterator[Change]:
         then = (
             "what is left of ipvs mode is no longer kept up" if leaving.kernel.traces else "nothing of ipvs to leave"
         )
-        yield Change("mode", Level.NOTE, now, then)
+        yield Difference("mode", Level.NOTE, now, then)
 
 
-def _ping(leaving: Leaving) -> Iterator[Change]:
+def _ping(leaving: Leaving) -> Iterator[Difference]:
     kernel = leaving.kernel
     for what, vips, then in (
         ("ClusterIPs", kernel.vips & kernel.cluster_ips, "refused (ICMP port unreachable)"),
@@ -136,13 +136,13 @@ def _ping(leaving: Leaving) -> Iterator[Change]:
             continue
         now = f"{len(vips)} {what} answer ping, on {_DEVICE}: {addresses(vips)}"
         if leaving.stays:
-            yield Change("ping", Level.SAME, now, "the same")
+            yield Difference("ping", Level.SAME, now, "the same")
         else:
             todo = "watch Services by their ports, not by ping (`vipwire explain`)"
-            yield Change("ping", Level.OTHERWISE, now, then, todo)
+            yield Difference("ping", Level.OTHERWISE, now, then, todo)
 
 
-def _arp(leaving: Leaving) -> Iterator[Change]:
+def _arp(leaving: Leaving) -> Iterator[Difference]:
     kernel = leaving.kernel
     if leaving.stays:
         return
@@ -152,14 +152,16 @@ def _arp(leaving: Leaving) -> Iterator[Change]:
     if on_link and not strict:
         now = f"the node answers ARP for {addresses(on_link)} on every interface, as they are on {_DEVICE}"
         todo = "have them announced (MetalLB, kube-vip), routed to the node, or put on an interface"
-        yield Change("ARP", Level.OTHERWISE, now, "it answers for none of them", todo)
+        yield Difference("ARP", Level.OTHERWISE, now, "it answers for none of them", todo)
     elif strict:
         now = "strictARP: the node answers ARP only for what is on the asked interface"
         todo = "sysctl -w net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0, if nobody else needs them"
-        yield Change("ARP", Level.NOTE, now, "VIPs are on no interface: the settings stay, and are not needed", todo)
+        yield Difference(
+            "ARP", Level.NOTE, now, "VIPs are on no interface: the settings stay, and are not needed", todo
+        )
 
 
-def _node_ports(leaving: Leaving) -> Iterator[Change]:
+def _node_ports(leaving: Leaving) -> Iterator[Difference]:
     servers = [each for each in leaving.kernel.servers if each.ours and each.node_port]
     here = {server.key.address for server in servers}
     served = {each for each in here if any(each in prefix for prefix in leaving.node_ports.get(family_of(each), ()))}
@@ -168,16 +170,16 @@ def _node_ports(leaving: Leaving) -> Iterator[Change]:
         now = f"{len(leaving.names(servers))} node ports ({few(leaving.names(servers))}) answer at {addresses(here)}"
         then = f"they answer at {addresses(served)}" if served else "they answer at none of these"
         todo = f"--nodeport-addresses={','.join(_hosts(gone | served))}, or point clients at the node's address"
-        yield Change("node ports", Level.OTHERWISE, now, then, todo)
+        yield Difference("node ports", Level.OTHERWISE, now, then, todo)
     elif here:
-        yield Change("node ports", Level.SAME, f"node ports answer at {addresses(here)}", "the same")
+        yield Difference("node ports", Level.SAME, f"node ports answer at {addresses(here)}", "the same")
 
 
 def _hosts(found: Iterable[Address]) -> list[str]:
     return [str(Prefix.host(each)) for each in sorted(found, key=lambda address: (len(address), address))]
 
 
-def _schedulers(leaving: Leaving) -> Iterator[Change]:
+def _schedulers(leaving: Leaving) -> Iterator[Difference]:
     if leaving.stays:
         return
     by_scheduler: dict[str, list[Server]] = defaultdict(list)
@@ -192,10 +194,10 @@ def _schedulers(leaving: Leaving) -> Iterator[Change]:
         now = f"{scheduler} for {few(leaving.names(servers))}: {near.does}"
         todo = f"annotate these Services {_ALGORITHM}: {near.algorithm}" if near.algorithm else near.instead
         level = Level.NOTE if near.alike else Level.OTHERWISE
-        yield Change("scheduler", level, now, "each new connection goes to a random endpoint", todo)
+        yield Difference("scheduler", level, now, "each new connection goes to a random endpoint", todo)
 
 
-def _affinity(leaving: Leaving) -> Iterator[Change]:
+def _affinity(leaving: Leaving) -> Iterator[Difference]:
     sticky = [each for each in leaving.kernel.servers if each.ours and each.how.persistence]
     if not sticky or leaving.stays:
         return
@@ -205,10 +207,10 @@ def _affinity(leaving: Leaving) -> Iterator[Change]:
         " their last connection has gone, at each address by itself"
     )
     then = "bound for so long after their last new connection, at all addresses of the Service port together"
-    yield Change("affinity", Level.NOTE, now, then, "clients that are bound now may be sent elsewhere once")
+    yield Difference("affinity", Level.NOTE, now, then, "clients that are bound now may be sent elsewhere once")
 
 
-def _foreign(leaving: Leaving) -> Iterator[Change]:
+def _foreign(leaving: Leaving) -> Iterator[Difference]:
     excluded = leaving.kube_proxy.config.ipvs.exclude_cidrs if leaving.kube_proxy else ()
     prefixes = [Prefix.parse(each) for each in excluded]
     foreign = [each for each in leaving.kernel.servers if not each.ours]
@@ -218,10 +220,10 @@ def _foreign(leaving: Leaving) -> Iterator[Change]:
         if found:
             names = few(leaving.names(found))
             now = f"{len(found)} virtual servers {what}: {names}"
-            yield Change("foreign", Level.NOTE, now, "vipwire leaves them: they go on", "ipvsadm -Ln shows them")
+            yield Difference("foreign", Level.NOTE, now, "vipwire leaves them: they go on", "ipvsadm -Ln shows them")
 
 
-def _connections(leaving: Leaving) -> Iterator[Change]:
+def _connections(leaving: Leaving) -> Iterator[Difference]:
     if leaving.stays:
         return
     ours = [each for each in leaving.kernel.servers if each.ours]
@@ -229,14 +231,14 @@ def _connections(leaving: Leaving) -> Iterator[Change]:
         busy = [each for each in ours if each.connections]
         now = f"{count} connections are open in IPVS, to {few(leaving.names(busy))}"
         then = "they go on; each virtual server goes when its last one has ended"
-        yield Change("connections", Level.NOTE, now, then, "`vipwire cleanup` looks again, and says what stays")
+        yield Difference("connections", Level.NOTE, now, then, "`vipwire cleanup` looks again, and says what stays")
     if draining := sum(each.draining for each in ours):
         now = f"{draining} endpoints with weight 0 finish their connections (graceful termination)"
         then = "connection tracking keeps connections of a removed endpoint, with nothing to see in a list"
-        yield Change("connections", Level.NOTE, now, then)
+        yield Difference("connections", Level.NOTE, now, then)
 
 
-def _timeouts(leaving: Leaving) -> Iterator[Change]:
+def _timeouts(leaving: Leaving) -> Iterator[Difference]:
     found = leaving.kernel.timeouts
     if found is None or leaving.stays:
         return
@@ -246,10 +248,10 @@ def _timeouts(leaving: Leaving) -> Iterator[Change]:
     then = f"after {tracked} s (connection tracking)" if tracked else "when connection tracking forgets it"
     level = Level.OTHERWISE if chosen else Level.NOTE
     todo = f"--conntrack-tcp-timeout-established={found.tcp}s keeps it" if chosen else ""
-    yield Change("timeouts", level, now, then, todo)
+    yield Difference("timeouts", level, now, then, todo)
 
 
-def _settings(leaving: Leaving) -> Iterator[Change]:
+def _settings(leaving: Leaving) -> Iterator[Difference]:
     if leaving.stays:
         return
     left = {
@@ -258,10 +260,10 @@ def _settings(leaving: Leaving) -> Iterator[Change]:
     if left:
         written = ", ".join(f"{path.replace('/', '.')}={value}" for path, value in sorted(left.items()))
         todo = "unload ip_vs, or restart the node, and they are gone; they do nothing without virtual servers"
-        yield Change("settings", Level.NOTE, written, "stay as they are: nobody resets them", todo)
+        yield Difference("settings", Level.NOTE, written, "stay as they are: nobody resets them", todo)
 
 
-def _masquerading(leaving: Leaving) -> Iterator[Change]:
+def _masquerading(leaving: Leaving) -> Iterator[Difference]:
     if leaving.kube_proxy is None:
         return
     before, after = leaving.kube_proxy.config.iptables, leaving.config.sync
@@ -273,17 +275,17 @@ def _masquerading(leaving: Leaving) -> Iterator[Change]:
         if was != will:
             now = f"iptables.{name}: {_written(was)}, which ipvs mode reads"
             then = f"{leaving.target.name} mode reads {section}.{name}: {_written(will)}"
-            yield Change("masquerading", Level.OTHERWISE, now, then, f"write {section}.{name}: {_written(was)}")
+            yield Difference("masquerading", Level.OTHERWISE, now, then, f"write {section}.{name}: {_written(was)}")
 
 
 def _written(value: object) -> str:
     return str(value).lower()
 
 
-def _policies(leaving: Leaving) -> Iterator[Change]:
+def _policies(leaving: Leaving) -> Iterator[Difference]:
     ours = [each for each in leaving.kernel.servers if each.ours and each.key.protocol == Protocol.SCTP]
     if ours and not leaving.stays:
-        yield Change(
+        yield Difference(
             "SCTP",
             Level.NOTE,
             f"IPVS translates {few(leaving.names(ours))}",
@@ -291,7 +293,7 @@ def _policies(leaving: Leaving) -> Iterator[Change]:
         )
 
 
-def _left(leaving: Leaving) -> Iterator[Change]:
+def _left(leaving: Leaving) -> Iterator[Difference]:
     kernel = leaving.kernel
     if not kernel.traces:
         return
@@ -301,10 +303,10 @@ def _left(leaving: Leaving) -> Iterator[Change]:
         f" {kernel.chains} chains KUBE-…"
     )
     if leaving.stays:
-        yield Change("objects", Level.SAME, now, "vipwire takes them over, and changes only what differs")
+        yield Difference("objects", Level.SAME, now, "vipwire takes them over, and changes only what differs")
     else:
         todo = "`ipvsadm -Ln` shows no Services then: use `vipwire status`, `vipwire top`, `vipwire explain`"
-        yield Change("objects", Level.OTHERWISE, now, "vipwire removes them after its first sync", todo)
+        yield Difference("objects", Level.OTHERWISE, now, "vipwire removes them after its first sync", todo)
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -324,6 +326,6 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-def judge(leaving: Leaving) -> list[Change]:
+def judge(leaving: Leaving) -> list[Difference]:
     """Apply every rule."""
     return [change for rule in RULES for change in rule(leaving)]

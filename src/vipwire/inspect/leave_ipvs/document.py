@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from vipwire.inspect.leave_ipvs.changes import Change, Leaving, Level
+from vipwire.inspect.leave_ipvs.changes import Difference, Leaving, Level
 from vipwire.inspect.show import coloured, plural, table
 from vipwire.inspect.status.document import Document
 
 UNKNOWN = 2
 
 
-def leave_document(leaving: Leaving, changes: Sequence[Change], obstacles: Sequence[str]) -> Document:
+def leave_document(leaving: Leaving, changes: Sequence[Difference], obstacles: Sequence[str]) -> Document:
     """Make the document. `obstacles` say what could not be read, and so is not judged."""
     found = leaving.kube_proxy
     return {
