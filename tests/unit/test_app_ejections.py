@@ -34,7 +34,7 @@ class Kernel:
     def __init__(self) -> None:
         self._mine, self._other = socket.socketpair()
         self.groups: list[int] = []
-        self.program, self.closed = b"", False
+        self.program, self.closed, self.gone = b"", False, asyncio.Event()
         self._waiting: list[Message | OSError] = []
 
     def filter(self, program: bytes) -> None:
@@ -62,6 +62,7 @@ class Kernel:
 
     def close(self) -> None:
         self.closed = True
+        self.gone.set()
         self._mine.close()
         self._other.close()
 
@@ -139,6 +140,19 @@ def test_lost_events_are_counted_and_what_is_known_goes_on() -> None:
         world.kernels[0].send(ended)
         assert await world.heard() == {POD: Tally(failures=1, last=Failure.RESET)}
         assert world.metrics.registry.get_sample_value("vipwire_conntrack_events_lost_total") == 1
+
+    play(scenario)
+
+
+def test_a_socket_that_fails_is_given_up() -> None:
+    async def scenario(world: World) -> None:
+        world.ask(POD)
+        kernel = world.kernels[0]
+        kernel.send(OSError(errno.ENETDOWN, "down"))
+        async with asyncio.timeout(60):
+            await kernel.gone.wait()
+        world.ask(POD, POD._replace(port=1))
+        assert len(world.kernels) == 2
 
     play(scenario)
 

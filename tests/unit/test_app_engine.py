@@ -10,8 +10,9 @@ from tests.fakes.values import endpoint, ips, named, node_plan, service, slice_o
 from vipwire.app.engine import Engine, Line
 from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.model.names import ObjectName
-from vipwire.model.net import Family
+from vipwire.model.net import Family, Protocol
 from vipwire.model.node import Node
+from vipwire.plan.ejection import EndpointKey, Tally
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -289,6 +290,41 @@ def test_a_weight_that_grows_is_synced_in_its_time_and_is_no_change_that_others_
     assert touched(machine.kernel.deltas) != set()
     assert (outcome.error, outcome.changes) == (None, {})
     assert machine.engine.due(16.0) == pytest.approx(3.0)
+
+
+def failing(address: str) -> dict[EndpointKey, Tally]:
+    """Tell of three connections to an endpoint that nobody has answered."""
+    (of,) = ips(address)
+    return {EndpointKey(Protocol.TCP, of, 8080): Tally(failures=3)}
+
+
+def test_an_ejection_is_synced_at_once_and_its_end_in_its_time_and_nobody_has_asked_for_it() -> None:
+    asked = service("web", annotations=(("vipwire.io/eject-after", "3"),))
+    pods = slice_of("web", endpoint("10.0.0.1"), endpoint("10.0.0.2"))
+    machine = Machine().listed(Upserted(asked), Upserted(pods), Upserted(service("db", "10.96.0.2"))).settled()
+    engine = machine.engine
+    assert engine.watched() == {*failing("10.0.0.1"), *failing("10.0.0.2")}
+    assert not engine.observe(failing("10.9.9.9"), 10.0)
+    assert engine.observe(failing("10.0.0.1"), 10.0)
+    assert engine.due(10.0) == 0
+    for now in (10.0, 40.0):
+        (outcome,) = engine.sync(now)
+        assert names(outcome.changes) == names(outcome.unasked) == {"web"}
+        if now == 10.0:
+            assert engine.due(10.0) == pytest.approx(PERIOD - 10.0)  # the check of the kernel
+            assert engine.ejected() == {(asked.port_name(asked.ports[0]), *failing("10.0.0.1")): 40.0}
+    assert [note.seconds for note in engine.ejection_notes()] == [30.0, 0.0]
+    assert (engine.ejection_notes(), engine.ejected()) == ([], {})
+
+
+def test_where_an_event_comes_with_an_ejection_the_change_was_asked_for() -> None:
+    asked = service("web", annotations=(("vipwire.io/eject-after", "3"),))
+    one, two, three = (endpoint(f"10.0.0.{number}") for number in (1, 2, 3))
+    machine = Machine().listed(Upserted(asked), Upserted(slice_of("web", one, two))).settled()
+    machine.engine.observe(failing("10.0.0.1"), 10.0)
+    machine.engine.apply(Upserted(slice_of("web", one, two, three)))
+    (outcome,) = machine.engine.sync(10.0)
+    assert (names(outcome.changes), outcome.unasked) == ({"web"}, set())
 
 
 def test_a_service_that_cannot_be_rendered_keeps_what_it_has_and_all_others_go_on() -> None:

@@ -86,9 +86,13 @@ class EjectionWatch:
                 self._socket = fresh
                 self._open()
         except OSError as error:
-            self._refused = True
-            self.close()
-            log.warning("cannot listen to conntrack; no endpoint is ejected", error=error)
+            self._refuse(error)
+
+    def _refuse(self, error: OSError) -> None:
+        """Give up, and say so."""
+        self._refused = True
+        self.close()
+        log.warning("cannot listen to conntrack; no endpoint is ejected", error=error)
 
     def _open(self) -> None:
         assert self._socket is not None  # noqa: S101 - it was made just now
@@ -123,6 +127,8 @@ class EjectionWatch:
         loop = asyncio.get_running_loop()
         now = time.monotonic()
         busy = self._take(self._socket, now)
+        if busy is None:
+            return
         if tallies := self._attempts.settle(now, self._look):
             self._tell(tallies)
         if self._timer is not None:
@@ -139,8 +145,8 @@ class EjectionWatch:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
             self._read()
 
-    def _take(self, source: NetlinkSocket, now: float) -> bool:
-        """Take in what has come; tell whether there was anything."""
+    def _take(self, source: NetlinkSocket, now: float) -> bool | None:
+        """Take in what has come; tell whether there was anything. None: the socket has failed."""
         count = 0
         try:
             for message in islice(source.pending(_LARGEST), _BATCH):
@@ -150,7 +156,8 @@ class EjectionWatch:
                     self._attempts.see(event, now)
         except OSError as error:
             if error.errno != errno.ENOBUFS:
-                raise
+                self._refuse(error)
+                return None
             self._metrics.conntrack_events_lost_total.inc()
             return True
         except DecodeError as error:
