@@ -15,7 +15,7 @@ def path() -> Path:
 
 @contextlib.contextmanager
 def entered() -> Iterator[Path]:
-    """Be in it for a while. Processes that are started meanwhile are in it, too, and must have ended before."""
+    """Be in it for a while. Processes that were started meanwhile and outlive it, as the fork server, leave too."""
     own = path()
     if own.exists():  # it is entered already
         yield own
@@ -26,7 +26,9 @@ def entered() -> Iterator[Path]:
         _move(own)
         yield own
     finally:
-        _move(home)
+        for process in {os.getpid(), *map(int, (own / "cgroup.procs").read_text(encoding="ascii").split())}:
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                _move(home, process)
         own.rmdir()
 
 
@@ -46,5 +48,5 @@ def _here() -> str:
     return next(line.removeprefix("0::") for line in lines if line.startswith("0::"))
 
 
-def _move(cgroup: Path) -> None:
-    (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+def _move(cgroup: Path, process: int = 0) -> None:
+    (cgroup / "cgroup.procs").write_text(str(process or os.getpid()))

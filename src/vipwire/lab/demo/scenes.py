@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from vipwire.lab.demo import changes, objects, standalone, traffic
+from vipwire.lab.demo import changes, connecting, objects, standalone, traffic
 from vipwire.lab.demo.narrator import Narrator
 from vipwire.lab.demo.stage import NODE, Stage, as_lines
 
@@ -126,6 +126,7 @@ SCENES: Sequence[Callable[[Stage, Narrator], None]] = (
     in_the_kernel,
     changes.proxy_restarts,
     changes.cleaned_up,
+    connecting.at_connect,
     standalone.without_a_cluster,
 )
 

@@ -131,12 +131,12 @@ class Stage:
             "--oom-score-adj=0",
         ]
 
-    def start_proxy(self) -> list[Sync]:
-        """Start the proxy; return its first sync."""
+    def start_proxy(self, more: Sequence[str] = ()) -> list[Sync]:
+        """Start the proxy, with more flags; return its first sync."""
         # A session of its own: Ctrl-C is for the demo, which then ends the proxy.
         process = self.lab.popen(
             NODE,
-            _vipwire(*self.proxy_command),
+            _vipwire(*self.proxy_command, *more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
