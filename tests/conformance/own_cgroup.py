@@ -16,6 +16,9 @@ def path() -> Path:
 @contextlib.contextmanager
 def entered() -> Iterator[Path]:
     """Be in it for a while. Processes that were started meanwhile and outlive it, as the fork server, leave too."""
+    if not mounted():  # as in a guest, where ebpf mode is not tried
+        yield Path()
+        return
     own = path()
     if own.exists():  # it is entered already
         yield own
