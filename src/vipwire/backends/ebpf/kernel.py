@@ -48,6 +48,7 @@ class EbpfBackend:
     def close(self) -> None:
         """Give up descriptors and sockets; what is programmed stays."""
         self.rules.close()
+        self.tables.close()
         self.pins.close()
 
     def render_node(self, node: NodePlan) -> Mapping[Any, Any]:
@@ -127,6 +128,7 @@ class EbpfBackend:
 
     def delete(self) -> bool:
         """Remove the rules, and what the node has in bpffs; tell whether there was anything."""
+        self.tables.close()
         there = self.pins.remove()
         return self.rules.delete() or there
 

@@ -35,6 +35,13 @@ class Tables:
         self._members = 0
         self._free = Stretches(0)
         self._of = 0
+        self._mapping: tuple[int, mmap.mmap] | None = None
+
+    def close(self) -> None:
+        """Let go of the slots' memory."""
+        if self._mapping is not None:
+            self._mapping[1].close()
+            self._mapping = None
 
     def observe(self) -> Ours:
         """Read all; nothing where the maps are not there."""
@@ -43,7 +50,7 @@ class Tables:
         if frontends is None or slots is None or members is None:
             return found
         where: dict[bytes, tuple[int, int]] = {}
-        with _mapped(slots, write=False) as view:
+        with _mapped(slots) as view:
             for key, value in frontends.items():
                 first, count, flags, _ = FRONTEND.unpack(value)
                 where[key] = first, count
@@ -134,19 +141,26 @@ class Tables:
         now, keys, values, stretches = time.monotonic(), [], [], []
         if not changed:
             return
-        with _mapped(slots, write=True) as view:
-            for key, value in changed.items():
-                length = (len(value) - HEAD.size) // self._each
-                first = self._free.take(length, now)
-                view[first * self._each : (first + length) * self._each] = value[HEAD.size :]
-                keys.append(key)
-                values.append(FRONTEND.pack(first, length, *HEAD.unpack_from(value), 0))
-                stretches.append((first, length))
+        view = self._writable(slots)
+        for key, value in changed.items():
+            length = (len(value) - HEAD.size) // self._each
+            first = self._free.take(length, now)
+            view[first * self._each : (first + length) * self._each] = value[HEAD.size :]
+            keys.append(key)
+            values.append(FRONTEND.pack(first, length, *HEAD.unpack_from(value), 0))
+            stretches.append((first, length))
         frontends.write(keys, values)
         for key, stretch in zip(keys, stretches, strict=True):
             if key in self._where:
                 self._free.give(*self._where[key], now)
             self._where[key] = stretch
+
+    def _writable(self, slots: Map) -> mmap.mmap:
+        """Return the slots as memory, which is kept: the kernel maps all pages at once, and a change is quicker."""
+        if self._mapping is None or self._mapping[0] != slots.number:
+            self.close()
+            self._mapping = slots.number, slots.mapped(write=True)
+        return self._mapping[1]
 
     def _remove(self, frontends: Map, gone: Mapping[bytes, bytes]) -> None:
         frontends.remove(gone)
@@ -170,8 +184,8 @@ def _changes(delta: Delta[OurKey, bytes]) -> Iterator[tuple[bytes, tuple[bytes, 
 
 
 @contextmanager
-def _mapped(slots: Map, *, write: bool) -> Iterator[mmap.mmap]:
-    view = slots.mapped(write=write)
+def _mapped(slots: Map) -> Iterator[mmap.mmap]:
+    view = slots.mapped(write=False)
     try:
         yield view
     finally:
