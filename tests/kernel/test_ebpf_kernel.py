@@ -272,3 +272,19 @@ def test_programs_may_be_loaded_whatever_their_licence(pins: NodePins) -> None:
     constants.close()
     with suppress(OSError):
         pins.close()
+
+
+def test_a_map_of_another_layout_is_replaced_and_the_rest_is_kept(pins: NodePins) -> None:
+    """As after an upgrade: what is remembered in sockets stays, programs are loaded anew."""
+    told = pins.take("told4").number
+    shape = build().object.maps["frontends4"]
+    other = Map.create("older", shape._replace(value_size=shape.value_size + 8))
+    pin(other.descriptor, pins.folder / "maps" / "frontends4")
+    other.close()
+    tables, want = Tables(Family.IPV4, pins), objects(Family.IPV4, 5)
+    assert tables.observe() == {}
+    write(tables, {}, want)
+    pins.put_in_force(HOOKS, settings())
+    assert tables.observe() == want
+    assert set(pins.in_force()) == set(HOOKS)
+    assert pins.take("told4").number == told

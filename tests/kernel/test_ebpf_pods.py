@@ -109,3 +109,15 @@ def test_the_cgroup_of_pods_is_found_by_kubelets_names(pods: Path) -> None:
 def test_a_folder_that_is_no_cgroup_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a folder of cgroup2"):
         find_cgroup(str(tmp_path))
+
+
+def test_who_only_looks_sees_the_programs_as_they_are_wanted(node: EbpfBackend) -> None:
+    """A command has the proxy's flags, and finds kubelet's cgroup as the proxy did."""
+    chosen = EBPF(cgroup=str(own_cgroup.path()))
+    looking = DRIVER.build(replace(Config(), ebpf=chosen), [Family.IPV4], prepare=False)[Family.IPV4]
+    assert isinstance(looking, EbpfBackend)
+    try:
+        assert looking.wanted == node.wanted
+        assert looking.pins.in_force() == dict.fromkeys(HOOKS, node.wanted.settings.packed)
+    finally:
+        looking.close()

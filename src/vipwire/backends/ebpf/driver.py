@@ -1,5 +1,6 @@
 """The Driver of ebpf mode: nftables mode with programs beside it."""
 
+import contextlib
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -41,6 +42,9 @@ class EbpfDriver(Driver):
             cgroup = find_cgroup(config.ebpf.cgroup)
             require_mounted(may_mount=True)
             probe(cgroup)
+        else:
+            with contextlib.suppress(UnsupportedError):  # who only looks may be where no cgroup is to be seen
+                cgroup = find_cgroup(config.ebpf.cgroup)
         rules = RULES.build(config, families, prepare=prepare)
         pinned = NodePins(folder(), cgroup)
         wanted = _wanted(config, cgroup)
