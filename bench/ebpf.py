@@ -55,8 +55,9 @@ def _packets(options: Options, stack: contextlib.ExitStack) -> Iterator[Figure]:
     names = ("no proxy", "nftables", "ebpf", "ebpf, notrack")
     networks = {name: stack.enter_context(network(nothing, *found)) for name in names}
     pipes = {name: _loaded(name, networks[name], found, stack) for name in names[1:]}
-    yield from _connects("a Pod", networks, vips, options.connections, at_node=False)
-    yield from _connects("the node", networks, vips, options.connections // 2, at_node=True)
+    ends = [format_address(each.address) for piece in found[1] for each in piece.endpoints]
+    yield from _connects("a Pod", networks, vips, ends, options.connections, at_node=False)
+    yield from _connects("the node", networks, vips, ends, options.connections // 2, at_node=True)
     yield from _round_trips(networks, vips, options.connections)
     yield from _swapped(networks["ebpf"], vips, pipes["ebpf"])
 
@@ -87,19 +88,18 @@ def _programs(rules: NftablesBackend, where: Network | None, stack: contextlib.E
 
 
 def _connects(
-    who: str, networks: dict[str, Network], vips: Sequence[str], count: int, *, at_node: bool
+    who: str, networks: dict[str, Network], vips: Sequence[str], ends: Sequence[str], count: int, *, at_node: bool
 ) -> Iterator[Figure]:
-    """Connect directly and to a Service, in each network, in turn."""
+    """Connect to endpoints directly, and to Services, in each network, in an order by chance."""
     chance = random.Random(count)
     ways = [
         (name, to_service) for name in networks for to_service in (False, True) if to_service <= (name != "no proxy")
     ]
     taken: dict[tuple[str, bool], list[float]] = {way: [] for way in ways}
     for _ in range(count):
-        vip = chance.choice(vips)
-        for way in ways:
+        for way in chance.sample(ways, len(ways)):
             where = networks[way[0]]
-            target = (vip, 80) if way[1] else (SERVER, TARGET_PORT)
+            target = (chance.choice(vips), 80) if way[1] else (chance.choice(ends), TARGET_PORT)
             taken[way].append(_connect(where, where.node if at_node else where.client, target))
     direct = statistics.quantiles(taken["no proxy", False], n=10)[0] * 1e6
     yield Figure(f"{who} connects directly, no proxy: fastest tenth within", direct, "µs")
