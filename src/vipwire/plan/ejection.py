@@ -142,11 +142,12 @@ class Outliers:
             record.failures, record.ejections, record.trial = 0, 0, False
         if tally.answered:
             record.failures, record.trial = 0, False
-        if tally.failures:
-            record.failures += tally.failures
-            record.since = now
-        elif not record.ejections:
-            del self._records[key]
+        if not tally.failures:
+            if not record.ejections and tally.answered:
+                del self._records[key]
+            return None
+        record.failures += tally.failures
+        record.since = now
         if not self._fails(record):
             return None
         seconds = self.policy.time(record.ejections)
