@@ -102,6 +102,14 @@ def test_others_zones_and_connections_past_the_service_do_not_count() -> None:
     assert world.attempts.due() is None
 
 
+def test_where_sockets_name_the_endpoint_connections_to_it_count() -> None:
+    attempts, past = Attempts(direct=True), event(FlowChange.NEW, 3)
+    attempts.watch([POD])
+    past = past._replace(flow=past.flow._replace(destination=POD.address, destination_port=POD.port))
+    attempts.see(past, 0.0)
+    assert attempts.settle(PATIENCE, lambda _: False) == {POD: Tally(failures=1)}
+
+
 def test_who_is_no_longer_watched_is_forgotten_and_may_come_back() -> None:
     world = World(1, 2)
     world.reset(2)

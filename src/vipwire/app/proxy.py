@@ -96,8 +96,8 @@ class Proxy:
         source, recorder = self._source()
         reporter = Reporter(self._engine, self.metrics, recorder, self._node_name)
         flows = FlowKeeper(self._addresses, self.metrics)
-        watches = not selected(self._config).relays
-        self._ejections = EjectionFollower(self._engine, self.metrics, reporter, self._recorder.soon, watches=watches)
+        changed, spec = self._recorder.soon, selected(self._config)
+        self._ejections = EjectionFollower(self._engine, self.metrics, reporter, changed, spec)
         with contextlib.closing(flows):
             async with HealthPorts(self._engine, self._listeners()) as ports:
                 parts = Parts(

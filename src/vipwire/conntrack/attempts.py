@@ -30,8 +30,12 @@ class _Begun(NamedTuple):
 
 @dataclass(slots=True)
 class Attempts:
-    """The connections to watched endpoints that are followed, by endpoint, the oldest first."""
+    """The connections to watched endpoints that are followed, by endpoint, the oldest first.
 
+    `direct`: sockets name the endpoint themselves, so that a connection past the Service cannot be told from others.
+    """
+
+    direct: bool = False
     _watched: dict[tuple[int, Address, int], EndpointKey] = field(default_factory=dict)
     _followed: dict[EndpointKey, dict[int, _Begun]] = field(default_factory=dict)
     _reset: dict[EndpointKey, list[float]] = field(default_factory=dict)
@@ -47,7 +51,7 @@ class Attempts:
         """Take in an event that `beginnings_and_ends` lets pass."""
         change, flow = event
         key = self._watched.get((flow.protocol, flow.reply_source, flow.reply_source_port))
-        if key is None or flow.zone or key[1:] == flow[3:5]:
+        if key is None or flow.zone or (key[1:] == flow[3:5] and not self.direct):
             return
         if change is FlowChange.NEW:
             begun = self._followed.setdefault(key, {})

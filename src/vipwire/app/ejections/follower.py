@@ -7,6 +7,7 @@ from vipwire.app.ejections.watch import EjectionWatch
 from vipwire.app.engine import Engine
 from vipwire.app.record import EjectedEndpoint
 from vipwire.app.report import Reporter
+from vipwire.backends.spec import ModeSpec
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import format_address
 from vipwire.plan.ejection import EndpointKey, Tallies
@@ -14,23 +15,23 @@ from vipwire.serve.metrics import Metrics
 
 
 class EjectionFollower:
-    """Is told after each sync. `watches` says whether this mode's connections can be seen by conntrack.
+    """Is told after each sync. `spec` is the mode's: where it relays, conntrack sees none of its connections.
 
     `changed` is called when `current`, which is what is ejected now, is another list.
     """
 
     def __init__(
-        self, engine: Engine, metrics: Metrics, reporter: Reporter, changed: Callable[[], None], *, watches: bool
+        self, engine: Engine, metrics: Metrics, reporter: Reporter, changed: Callable[[], None], spec: ModeSpec
     ) -> None:
         self._engine, self._metrics, self._reporter, self._changed = engine, metrics, reporter, changed
         self._watch: EjectionWatch | None = None
-        self._watches = watches
+        self._watches, self._direct = not spec.relays, spec.direct
         self.current: tuple[EjectedEndpoint, ...] = ()
 
     def follow(self, tell: Callable[[Tallies], None], now: float) -> None:
         """Watch what is to be watched, and report. `tell` is given what became of connections; `now` is the time."""
         if self._watches:
-            self._watch = self._watch or EjectionWatch(self._engine, self._metrics, tell)
+            self._watch = self._watch or EjectionWatch(self._engine, self._metrics, tell, direct=self._direct)
             self._watch.settle()
         notes = self._engine.ejection_notes()
         for note in notes:

@@ -60,9 +60,11 @@ class EjectionWatch:
         metrics: Metrics,
         tell: Callable[[Tallies], None],
         make_socket: Callable[[], NetlinkSocket] = lambda: NetlinkSocket(NETLINK_NETFILTER),
+        *,
+        direct: bool = False,
     ) -> None:
         self._engine, self._metrics, self._tell, self._make_socket = engine, metrics, tell, make_socket
-        self._attempts, self._decoder = Attempts(), FlowDecoder()
+        self._attempts, self._decoder = Attempts(direct), FlowDecoder()
         self._socket: NetlinkSocket | None = None
         self._asker: NetlinkSocket | None = None
         self._timer: asyncio.TimerHandle | None = None
