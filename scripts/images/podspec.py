@@ -17,6 +17,7 @@ Object = dict[str, Any]
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where the kubelet puts token and ca.crt of a Pod's service account."""
 _NOT_HERE = {"name", "image", "imagePullPolicy", "resources", "ports", "livenessProbe", "readinessProbe"}
+_PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional": "rshared"}
 _KNOWN = {"command", "args", "env", "securityContext", "volumeMounts"}
 _POD = {"containers", "initContainers", "volumes", "hostNetwork", "shareProcessNamespace"}
 _POD_NOT_HERE = {
@@ -122,13 +123,15 @@ def _rights(context: Object, withheld: frozenset[str]) -> Iterator[str]:
 def _mounts(pod: Object, container: Object, folder: Path) -> Iterator[str]:
     volumes = {each["name"]: each for each in pod.get("volumes", ())}
     for mount in container.get("volumeMounts", ()):
-        _refuse(mount, {"name", "mountPath", "readOnly"}, "volumeMounts")
+        _refuse(mount, {"name", "mountPath", "readOnly", "mountPropagation"}, "volumeMounts")
         volume, path = volumes[mount["name"]], mount["mountPath"]
         if volume.get("emptyDir", {}).get("medium") == "Memory":
             yield f"--tmpfs={path}:rw,mode=0777"
             continue
         source = volume["hostPath"]["path"] if "hostPath" in volume else folder / volume["name"]
-        yield f"--volume={source}:{path}{':ro' if mount.get('readOnly') else ''}"
+        options = ["ro"] if mount.get("readOnly") else []
+        options += [_PROPAGATION[mount["mountPropagation"]]] if "mountPropagation" in mount else []
+        yield ":".join((f"--volume={source}", path, *([",".join(options)] if options else [])))
 
 
 def _environ(container: Object, place: Place) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -30,16 +31,21 @@ def key(name: str, resource: str = "things") -> Key:
     return Key(resource, "default", name)
 
 
+def value(name: str, text: str) -> bytes:
+    """Make an object: what is none would be put aside at the next start."""
+    return json.dumps({"metadata": {"name": name, "namespace": "default"}, "text": text}).encode()
+
+
 def put(name: str, text: str = "", expected: int = 0) -> Write:
-    return Write(key(name), lambda revision: f"{text}@{revision}".encode(), expected)
+    return Write(key(name), lambda revision: value(name, f"{text}@{revision}"), expected)
 
 
 def remove(name: str, expected: int) -> Write:
-    return Write(key(name), lambda revision: f"last@{revision}".encode(), expected, deletes=True)
+    return Write(key(name), lambda revision: value(name, f"last@{revision}"), expected, deletes=True)
 
 
 def values(records: object) -> list[str]:
-    return [record.value.decode() for record in records]  # type: ignore[attr-defined]
+    return [json.loads(record.value)["text"] for record in records]  # type: ignore[attr-defined]
 
 
 def opened(folder: Path, keep: int = 100) -> Store:
@@ -55,7 +61,7 @@ def test_revisions_count_all_changes_and_stand_in_the_values(tmp_path: Path) -> 
             assert values(store.scan("things")) == ["@2", "@1", "@3"]
             await store.write(put("b", "new", expected=1))
             assert store.revision == 4
-            assert store.read(key("b")) == Record(key("b"), 4, b"new@4")
+            assert store.read(key("b")) == Record(key("b"), 4, value("b", "new@4"))
 
     asyncio.run(scenario())
 
@@ -79,7 +85,7 @@ def test_writes_that_wait_are_seen_by_later_ones_but_not_by_readers(tmp_path: Pa
         async with running(opened(tmp_path)) as store:
             waiting = store.submit([put("a")])
             assert store.read(key("a")) is None
-            assert store.head(key("a")) == Record(key("a"), 1, b"@1")
+            assert store.head(key("a")) == Record(key("a"), 1, value("a", "@1"))
             with pytest.raises(ConflictError):
                 store.submit([put("a")])
             changed = store.submit([put("a", "new", expected=1)])

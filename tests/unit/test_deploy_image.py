@@ -12,7 +12,7 @@ from vipwire import __version__
 
 TEXT = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
 INSTRUCTIONS = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"}
-TARGETS = {"nftables": "nftables", "iptables": "iptables", "ipvs": "ipvs", "userspace": "iptables"}
+TARGETS = {"nftables": "nftables", "iptables": "iptables", "ipvs": "ipvs", "userspace": "iptables", "ebpf": "nftables"}
 PROGRAMS = {"nftables": set(), "iptables": {"iptables"}, "ipvs": {"iptables", "ipset", "ipvsadm", "kmod"}}
 
 
