@@ -12,7 +12,11 @@ from vipwire import __version__
 
 TEXT = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
 INSTRUCTIONS = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"}
-TARGETS = {"nftables": "nftables", "iptables": "iptables", "ipvs": "ipvs", "userspace": "iptables", "ebpf": "nftables"}
+TARGETS = dict.fromkeys(("nftables", "ebpf"), "nftables") | {
+    "iptables": "iptables",
+    "ipvs": "ipvs",
+    "userspace": "iptables",
+}
 PROGRAMS = {"nftables": set(), "iptables": {"iptables"}, "ipvs": {"iptables", "ipset", "ipvsadm", "kmod"}}
 
 
