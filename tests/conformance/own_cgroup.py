@@ -1,6 +1,7 @@
 """A cgroup for this process, in which programs of ebpf mode see the sockets of its probes and nobody else's."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,16 +24,41 @@ def entered() -> Iterator[Path]:
     if own.exists():  # it is entered already
         yield own
         return
-    home = own.parent / _here().lstrip("/")
-    own.mkdir()
-    try:
-        _move(own)
+    with _made(own, own.parent / _here().lstrip("/")):
         yield own
+
+
+@contextlib.contextmanager
+def below(name: str) -> Iterator[Path]:
+    """Be in a cgroup below it for a while: nothing is attached to that which others of this process have attached."""
+    with entered() as own, _made(own / name, own):
+        yield own / name
+
+
+@contextlib.contextmanager
+def _made(cgroup: Path, home: Path) -> Iterator[None]:
+    cgroup.mkdir()
+    try:
+        _move(cgroup)
+        yield
     finally:
-        for process in {os.getpid(), *map(int, (own / "cgroup.procs").read_text(encoding="ascii").split())}:
+        _move(home)
+        _remove(cgroup, home)
+
+
+def _remove(cgroup: Path, home: Path) -> None:
+    """Send home who is in it, until nobody is: processes may be born there meanwhile."""
+    while True:
+        for process in (cgroup / "cgroup.procs").read_text(encoding="ascii").split():
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-                _move(home, process)
-        own.rmdir()
+                _move(home, int(process))
+        try:
+            cgroup.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        else:
+            return
 
 
 @contextlib.contextmanager

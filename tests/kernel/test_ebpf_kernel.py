@@ -42,7 +42,7 @@ FAMILIES = pytest.mark.parametrize("family", list(Family), ids=str)
 def cgroup() -> Iterator[Path]:
     require_mounted(may_mount=True)
     assert is_mounted()
-    with own_cgroup.entered() as path:
+    with own_cgroup.below("kernel") as path:
         yield path
 
 
@@ -114,13 +114,13 @@ def test_maps_that_have_become_too_small_are_replaced(pins: NodePins, family: Fa
     assert tables.observe() == many
 
 
-def test_programs_are_put_in_force_and_found_by_the_next_process(pins: NodePins) -> None:
+def test_programs_are_put_in_force_and_found_by_the_next_process(pins: NodePins, cgroup: Path) -> None:
     assert pins.in_force() == {}
     pins.put_in_force(HOOKS, settings())
     assert pins.in_force() == dict.fromkeys(HOOKS, settings())
     before = {hook: pins.link(hook) for hook in HOOKS}
     pins.close()
-    with closing(NodePins(pins.folder, own_cgroup.path())) as later:
+    with closing(NodePins(pins.folder, cgroup)) as later:
         assert later.in_force() == dict.fromkeys(HOOKS, settings())
         later.put_in_force(["connect4"], settings())
         after = {hook: later.link(hook) for hook in HOOKS}
@@ -144,8 +144,8 @@ def test_a_program_that_is_out_of_force_or_uses_other_maps_is_noticed(pins: Node
     assert set(pins.in_force()) == set(HOOKS)
 
 
-def test_the_cgroup_has_nothing_of_ours_when_it_is_removed(pins: NodePins) -> None:
-    target = os.open(own_cgroup.path(), os.O_RDONLY | os.O_DIRECTORY)
+def test_the_cgroup_has_nothing_of_ours_when_it_is_removed(pins: NodePins, cgroup: Path) -> None:
+    target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     try:
         pins.put_in_force(HOOKS, settings())
         assert all(attached(target, hook)[0] for hook in HOOKS)
@@ -189,7 +189,7 @@ def test_no_connection_fails_while_programs_are_swapped(pins: NodePins) -> None:
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 3))
-def test_a_process_that_is_killed_between_two_writes_misleads_nobody(pins: NodePins, steps: int) -> None:
+def test_a_process_that_is_killed_between_writes_misleads_nobody(pins: NodePins, cgroup: Path, steps: int) -> None:
     """It is killed before its n-th call of bpf(2) of a change. A new one converges; until then it is old or new."""
     have, want = objects(Family.IPV4, 6), objects(Family.IPV4, 9, 3, Protocol.TCP)
     write(Tables(Family.IPV4, pins), {}, have)
@@ -198,7 +198,7 @@ def test_a_process_that_is_killed_between_two_writes_misleads_nobody(pins: NodeP
         _killed_after(steps, pins, diff(have, want))
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    with closing(NodePins(pins.folder, own_cgroup.path())) as later:
+    with closing(NodePins(pins.folder, cgroup)) as later:
         tables = Tables(Family.IPV4, later)
         seen = tables.observe()
         assert all(value in (have.get(key), want.get(key)) for key, value in seen.items())
