@@ -7,11 +7,12 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fakes.documents import read_document
 from tests.fakes.objects import node, service, service_cidr, slice_of
 
 from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.access.kubeconfig import parse_kubeconfig
-from vipwire.kube.proxied import ENDPOINT_SLICES, MANIFESTS, NODES, SERVICE_CIDRS, SERVICES, read_document
+from vipwire.kube.proxied import ENDPOINT_SLICES, MANIFESTS, NODES, SERVICE_CIDRS, SERVICES
 from vipwire.kube.watch import Request, ResourceWatch, Sleep
 from vipwire.state.event import Kind
 

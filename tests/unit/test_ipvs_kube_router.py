@@ -1,9 +1,9 @@
 """kube-router's annotations, from the manifest on."""
 
 import pytest
+from tests.fakes.documents import read_document
 from tests.fakes.objects import service
 
-from vipwire.kube.proxied import read_document
 from vipwire.model.service import Service, TrafficPolicy
 
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from tests.fakes.documents import read_document
 from tests.fakes.objects import node, service, service_cidr, slice_of
 
-from vipwire.kube.proxied import read_document
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol, format_address

@@ -12,7 +12,7 @@ import msgspec
 
 from vipwire.kube import wire
 from vipwire.kube.convert import convert_cidr, convert_endpoints, convert_node, convert_service, convert_slice
-from vipwire.kube.manifests.documents import ManifestKind, ManifestReader, kind_in_manifests, read_object
+from vipwire.kube.manifests.documents import ManifestKind, ManifestReader, kind_in_manifests
 from vipwire.kube.resource import Resource
 from vipwire.model.problem import Problem
 from vipwire.state.event import Kind, Object
@@ -70,17 +70,12 @@ def _read_endpoints(document: object) -> tuple[tuple[Object, ...], tuple[Problem
     return convert_endpoints(msgspec.convert(document, wire.Endpoints))
 
 
-_IN_MANIFESTS: Final[tuple[ManifestKind[Kind, Object], ...]] = (
+IN_MANIFESTS: Final[tuple[ManifestKind[Kind, Object], ...]] = (
     kind_in_manifests(SERVICES),
     kind_in_manifests(ENDPOINT_SLICES),
     kind_in_manifests(NODES, namespaced=False),
     kind_in_manifests(SERVICE_CIDRS, "networking.k8s.io/v1beta1", namespaced=False),
     ManifestKind(Kind.ENDPOINT_SLICE, "Endpoints", ("v1",), _read_endpoints),
 )
-MANIFESTS: Final = ManifestReader(*_IN_MANIFESTS)
+MANIFESTS: Final = ManifestReader(*IN_MANIFESTS)
 """Reads files for the proxy."""
-
-
-def read_document(word: str, document: object) -> tuple[tuple[Object, ...], tuple[Problem, ...]]:
-    """Read one object of a manifest, already parsed: a kind of `Kind`, or `Endpoints`, which become slices."""
-    return read_object(next(each for each in _IN_MANIFESTS if each.word == word), document)

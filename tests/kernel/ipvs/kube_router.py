@@ -9,10 +9,10 @@ service.dsr                      tunnel: Pods answer clients directly
 from collections import Counter
 
 import pytest
+from tests.fakes.documents import read_document
 from tests.fakes.objects import service
 from tests.kernel.ipvs.proxy import EXTERNAL, FAMILIES, NODE, VIP, IpvsProxy, slices
 
-from vipwire.kube.proxied import read_document
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import pods_of
 from vipwire.model.net import Family

@@ -1,7 +1,6 @@
 """Kinds that are kept for others: ConfigMaps, Secrets, Events and Leases."""
 
 import base64
-import binascii
 from datetime import datetime
 from typing import Any, Final
 
@@ -62,15 +61,6 @@ _COORDINATION: Final = read_types(_LEASES, "io.k8s.api.coordination.v1", META)
 def _default_secret(new: Object) -> None:
     for key, text in (new.pop("stringData", None) or {}).items():
         new.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
-
-
-def is_base64(text: str) -> bool:
-    """Report whether a text is base64."""
-    try:
-        base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return False
-    return True
 
 
 def _last_seen(value: Object, now: datetime) -> str:

@@ -1,0 +1,11 @@
+"""Reads one object as the proxy reads it from a manifest, without the file around it."""
+
+from vipwire.kube.manifests.documents import read_object
+from vipwire.kube.proxied import IN_MANIFESTS
+from vipwire.model.problem import Problem
+from vipwire.state.event import Object
+
+
+def read_document(word: str, document: object) -> tuple[tuple[Object, ...], tuple[Problem, ...]]:
+    """Read an object, already parsed: of a kind of `Kind`, or `Endpoints`, which become slices."""
+    return read_object(next(each for each in IN_MANIFESTS if each.word == word), document)
