@@ -20,6 +20,7 @@ from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.kube.access.user_kubeconfig import FOLDER, kubectls, of_this_machine
+from vipwire.model.net import bracketed
 
 Object: TypeAlias = dict[str, Any]
 Query: TypeAlias = tuple[tuple[str, str], ...]
@@ -199,7 +200,7 @@ def reached_at(service: Object) -> Iterator[str]:
     spec, meta = service["spec"], service["metadata"]
     name = f"{meta['namespace']}/{meta['name']}"
     for address in (*(spec.get("clusterIPs") or ()), *_given(service)):
-        host = f"[{address}]" if ":" in address else address
+        host = bracketed(address)
         yield f"{name}: {host}:{spec['ports'][0]['port']}"
     if node_port := spec["ports"][0].get("nodePort"):
         yield f"{name}: port {node_port} of this machine"

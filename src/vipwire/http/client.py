@@ -21,6 +21,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from vipwire.http.wire import Answer, HttpError, Wire
+from vipwire.model.net import bracketed
 
 CONNECT_TIMEOUT: Final = 15.0
 """Seconds for a TCP connection, and again for the TLS handshake."""
@@ -38,10 +39,6 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
 )
-
-
-class ProxyError(HttpError):
-    """The proxy cannot be reached or refuses. Names it without its password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +139,7 @@ def reason_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def without_password(url: str) -> str:
+def _without_password(url: str) -> str:
     """Leave user and password out of a URL."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
@@ -172,7 +169,7 @@ async def _dial_by_proxy(proxy: SplitResult, parts: SplitResult, server: Server)
         if parts.scheme == "https":
             await _tunnel(wire, proxy, parts)
     except (HttpError, OSError) as error:
-        raise ProxyError(f"the proxy {without_password(proxy.geturl())}: {reason_of(error)}") from error
+        raise HttpError(f"the proxy {_without_password(proxy.geturl())}: {reason_of(error)}") from error
     return wire
 
 
@@ -216,7 +213,7 @@ async def _encrypt(wire: Wire, parts: SplitResult, tls: ssl.SSLContext | None, n
 
 async def _tunnel(wire: Wire, proxy: SplitResult, parts: SplitResult) -> None:
     """Let a proxy make a connection of its own to the server's host and port (RFC 9110 9.3.6)."""
-    target = f"{_bracketed(_host(parts))}:{_port(parts)}"
+    target = f"{bracketed(_host(parts))}:{_port(parts)}"
     answer = wire.send(_head("CONNECT", target, {"Host": target, **_proxy_authorization(proxy)}))
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -251,7 +248,7 @@ def _head(method: str, target: str, fields: Mapping[str, str]) -> bytes:
 
 def _authority(parts: SplitResult) -> str:
     """Return host and port as the field Host has them: without a port that is the scheme's own."""
-    host = _bracketed(_host(parts))
+    host = bracketed(_host(parts))
     return host if _port(parts) == _PORTS[parts.scheme] else f"{host}:{_port(parts)}"
 
 
@@ -262,10 +259,6 @@ def _host(parts: SplitResult) -> str:
 
 def _port(parts: SplitResult) -> int:
     return parts.port or _PORTS[parts.scheme]
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _proxy_authorization(proxy: SplitResult) -> dict[str, str]:

@@ -131,3 +131,8 @@ class Prefix:
     def host(cls, address: Address) -> Self:
         """Return the prefix that holds one address only."""
         return cls(address, len(address) * 8)
+
+
+def bracketed(host: str) -> str:
+    """Return a host as it stands before a port: an IPv6 address in brackets (RFC 3986 3.2.2)."""
+    return f"[{host}]" if ":" in host else host

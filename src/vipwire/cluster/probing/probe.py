@@ -14,6 +14,7 @@ import aiohttp
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.probing.commands import RunAs, run_command
+from vipwire.model.net import bracketed
 
 _LONGEST: Final = 200
 _MOST: Final = 86_400
@@ -58,7 +59,7 @@ async def _connect(host: str, port: int) -> str:
 
 async def _get(action: Object, host: str, port: int) -> str:
     scheme = str(action.get("scheme") or "HTTP").lower()
-    name = f"[{host}]" if ":" in host else host
+    name = bracketed(host)
     headers = {each["name"]: each["value"] for each in action.get("httpHeaders") or ()}
     url = f"{scheme}://{name}:{port}/{str(action.get('path') or '/').removeprefix('/')}"
     options: dict[str, Any] = {"headers": {"User-Agent": "kube-probe/vipwire"} | headers, "allow_redirects": False}

@@ -14,6 +14,7 @@ from vipwire.cluster.api.kinds.rules.service import check_service, is_reached_fr
 from vipwire.cluster.api.kinds.rules.service_warnings import warn_service
 from vipwire.cluster.api.kinds.service_types import SERVICE_TYPES
 from vipwire.cluster.api.resource import Column, Object, Resource
+from vipwire.model.net import bracketed
 
 _VIRTUAL: Final = ("ClusterIP", "NodePort", "LoadBalancer")
 _WITH_PORTS: Final = ("NodePort", "LoadBalancer")
@@ -122,7 +123,7 @@ def _endpoints(value: Object, _now: datetime) -> str:
     for subset in value.get("subsets") or ():
         ports = [port.get("port") for port in subset.get("ports") or ()]
         for address in subset.get("addresses") or ():
-            ip = f"[{address['ip']}]" if ":" in address["ip"] else address["ip"]
+            ip = bracketed(address["ip"])
             found += [f"{ip}:{port}" for port in ports] or [address["ip"]]
     return joined(found, most=3)
 
