@@ -49,6 +49,10 @@ compiled: .venv/ready-for-test
 
 PYTEST = $(SUDO) $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED) --hypothesis-seed=$(SEED))
 
+# Packets, processes and kernels on a machine that others share: of ten thousand tests one may fail by luck. It is run
+# once more, and the summary names it with what went wrong the first time. Both failed: red.
+AGAIN = --reruns 1 -rR --rerun-show-tracebacks
+
 # A file of tests at a time in each of three processes on two cores, for many wait for something now and then.
 quick: compiled
 	@$(PYTEST) -q -n $$(($$(nproc) + 1)) --dist loadscope tests/unit tests/laws tests/cases tests/house
@@ -56,11 +60,11 @@ quick: compiled
 # The unit tests once more on the system's own Python, where that is another one: errors are other ones there. Laws are
 # about what is pure, and that is the same in every Python.
 debian: compiled
-	@if [ -x .venv-debian/bin/python ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q -n $$(($$(nproc) + 1)) --dist loadscope -m 'not slow' tests/unit; fi
+	@if [ -x .venv-debian/bin/python ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'not slow' tests/unit; fi
 
 # Two processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
 pytest: compiled
-	@$(PYTEST) -n $$(($$(nproc) + 2)) --dist loadscope
+	@$(PYTEST) $(AGAIN) -n $$(($$(nproc) + 2)) --dist loadscope
 
 # A million inputs for the fuzz tests, led by coverage (atheris): twenty minutes at most.
 fuzz: .venv/ready-for-test

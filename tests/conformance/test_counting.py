@@ -92,7 +92,8 @@ def status(cluster: Cluster, service: str) -> Any:
 
 
 def dealt(results: list[ProbeResult]) -> dict[str, int]:
-    found = Counter(result.pod for result in results)
+    """Count connections: a datagram from a port that was used seconds ago belongs to the flow of that time."""
+    found = Counter(pod for pod, _ in {(result.pod, result.answer and result.answer.saw) for result in results})
     return {pod: found[pod] for pod in PODS}
 
 

@@ -128,7 +128,7 @@ def run(suite: Suite, more: Sequence[str], given_up: threading.Event) -> Verdict
     said = io.BytesIO()
     with tempfile.TemporaryDirectory(prefix="vipwire-guest-") as name:
         report = Path(name) / "report.xml"
-        options = ["-p", "no:cacheprovider", "--tb=short", "-q", "--timeout=240", *more]
+        options = ["-p", "no:cacheprovider", "--tb=short", "-q", "--timeout=240", "--reruns=1", "-rR", *more]
         command = [sys.executable, "-m", "pytest", *options, f"--junit-xml={report}", *map(str, suite.paths)]
         guest = kernel.Guest("2048M", _TIMEOUT, (Path(name),), silence=_SILENCE, given_up=given_up)
         try:

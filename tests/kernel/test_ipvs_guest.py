@@ -3,6 +3,7 @@
 To run some of them by hand: `python -m vipwire.lab.kernel -- python -m pytest tests/conformance -k affinity`.
 """
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ pytestmark = [pytest.mark.kernel, pytest.mark.timeout(4000)]  # two boots; see `
 @pytest.mark.parametrize("suite", SUITES, ids=str)
 def test_in_the_guest(guests: Guests, suite: Suite) -> None:
     verdict = guests.verdict(suite)
+    if " rerun" in verdict.said:
+        print(f"in the guest of {suite}:\n{verdict.said[-6000:]}", file=sys.__stderr__)
     assert not verdict.failed, "\n\n".join(verdict.failed)
     assert verdict.passed > 0, f"nothing was tested; the guest said:\n{verdict.said[-6000:]}"
     assert verdict.status == 0, verdict.said[-6000:]
