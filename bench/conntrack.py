@@ -118,7 +118,7 @@ def with_kernel() -> None:
 
 def report(name: str, table: FlowTable, stale: Staleness) -> None:
     start, cpu = time.perf_counter(), time.process_time()
-    swept = table.delete_stale(stale)
+    swept = table.purge(stale)
     wall, used = time.perf_counter() - start, time.process_time() - cpu
     print(f"  {name:40} {wall * 1e3:7.1f} ms ({used * 1e3:.1f} ms CPU)  {swept}")
 

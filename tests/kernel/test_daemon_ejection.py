@@ -86,6 +86,7 @@ def test_one_that_is_silent_gets_nothing_and_comes_back_when_its_time_is_over(mo
     async def scenario() -> None:
         async with web(slice_for("web", *GOOD, SILENT), mode=mode, eject_after="3", eject_for="20s") as it:
             await knock(it, EJECTED)
+            await it.daemon.heard("deleted unanswered flows to ejected endpoints", ip_family="IPv4")
             assert set(await answers()) == set(GOOD)
             (said,) = it.daemon.said(EJECTED)
             place = f"{SILENT}:{ECHO_PORT}/tcp"

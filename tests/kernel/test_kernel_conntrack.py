@@ -15,6 +15,7 @@ from tests.kernel.own_network import own_network, run
 
 from vipwire.conntrack.flows import FlowDeletions, FlowTable
 from vipwire.conntrack.stale import Staleness, UdpFrontends
+from vipwire.conntrack.unanswered import Unanswered
 from vipwire.model.net import Address, Family, Prefix, Protocol, parse_address
 from vipwire.netlink.conntrack import (
     CT_GET,
@@ -213,7 +214,7 @@ def test_exactly_the_stale_flows_go_and_their_clients_reach_a_living_endpoint(
     network.translate(0, 0)  # the second endpoint is gone
     talk(clients[TO_SECOND[0]], (network.vip, 53), servers[1])  # and yet the flow still goes there
 
-    assert table.delete_stale(network.staleness(0)) == FlowDeletions(examined=len(before), deleted=3)
+    assert table.purge(network.staleness(0)) == FlowDeletions(examined=len(before), deleted=3)
 
     after = all_flows(table, network)
     assert before.keys() - after.keys() == {TO_FIRST[9], TO_SECOND[0], TO_SECOND[1]}
@@ -235,7 +236,7 @@ def test_a_restart_touches_no_healthy_flow(network: Network, table: FlowTable) -
     known = network.staleness(0, 1)
     ranges = (Prefix.host(network.key("vip")), Prefix.host(network.key("orphan")))
     with FlowTable() as restarted:
-        assert restarted.delete_stale(Staleness(known.frontends, known.node_addresses, ranges)) == FlowDeletions(2, 0)
+        assert restarted.purge(Staleness(known.frontends, known.node_addresses, ranges)) == FlowDeletions(2, 0)
     after = all_flows(table, network)
     assert {port: flow.identifier for port, flow in after.items()} == {
         port: flow.identifier for port, flow in before.items()
@@ -248,9 +249,9 @@ def test_flows_of_services_that_are_gone_or_empty_go(network: Network, table: Fl
     talk(network.open(network.client, TO_FIRST[0]), (network.vip, 53), servers[0])
     talk(network.open(network.client, TO_FIRST[1]), (network.orphan, 53), servers[0])
     at_start = Staleness({}, service_cidrs=(Prefix.host(network.key("orphan")),))
-    assert table.delete_stale(at_start).deleted == 1
+    assert table.purge(at_start).deleted == 1
     assert all_flows(table, network).keys() == {TO_FIRST[0]}
-    assert table.delete_stale(network.staleness()).deleted == 1
+    assert table.purge(network.staleness()).deleted == 1
     assert all_flows(table, network) == {}
 
 
@@ -259,8 +260,27 @@ def test_tcp_is_left_to_end_by_itself(network: Network, table: FlowTable) -> Non
     listener = network.open(network.endpoints[1], 53, socket.SOCK_STREAM)
     listener.listen()
     network.open(network.client, TO_SECOND[0], socket.SOCK_STREAM).connect((network.vip, 53))
-    assert table.delete_stale(network.staleness(0)) == FlowDeletions(0, 0)
+    assert table.purge(network.staleness(0)) == FlowDeletions(0, 0)
     assert all_flows(table, network)[TO_SECOND[0]].protocol == Protocol.TCP
+
+
+def test_what_waits_for_an_ejected_endpoint_goes_to_another(network: Network, table: FlowTable) -> None:
+    network.translate()
+    servers = network.serve()
+    silent = network.open(network.client, TO_SECOND[0])
+    silent.sendto(b"lost", (network.vip, 53))
+    servers[1].recv(100)
+    answered = network.open(network.client, TO_SECOND[1])
+    talk(answered, (network.vip, 53), servers[1])
+    direct = network.open(network.client, 5000)
+    direct.sendto(b"past the Service", (network.endpoints[1], 53))
+    network.open(network.client, TO_FIRST[0]).sendto(b"another's", (network.vip, 53))
+    network.translate(0, 0)  # the second endpoint is ejected
+    place = (17, parse_address(network.endpoints[1]), 53)
+    assert table.purge(Unanswered(frozenset({place}), frozenset({53}))).deleted == 1
+    assert all_flows(table, network).keys() == {TO_SECOND[1], 5000, TO_FIRST[0]}
+    servers[0].recv(100)
+    talk(silent, (network.vip, 53), servers[0])
 
 
 def test_a_flow_is_deleted_once_and_never_its_successor(network: Network, table: FlowTable) -> None:
@@ -307,7 +327,7 @@ def test_a_flow_in_a_zone_is_left_by_a_sweep_and_found_by_a_deletion(network: Ne
     network.open(network.client, 5000).sendto(b"?", (network.vip, 53))
     (flow,) = table.flows(network.family, Protocol.UDP)
     assert flow.zone == 5
-    assert table.delete_stale(network.staleness(0)) == FlowDeletions(1, 0)
+    assert table.purge(network.staleness(0)) == FlowDeletions(1, 0)
     assert table.delete([flow]) == 1
     assert list(table.flows(network.family, Protocol.UDP)) == []
 

@@ -307,6 +307,7 @@ def test_an_ejection_is_synced_at_once_and_its_end_in_its_time_and_nobody_has_as
     assert not engine.observe(failing("10.9.9.9"), 10.0)
     assert engine.observe(failing("10.0.0.1"), 10.0)
     assert engine.due(10.0) == 0
+    assert engine.ejection_notes() == []  # clients meet it as yet
     for now in (10.0, 40.0):
         (outcome,) = engine.sync(now)
         assert names(outcome.changes) == names(outcome.unasked) == {"web"}

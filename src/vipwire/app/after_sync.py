@@ -1,4 +1,4 @@
-"""After a sync: deletes stale UDP flows, and opens and closes health check node ports."""
+"""After a sync: deletes stale UDP flows and unanswered ones, and opens and closes health check node ports."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -6,8 +6,9 @@ from typing import Self
 
 from vipwire.app.engine import Engine, Line, Outcome
 from vipwire.conntrack.changes import suspect_frontends, udp_frontends
-from vipwire.conntrack.flows import FlowDeletions, FlowTable
+from vipwire.conntrack.flows import FlowDeletions, FlowTable, Judge
 from vipwire.conntrack.stale import Staleness, UdpFrontends
+from vipwire.conntrack.unanswered import waiting_in_vain
 from vipwire.errors import UnsupportedError
 from vipwire.host.addresses import AddressWatch, reachable
 from vipwire.model.names import ObjectName
@@ -22,7 +23,10 @@ from vipwire.serve.service_listeners import ServiceListeners
 
 
 class FlowKeeper:
-    """Deletes the UDP flows that a sync has made stale. Without the right to it, says so once and lets them be."""
+    """Deletes the UDP flows that a sync has made stale, and those that wait for an endpoint that it has ejected.
+
+    Without the right to it, says so once and lets them be.
+    """
 
     def __init__(self, addresses: AddressWatch, metrics: Metrics) -> None:
         self._addresses, self._metrics = addresses, metrics
@@ -38,35 +42,40 @@ class FlowKeeper:
 
     def follow(self, line: Line, outcome: Outcome) -> None:
         """Examine the flows of the frontends that changed; after the first sync those of all frontends."""
-        if self._table is None or outcome.error is not None:
+        if outcome.error is not None:
             return
         frontends, ranges = suspects(line, outcome)
-        if not frontends and not ranges:
+        if frontends or ranges:
+            # A node port has no address of its own: flows to the other family's addresses are the other line's.
+            ours = reachable(self._addresses.addresses)
+            ours = frozenset(address for address in ours if family_of(address) is line.family)
+            self._delete(line.family.value, "stale UDP flows", Staleness(frontends, ours, ranges))
+        waiting = waiting_in_vain(outcome.changes.values())
+        if waiting.endpoints and not isinstance(line.backend, Relaying):
+            self._delete(line.family.value, "unanswered flows to ejected endpoints", waiting)
+
+    def _delete(self, family: str, what: str, judge: Judge) -> None:
+        if self._table is None:
             return
-        # A node port has no address of its own: flows to the other family's addresses are the other line's to judge.
-        ours = reachable(self._addresses.addresses)
-        ours = frozenset(address for address in ours if family_of(address) is line.family)
         began = time.perf_counter()
         try:
-            deletions = self._table.delete_stale(Staleness(frontends, ours, ranges))
+            deletions = self._table.purge(judge)
         except UnsupportedError as error:
             self._give_up(error)
         except OSError as error:
-            log.warning("cannot delete stale UDP flows", ip_family=line.family.value, error=error)
+            log.warning(f"cannot delete {what}", ip_family=family, error=error)
         else:
-            self._report(line.family.value, deletions, time.perf_counter() - began)
+            self._report(family, what, deletions, time.perf_counter() - began)
 
-    def _report(self, family: str, deletions: FlowDeletions, seconds: float) -> None:
+    def _report(self, family: str, what: str, deletions: FlowDeletions, seconds: float) -> None:
         self._metrics.conntrack_reconciler_sync_duration_seconds.labels(ip_family=family).observe(seconds)
         self._metrics.conntrack_reconciler_deleted_entries_total.labels(ip_family=family).inc(deletions.deleted)
         if deletions.deleted:
-            log.info(
-                "deleted stale UDP flows", ip_family=family, deleted=deletions.deleted, examined=deletions.examined
-            )
+            log.info(f"deleted {what}", ip_family=family, deleted=deletions.deleted, examined=deletions.examined)
 
     def _give_up(self, error: UnsupportedError) -> None:
         self._table = None
-        log.warning("not deleting stale UDP flows", error=error)
+        log.warning("not deleting stale flows", error=error)
 
 
 def suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:

@@ -236,9 +236,11 @@ class Engine:
         return any(line.outlying for line in self.lines)
 
     def ejection_notes(self) -> list[EjectionNote]:
-        """Take away what there is to report of ejections."""
+        """Take away what there is to report of ejections, once the kernel has followed them."""
         notes: list[EjectionNote] = []
         for line in self.lines:
+            if line.outlying or line.reconciler.pending:
+                continue
             if line.planner is not None and line.planner.ejections.notes:
                 notes += line.planner.ejections.notes
                 line.planner.ejections.notes = []

@@ -1,4 +1,4 @@
-"""The kernel's table of flows: read it, and delete from it exactly what is stale.
+"""The kernel's table of flows: read it, and delete from it exactly what a judge names.
 
 A sweep is one pass over the table. The kernel hands out the table in pieces, and deletions go to it in batches while
 the pass goes on, so that memory does not grow with the table. A sweep is a generator, so that an event loop may do
@@ -9,10 +9,10 @@ through: 12 ms for an empty table, 50 ms past 100,000 others, without Python's l
 import errno
 import os
 from collections.abc import Generator, Iterable, Iterator
-from itertools import islice
+from itertools import islice, product
 from typing import NamedTuple, Self
+from typing import Protocol as Interface
 
-from vipwire.conntrack.stale import Staleness
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family, Protocol
 from vipwire.netlink.conntrack import CT_DELETE, CT_GET, Flow, FlowDecoder, delete_request, dump_request
@@ -33,6 +33,22 @@ _FEW_PORTS = 4
 
 Walking an empty table costs the kernel 12 ms, and 50 ms at 100,000 flows; handing those out and decoding them 500 ms.
 """
+
+
+class Judge(Interface):
+    """Says which flows are to go, and where to look for them."""
+
+    def __call__(self, flow: Flow, /) -> bool:
+        """Report whether this one is to go."""
+
+    def families(self) -> tuple[Family, ...]:
+        """Name the families to look at."""
+
+    def protocols(self) -> tuple[Protocol, ...]:
+        """Name the protocols to look at."""
+
+    def ports(self) -> frozenset[int] | None:
+        """Name the original destination ports to look at; None for any."""
 
 
 class FlowDeletions(NamedTuple):
@@ -111,39 +127,40 @@ class FlowTable:
                 )
         return gone
 
-    def sweep(self, stale: Staleness) -> Generator[None, None, FlowDeletions]:
-        """Delete every stale flow, step by step; return what was done.
+    def sweep(self, judge: Judge) -> Generator[None, None, FlowDeletions]:
+        """Delete every flow that is to go, step by step; return what was done.
 
-        To do it at once, see `delete_stale`. A dump that the kernel calls interrupted is repeated a few times.
+        To do it at once, see `purge`. A dump that the kernel calls interrupted is repeated a few times.
         """
-        ports = stale.ports()
+        ports = judge.ports()
         wanted = sorted(ports) if ports is not None and len(ports) <= _FEW_PORTS else [0]
         total = FlowDeletions()
-        for family in stale.families():
-            for port in wanted:
-                part = yield from self._sweep_one(stale, family, port)
-                total = FlowDeletions(
-                    total.examined + part.examined, total.deleted + part.deleted, total.complete and part.complete
-                )
+        for family, protocol, port in product(judge.families(), judge.protocols(), wanted):
+            part = yield from self._sweep_one(judge, family, protocol, port)
+            total = FlowDeletions(
+                total.examined + part.examined, total.deleted + part.deleted, total.complete and part.complete
+            )
         return total
 
-    def _sweep_one(self, stale: Staleness, family: Family, port: int) -> Generator[None, None, FlowDeletions]:
+    def _sweep_one(
+        self, judge: Judge, family: Family, protocol: Protocol, port: int
+    ) -> Generator[None, None, FlowDeletions]:
         examined = deleted = 0
         for _ in range(_ATTEMPTS):
-            flows = self.flows(family, Protocol.UDP, port)
+            flows = self.flows(family, protocol, port)
             try:
                 while piece := list(islice(flows, _STEP)):
                     examined += len(piece)
-                    deleted += self.delete(filter(stale, piece))
+                    deleted += self.delete(filter(judge, piece))
                     yield
             except DumpInterruptedError:
                 continue
             return FlowDeletions(examined, deleted)
         return FlowDeletions(examined, deleted, complete=False)
 
-    def delete_stale(self, stale: Staleness) -> FlowDeletions:
-        """Delete every stale flow at once; return what was done."""
-        steps = self.sweep(stale)
+    def purge(self, judge: Judge) -> FlowDeletions:
+        """Delete every flow that is to go at once; return what was done."""
+        steps = self.sweep(judge)
         while True:
             try:
                 next(steps)

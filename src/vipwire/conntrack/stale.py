@@ -75,6 +75,10 @@ class Staleness:
         present = {family_of(address) for address in addresses}
         return tuple(family for family in Family if family in present)
 
+    def protocols(self) -> tuple[Protocol, ...]:
+        """Name the only protocol that has stale flows."""
+        return (Protocol.UDP,)
+
     def ports(self) -> frozenset[int] | None:
         """Name the destination ports that stale flows can have; None for any."""
         return None if self.service_cidrs else frozenset(port for _, port in self.frontends)

@@ -36,7 +36,7 @@ MODE: Final = ModeSpec(
         ),
         Difference(("S92",), "SCTP is served", "SCTP is not relayed"),
         Difference(
-            ("S162", "S163", "S164", "S165", "S166"),
+            ("S162", "S163", "S164", "S165", "S166", "S167"),
             "endpoints that do not answer are ejected, as annotations say",
             "a relay tries another endpoint at once, and lets one that fails 3 times in a row rest for 10 s; the "
             "annotations are reported",
