@@ -117,19 +117,84 @@ def test_another_protocol_is_not_gone_into() -> None:
     assert said(upgrade).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_one_connection_too_many_is_closed_and_the_others_go_on() -> None:
+async def asked(port: int, address: str = "127.0.0.1") -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+    writer.write(b"GET /echo HTTP/1.1\r\n" + LAST)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def test_whoever_has_waited_longest_makes_room_for_one_that_asks() -> None:
     async def story(port: int, _serving: Serving) -> bytes:
         pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
-        late, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert await ended(late)
-        reader, first = pairs[0]
-        first.write(b"GET /echo HTTP/1.1\r\n" + LAST)
-        answer = await reader.read()
-        for _, each in (*pairs, (late, writer)):
+        (oldest, slow), (second, writer) = pairs[:2]
+        slow.write(b"GET /echo HTTP/1.1\r\nA:")  # more bytes make it no younger
+        answer = await asked(port)
+        assert await ended(oldest)
+        writer.write(b"GET /echo HTTP/1.1\r\n" + LAST)
+        answer += await second.read()
+        for _, each in pairs:
+            each.close()
+        return answer
+
+    assert at_a_server(story).count(b"HTTP/1.1 200 OK") == 2
+
+
+def test_an_answered_client_that_does_not_close_makes_room() -> None:
+    async def story(port: int, _serving: Serving) -> bytes:
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
+        for reader, writer in pairs:
+            writer.write(b"GET /none HTTP/1.1\r\n" + LAST)
+            await reader.read()
+        answer = await asked(port)
+        for _, each in pairs:
             each.close()
         return answer
 
     assert at_a_server(story).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_an_address_with_many_connections_makes_room_before_one_with_few() -> None:
+    async def story(port: int, _serving: Serving) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS + 8)]
+        await ended(pairs[8][0])
+        writer.write(b"GET /echo HTTP/1.1\r\n" + LAST)
+        answer = await reader.read()
+        for _, each in (*pairs, (reader, writer)):
+            each.close()
+        return answer
+
+    assert at_a_server(story).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_what_is_being_answered_makes_no_room() -> None:
+    async def run() -> bytes:
+        begun, go = asyncio.Semaphore(0), asyncio.Event()
+
+        async def slow(_request: Request) -> Reply:
+            begun.release()
+            await go.wait()
+            return Reply("done")
+
+        listener = listen("127.0.0.1", 0)
+        port = listener.getsockname()[1]
+        serving = await serve(listener, Pages(slow=slow))
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
+        for _, writer in pairs:
+            writer.write(b"GET /slow HTTP/1.1\r\n" + LAST)
+            await begun.acquire()
+        late, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await ended(late)
+        go.set()
+        answers = [await reader.read() for reader, _ in pairs]
+        for _, each in (*pairs, (late, writer)):
+            each.close()
+        await serving.close()
+        return min(answers)
+
+    assert asyncio.run(run()).endswith(b"done")
 
 
 def test_closing_leaves_time_for_what_is_being_answered() -> None:

@@ -6,15 +6,18 @@
     ...
     await serving.close(grace=1.0)
 
-A request has at most `LONGEST_REQUEST` bytes and `REQUEST_SECONDS` to arrive, a server `MOST_CONNECTIONS` at a time;
-one more is closed. A handler that raises is answered with 500 and logged.
+A request has at most `LONGEST_REQUEST` bytes and `REQUEST_SECONDS` to arrive, a server `MOST_CONNECTIONS` at a time.
+For one more, another makes room that has not sent a whole request: of the address with most of these, the one that
+has waited longest. So clients that say nothing keep nobody out.
+
+A handler that raises is answered with 500 and logged.
 """
 
 import asyncio
 import logging
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -104,7 +107,26 @@ class Serving:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.connections: set[_Connection] = set()
+        self.waiting: dict[_Connection, str] = {}
+        """Connections that have yet to send a whole request, or to close, with the client's address: oldest first."""
         self.server: asyncio.Server | None = None
+
+    def make_room(self) -> bool:
+        """Have room for one more connection; tell whether there is."""
+        if len(self.connections) < MOST_CONNECTIONS:
+            return True
+        if not self.waiting:
+            return False
+        ((address, _),) = Counter(self.waiting.values()).most_common(1)
+        longest = next(each for each, its_address in self.waiting.items() if its_address == address)
+        longest.abort()
+        self.forget(longest)
+        return True
+
+    def forget(self, connection: "_Connection") -> None:
+        """Know a connection no more."""
+        self.connections.discard(connection)
+        self.waiting.pop(connection, None)
 
     async def close(self, grace: float = 0.0) -> None:
         """Listen no more, and close what is open; what is being answered has `grace` seconds."""
@@ -137,18 +159,19 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._target, self._headers, self._body = b"", dict[str, str](), bytearray()
         self._received = 0  # bytes since the last request was complete
-        self._ending = False
+        self._ending, self._address = False, ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if len(self._serving.connections) >= MOST_CONNECTIONS:
+        self._address = (transport.get_extra_info("peername") or ("",))[0]
+        if not self._serving.make_room():
             self.abort()
             return
         self._serving.connections.add(self)
         self._await_request()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._serving.connections.discard(self)
+        self._serving.forget(self)
         self._stop_timer()
         if self._task is not None:
             self._task.cancel()
@@ -197,6 +220,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._stop_timer()
+        self._serving.waiting.pop(self, None)
         self._received = 0
         path, _, query = self._target.decode("latin-1").partition("?")
         self._enqueue(
@@ -246,11 +270,13 @@ class _Connection(asyncio.Protocol):
         """Say that nothing more comes, and give the client a moment to close: a reset could take away our answer."""
         self._transport.resume_reading()
         self._transport.write_eof()
+        self._serving.waiting[self] = self._address
         self._stop_timer()
         self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)
 
     def _await_request(self) -> None:
         self._stop_timer()
+        self._serving.waiting[self] = self._address
         self._timer = asyncio.get_running_loop().call_later(REQUEST_SECONDS, self.abort)
 
     def _stop_timer(self) -> None:
