@@ -1,4 +1,4 @@
-"""The alerts, by Prometheus' own promtool: each fires when what it tells of is so, and not on a node where all is well."""
+"""The alerts, by Prometheus' promtool: each fires when what it tells of is so, and none on a node where all is well."""
 
 import subprocess
 from pathlib import Path
@@ -13,8 +13,10 @@ RULES = yaml.safe_load((DEPLOY / "monitoring/alerts.yaml").read_text(encoding="u
 NAMES = [rule["alert"] for group in RULES["groups"] for rule in group["rules"]]
 NODE = 'job="kube-proxy", instance="node-1"'
 FAMILY = f'{NODE}, ip_family="IPv4"'
-HOURS = 240
-"""Minutes of each case: longer than any alert waits."""
+WEB = 'service="web", namespace="default", port="http"'
+REFUSED = f'vipwire_refused_packets_total{{{NODE}, reason="no-endpoints", {WEB}}}'
+MINUTES = 240
+"""How long each case is: longer than any alert waits."""
 
 
 class Case(NamedTuple):
@@ -25,11 +27,11 @@ class Case(NamedTuple):
 
 
 def steady(value: float) -> str:
-    return f"{value}x{HOURS}"
+    return f"{value}x{MINUTES}"
 
 
 def growing(step: float) -> str:
-    return f"0+{step}x{HOURS}"
+    return f"0+{step}x{MINUTES}"
 
 
 WELL = {
@@ -48,9 +50,7 @@ WELL = {
     f"vipwire_frontend_conflicts{{{NODE}}}": steady(0),
     f'vipwire_object_problems{{{NODE}, kind="Service"}}': steady(0),
     f'kubernetes_build_info{{{NODE}, git_version="v1"}}': steady(1),
-    f'vipwire_refused_packets_total{{{NODE}, reason="no-endpoints", service="web", namespace="default", port="http"}}': (
-        growing(2)
-    ),
+    REFUSED: growing(2),
     f"vipwire_counters_left_out{{{NODE}}}": steady(0),
 }
 
@@ -87,10 +87,7 @@ FIRING = {
         "different versions",
     ),
     "VipwireClientsFindNoEndpoints": Case(
-        {
-            f'vipwire_refused_packets_total{{{NODE}, reason="no-endpoints", service="web", namespace="default", '
-            'port="http"}': growing(120)
-        },
+        {REFUSED: growing(120)},
         "Clients of default/web http",
     ),
     "VipwireCountersLeftOut": Case({f"vipwire_counters_left_out{{{NODE}}}": steady(5)}, "On node-1 5 Service ports"),
@@ -116,7 +113,7 @@ def test_prometheus_takes_the_rules(rules: Path) -> None:
 
 
 def alerts(name: str, *expected: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"eval_time": f"{HOURS}m", "alertname": name, "exp_alerts": list(expected)}]
+    return [{"eval_time": f"{MINUTES}m", "alertname": name, "exp_alerts": list(expected)}]
 
 
 def test_where_all_is_well_nothing_fires(rules: Path) -> None:

@@ -1,4 +1,4 @@
-"""The Helm chart, rendered by a real helm: the same objects as the kustomizations, and nothing that values do not say."""
+"""The Helm chart, rendered by a real helm: the objects of the kustomizations, and nothing that values do not say."""
 
 import json
 import platform
@@ -54,7 +54,7 @@ def files(folder: str) -> list[Object]:
     """Read a folder's objects as they are, with the image that its kustomization puts in."""
     kustomization = yaml.safe_load((DEPLOY / folder / "kustomization.yaml").read_text(encoding="utf-8"))
     (image,) = kustomization["images"]
-    found = []
+    found: list[Object] = []
     for name in kustomization["resources"]:
         found += yaml.safe_load_all((DEPLOY / folder / name).read_text(encoding="utf-8"))
     for each in found:
