@@ -1,4 +1,4 @@
-"""The alerts, by Prometheus' promtool: each fires when what it tells of is so, and none on a node where all is well."""
+"""The alerts, by Prometheus' promtool: each fires when what it tells of is so, and none where all is well."""
 
 import subprocess
 from pathlib import Path
