@@ -4,6 +4,7 @@ from collections import Counter
 
 from vipwire.app.engine import Engine, Line, Outcome
 from vipwire.model.net import Family
+from vipwire.plan.ejection import Failure
 from vipwire.plan.plan import Drop, FrontendKind, ServicePlan
 from vipwire.reconcile.offers import RuleWriter
 from vipwire.serve.metrics import Metrics
@@ -17,6 +18,22 @@ class SyncMetrics:
         self._without_local: Counter[tuple[Family, str]] = Counter()
         self._endpoints: Counter[Family] = Counter()
         self._lost: Counter[Family] = Counter()
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Expose what alerts look at before it happens: Prometheus sees no increase in a series' first value."""
+        metrics = self._metrics
+        for line in self._engine.lines:
+            for counter in (
+                metrics.sync_proxy_rules_nftables_sync_failures_total,
+                metrics.sync_proxy_rules_iptables_restore_failures_total,
+                metrics.sync_proxy_rules_iptables_partial_restore_failures_total,
+                metrics.kernel_drift_repairs_total,
+                metrics.conntrack_reconciler_deleted_entries_total,
+            ):
+                counter.labels(ip_family=line.family.value)
+        for failure in Failure:
+            metrics.ejections_total.labels(failure=failure.value)
 
     def synced(self, line: Line, outcome: Outcome, now: float) -> None:
         """Count one sync of one family. `now` is seconds since the epoch."""

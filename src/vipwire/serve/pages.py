@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final
 
 from prometheus_client.exposition import choose_encoder
@@ -67,6 +68,9 @@ def proxy_servers(
 
 def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) -> Pages:
     """Build the pages of the health port (10256): /healthz, /livez, /readyz."""
+    for answers in (metrics.proxy_healthz_total, metrics.proxy_livez_total):
+        for code in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
+            answers.labels(code=str(code.value))  # Prometheus sees no increase in a series' first value
 
     async def healthz(_request: Request) -> Reply:
         answer = health.healthz(now())
