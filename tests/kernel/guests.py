@@ -53,7 +53,7 @@ _CHANGING = frozenset(
 )
 """Half of the work. Not each family is a suite: most clusters, which take seconds to build, would be built twice."""
 _SLOW = frozenset({_CONFORMANCE / "test_dashboard.py"})
-"""Prometheus takes a minute in a guest; that ipvs mode has the metrics is tested without it (test_deploy_monitoring)."""
+"""Prometheus takes a minute in a guest. That ipvs mode has the metrics is tested without it."""
 _STANDING = frozenset(_CONFORMANCE.glob("test_*.py")) - _CHANGING - _SLOW
 
 _OWN = (
