@@ -2,17 +2,19 @@
 
 The networks of `datapath` stand side by side: without a proxy, with nftables mode, with ebpf mode, and with that and
 no connection tracking for Pods. Every way is taken once in each turn, so that what disturbs hits all alike; a
-difference is the median of those of each turn. All sockets are this process's, in a cgroup of its own.
+difference is the median of those of each turn. All sockets are this process's. Each network has a cgroup of its own,
+as each node has, in which its sockets are opened: they meet the programs of that network, or none.
 """
 
 import contextlib
+import itertools
 import random
 import socket
 import statistics
-import struct
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from bench.cluster import ENDPOINT_NET, POD_CIDR, TARGET_PORT, objects
 from bench.datapath import RESET, SERVER, Network, inside, network, nothing, run
@@ -30,16 +32,36 @@ from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.bpf.namespaces import netns_cookie
 from vipwire.bpf.pins import require_mounted
 from vipwire.bpf.programs import HOOKS
+from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family, format_address
+from vipwire.model.service import Service
 from vipwire.process import cyclic_garbage
 from vipwire.state.event import Kind, Listed, Upserted
 
 TITLE = "ebpf mode beside nftables mode"
 SWAPS = 2_000
+AT_ONCE = 100
+"""So many sockets of a network are opened at a time: to enter a cgroup takes long."""
 _NOTRACK = f"""
 table ip bench-notrack {{ chain c {{ type filter hook prerouting priority raw; policy accept;
     ip saddr {POD_CIDR} ip daddr {ENDPOINT_NET} notrack; ip saddr {ENDPOINT_NET} ip daddr {POD_CIDR} notrack; }}; }}
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A network, and the cgroup in which its sockets are opened."""
+
+    network: Network
+    cgroup: Path
+
+    def opened(self, count: int, *, at_node: bool = False) -> list[socket.socket]:
+        """Open sockets of its client, or of the node, that are reset when they are closed."""
+        with own_cgroup.left(self.cgroup), inside(self.network.node if at_node else self.network.client):
+            found = [socket.socket() for _ in range(count)]
+        for each in found:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        return found
 
 
 def measure(options: Options) -> list[Figure]:
@@ -53,21 +75,26 @@ def _packets(options: Options, stack: contextlib.ExitStack) -> Iterator[Figure]:
     found = objects(options.services, options.endpoints)
     vips = [format_address(each.cluster_ips[0]) for each in found[0]]
     names = ("no proxy", "nftables", "ebpf", "ebpf, notrack")
-    networks = {name: stack.enter_context(network(nothing, *found)) for name in names}
-    pipes = {name: _loaded(name, networks[name], found, stack) for name in names[1:]}
+    sides = {name: _side(name, found, stack) for name in names}
+    pipes = {name: _loaded(name, sides[name], found, stack) for name in names[1:]}
     ends = [format_address(each.address) for piece in found[1] for each in piece.endpoints]
-    yield from _connects("a Pod", networks, vips, ends, options.connections, at_node=False)
-    yield from _connects("the node", networks, vips, ends, options.connections // 2, at_node=True)
-    yield from _round_trips(networks, vips, options.connections)
-    yield from _swapped(networks["ebpf"], vips, pipes["ebpf"])
+    yield from _connects("a Pod", sides, vips, ends, options.connections, at_node=False)
+    yield from _connects("the node", sides, vips, ends, options.connections // 2, at_node=True)
+    yield from _round_trips(sides, vips, options.connections)
+    yield from _swapped(sides["ebpf"], vips, pipes["ebpf"])
+
+
+def _side(name: str, found: tuple[Sequence[Service], Sequence[EndpointSlice]], stack: contextlib.ExitStack) -> Side:
+    cgroup = stack.enter_context(own_cgroup.below(f"bench {name}"))
+    return Side(stack.enter_context(network(nothing, *found)), cgroup)
 
 
 def _loaded(
-    name: str, where: Network, found: tuple[Sequence[object], Sequence[object]], stack: contextlib.ExitStack
+    name: str, side: Side, found: tuple[Sequence[Service], Sequence[EndpointSlice]], stack: contextlib.ExitStack
 ) -> Pipe:
-    with inside(where.node):
-        pipe = Pipe() if name == "nftables" else Pipe(lambda rules: _programs(rules, where, stack))
-        pipe.apply((Listed(Kind.SERVICE, tuple(found[0])), Listed(Kind.ENDPOINT_SLICE, tuple(found[1]))))  # type: ignore[arg-type]
+    with inside(side.network.node):
+        pipe = Pipe() if name == "nftables" else Pipe(lambda rules: _programs(rules, side, stack))
+        pipe.apply((Listed(Kind.SERVICE, tuple(found[0])), Listed(Kind.ENDPOINT_SLICE, tuple(found[1]))))
         pipe.sync()
         run(f"ip route add default via {SERVER}")  # rules translate what has a way, if a wrong one
         if name.endswith("notrack"):
@@ -75,35 +102,38 @@ def _loaded(
     return pipe
 
 
-def _programs(rules: NftablesBackend, where: Network | None, stack: contextlib.ExitStack) -> EbpfBackend:
+def _programs(rules: NftablesBackend, side: Side | None, stack: contextlib.ExitStack) -> EbpfBackend:
     """Put ebpf mode around the rules of this namespace; its Pod is the client."""
     clients = frozenset[int]()
-    if where is not None:
-        with inside(where.client):
+    if side is not None:
+        with inside(side.network.client):
             clients = frozenset({netns_cookie()})
     settings = Settings(netns_cookie(), 0, 0, listed=True, counting=Counting.CONNECTIONS, build=build().number)
-    pins = NodePins(folder(), own_cgroup.path())
+    pins = NodePins(folder(), side.cgroup if side is not None else own_cgroup.path())
     stack.callback(pins.remove)
     return EbpfBackend(Family.IPV4, rules, pins, Wanted(settings, clients), tuple(HOOKS))
 
 
 def _connects(
-    who: str, networks: dict[str, Network], vips: Sequence[str], ends: Sequence[str], count: int, *, at_node: bool
+    who: str, sides: dict[str, Side], vips: Sequence[str], ends: Sequence[str], count: int, *, at_node: bool
 ) -> Iterator[Figure]:
     """Connect to endpoints directly, and to Services, in each network, in an order by chance."""
     chance = random.Random(count)
     ways = [
-        (name, to_service) for name in networks for to_service in (False, True) if to_service <= (name != "no proxy")
+        (name, to_service) for name in sides for to_service in (False, True) if to_service <= (name != "no proxy")
     ]
     taken: dict[tuple[str, bool], list[float]] = {way: [] for way in ways}
-    for _ in range(count):
-        for way in chance.sample(ways, len(ways)):
-            where = networks[way[0]]
-            target = (chance.choice(vips), 80) if way[1] else (chance.choice(ends), TARGET_PORT)
-            taken[way].append(_connect(where, where.node if at_node else where.client, target))
+    for _ in range(-(-count // AT_ONCE)):
+        opened = {name: side.opened(2 * AT_ONCE, at_node=at_node) for name, side in sides.items()}
+        for _ in range(AT_ONCE):
+            for way in chance.sample(ways, len(ways)):
+                target = (chance.choice(vips), 80) if way[1] else (chance.choice(ends), TARGET_PORT)
+                taken[way].append(_connect(opened[way[0]].pop(), sides[way[0]].network.listener, target))
+        for each in itertools.chain.from_iterable(opened.values()):
+            each.close()
     direct = statistics.quantiles(taken["no proxy", False], n=10)[0] * 1e6
     yield Figure(f"{who} connects directly, no proxy: fastest tenth within", direct, "µs")
-    added = {name: _difference(taken[name, True], taken[name, False]) for name in networks if name != "no proxy"}
+    added = {name: _difference(taken[name, True], taken[name, False]) for name in sides if name != "no proxy"}
     yield Figure("  to a Service, more than directly: nftables", added["nftables"], "µs")
     yield Figure("  the same: ebpf", added["ebpf"], "µs", None if at_node else 1.2)
     yield Figure("  ebpf / nftables", added["ebpf"] / added["nftables"], "ratio", 0.6)
@@ -114,14 +144,11 @@ def _connects(
             yield Figure(f"  to a Service / no proxy: {name}", ratio, "ratio", 1.05 if "notrack" in name else None)
 
 
-def _connect(where: Network, namespace: int, target: tuple[str, int]) -> float:
-    with inside(namespace):
-        client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+def _connect(client: socket.socket, listener: socket.socket, target: tuple[str, int]) -> float:
     began = time.perf_counter()
     client.connect(target)
     took = time.perf_counter() - began
-    where.listener.accept()[0].close()
+    listener.accept()[0].close()
     client.close()
     return took
 
@@ -130,16 +157,15 @@ def _difference(one: Sequence[float], other: Sequence[float]) -> float:
     return statistics.median(a - b for a, b in zip(one, other, strict=True)) * 1e6
 
 
-def _round_trips(networks: dict[str, Network], vips: Sequence[str], count: int) -> Iterator[Figure]:
+def _round_trips(sides: dict[str, Side], vips: Sequence[str], count: int) -> Iterator[Figure]:
     """Send a byte and its answer over connections that stay open."""
     with contextlib.ExitStack() as stack:
         pairs = {}
-        for name, where in networks.items():
+        for name, side in sides.items():
             for target in ((SERVER, TARGET_PORT), (vips[0], 80)) if name != "no proxy" else ():
-                with inside(where.client):
-                    client = stack.enter_context(socket.socket())
+                (client,) = map(stack.enter_context, side.opened(1))
                 client.connect(target)
-                pairs[name, target[1] == 80] = client, stack.enter_context(where.listener.accept()[0])
+                pairs[name, target[1] == 80] = client, stack.enter_context(side.network.listener.accept()[0])
         taken: dict[tuple[str, bool], list[float]] = {way: [] for way in pairs}
         for _ in range(count):
             for way, (client, server) in pairs.items():
@@ -154,7 +180,7 @@ def _round_trips(networks: dict[str, Network], vips: Sequence[str], count: int) 
         yield Figure(f"a round trip, more than directly: {name}", more, "µs", 0.1 if name == "ebpf" else None)
 
 
-def _swapped(where: Network, vips: Sequence[str], pipe: Pipe) -> Iterator[Figure]:
+def _swapped(side: Side, vips: Sequence[str], pipe: Pipe) -> Iterator[Figure]:
     """Replace programs under traffic, as a restart with another version does."""
     backend = pipe.backend
     if not isinstance(backend, EbpfBackend):
@@ -165,11 +191,11 @@ def _swapped(where: Network, vips: Sequence[str], pipe: Pipe) -> Iterator[Figure
         backend.pins.put_in_force((), backend.wanted.settings.packed)
         swaps += len(HOOKS)
         for vip in (vips[0], vips[-1]):
-            with inside(where.client), socket.socket() as client:
+            (opened,) = side.opened(1)
+            with opened as client:
                 client.settimeout(5)
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 failed += client.connect_ex((vip, 80)) != 0
-                where.listener.accept()[0].close()
+                side.network.listener.accept()[0].close()
     yield Figure(f"connections that failed in {swaps:,} swaps of programs", failed, "number", 0)
 
 

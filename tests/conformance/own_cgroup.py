@@ -62,10 +62,13 @@ def _remove(cgroup: Path, home: Path) -> None:
 
 
 @contextlib.contextmanager
-def left() -> Iterator[None]:
-    """Be outside of it for a while, as a virtual machine is: sockets that are made belong to no program's cgroup."""
+def left(elsewhere: Path | None = None) -> Iterator[None]:
+    """Be outside of it for a while, as a virtual machine is: sockets that are made belong to no program's cgroup.
+
+    Or be in another cgroup, if one is named.
+    """
     own = path()
-    _move(own.parent)
+    _move(elsewhere or own.parent)
     try:
         yield
     finally:

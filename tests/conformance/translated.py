@@ -43,7 +43,7 @@ def look(lab: Lab, node: str, target: Target) -> Seen:
     with contextlib.closing(pins):
         tables = Tables(family, pins)
         held = tables.observe().get((FRONTENDS, key), b"")
-        return Seen(held, sum(count for pair, count in tables.counted() if pair.startswith(key)))
+        return Seen(held, sum(count for pair, count in tables.counted.read() if pair.startswith(key)))
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import errno
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Self
 
 from vipwire.bpf.elf import MapShape
@@ -76,6 +76,14 @@ class Map:
             return
         all_keys, all_values = bytearray(b"".join(keys)), bytearray(b"".join(values))
         bpf(Command.UPDATE_BATCH, self._batch(0, 0, all_keys, all_values, len(keys)))
+
+    def write_what_fits(self, elements: Mapping[bytes, bytes]) -> None:
+        """Write elements as long as there is room for them. Raise OSError for any other reason."""
+        try:
+            self.write(list(elements), list(elements.values()))
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
 
     def remove(self, keys: Iterable[bytes]) -> None:
         """Delete elements; one that is not there is no error."""

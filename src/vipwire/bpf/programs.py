@@ -19,10 +19,11 @@ HOOKS: Final = {
     "recvmsg6": 20,
     "getpeername4": 29,
     "getpeername6": 30,
+    "sock_release": 34,
 }
 """Where programs are called, by the number of the attachment (enum bpf_attach_type)."""
-_SOCKET_ADDRESS: Final = 18
-"""BPF_PROG_TYPE_CGROUP_SOCK_ADDR."""
+_SOCKET, _SOCKET_ADDRESS = 9, 18
+"""BPF_PROG_TYPE_CGROUP_SOCK, whose context is a socket, and BPF_PROG_TYPE_CGROUP_SOCK_ADDR, an address as well."""
 _LOG: Final = 1 << 20
 _MOST: Final = 64
 """So many programs a hook of a cgroup can have."""
@@ -66,7 +67,7 @@ def _load(hook: str, code: bytes, licence: str, name: str, log: "ctypes.Array[ct
     logging = (1, len(log), address_of(log)) if log is not None else (0, 0, 0)
     attributes = struct.pack(
         "=IIQQIIQII16sII",
-        _SOCKET_ADDRESS,
+        _SOCKET if hook == "sock_release" else _SOCKET_ADDRESS,
         len(code) // 8,
         address_of(instructions),
         address_of(text),

@@ -102,11 +102,18 @@ def _node() -> int:
 
 
 def _hooks(family: Family, families: tuple[Family, ...]) -> tuple[str, ...]:
-    """Choose the hooks that a family looks after: its own, and of an only one all.
+    """Choose the hooks that a family looks after: its own, of an only one all; the first has what both share.
 
     An IPv6 socket may name an IPv4 address, and the other way round nothing is lost.
     """
-    return tuple(hook for hook in HOOKS if len(families) == 1 or hook.endswith(version(family)))
+    others = tuple(version(each) for each in Family if each is not family)
+    if len(families) == 1:
+        return tuple(HOOKS)
+    return tuple(
+        hook
+        for hook in HOOKS
+        if hook.endswith(version(family)) or (family is families[0] and not hook.endswith(others))
+    )
 
 
 def _wanted(config: Config, cgroup: Path | None) -> Wanted:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from vipwire.backends.ebpf.counted import CountedConnections
 from vipwire.backends.ebpf.counts import counts
 from vipwire.backends.ebpf.layout import Counting, Settings
 from vipwire.backends.ebpf.names import CLIENTS, PROGRAMS, OurKey, Ours, describe, is_ours, split
@@ -78,7 +79,7 @@ class EbpfBackend:
         """Report whether anybody else has changed the rules, the maps or the programs."""
         if self.rules.changed() or self._seen is None:
             return True
-        self.tables.forget_counts(self._seen)
+        self.tables.counted.forget(self._seen)
         return self._look() != self._seen
 
     def observe(self) -> dict[Any, Any]:
@@ -108,7 +109,9 @@ class EbpfBackend:
         counted = self.rules.counts(known, endpoints=endpoints)
         pinned = NodePins(self.pins.folder, None)
         try:
-            return counts(self.family, known, Tables(self.family, pinned).counted(), counted, endpoints=endpoints)
+            return counts(
+                self.family, known, CountedConnections(self.family, pinned).read(), counted, endpoints=endpoints
+            )
         finally:
             pinned.close()
 
@@ -164,6 +167,7 @@ class EbpfBackend:
         wanted = [key.decode() for space, key in (*delta.added, *delta.changed) if space == PROGRAMS]
         if wanted or grown:
             self.pins.put_in_force(wanted, self.wanted.settings.packed)
+            self.tables.settle()
         self.pins.take_out([key.decode() for space, key in delta.removed if space == PROGRAMS])
 
     def _write_tables(self, delta: Delta[OurKey, bytes]) -> bool:

@@ -24,6 +24,7 @@ from vipwire.bpf.programs import HOOKS, Link, Program, create_link, detach, load
 
 FOLDER: Final = pins.BPFFS / "vipwire"
 ORDER: Final = (
+    "sock_release",
     "recvmsg4",
     "recvmsg6",
     "getpeername4",

@@ -5,8 +5,10 @@
  *   frontends   address . port . protocol     where its slots are, how many, for whom
  *   slots       number                        an endpoint; written through a mapping, no system call
  *   members     frontend . endpoint           UDP: whoever remembers this endpoint may go on with it
- *   counts      frontend . endpoint           connections
- *   told        (in the socket)               which endpoints stand for which frontends there
+ *   hits        number                        connections to the endpoint in the slot of this number
+ *   counts      frontend . endpoint           connections that are in no slot any more; no program reads it
+ *   peers       cookie of a socket            the one frontend of a connected socket, and its endpoint
+ *   told        (in the socket)               UDP, unconnected: which endpoints stand for which frontends there
  *
  * What is not in `frontends` is left as it is: the packet then meets nftables. So no map needs to be complete.
  */
@@ -39,7 +41,9 @@ struct N(told_value) {
 MAP(N(frontends), HASH, struct N(key), struct frontend, 16384, BPF_F_NO_PREALLOC);
 MAP(N(slots), ARRAY, __u32, struct N(endpoint), 65536, BPF_F_MMAPABLE);
 MAP(N(members), HASH, struct N(pair), __u32, 65536, BPF_F_NO_PREALLOC);
-MAP(N(counts), HASH, struct N(pair), __u64, 262144, BPF_F_NO_PREALLOC);
+MAP(N(hits), ARRAY, __u32, __u64, 65536, BPF_F_MMAPABLE);
+MAP(N(counts), HASH, struct N(pair), __u64, 65536, BPF_F_NO_PREALLOC);
+MAP(N(peers), HASH, __u64, struct N(pair), 65536, BPF_F_NO_PREALLOC);
 MAP(N(told), SK_STORAGE, __u32, struct N(told_value), 0, BPF_F_NO_PREALLOC);
 
 INLINE int N(same_endpoint)(const struct N(endpoint) *a, const struct N(endpoint) *b)
@@ -76,31 +80,22 @@ INLINE int N(own)(struct bpf_sock_addr *ctx, const struct N(endpoint) *endpoint,
 	return 1;
 }
 
-INLINE void N(count)(const struct N(pair) *pair)
+INLINE void N(count)(__u32 slot)
 {
-	__u64 one = 1, *counted;
+	__u64 *counted = conf.counting ? map_lookup(&N(hits), &slot) : 0;
 
-	if (!conf.counting)
-		return;
-	counted = map_lookup(&N(counts), pair);
 	if (counted)
 		__sync_fetch_and_add(counted, 1);
-	else if (map_update(&N(counts), pair, &one, BPF_NOEXIST)) {
-		counted = map_lookup(&N(counts), pair); /* another one was first, or the map is full */
-		if (counted)
-			__sync_fetch_and_add(counted, 1);
-	}
 }
 
-INLINE int N(draw)(const struct frontend *frontend, struct N(pair) *pair)
+INLINE int N(draw)(const struct frontend *frontend, struct N(pair) *pair, __u32 *slot)
 {
 	struct N(endpoint) *endpoint;
-	__u32 slot;
 
 	if (frontend->slots == 0)
 		return 0;
-	slot = frontend->first + random32() % frontend->slots;
-	endpoint = map_lookup(&N(slots), &slot);
+	*slot = frontend->first + random32() % frontend->slots;
+	endpoint = map_lookup(&N(slots), slot);
 	if (!endpoint)
 		return 0;
 	pair->endpoint = *endpoint;
@@ -151,21 +146,45 @@ INLINE int N(recall)(struct N(told_value) *told, struct N(pair) *pair)
 	return 0;
 }
 
+/* Remember what a socket that connects was given. What `peers` has no room for is kept in the socket, which takes twice
+ * as long. 0: nobody could tell for whom its peer stands. */
+INLINE int N(note)(struct bpf_sock_addr *ctx, struct bpf_sock *sk, const struct N(pair) *pair)
+{
+	__u64 cookie = socket_cookie(ctx);
+	struct N(told_value) *told;
+
+	if (!map_update(&N(peers), &cookie, pair, BPF_ANY))
+		return 1;
+	told = sk_storage(&N(told), sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (told)
+		told->pairs[0] = *pair; /* the others are empty: see forget */
+	return told != 0;
+}
+
+/* Forget what a socket was told: from now on it speaks with somebody else. What `peers` has of it is written over, or
+ * tells of an endpoint that is not its peer; to delete that would cost each connection that names no Service. */
+INLINE void N(forget)(struct bpf_sock *sk)
+{
+	struct N(told_value) *told = sk_storage(&N(told), sk, 0, 0);
+
+	if (told)
+		__builtin_memset(told, 0, sizeof(*told));
+}
+
 /* Find what a socket that names this frontend is to speak with. 0: leave it alone. */
 INLINE int N(translate)(struct bpf_sock_addr *ctx, const struct N(key) *key, struct N(endpoint) *to, int connecting)
 {
 	struct N(pair) pair = { .frontend = *key };
+	struct N(told_value) *told = 0;
 	struct bpf_sock *sk = ctx->sk;
-	struct N(told_value) *told;
 	struct frontend *frontend;
-	__u32 role;
+	__u32 role, slot;
 
 	if (!sk)
 		return 0;
+	if (connecting)
+		N(forget)(sk);
 	frontend = map_lookup(&N(frontends), key);
-	told = sk_storage(&N(told), sk, 0, 0);
-	if (connecting && told) /* from now on it speaks with somebody else */
-		__builtin_memset(told, 0, sizeof(*told));
 	/* A connected UDP socket asks nobody again where its endpoint goes: it is left to connection tracking. With an
 	 * IPv4 peer an IPv6 socket comes by sendmsg4 for each datagram, although it is connected and names nobody. */
 	if (!frontend || (key->protocol == IPPROTO_UDP && (connecting || sk->dst_port)))
@@ -175,23 +194,22 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, const struct N(key) *key, str
 		return 0;
 	if (role == NODE && frontend->flags & AS_NODE && has_address(sk))
 		return 0;
-	if (!connecting && told && N(recall)(told, &pair) && map_lookup(&N(members), &pair)) {
-		*to = pair.endpoint;
-		return 1;
+	if (!connecting) {
+		told = sk_storage(&N(told), sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		if (!told)
+			return 0; /* no memory: nobody could say from whom an answer comes */
+		if (N(recall)(told, &pair) && map_lookup(&N(members), &pair)) {
+			*to = pair.endpoint;
+			return 1;
+		}
 	}
-	if (!N(draw)(frontend, &pair))
+	if (!N(draw)(frontend, &pair, &slot))
 		return 0;
 	if (role == POD && frontend->flags & HAS_LOCAL && N(own)(ctx, &pair.endpoint, key->protocol))
 		return 0;
-	if (!told)
-		told = sk_storage(&N(told), sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!told)
-		return 0; /* no memory: nobody could say from whom an answer comes */
-	if (connecting)
-		told->pairs[0] = pair; /* the others are empty: see above */
-	else if (!N(tell)(told, &pair))
+	if (told ? !N(tell)(told, &pair) : !N(note)(ctx, sk, &pair))
 		return 0;
-	N(count)(&pair);
+	N(count)(slot);
 	*to = pair.endpoint;
 	return 1;
 }
@@ -207,10 +225,18 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, const struct N(key) *key, str
 INLINE int N(untranslate)(struct bpf_sock_addr *ctx, const struct N(endpoint) *from, struct N(key) *key)
 {
 	struct N(told_value) *told;
+	struct N(pair) *peer;
 	void *sk = ctx->sk;
+	__u64 cookie;
 
 	if (!sk)
 		return 0;
+	cookie = socket_cookie(ctx);
+	peer = map_lookup(&N(peers), &cookie);
+	if (peer && N(same_endpoint)(&peer->endpoint, from)) {
+		*key = peer->frontend;
+		return 1;
+	}
 	told = sk_storage(&N(told), sk, 0, 0);
 	if (!told)
 		return 0;

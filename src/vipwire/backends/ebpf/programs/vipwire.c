@@ -5,6 +5,7 @@
  *   sendmsg4/6      that of a datagram from an unconnected UDP socket
  *   recvmsg4/6      from whom a datagram came: the Service again
  *   getpeername4/6  the same for who asks
+ *   sock_release    forgets a socket that is closed
  *
  * An IPv6 socket that names an IPv4 address (::ffff:10.96.0.10) never meets the programs for IPv4 when it connects, but
  * does when it sends a datagram. Each program returns 1: it never forbids anything.
@@ -176,3 +177,19 @@ PROGRAM(recvmsg4, back4(ctx))
 PROGRAM(recvmsg6, back6(ctx))
 PROGRAM(getpeername4, back4(ctx))
 PROGRAM(getpeername6, back6(ctx))
+
+INLINE void released(struct bpf_sock *sk)
+{
+	__u64 cookie = socket_cookie(sk);
+
+	if (map_lookup(&peers4, &cookie))
+		map_delete(&peers4, &cookie);
+	if (sk->family != 2 /* AF_INET */ && map_lookup(&peers6, &cookie))
+		map_delete(&peers6, &cookie);
+}
+
+SEC("cgroup/sock_release") int vipwire_sock_release(struct bpf_sock *sk)
+{
+	released(sk);
+	return 1;
+}

@@ -14,6 +14,8 @@
 static void *(*map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
 static long (*map_update)(void *map, const void *key, const void *value, __u64 flags) =
 	(void *)BPF_FUNC_map_update_elem;
+static long (*map_delete)(void *map, const void *key) = (void *)BPF_FUNC_map_delete_elem;
+static __u64 (*socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
 static __u32 (*random32)(void) = (void *)BPF_FUNC_get_prandom_u32;
 static __u64 (*netns_cookie)(void *ctx) = (void *)BPF_FUNC_get_netns_cookie;
 static __u64 (*ancestor_cgroup)(int level) = (void *)BPF_FUNC_get_current_ancestor_cgroup_id;
