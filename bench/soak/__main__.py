@@ -4,7 +4,8 @@ Services and EndpointSlices change all the time, clients connect all the time, a
 wrong (faults.py). At the end: `vipwire diff` finds nothing, nothing acknowledged is lost, memory and open files are
 flat, no process has ended by itself, and no connection has failed that no fault explains. Exit status 1 otherwise.
 
-Everything is in network and mount namespaces of its own. The seed decides which fault comes when, and what changes.
+Everything is in namespaces of its own, and in ebpf mode in a cgroup and a bpffs of its own. The seed decides which
+fault comes when, and what changes.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +26,7 @@ from bench.soak.faults import Harm
 from bench.soak.probing import Failure, Prober, Window, unexplained
 from bench.soak.scene import NODE, PATIENCE, Part, Scene
 from bench.soak.shim import compiled
+from tests.conformance import own_cgroup
 
 from vipwire.lab.outcome import Target
 from vipwire.lab.topology import Pod
@@ -220,11 +223,18 @@ def _has_traceback(part: Part) -> bool:
     return "Traceback" in part.log.read_text(encoding="utf-8", errors="replace")
 
 
+def apart(command: Sequence[str], mode: str) -> int:
+    """Run in namespaces of their own: whoever is left in the one of processes ends with the first of them."""
+    spaces = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+    with own_cgroup.entered() if mode == "ebpf" else contextlib.nullcontext():
+        return subprocess.run(["unshare", *spaces, *command], check=False).returncode
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0, help="0: another one each time")
-    parser.add_argument("--mode", choices=("nftables", "iptables", "ipvs", "userspace"), default="nftables")
+    parser.add_argument("--mode", choices=("nftables", "iptables", "ipvs", "userspace", "ebpf"), default="nftables")
     parser.add_argument("--own-proxy", action="store_true", help="the proxy of `vipwire up`, in the same process")
     parser.add_argument("--keep", type=Path, help="a folder for the logs; else they go")
     parser.add_argument(_INSIDE, action="store_true", help=argparse.SUPPRESS)
@@ -232,8 +242,7 @@ def main() -> None:
     if os.geteuid():
         raise SystemExit("network namespaces need root: sudo python -m bench.soak")
     if not arguments.inside:
-        words = ("unshare", "--mount", "--net", sys.executable, "-m", "bench.soak", *sys.argv[1:], _INSIDE)
-        os.execvp(words[0], words)  # noqa: S606 - no shell
+        sys.exit(apart((sys.executable, "-m", "bench.soak", *sys.argv[1:], _INSIDE), arguments.mode))
     seed = arguments.seed or random.SystemRandom().randint(1, 1 << 30)
     with tempfile.TemporaryDirectory(prefix="vipwire-soak-") as temporary:
         folder = arguments.keep or Path(temporary)

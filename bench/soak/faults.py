@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import random
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -24,12 +25,15 @@ _REPAIR: Final = 30.0
 _LIMIT: Final = Path("/proc/sys/net/netfilter/nf_conntrack_max")
 _MOST: Final = 300_000
 """Entries of the table that are made at most to fill it."""
+_TABLE: Final = (
+    "nft delete table ip vipwire",
+    "nft flush table ip vipwire",
+    "nft flush chain ip vipwire nat-prerouting",
+)
+_PROGRAMS: Final = f"{sys.executable} -m tests.conformance.ebpf_harm"
 _FLUSHES: Final = {
-    "nftables": (
-        "nft delete table ip vipwire",
-        "nft flush table ip vipwire",
-        "nft flush chain ip vipwire nat-prerouting",
-    ),
+    "nftables": _TABLE,
+    "ebpf": (*_TABLE, f"{_PROGRAMS} detach IPv4", f"{_PROGRAMS} empty IPv4"),
     "iptables": ("iptables -t nat -F", "iptables -t nat -F KUBE-SERVICES", "iptables -t nat -F PREROUTING"),
     "userspace": ("iptables -t nat -F", "iptables -t nat -F PREROUTING"),
     "ipvs": ("ipvsadm -C", "iptables -t nat -F"),

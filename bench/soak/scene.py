@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.soak.shim import Faults
+from tests.conformance import own_cgroup
 
+from vipwire.backends.ebpf.cgroup import mounted
 from vipwire.lab.cluster import Lab
 
 SERVER, NODE = "node-2", "node-1"
@@ -104,9 +106,7 @@ class Part:
 class Scene:
     """All of it. `up` is the API server, `proxy` what is tried."""
 
-    def __init__(
-        self, folder: Path, library: Path | None, seed: int, mode: str = "nftables", *, own: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, library: Path | None, seed: int, mode: str = "nftables", *, own: bool) -> None:
         """Prepare it. With `own` the proxy is the API server's: both are one process, on the proxy's node."""
         self.lab, self.folder, self.data = Lab(), folder, folder / "disk"
         self.mode, self.own, self.host = mode, own, NODE if own else SERVER
@@ -115,7 +115,7 @@ class Scene:
         self.address = next(node.addresses[0] for node in self.lab.topology.nodes if node.name == self.host)
         self.node_address = self.lab.address(NODE)
         vipwire = (sys.executable, "-m", "vipwire")
-        more = (f"--proxy-mode={mode}", "--nodeport-addresses=0.0.0.0/0")
+        more = (f"--proxy-mode={mode}", "--nodeport-addresses=0.0.0.0/0", *self._clients())
         up = (
             "up",
             f"--data-dir={self.data}",
@@ -142,6 +142,14 @@ class Scene:
         self.proxy_faults = self.up_faults if own else self.proxy_faults
         self.parts = tuple(dict.fromkeys((self.up, self.proxy)))
 
+    def _clients(self) -> tuple[str, ...]:
+        """Tell ebpf mode which sockets are its clients': those of this very process, in the namespaces of Pods."""
+        if self.mode != "ebpf":
+            return ()
+        pods = (pod.name for pod in self.lab.topology.pods if pod.node == NODE)
+        clients = ",".join(str(self.lab.netns(pod)) for pod in pods)
+        return f"--ebpf-cgroup={mounted()[0] / own_cgroup.here()}", f"--ebpf-clients={clients}"
+
     @contextlib.contextmanager
     def standing(self) -> Iterator[None]:
         """Build the lab, and mount the disk; leave nothing."""
@@ -150,6 +158,8 @@ class Scene:
             mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "soak", str(self.data)]
             subprocess.run(mount, check=True)
             stack.callback(subprocess.run, ["umount", "--lazy", str(self.data)], check=False)
+            if self.mode == "ebpf":
+                subprocess.run(["mount", "-t", "bpf", "soak", "/sys/fs/bpf"], check=True)
             stack.enter_context(self.lab)
             yield
             for part in reversed(self.parts):

@@ -24,7 +24,7 @@ def entered() -> Iterator[Path]:
     if own.exists():  # it is entered already
         yield own
         return
-    with _made(own, own.parent / _here().lstrip("/")):
+    with _made(own, own.parent / here()):
         yield own
 
 
@@ -75,9 +75,10 @@ def left(elsewhere: Path | None = None) -> Iterator[None]:
         _move(own)
 
 
-def _here() -> str:
+def here() -> str:
+    """Name the cgroup that this process is in, as seen from the topmost."""
     lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
-    return next(line.removeprefix("0::") for line in lines if line.startswith("0::"))
+    return next(line.removeprefix("0::/") for line in lines if line.startswith("0::"))
 
 
 def _move(cgroup: Path, process: int = 0) -> None:

@@ -18,3 +18,11 @@ def test_a_short_soak_ends_well(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("  yes  ") == 8
+
+
+def test_nobody_is_left_behind() -> None:
+    """Whoever is left would hold the pipe, and its end would not come."""
+    command = "('sh', '-c', 'setsid sleep 600 & echo begun')"
+    program = f"from bench.soak.__main__ import apart; apart({command}, 'userspace')"
+    done = subprocess.run((sys.executable, "-c", program), cwd=ROOT, capture_output=True, check=True, timeout=120)
+    assert done.stdout == b"begun\n"
