@@ -20,6 +20,7 @@ from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.server import ApiServer
 from vipwire.cluster.api.serving.bounds import Bounds
+from vipwire.cluster.api.stored import is_readable
 from vipwire.cluster.credentials.ca import Authority
 from vipwire.cluster.credentials.identity import Access, load_tokens, write_kubeconfigs
 from vipwire.cluster.store.database import Database
@@ -62,7 +63,7 @@ def resident() -> float:
 
 async def serve(folder: Path) -> None:
     """Serve until the input ends."""
-    store = Store(Database(folder))
+    store = Store(Database(folder), is_readable)
     registry = Registry(store, lambda: datetime.now(UTC))  # noqa: TID251  # a server's clock
     authority = Authority(folder / "pki", datetime.now(UTC))  # noqa: TID251
     tls = authority.server_context(authority.server(["127.0.0.1", "localhost"]))

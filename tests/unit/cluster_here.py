@@ -30,6 +30,7 @@ from vipwire.cluster.api.server import ApiServer
 from vipwire.cluster.api.serving.accept import Listening
 from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.api.serving.connections import Connections
+from vipwire.cluster.api.stored import is_readable
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.store import Store
 
@@ -145,7 +146,7 @@ async def cluster(
     limit: int = 0,
 ) -> AsyncIterator[Here]:
     """Run one, with the namespace `default`."""
-    async with running(Store(Database(folder, limit=limit), keep=keep)) as store:
+    async with running(Store(Database(folder, limit=limit), is_readable, keep=keep)) as store:
         clock = Clock()
         registry = Registry(store, clock, (*hooks, *make_hooks(store)))
         if not store.count(NAMESPACES.id):

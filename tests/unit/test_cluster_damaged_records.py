@@ -22,6 +22,8 @@ BROKEN: dict[str, Any] = {
     "no object": b"[1]",
     "metadata of another form": b'{"metadata":7}',
     "labels of another form": b'{"metadata":{"name":"bad","namespace":"default","labels":[1]}}',
+    "data of another form": b'{"metadata":{"name":"bad","namespace":"default","labels":{"app":"x"}},"data":{"a":7}}',
+    "a time that is none": b'{"metadata":{"name":"bad","namespace":"default","creationTimestamp":"yesterday"}}',
     "another's name": b'{"metadata":{"name":"sound","namespace":"default"}}',
 }
 

@@ -23,6 +23,7 @@ from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.api.stored import is_readable
 from vipwire.cluster.complaints import Complaints
 from vipwire.cluster.controllers.allocation.cidrs import ServiceCidrs
 from vipwire.cluster.controllers.allocation.ranges import Network
@@ -84,7 +85,7 @@ class Setting:
 
 async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
     """Run a cluster until SIGTERM or SIGINT. `ready` is told the URL and the admin's kubeconfig."""
-    store = Store(Database(setting.folder, limit=setting.store_limit))
+    store = Store(Database(setting.folder, limit=setting.store_limit), is_readable)
     for record in store.damaged():
         log.error("a stored object is damaged; it is left out until it is deleted", object="/".join(record.key))
     cluster = _Cluster(setting, Registry(store, now, hooks(store, now, setting.ranges)))

@@ -4,7 +4,7 @@ Who reads them would fail, and clients with a whole list. They are put aside: wh
 them, until somebody deletes them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -31,10 +31,10 @@ def is_object(record: Record) -> bool:
     return (meta.name, meta.namespace) == (record.key.name, record.key.namespace)
 
 
-def sound_after(changes: Iterable[RecordChange], floor: int) -> int:
-    """Return the revision after which all changes, and the states before them, are objects; `floor` at least."""
+def sound_after(changes: Iterable[RecordChange], floor: int, is_sound: Callable[[Record], bool] = is_object) -> int:
+    """Return the revision after which all changes, and the states before them, are sound; `floor` at least."""
     for change in changes:
         states = (change.record,) if change.previous is None else (change.record, change.previous)
-        if not all(map(is_object, states)):
+        if not all(map(is_sound, states)):
             floor = max(floor, change.revision)
     return floor

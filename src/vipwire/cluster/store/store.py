@@ -13,7 +13,7 @@ head becomes what is visible again. Where there is no space, the file first forg
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -43,17 +43,27 @@ class _Submission:
 
 
 class Store:
-    """Objects with revisions. `run` must be running for writes to be answered."""
+    """Objects with revisions. `run` must be running for writes to be answered.
 
-    def __init__(self, database: Database, *, keep: int = KEEP_CHANGES, keep_bytes: int = KEEP_BYTES) -> None:
+    What the file holds and `is_sound` refuses is damaged.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        is_sound: Callable[[Record], bool] = is_object,
+        *,
+        keep: int = KEEP_CHANGES,
+        keep_bytes: int = KEEP_BYTES,
+    ) -> None:
         contents = database.load()
         self.revision = contents.revision
         self._database = database
         self._records: defaultdict[str, dict[Key, Record]] = defaultdict(dict)
         for record in contents.records:
             self._records[record.key.resource][record.key] = record
-        self._damaged = {record.key: record for record in contents.records if not is_object(record)}
-        floor = sound_after(contents.changes, contents.floor)
+        self._damaged = {record.key: record for record in contents.records if not is_sound(record)}
+        floor = sound_after(contents.changes, contents.floor, is_sound)
         changes = (change for change in contents.changes if change.revision > floor)
         self._history = History(floor, changes, keep=keep, keep_bytes=keep_bytes)
         self._sorted: dict[str, list[Key]] = {}

@@ -68,7 +68,7 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: M
         if known is None:
             if name not in before:
                 findings.unknown.append(f"{prefix}{name}")
-        elif part is not None and (part != "" or known.is_pointer or not (known.one_of or known.default)):
+        elif part is not None and not (part == "" and _may_be_empty(known)):
             result[name] = decode(part, known.type, findings, f"{prefix}{name}", before.get(name))
             if not result[name] and known.type.element and not known.required:
                 del result[name]  # Go's omitempty: an empty list or map is none
@@ -79,6 +79,11 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: M
         if name not in result:
             _fill(result, known, findings, f"{prefix}{name}", needed=old is None or name in before)
     return result
+
+
+def _may_be_empty(known: Field) -> bool:
+    """Tell whether the empty text means that nothing is said."""
+    return known.type.name == "string" and not known.is_pointer and bool(known.one_of or known.default)
 
 
 def _fill(result: dict[str, Any], known: Field, findings: Findings, path: str, *, needed: bool) -> None:
