@@ -40,6 +40,9 @@ def main() -> None:
         sizes=tuple(arguments.sizes),
         rivals=tuple(arguments.rivals),
         variants=tuple(arguments.variants),
+        modes=tuple(arguments.modes),
+        before=arguments.before,
+        kube_proxy=arguments.kube_proxy,
     )
     results: dict[str, list[dict[str, Any]]] = {}
     missed = False
@@ -78,6 +81,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--variants", choices=default.variants, nargs="+", default=default.variants, help="of iptables: see there"
     )
+    parser.add_argument(
+        "--modes", nargs="+", default=default.modes, help="of whole proxies; iptables-nft and iptables-legacy are two"
+    )
+    parser.add_argument("--before", default="", help="another checkout of vipwire, to run beside this one")
+    parser.add_argument("--kube-proxy", default="", help="the program, to run beside vipwire")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     return parser
 

@@ -23,6 +23,7 @@ NODE_ADDRESS = "192.0.2.10"
 POD_CIDR = "10.244.0.0/16"
 SERVICE_CIDRS = ("10.96.0.0/11",)
 ENDPOINT_NET = "10.128.0.0/10"
+NEW_ENDPOINT_NET = "10.122.0.0/16"
 TARGET_PORT = 8080
 
 _SERVICE = msgspec.json.Decoder(wire.WireService)
@@ -84,8 +85,13 @@ def new_address(number: int) -> Address:
     return Address((0x0A7A0000 + number).to_bytes(4))
 
 
+def new_endpoint(number: int) -> dict[str, Any]:
+    """Make an endpoint, ready on another node, that none of the generated ones is."""
+    address = ".".join(str(byte) for byte in new_address(number))
+    return {**endpoint(1), "addresses": [address]}
+
+
 def with_new_endpoint(index: int, endpoints: int, number: int) -> dict[str, Any]:
     """Make slice number `index` with its first endpoint replaced by another."""
     made = slice_of(index, endpoints)
-    address = ".".join(str(byte) for byte in new_address(number))
-    return {**made, "endpoints": [{**endpoint(index * endpoints), "addresses": [address]}, *made["endpoints"][1:]]}
+    return {**made, "endpoints": [new_endpoint(number), *made["endpoints"][1:]]}

@@ -1,203 +1,209 @@
-"""(3) Memory, (4) restart and (5) bursts of the real `vipwire proxy`, fed by an API server over HTTP."""
+"""A whole proxy, seen from outside: start, restart, one change, a thousand, idle, memory; kube-proxy beside it.
+
+    python -m bench daemon --services 10000 --modes nftables ebpf --kube-proxy /usr/local/bin/kube-proxy
+    python -m bench daemon --before ../released                # another checkout of vipwire beside this one
+
+An API server in a process of its own feeds the proxy over HTTP. What counts is when connections from another network
+namespace reach the endpoints that they should. CPU is that of the whole process and of its children.
+"""
 
 import contextlib
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
 
+from bench.blackbox.daemon import Daemon, kernel_threads
+from bench.blackbox.scene import Scene, each, scene, settle, tools
 from bench.cluster import NODE, POD_CIDR, new_address, node_plan
+from bench.datapath import inside
 from bench.options import Options
-from bench.pipe import memory
 from bench.report import Figure
+from tests.conformance import own_cgroup
 
 from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.backends.nftables.names import target_bytes
-from vipwire.model.net import Family
+from vipwire.model.net import Family, format_address
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.plan.plan import Target
 
-TITLE = "the daemon, fed over HTTP"
+TITLE = "whole proxies, seen from outside"
 BURST = 1_000
-READY = "http://127.0.0.1:10256/readyz"
-PATIENCE = 120.0
-_TICKS = os.sysconf("SC_CLK_TCK")
+IDLE_SECONDS = 5.0
+SETTLE_SECONDS = 30.0
+PAUSE = 0.05
+_IMPORT_ALL = """
+import importlib, pkgutil, vipwire
+for module in pkgutil.walk_packages(vipwire.__path__, "vipwire."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+_OUTLIVING = ("userspace", "ebpf")
+"""Modes that leave something which outlives the network namespace: relays, programs in bpffs."""
+_KUBE_PROXY_MODES = ("nftables", "iptables", "iptables-nft", "iptables-legacy", "ipvs")
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A proxy to run: what its figures are called, its command, its environment."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is vipwire."""
+        return self.name != "kube-proxy"
 
 
 def measure(options: Options) -> list[Figure]:
-    with _compiled() as environment, _Api(options) as api, NetlinkSocket(NETLINK_NETFILTER) as netlink:
-        with _Daemon(api.url, environment) as first:
-            figures = [
-                Figure("from exec to ready", first.ready, "s"),
-                Figure("  CPU", first.cpu(), "s"),
-                Figure("peak memory at the first start", first.peak, "MB", 250),
-            ]
-            figures += _changes(api, netlink, options)
-            figures += _burst(api, netlink, first, options)
-            figures += [
-                Figure("memory after it", memory(first.process.pid)[0], "MB"),
-                Figure("peak memory of its life", memory(first.process.pid)[1], "MB", 250),
-            ]
-        before = _generation(netlink)
-        with _Daemon(api.url, environment) as second:
-            figures += [
-                Figure("restart on the programmed kernel: from exec to ready", second.ready, "s", 2.0),
-                Figure("  CPU", second.cpu(), "s", 2.0),
-                Figure("  transactions", _generation(netlink) - before, "number", 0),
-                Figure("  peak memory", second.peak, "MB", 250),
-            ]
-    return figures
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory() as folder, own_cgroup.entered():
+        for mode in options.modes:
+            for contestant in _contestants(options, mode, Path(folder)):
+                with scene(options.services, options.endpoints) as where:
+                    figures += _measured(mode, contestant, where, options)
+    return [*figures, *_ratios(figures)]
 
 
-@contextlib.contextmanager
-def _compiled() -> Iterator[dict[str, str]]:
-    """Give the environment in which Python finds vipwire compiled, as an installed package is."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PYTHONPYCACHEPREFIX": folder}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        subprocess.run(
-            [sys.executable, "-c", "import vipwire.app.run, vipwire.cli.main"], env=environment, check=True
-        )
-        yield environment
+def _contestants(options: Options, mode: str, folder: Path) -> Iterator[Contestant]:
+    path = {}
+    if "-" in mode:
+        path["PATH"] = tools(folder / mode, mode.partition("-")[2])
+    flags = ("--hostname-override", NODE, "--cluster-cidr", POD_CIDR, "--proxy-mode", mode.partition("-")[0])
+    for name, source in (("vipwire", ""), ("before", options.before)):
+        if name == "vipwire" or source:
+            environment = {**os.environ, **path, **_compiled(folder / name, source)}
+            command = (sys.executable, "-m", "vipwire", "proxy", "--state-dir", str(folder / f"{name}-state"), *flags)
+            yield Contestant(name, command, environment)
+    if options.kube_proxy and mode in _KUBE_PROXY_MODES:
+        yield Contestant("kube-proxy", (options.kube_proxy, *flags), {**os.environ, **path})
 
 
-def _changes(api: "_Api", netlink: NetlinkSocket, options: Options) -> list[Figure]:
-    """Change one endpoint at a time at the API server, until the kernel has it."""
-    times = []
-    for index in range(min(options.samples, 100)):
-        before = _generation(netlink)
-        began = api.change(1, 20_000 + index)
-        times.append((_settled(netlink, before, quiet=0.02) - began) * 1e3)
-    return [
-        Figure("one endpoint changed: API server to kernel", statistics.median(times), "ms"),
-        Figure("  nine of ten within", statistics.quantiles(times, n=10)[8], "ms"),
-    ]
+def _compiled(folder: Path, source: str) -> dict[str, str]:
+    """Return the environment in which Python finds vipwire compiled, as an installed package is."""
+    added = {"PYTHONPYCACHEPREFIX": str(folder)}
+    if source:
+        added["PYTHONPATH"] = str(Path(source).resolve() / "src")
+    environment = {**os.environ, **added}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    if not folder.exists():
+        folder.mkdir()
+        subprocess.run([sys.executable, "-c", _IMPORT_ALL], env=environment, check=True)
+    return {**added, "PYTHONDONTWRITEBYTECODE": ""}
 
 
-def _burst(api: "_Api", netlink: NetlinkSocket, daemon: "_Daemon", options: Options) -> list[Figure]:
+def _measured(mode: str, proxy: Contestant, where: Scene, options: Options) -> Iterator[Figure]:
+    title = f"{mode}, {proxy.name}:"
+    command = [*proxy.command, "--master", where.api.url, *_flags_of_mode(mode, where)]
+    counted = mode == "nftables" and proxy.ours
+    try:
+        with where.start(command, proxy.environment) as daemon:
+            yield from _started(title, where, daemon)
+            yield from _followed(title, where, daemon, options)
+            yield from _burst(title, where, daemon, options, counted=counted)
+        where.api.do("move", 9_000)
+        yield from _restarted(title, where, lambda: where.start(command, proxy.environment), counted=counted)
+    finally:
+        if mode in _OUTLIVING:
+            command = ["cleanup" if word == "proxy" else word for word in command]
+            with inside(where.where.node):
+                subprocess.run(command, check=True, env=proxy.environment, stderr=subprocess.DEVNULL)
+
+
+def _restarted(title: str, where: Scene, start: Callable[[], Daemon], *, counted: bool) -> Iterator[Figure]:
+    """Measure a start on a programmed kernel, which one endpoint has changed since."""
+    before = _generation(where) if counted else 0
+    with start() as daemon:
+        yield Figure(f"{title} restart, exec to healthy", where.healthy(daemon), "s")
+        end = where.until(where.services, format_address(new_address(9_000)))
+        yield Figure(f"{title} restart, exec to caught up", end - daemon.began, "s")
+        settle(daemon, SETTLE_SECONDS)
+        yield Figure(f"{title} restart, CPU", daemon.cpu(), "s")
+        yield Figure(f"{title} restart, peak memory", daemon.memory()[1], "MB")
+        if counted:
+            yield Figure(f"{title} restart, transactions for one change", _generation(where) - before, "number", 1)
+
+
+def _flags_of_mode(mode: str, where: Scene) -> tuple[str, ...]:
+    if mode != "ebpf":
+        return ()
+    return "--ebpf-cgroup", str(own_cgroup.path()), "--ebpf-clients", f"/proc/{os.getpid()}/fd/{where.where.client}"
+
+
+def _started(title: str, where: Scene, daemon: Daemon) -> Iterator[Figure]:
+    first, last = where.first_and_last(daemon)
+    cpu = daemon.cpu()
+    yield Figure(f"{title} exec to first probe answered", first, "s")
+    yield Figure(f"{title} exec to last probe answered", last, "s")
+    yield Figure(f"{title} CPU until then", cpu, "s")
+    settle(daemon, SETTLE_SECONDS)
+    yield Figure(f"{title} CPU until it idles", daemon.cpu(), "s")
+    now, peak = daemon.memory()
+    yield Figure(f"{title} peak memory", peak, "MB")
+    yield Figure(f"{title} peak memory of a child", daemon.children_peak, "MB")
+    yield Figure(f"{title} memory afterwards", now, "MB")
+
+
+def _followed(title: str, where: Scene, daemon: Daemon, options: Options) -> Iterator[Figure]:
+    """Measure a proxy that idles, and one that follows one change at a time."""
+    cpu, threads = daemon.cpu(), kernel_threads()
+    time.sleep(IDLE_SECONDS)
+    idle, idle_threads = (daemon.cpu() - cpu) / IDLE_SECONDS, (kernel_threads() - threads) / IDLE_SECONDS
+    yield Figure(f"{title} idle, CPU a second", idle * 1e3, "ms")
+    began, cpu, threads = time.monotonic(), daemon.cpu(), kernel_threads()
+    times = each(range(1, min(options.samples, 100) + 1), where.moved, PAUSE)
+    took = time.monotonic() - began
+    spent, kernel = daemon.cpu() - cpu - idle * took, kernel_threads() - threads - idle_threads * took
+    yield Figure(f"{title} one change, event to answer", statistics.median(times) * 1e3, "ms")
+    yield Figure(f"{title} one change, nine of ten within", statistics.quantiles(times, n=10)[8] * 1e3, "ms")
+    yield Figure(f"{title} one change, CPU", spent / len(times) * 1e3, "ms")
+    yield Figure(f"{title} one change, CPU of the kernel's threads", kernel / len(times) * 1e3, "ms")
+
+
+def _burst(title: str, where: Scene, daemon: Daemon, options: Options, *, counted: bool) -> Iterator[Figure]:
     count = min(BURST, options.services)
-    before, cpu = _generation(netlink), daemon.cpu()
-    took = -api.change(count, 30_000) + _settled(netlink, before, quiet=1.0)
-    transactions = _generation(netlink) - before
-    _require({target_bytes(Target(new_address(30_000 + number), 8080, local=False)) for number in range(count)})
-    return [
-        Figure(f"{count:,} endpoints changed at once: API server to kernel", took, "s", 2.0),
-        Figure("  CPU", daemon.cpu() - cpu, "s"),
-        Figure("  transactions", transactions, "number"),
-    ]
+    before, cpu = _generation(where) if counted else 0, daemon.cpu()
+    began = where.api.do("burst", count, 30_000)
+    took = where.until(count - 1, format_address(new_address(30_000 + count - 1))) - began
+    yield Figure(f"{title} {count:,} changes at once, event to answer", took, "s")
+    settle(daemon, SETTLE_SECONDS)
+    yield Figure(f"{title} {count:,} changes at once, CPU", daemon.cpu() - cpu, "s")
+    if counted:
+        _require(where, count, 30_000)
+        yield Figure(f"{title} {count:,} changes at once, transactions", _generation(where) - before, "number")
 
 
-def _require(targets: set[bytes]) -> None:
-    """Make sure that the kernel has every one of some endpoints."""
-    backend = NftablesBackend(Family.IPV4)
-    with contextlib.closing(backend):
+def _require(where: Scene, count: int, first: int) -> None:
+    """Make sure that the kernel has every one of the new endpoints from number `first` on."""
+    targets = {target_bytes(Target(new_address(first + number), 8080, local=False)) for number in range(count)}
+    with inside(where.where.node), contextlib.closing(NftablesBackend(Family.IPV4)) as backend:
         backend.render_node(node_plan())
         missing = targets - {value for value in backend.observe().values() if isinstance(value, bytes)}
     if missing:
         raise SystemExit(f"{len(missing)} of {len(targets)} changed endpoints did not reach the kernel")
 
 
-def _generation(netlink: NetlinkSocket) -> int:
-    (answer,) = netlink.request(MessageType.GETGEN, encode.ask_generation())
+def _generation(where: Scene) -> int:
+    with inside(where.where.node), NetlinkSocket(NETLINK_NETFILTER) as netlink:
+        (answer,) = netlink.request(MessageType.GETGEN, encode.ask_generation())
     return decode.generation(answer.payload).id
 
 
-def _settled(netlink: NetlinkSocket, before: int, quiet: float) -> float:
-    """Wait until something was committed and then nothing for `quiet` seconds; tell when the last commit was seen."""
-    seen, changed, limit = before, 0.0, time.monotonic() + PATIENCE
-    while not changed or time.monotonic() - changed < quiet:
-        now = _generation(netlink)
-        if now != seen:
-            seen, changed = now, time.monotonic()
-        if time.monotonic() > limit:
-            raise SystemExit("the daemon did not follow the API server")
-        time.sleep(0.0005)
-    return changed
-
-
-class _Api:
-    """The API server in a process of its own."""
-
-    def __init__(self, options: Options) -> None:
-        command = [sys.executable, "-m", "bench.apiserver", str(options.services), str(options.endpoints)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.url = self._answer()
-
-    def _answer(self) -> str:
-        out = self._process.stdout
-        line = out.readline() if out else ""
-        if not line:
-            raise SystemExit("the fake API server did not start")
-        return line.strip()
-
-    def change(self, count: int, first: int) -> float:
-        """Let it change endpoints; return when it began, on the monotonic clock."""
-        if self._process.stdin:
-            self._process.stdin.write(f"{count} {first}\n")
-            self._process.stdin.flush()
-        return float(self._answer())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._process.communicate()
-
-
-class _Daemon:
-    """`vipwire proxy`; entering it waits until it is ready, leaving it ends it with SIGTERM."""
-
-    def __init__(self, url: str, environment: dict[str, str]) -> None:
-        self._url, self._environment = url, environment
-        self._log: IO[str] = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed at the end
-        self.ready = self.peak = 0.0
-
-    def __enter__(self) -> Self:
-        flags = ["--master", self._url, "--hostname-override", NODE, "--cluster-cidr", POD_CIDR]
-        command = [sys.executable, "-m", "vipwire", "proxy", *flags]
-        began = time.monotonic()
-        self.process = subprocess.Popen(command, stderr=self._log, stdout=self._log, env=self._environment)
-        for _ in self._looks():
-            if _is_ready():
-                break
-        self.ready = time.monotonic() - began
-        self.peak = memory(self.process.pid)[1]
-        return self
-
-    def _looks(self) -> Iterator[None]:
-        limit = time.monotonic() + PATIENCE
-        while time.monotonic() < limit and self.process.poll() is None:
-            yield
-            time.sleep(0.01)
-        self._log.seek(0)
-        self.process.kill()
-        raise SystemExit(f"vipwire proxy did not become ready:\n{self._log.read()[-4000:]}")
-
-    def cpu(self) -> float:
-        """Tell its CPU time so far, in seconds."""
-        words = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / _TICKS
-
-    def __exit__(self, *_: object) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=PATIENCE)
-        self._log.close()
-
-
-def _is_ready() -> bool:
-    try:
-        with urllib.request.urlopen(READY, timeout=PATIENCE) as answer:
-            return bool(answer.status == 200)
-    except OSError:  # an HTTP status of 503 is one too
-        return False
+def _ratios(figures: list[Figure]) -> Iterator[Figure]:
+    """Compare vipwire with what ran beside it, in the same run."""
+    values = {figure.name: figure.value for figure in figures}
+    for figure in figures:
+        for other in ("before", "kube-proxy"):
+            beside = values.get(figure.name.replace(", vipwire:", f", {other}:"), 0.0)
+            if ", vipwire:" in figure.name and beside > 0:
+                name = figure.name.replace(", vipwire:", f", vipwire / {other}:")
+                yield Figure(name, figure.value / beside, "ratio")

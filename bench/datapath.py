@@ -102,6 +102,7 @@ class Network:
 
     client: int
     node: int
+    server: int
     listener: socket.socket
     to_service: list[float] = field(default_factory=list)
     to_server: list[float] = field(default_factory=list)
@@ -135,7 +136,7 @@ def network(load: Load, services: Sequence[Service], slices: Sequence[EndpointSl
             run(f"ip route add {ENDPOINT_NET} via {SERVER}")
             run("sysctl -qw net.ipv4.ip_forward=1")
             load(services, slices)
-        yield Network(client, node, listener)
+        yield Network(client, node, server, listener)
 
 
 def _wire(node: int, near: str, far: int, address: str, gateway: str) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Options:
     """The cluster has `services` with `endpoints` each; `samples` how often a single change is measured.
 
-    `variants` are iptables' own: nft, legacy.
+    `variants` are iptables' own: nft, legacy. Whole proxies run in `modes`, beside them the vipwire of the checkout
+    `before` and the program `kube_proxy`, where these are named.
     """
 
     services: int = 10_000
@@ -17,3 +18,6 @@ class Options:
     sizes: tuple[int, ...] = (10, 1_000, 10_000)
     rivals: tuple[int, ...] = (1_000, 5_000)
     variants: tuple[str, ...] = ("nft", "legacy")
+    modes: tuple[str, ...] = ("nftables", "iptables", "userspace", "ebpf")
+    before: str = ""
+    kube_proxy: str = ""
