@@ -12,12 +12,15 @@ import pytest
 from tests.fakes.values import cidr, endpoint, named, node_plan, port, service, slice_of
 from tests.kernel.own_network import own_network, run
 
-from vipwire.backends.iptables.build import build, leftovers
+from vipwire.backends.iptables.build import build, leftovers, run_writer
 from vipwire.backends.iptables.counts.nfacct import read_counter
 from vipwire.backends.iptables.kernel import IptablesBackend
+from vipwire.backends.iptables.lock_wait import LockWait
 from vipwire.backends.iptables.names import Key, Rules
 from vipwire.backends.iptables.probe import choose_variant, probe
+from vipwire.backends.iptables.script import Run
 from vipwire.backends.iptables.settings import Settings
+from vipwire.backends.iptables.writing.writer import RunWriter, Written
 from vipwire.errors import CommitError
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
@@ -25,7 +28,7 @@ from vipwire.model.service import Service, TrafficPolicy
 from vipwire.plan.frontends import plan_service
 from vipwire.reconcile.counts import Refusal
 from vipwire.reconcile.reconciler import Reconciler
-from vipwire.xtables.tool import PROGRAM, WAIT_SECONDS, Tool
+from vipwire.xtables.tool import PROGRAM, Tool
 from vipwire.xtables.variant import Variant
 from vipwire.xtables.words import LOOPBACK
 
@@ -105,10 +108,12 @@ def _text(family: Family, number: int) -> str:
     return f"10.1.{number >> 8}.{number & 255}" if family is Family.IPV4 else f"fd00:10::{number + 1:x}"
 
 
-def started(tool: Tool, count: int = 30, settings: Settings = FULL) -> tuple[Reconciler[Key, Rules], IptablesBackend]:
+def started(
+    tool: Tool, count: int = 30, settings: Settings = FULL, writer: RunWriter | None = None
+) -> tuple[Reconciler[Key, Rules], IptablesBackend]:
     """Start a proxy on what the kernel holds, with so many Services, and sync it."""
     able, _ = probe(tool, settings)
-    backend = opened(IptablesBackend(tool, able))
+    backend = opened(IptablesBackend(tool, able, writer=writer or run_writer(tool, LockWait())))
     reconciler: Reconciler[Key, Rules] = Reconciler(backend)
     node = node_plan(tool.family)
     reconciler.desire_node(backend.render_node(node))
@@ -190,21 +195,27 @@ def test_a_flush_is_noticed_and_repaired(tool: Tool, table: str) -> None:
     assert not backend.changed()
 
 
-class Company(Tool):
+class Company:
     """Somebody else writes right after us, before we look."""
 
-    harm = ""
+    def __init__(self, tool: Tool) -> None:
+        self._tool, self._writer, self.harm = tool, run_writer(tool, LockWait()), ""
+        self.batch = self._writer.batch
 
-    def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
-        super().restore(text, wait)
+    def write(self, run_: Run) -> Written:
+        written = self._writer.write(run_)
         if self.harm:
-            run(f"{self.name} {self.harm}")
+            run(f"{self._tool.name} {self.harm}")
+        return written
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 @pytest.mark.parametrize("harm", ["-t nat -F KUBE-SERVICES", "-t nat -A KUBE-MARK-MASQ -j RETURN", "-t filter -F"])
 def test_what_others_change_while_we_write_is_noticed(tool: Tool, harm: str) -> None:
-    company = Company(tool.family, tool.variant, "a test")
-    reconciler, _ = started(company)
+    company = Company(tool)
+    reconciler, _ = started(tool, writer=company)
     reconciler.sync()
     before = sorted(saved(tool).splitlines())
     ((subject, slices),) = services(tool.family, 1)
@@ -414,7 +425,7 @@ def test_kube_proxys_text_is_taken_over_with_the_differences_only(tool: Tool) ->
         text = text.replace("10.180.0.1:80", "[fd00:10::1]:80").replace("10.180.0.1", "fd00:10::1")
     tool.restore(text)
     able, _ = probe(tool, Settings(tree=False, counters=False, localhost_node_ports=False))
-    backend = opened(IptablesBackend(tool, able))
+    backend = opened(IptablesBackend(tool, able, writer=run_writer(tool, LockWait())))
     reconciler: Reconciler[Key, Rules] = Reconciler(backend)
     node = node_plan(tool.family)
     reconciler.desire_node(backend.render_node(node))

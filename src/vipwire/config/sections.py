@@ -64,7 +64,8 @@ class Logging:
 class IPTables:
     """The `iptables` section; also what userspace mode uses.
 
-    `tree` is vipwire's own: Services are found through a tree of chains, or, without it, in kube-proxy's flat one.
+    Two are vipwire's own. `tree`: Services are found through a tree of chains, or, without it, in kube-proxy's flat
+    one. `by_tools`: iptables-restore writes the rules, where vipwire could write the kernel's tables itself.
     """
 
     masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True, applied=_LIVE)
@@ -73,6 +74,7 @@ class IPTables:
     sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0, applied=_LIVE)
     min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 1.0, applied=_LIVE)
     tree: bool = setting("iptablesTree", ValueKind.BOOL, default=True, pointer=True, written=False)
+    by_tools: bool = setting("iptablesByTools", ValueKind.BOOL, default=False, written=False)
 
 
 @dataclass(frozen=True, slots=True)

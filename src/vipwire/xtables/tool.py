@@ -16,6 +16,7 @@ from vipwire.netlink.nftables import encode
 from vipwire.netlink.nftables.wire import ABSENT, MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.xtables.refusal import refusal
+from vipwire.xtables.save import read_tables
 from vipwire.xtables.variant import Variant, by_use
 
 WAIT_SECONDS: Final = 5
@@ -51,6 +52,7 @@ class Tool:
         self.name = f"{PROGRAM[family]}-{variant.value}"
         self._restore = _require(family, variant, "-restore", purpose)
         self._save = _require(family, variant, "-save", purpose)
+        self._plain = _find(family, variant, "")
 
     def save(self, *tables: str, counted: bool = False) -> str:
         """Print these tables, or all that there are; `counted`: each rule behind its `[packets:bytes]`.
@@ -67,6 +69,13 @@ class Tool:
         done = self._run([self._restore, "--noflush", "--counters", "-w", str(wait)], text)
         if done.returncode:
             raise refusal(self.name, done.stderr.decode(errors="replace"), text, waited=wait)
+
+    def chain(self, table: str, chain: str) -> list[str]:
+        """List the rules of one chain, each without `-A CHAIN`. Raise CommitError if it cannot be read."""
+        done = self._run([self._plain or "", "-t", table, "-S", chain])
+        if done.returncode:
+            raise CommitError(f"{self.name} -t {table} -S {chain}: {done.stderr.decode(errors='replace').strip()}")
+        return next(iter(read_tables(f"*{table}\n:{chain} -\n{_rules_of(done.stdout)}").values()))[chain]
 
     def _saved(self, table: str, *, counted: bool) -> str:
         done = self._run([self._save, *["-c"] * counted, *(["-t", table] if table else [])])
@@ -176,6 +185,11 @@ def _find(family: Family, variant: Variant, suffix: str) -> str | None:
 
 def _which(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_DIRECTORIES}")
+
+
+def _rules_of(listed: bytes) -> str:
+    lines = listed.decode(errors="replace").splitlines()
+    return "\n".join(line for line in lines if line.startswith("-A "))
 
 
 def _version(path: str) -> str:

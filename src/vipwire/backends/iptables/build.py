@@ -6,7 +6,7 @@ from typing import Final
 
 from vipwire.backends.iptables.change_detector import change_detectors
 from vipwire.backends.iptables.counts.nfacct import read_counter
-from vipwire.backends.iptables.kernel import IptablesBackend
+from vipwire.backends.iptables.kernel import BATCH, IptablesBackend
 from vipwire.backends.iptables.lock_wait import LockWait
 from vipwire.backends.iptables.names import INVALID_COUNTER
 from vipwire.backends.iptables.probe import (
@@ -19,10 +19,16 @@ from vipwire.backends.iptables.probe import (
     workable,
 )
 from vipwire.backends.iptables.settings import Settings
+from vipwire.backends.iptables.writing.nft_writer import NftWriter
+from vipwire.backends.iptables.writing.trial import unreadable
+from vipwire.backends.iptables.writing.writer import RunWriter, ToolWriter
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 from vipwire.xtables.tool import Tool, with_tables
 from vipwire.xtables.variant import Variant
+
+DIRECT_BATCH: Final = 20_000
+"""Rules and chains in one transaction of our own: its cost grows with its size only, but it has to lie in memory."""
 
 LOOPBACK_SYSCTLS: Final = (Sysctl("net/ipv4/conf/all/route_localnet", 1),)
 """Without it the kernel drops what node ports on 127.0.0.1 send to another machine."""
@@ -57,10 +63,22 @@ def build(
         locked = any(note.what == UNTRIED for note in notes)  # then it is for all families
         able, missing = probe(tool, settings) if prepare and not locked else (_as_found(settings), [])
         notes += (note for note in missing if note not in notes)
-        built[family] = IptablesBackend(tool, able, detectors[family], lock_wait)
+        writer = run_writer(tool, lock_wait, by_tools=able.by_tools)
+        if prepare and isinstance(writer, NftWriter) and (reason := unreadable(tool, writer, able)):
+            writer.direct = False
+            notes.append(Note("rules go through the tool", reason, ""))
+        built[family] = IptablesBackend(tool, able, detectors[family], writer)
     if note := affinity_note():
         notes.append(note)
     return built, notes
+
+
+def run_writer(tool: Tool, lock_wait: LockWait, *, by_tools: bool = False) -> RunWriter:
+    """Build what writes the rules of a family: the kernel directly where that is known, unless `by_tools`."""
+    writer = ToolWriter(tool, lock_wait, BATCH[tool.variant])
+    if tool.variant is Variant.NFT and not by_tools:
+        return NftWriter(tool.family, writer, DIRECT_BATCH)
+    return writer
 
 
 def leftovers(families: Iterable[Family]) -> list[IptablesBackend]:

@@ -25,6 +25,7 @@ class IptablesDriver(Driver):
             localhost_node_ports=config.iptables.localhost_node_ports,
             drop_invalid=not config.conntrack.tcp_be_liberal,
             tree=config.iptables.tree,
+            by_tools=config.iptables.by_tools,
         )
         built, notes = build(families, wanted, prepare=prepare)
         for note in notes if prepare else ():

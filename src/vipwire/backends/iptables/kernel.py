@@ -23,8 +23,9 @@ from vipwire.backends.iptables.render import render
 from vipwire.backends.iptables.rules.frontend_code import Zone, decode
 from vipwire.backends.iptables.rules.skeleton import guards, node_objects
 from vipwire.backends.iptables.rules.tree import DEEPEST, Dispatch, Shape
-from vipwire.backends.iptables.script import Writer, drafts
+from vipwire.backends.iptables.script import Run, Writer, drafts
 from vipwire.backends.iptables.settings import Settings
+from vipwire.backends.iptables.writing.writer import RunWriter, ToolWriter, Written
 from vipwire.model.net import Address, Family, format_address
 from vipwire.model.problem import Problem
 from vipwire.plan.node import NodePlan
@@ -50,7 +51,7 @@ class IptablesBackend:
         tool: RuleTool,
         settings: Settings,
         detector: ChangeDetector | None = None,
-        lock_wait: LockWait | None = None,
+        writer: RunWriter | None = None,
     ) -> None:
         self.family = tool.family
         self.settings = settings
@@ -66,7 +67,7 @@ class IptablesBackend:
         self._firewall_missing = True
         self._kubelet = False
         self._ledger = Ledger()
-        self._lock_wait = lock_wait or LockWait()
+        self._run_writer = writer or ToolWriter(tool, LockWait(), BATCH[tool.variant])
         self._locked: LockedError | None = None
 
     @property
@@ -85,6 +86,7 @@ class IptablesBackend:
     def close(self) -> None:
         """Close the socket; the rules stay."""
         self._detector.close()
+        self._run_writer.close()
 
     def render_node(self, node: NodePlan) -> Mapping[Key, Rules]:
         """Render what belongs to no Service. Services rendered from now on are for this node."""
@@ -142,9 +144,9 @@ class IptablesBackend:
         self._observed = None
         self.written = {}
         for run in writer.runs(delta, drafted):
-            self._restore(run.text)
-            size += len(run.text)
-            commits += run.tables
+            written = self._write(run)
+            size += written.size
+            commits += written.commits
             for table, rules in run.rules.items():
                 self.written[table] = self.written.get(table, 0) + rules
         for where, draft in drafted.items():
@@ -167,9 +169,9 @@ class IptablesBackend:
         more = growth(delta, trees, tree_entries(self._dispatches), firewall_missing=self._firewall_missing)
         return grown_by(before, after, more)
 
-    def _restore(self, text: str) -> None:
+    def _write(self, run: Run) -> Written:
         try:
-            self._lock_wait.restore(self._tool, text)
+            return self._run_writer.write(run)
         except LockedError as error:
             self._locked = error
             raise
@@ -180,7 +182,7 @@ class IptablesBackend:
         return (run.text for run in writer.runs(delta, drafts(delta, self._dispatches)))
 
     def _writer(self, tails: Mapping[tuple[str, str], Rules]) -> Writer:
-        batch = BATCH[self._tool.variant]
+        batch = self._run_writer.batch
         return Writer(tails, self._pinned, self._firewall_missing, kubelet=self._kubelet, batch=batch)
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:

@@ -21,18 +21,32 @@ from vipwire.reconcile.delta import Delta
 _ORDER: Final = {key: place for place, key in enumerate(jump_keys())}
 
 
+class Jump(NamedTuple):
+    """A rule that comes to a chain of others, or goes: `verb` is -I, -A or -D."""
+
+    verb: str
+    chain: str
+    rule: str
+
+    @property
+    def line(self) -> str:
+        """The line that says so to iptables-restore."""
+        return f"{self.verb} {self.chain} {self.rule}"
+
+
 @dataclass(slots=True)
 class TablePart:
     """The changes to one table.
 
     `chains` are to hold these rules, in this order; `gone` are to be deleted, `emptied` to be left without rules
-    because others still jump to them.
+    because others still jump to them. `fresh` are those of the chains that were not there before.
     """
 
     chains: dict[str, Rules] = field(default_factory=dict)
-    jumps: list[str] = field(default_factory=list)
+    jumps: list[Jump] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     emptied: list[str] = field(default_factory=list)
+    fresh: set[str] = field(default_factory=set)
 
     def lines(self, table: str) -> Iterator[str]:
         """Write it as iptables-restore reads it."""
@@ -47,7 +61,7 @@ class TablePart:
             if rules := self.chains.get(chain):
                 begin = f"-A {chain} "
                 yield begin + f"\n{begin}".join(rules)
-        yield from self.jumps
+        yield from (jump.line for jump in self.jumps)
         for chain in self.gone:
             yield f"-X {chain}"
         yield "COMMIT"
@@ -56,12 +70,30 @@ class TablePart:
         return bool(self.chains or self.jumps or self.gone or self.emptied)
 
 
-class Run(NamedTuple):
-    """The input of one iptables-restore. `tables` is how many it commits."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is written at once: the changes of some tables."""
 
-    text: str
-    tables: int
-    rules: Mapping[str, int]
+    parts: Mapping[str, TablePart]
+
+    @property
+    def tables(self) -> int:
+        """The number of tables that change, each of which iptables-restore commits by itself."""
+        return sum(bool(part) for part in self.parts.values())
+
+    @property
+    def rules(self) -> Mapping[str, int]:
+        """The number of rules that are written into each table."""
+        return {table: sum(len(rules) for rules in part.chains.values()) for table, part in self.parts.items()}
+
+    @property
+    def text(self) -> str:
+        """The input of one iptables-restore: filter before nat, as kube-proxy has it."""
+        lines: list[str] = []
+        for table in TABLES:
+            if part := self.parts.get(table):
+                lines += part.lines(table)
+        return "\n".join([*lines, ""])
 
 
 Drafts = dict[tuple[str, str], Draft]
@@ -108,7 +140,7 @@ class Writer:
         """Write every run, in order."""
         parts = self.parts(delta, drafted)
         if not self.batch or sum(_size(part) for part in parts.values()) <= self.batch:
-            yield _run(parts)
+            yield Run(parts)
             return
         main = {table: TablePart() for table in TABLES}
         batches: list[tuple[str, TablePart]] = []
@@ -116,18 +148,18 @@ class Writer:
         for table, part in parts.items():
             fresh = {chain: rules for chain, rules in part.chains.items() if Key(CHAIN, table, chain) in delta.added}
             fresh = {chain: rules for chain, rules in fresh.items() if rank(chain)}
-            batches += ((table, TablePart(dict(piece))) for piece in _pieces(fresh.items(), self.batch))
+            batches += ((table, _fresh(piece)) for piece in _pieces(fresh.items(), self.batch))
             rest = {chain: rules for chain, rules in part.chains.items() if chain not in fresh}
-            main[table] = TablePart(rest, part.jumps, emptied=part.emptied)
+            main[table] = TablePart(rest, part.jumps, emptied=part.emptied, fresh=part.fresh & rest.keys())
             deletions += (
                 (table, TablePart(gone=[chain for chain, _ in piece]))
                 for piece in _pieces(((chain, ()) for chain in _callers_first(table, part.gone)), self.batch)
             )
         for table, part in self._common_first(main, batches):
-            yield _run({table: part})
-        yield _run(main)
+            yield Run({table: part})
+        yield Run(main)
         for table, part in deletions:
-            yield _run({table: part})
+            yield Run({table: part})
 
     def _common_first(
         self, main: dict[str, TablePart], batches: list[tuple[str, TablePart]]
@@ -137,7 +169,7 @@ class Writer:
             common = {c: rules for c, rules in main[table].chains.items() if c.endswith("-MASQ")}
             if common:
                 main[table].chains = {c: rules for c, rules in main[table].chains.items() if c not in common}
-                yield table, TablePart(common)
+                yield table, TablePart(common, fresh=main[table].fresh & common.keys())
         yield from batches
 
     def parts(self, delta: Delta[Key, Rules], drafted: Drafts) -> dict[str, TablePart]:
@@ -147,6 +179,8 @@ class Writer:
         if self.batch:  # one run has them in an order of its own
             chains.sort(key=lambda item: rank(item[0].chain))
         for key, new in chains:
+            if key in delta.added:
+                parts[key.table].fresh.add(key.chain)
             self._put(parts[key.table], key.table, key.chain, new)
         for (table, root), draft in drafted.items():
             for chain, rules in draft.chains.items():
@@ -178,14 +212,11 @@ def _jumps(delta: Delta[Key, Rules]) -> Iterator[tuple[Key, int, int]]:
     yield from ((key, len(old), len(new)) for key, (old, new) in delta.changed.items())
 
 
-def _jump(key: Key, before: int, after: int) -> Iterator[str]:
+def _jump(key: Key, before: int, after: int) -> Iterator[Jump]:
     if after > before:
-        if key.chain == FIREWALL:
-            yield f"-A {key.chain} {key.detail}"
-        else:
-            yield f"-I {key.chain} {key.detail}"
+        yield Jump("-A" if key.chain == FIREWALL else "-I", key.chain, str(key.detail))
     for _ in range(before - after):
-        yield f"-D {key.chain} {key.detail}"
+        yield Jump("-D", key.chain, str(key.detail))
 
 
 def _callers_first(table: str, chains: Iterable[str]) -> list[str]:
@@ -195,6 +226,11 @@ def _callers_first(table: str, chains: Iterable[str]) -> list[str]:
 
 def _size(part: TablePart) -> int:
     return sum(1 + len(rules) for rules in part.chains.values()) + len(part.gone)
+
+
+def _fresh(chains: Iterable[tuple[str, Rules]]) -> TablePart:
+    found = dict(chains)
+    return TablePart(found, fresh=set(found))
 
 
 def _pieces(chains: Iterable[tuple[str, Rules]], batch: int) -> Iterator[list[tuple[str, Rules]]]:
@@ -208,13 +244,3 @@ def _pieces(chains: Iterable[tuple[str, Rules]], batch: int) -> Iterator[list[tu
             piece, size = [], 0
     if piece:
         yield piece
-
-
-def _run(parts: Mapping[str, TablePart]) -> Run:
-    """Write one run: filter before nat, as kube-proxy does."""
-    lines: list[str] = []
-    for table in TABLES:
-        if part := parts.get(table):
-            lines += part.lines(table)
-    counts = {table: sum(len(rules) for rules in part.chains.values()) for table, part in parts.items()}
-    return Run("\n".join([*lines, ""]), sum(bool(part) for part in parts.values()), counts)

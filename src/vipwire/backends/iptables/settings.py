@@ -13,13 +13,15 @@ class Settings:
     """The operator's choices and the machine's abilities.
 
     `localhost_node_ports`: node ports answer on 127.0.0.1 as well. `drop_invalid`: what conntrack calls INVALID is
-    dropped (not with `conntrack.tcpBeLiberal`). `tree`: dispatch by a tree instead of kube-proxy's flat chain. The
-    others are matches and options that some kernels and tools lack.
+    dropped (not with `conntrack.tcpBeLiberal`). `tree`: dispatch by a tree instead of kube-proxy's flat chain.
+    `by_tools`: iptables-restore writes the rules, never vipwire itself. The others are matches and options that some
+    kernels and tools lack.
     """
 
     localhost_node_ports: bool = True
     drop_invalid: bool = True
     tree: bool = True
+    by_tools: bool = False
     counters: bool = True
     random_fully: bool = True
     affinity: bool = True

@@ -7,6 +7,7 @@ so that `refused` finds the operation.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from vipwire.model.net import Family
@@ -44,13 +45,15 @@ HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 
 POLICIES = {"drop": 0, "accept": 1}
 
 
-def transaction(operations: Sequence[Operation], first: int) -> bytes:
+def transaction(operations: Sequence[Operation], first: int, generation: int | None = None) -> bytes:
     """Assemble a batch whose BATCH_BEGIN has the sequence number `first`; it uses len(operations) + 2 of them.
 
     Only the last operation asks for an acknowledgement: it answers for all. Refusals are acknowledged in any case.
+    If anybody has committed since `generation`, the kernel refuses the batch (ERESTART).
     """
     mark = wire.header(0, wire.SUBSYSTEM)
-    parts = [encode(wire.BATCH_BEGIN, NLM_F_REQUEST, first, mark)]
+    guard = b"" if generation is None else u32be(wire.BATCH_GENERATION, generation)
+    parts = [encode(wire.BATCH_BEGIN, NLM_F_REQUEST, first, mark + guard)]
     last = len(operations) - 1
     for index, (kind, flags, payload) in enumerate(operations):
         wanted = NLM_F_REQUEST | NLM_F_ACK if index == last else NLM_F_REQUEST
@@ -75,6 +78,11 @@ def new_table(family: Family, name: str, comment: str = "") -> Operation:
     return _operation(MessageType.NEWTABLE, NLM_F_CREATE, family, body)
 
 
+def open_table(family: Family, name: str) -> Operation:
+    """Create a table, or leave it as it is where it exists, its flags included."""
+    return _operation(MessageType.NEWTABLE, NLM_F_CREATE, family, string(wire.TABLE_NAME, name))
+
+
 def delete_table(family: Family, name: str) -> Operation:
     """Delete a table and everything in it."""
     return _operation(MessageType.DELTABLE, 0, family, string(wire.TABLE_NAME, name))
@@ -91,6 +99,11 @@ def new_chain(family: Family, table: str, name: str, hook: Hook | None = None, c
     return _operation(MessageType.NEWCHAIN, NLM_F_CREATE, family, body + _note(wire.CHAIN_USERDATA, comment))
 
 
+def fresh_chain(family: Family, table: str, name: str) -> Operation:
+    """Create a chain that nobody has made yet: an existing one is refused (EEXIST)."""
+    return new_chain(family, table, name)._replace(flags=NLM_F_CREATE | NLM_F_EXCL)
+
+
 def delete_chain(family: Family, table: str, name: str) -> Operation:
     """Delete a chain, which nothing may refer to any more, with its rules."""
     return _operation(
@@ -103,6 +116,32 @@ def new_rule(family: Family, table: str, chain: str, expressions: bytes, comment
     body = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
     body += nested(wire.RULE_EXPRESSIONS, expressions) + _note(wire.RULE_USERDATA, comment)
     return _operation(MessageType.NEWRULE, NLM_F_CREATE | NLM_F_APPEND, family, body)
+
+
+def new_xtables_rules(
+    family: Family, table: str, chain: str, rules: Iterable[tuple[bytes, int]], *, first: bool = False
+) -> list[Operation]:
+    """Append rules of xtables, each with the protocol that its matches may need; `first`: put them first."""
+    head = wire.header(wire.NFPROTO[family]) + string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
+    flags = NLM_F_CREATE if first else NLM_F_CREATE | NLM_F_APPEND
+    kind = MessageType.NEWRULE
+    return [
+        Operation(kind, flags, b"".join((head, nested(wire.RULE_EXPRESSIONS, expressions), _compatible(protocol))))
+        for expressions, protocol in rules
+    ]
+
+
+@lru_cache
+def _compatible(protocol: int) -> bytes:
+    if not protocol:
+        return b""
+    return nested(wire.RULE_COMPATIBLE, u32be(wire.COMPATIBLE_PROTOCOL, protocol), u32be(wire.COMPATIBLE_FLAGS, 0))
+
+
+def delete_rule(family: Family, table: str, chain: str, handle: int) -> Operation:
+    """Delete one rule."""
+    where = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
+    return _operation(MessageType.DELRULE, 0, family, where + attribute(wire.RULE_HANDLE, handle.to_bytes(8)))
 
 
 def flush_chain(family: Family, table: str, chain: str) -> Operation:
@@ -177,6 +216,16 @@ def list_objects(family: Family, table: str) -> bytes:
     The kernel filters rules and sets by table; chains it does not, so that the decoded table must be looked at.
     """
     return wire.header(wire.NFPROTO[family]) + string(wire.TABLE_NAME, table)
+
+
+def list_rules(family: Family, table: str, chain: str) -> bytes:
+    """Encode the payload of a dump (Kind.GETRULE) of one chain's rules."""
+    return wire.header(wire.NFPROTO[family]) + string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
+
+
+def ask_chain(family: Family, table: str, chain: str) -> bytes:
+    """Encode the payload of a request (Kind.GETCHAIN) for one chain."""
+    return wire.header(wire.NFPROTO[family]) + string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, chain)
 
 
 def list_elements(family: Family, table: str, name: str) -> bytes:

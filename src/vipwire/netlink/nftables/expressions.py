@@ -106,6 +106,17 @@ def cmp(word: int, operation: int, value: bytes) -> bytes:
     return expression("cmp", u32be(1, register(word)), u32be(2, operation), _group(3, attribute(1, value)))
 
 
+def in_range(word: int, first: bytes, last: bytes) -> bytes:
+    """Continue the rule only if the register is in a range, its ends in it."""
+    ends = _group(3, attribute(1, first)), _group(4, attribute(1, last))
+    return expression("range", u32be(1, register(word)), u32be(2, 0), *ends)
+
+
+def host_order(number: int) -> bytes:
+    """Write a number as the kernel's own fields have it: marks."""
+    return struct.pack("=I", number)
+
+
 def lookup(word: int, name: str, target: int | None = None, *, flags: int = 0) -> bytes:
     """Continue the rule only if the set has the key; load its value into the words from `target` on."""
     return _lookup(word, name, None if target is None else register(target), flags)

@@ -1,0 +1,137 @@
+"""Takes a rule apart into the pieces that the kernel keeps apart, and puts it together. Pure.
+
+    -s 10.0.0.1/32 -p tcp  -m comment --comment "a/b"  -m tcp --dport 80  -j DNAT --to-destination 10.1.0.1:8080
+    head                   match                       match              target
+
+Only the words that iptables mode writes are known; whatever else a rule says raises UnknownRuleError, and is left to
+the tools.
+"""
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from vipwire.errors import VipwireError
+from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
+
+
+class UnknownRuleError(VipwireError):
+    """A rule, or a part of one, that is not written here: a tool must read or write it."""
+
+
+class Pieces(NamedTuple):
+    """A rule in pieces. `verb` is `-j`, `-g`, or empty where the rule has no target; matches come without `-m`."""
+
+    head: str
+    matches: list[str]
+    verb: str
+    target: str
+
+
+def pieces(rule: str) -> Pieces:
+    """Take a rule apart."""
+    text, verb = f" {rule}", "-j"
+    at = text.rfind(" -j ")
+    if at < 0:
+        at, verb = text.rfind(" -g "), "-g"
+    if at < 0:
+        head, *matches = text.split(" -m ")
+        return Pieces(head, matches, "", "")
+    head, *matches = text[:at].split(" -m ")
+    return Pieces(head, matches, verb, text[at + 4 :])
+
+
+class Range(NamedTuple):
+    """Addresses that agree with `address` in the bits of `mask`; `inverted`: all others."""
+
+    address: Address
+    mask: Address
+    inverted: bool = False
+
+
+class Head(NamedTuple):
+    """What stands before the matches; `protocol` is 0 and `interface` empty where any will do."""
+
+    source: Range | None = None
+    destination: Range | None = None
+    interface: str = ""
+    interface_inverted: bool = False
+    protocol: int = 0
+
+
+PROTOCOLS: Final = {each.label: each.value for each in Protocol}
+LABELS: Final = {number: label for label, number in PROTOCOLS.items()}
+
+
+def head(family: Family, words: str) -> Head:
+    """Read what stands before the matches."""
+    found: dict[str, tuple[str, bool]] = {}
+    inverted = False
+    parts = iter(words.split())
+    for word in parts:
+        if word == "!":
+            inverted = True
+            continue
+        if word not in {"-s", "-d", "-i", "-p"} or word in found:
+            raise UnknownRuleError(f"unknown words of a rule: {words!r}")
+        found[word], inverted = (next(parts, ""), inverted), False
+    source, destination = (_range(family, *found[word]) if word in found else None for word in ("-s", "-d"))
+    interface, interface_inverted = found.get("-i", ("", False))
+    label, protocol_inverted = found.get("-p", ("", False))
+    if protocol_inverted or interface == "+" or len(interface) > 15 or (label and label not in PROTOCOLS):
+        raise UnknownRuleError(f"unknown words of a rule: {words!r}")
+    return Head(source, destination, interface, interface_inverted, PROTOCOLS.get(label, 0))
+
+
+def write_head(head: Head) -> str:
+    """Write what stands before the matches, as iptables-save orders it."""
+    words: list[str] = []
+    for option, found in (("-s", head.source), ("-d", head.destination)):
+        if found is not None:
+            words += [*["!"] * found.inverted, option, _written(found)]
+    if head.interface:
+        words += [*["!"] * head.interface_inverted, "-i", head.interface]
+    if head.protocol:
+        if head.protocol not in LABELS:
+            raise UnknownRuleError(f"unknown protocol {head.protocol}")
+        words += ["-p", LABELS[head.protocol]]
+    return " ".join(words)
+
+
+def prefix_mask(family: Family, length: int) -> Address:
+    """Return the mask of a prefix's length."""
+    bits = family.bits
+    return Address(((1 << bits) - (1 << bits - length)).to_bytes(bits // 8))
+
+
+@lru_cache(maxsize=1 << 10)
+def _parsed(text: str) -> Address:
+    return parse_address(text)
+
+
+def address_of(family: Family, text: str) -> Address:
+    """Read an address of a family."""
+    try:
+        address = _parsed(text)
+    except ValueError as error:
+        raise UnknownRuleError(f"not an address: {text!r}") from error
+    if len(address) * 8 != family.bits:
+        raise UnknownRuleError(f"an address of another family: {text!r}")
+    return address
+
+
+def _range(family: Family, text: str, inverted: bool) -> Range:  # noqa: FBT001 - a pair of the caller's
+    address, _, length = text.partition("/")
+    first = address_of(family, address)
+    if not length.isdecimal():
+        return Range(first, address_of(family, length), inverted)
+    if int(length) > family.bits:
+        raise UnknownRuleError(f"not a prefix: {text!r}")
+    return Range(first, prefix_mask(family, int(length)), inverted)
+
+
+def _written(found: Range) -> str:
+    bits = int.from_bytes(found.mask)
+    length = bits.bit_count()
+    width = 8 * len(found.mask)
+    contiguous = bits == (1 << width) - (1 << width - length)
+    return f"{format_address(found.address)}/{length if contiguous else format_address(found.mask)}"
