@@ -47,6 +47,9 @@ _ELSEWHERE: Final = {
     ),
     "check": ("vipwire.inspect.cli", "check", "Check whether this machine can run vipwire, and what it lacks."),
     "up": ("vipwire.cluster.cli", "up", "Run an API server, controllers, DNS and a proxy without a cluster."),
+    "join": ("vipwire.cluster.joining.cli", "join", "Join a cluster of `vipwire up`, and serve its Services here."),
+    "leave": ("vipwire.cluster.joining.cli", "leave", "Take this machine out of its cluster."),
+    "token": ("vipwire.cluster.joining.cli", "token", "Make, list and delete the tokens that machines join with."),
     "expose": ("vipwire.cluster.cli", "expose", "Create a Service and its endpoints in a running `vipwire up`."),
     "ingress": (
         "vipwire.ingress.cli",

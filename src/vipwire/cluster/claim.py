@@ -4,10 +4,12 @@ import contextlib
 import hashlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from vipwire.app.claim import claim_proxy
 from vipwire.cluster.up import Setting
+from vipwire.config.configuration import Config
 from vipwire.process import log
 from vipwire.process.single_instance import claimed
 
@@ -18,17 +20,35 @@ def claim_up(setting: Setting, *, takeover: bool) -> Iterator[None]:
 
     Raise AlreadyRunningError if another process has it.
     """
-    folder = str(setting.folder.resolve())
-    name = f"vipwire-up-{hashlib.sha256(folder.encode()).hexdigest()[:16]}"
-    details = (f"data directory {folder}", f"API server at {setting.address} port {setting.port}")
+    details = (f"API server at {setting.address} port {setting.port}",)
+    with claim_folder(setting.folder, setting.proxy, "vipwire up", details, takeover=takeover):
+        yield
+
+
+@contextlib.contextmanager
+def claim_folder(
+    folder: Path, proxy: Config | None, command: str, details: Iterable[str] = (), *, takeover: bool
+) -> Iterator[None]:
+    """Claim a data directory and, if a proxy is run, the network namespace, for a command. As above."""
+    name, details = _name(folder), (f"data directory {folder.resolve()}", *details)
     with contextlib.ExitStack() as stack:
-        if setting.proxy is None:
+        if proxy is None:
             ready = (lambda: None) if takeover else None
-            claim = stack.enter_context(claimed((name,), "vipwire up", details, ready=ready))
+            claim = stack.enter_context(claimed((name,), command, details, ready=ready))
         else:
-            claim = stack.enter_context(claim_proxy(setting.proxy, "vipwire up", (name,), details))
+            claim = stack.enter_context(claim_proxy(proxy, command, (name,), details))
         claim.when_asked(_end)
         yield
+
+
+def end_holder(folder: Path) -> None:
+    """End the process that has a data directory, and wait until it has. Raise AlreadyRunningError if it does not."""
+    with claimed((_name(folder),), "vipwire leave", ready=lambda: None):
+        pass
+
+
+def _name(folder: Path) -> str:
+    return f"vipwire-up-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
 
 
 def _end(successor: str) -> None:

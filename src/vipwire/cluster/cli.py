@@ -33,6 +33,13 @@ _FOLDER: Final = click.option(
 )
 @click.option("--node-name", default="", help="The name of this machine's Node; its hostname if not given.")
 @click.option(
+    "--node-lease-seconds",
+    type=click.IntRange(2, 3600),
+    default=40,
+    show_default=True,
+    help="How long this machine may be silent before its Node is not Ready and its endpoints leave.",
+)
+@click.option(
     "--service-cluster-ip-range",
     default="10.96.0.0/16,fd00:10:96::/112",
     show_default=True,

@@ -18,6 +18,7 @@ from vipwire.cluster.api.serving.accept import Listening
 from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
 from vipwire.cluster.credentials.keys import Keys
+from vipwire.cluster.joining.enrolment import Enrolment
 from vipwire.cluster.own_addresses import ReachableAddress, inner_socket, reachable_address
 from vipwire.cluster.part_metrics import PartFailures
 from vipwire.cluster.source import StoreSource
@@ -76,6 +77,8 @@ async def serve_api(
     metrics.register(PartFailures(supervisor))
     server = ApiServer(registry, keys.access.identify, troubles=supervisor.troubles, metrics=metrics, bounds=bounds)
     keys.when_read = server.end_withdrawn
+    enrolment = Enrolment(registry, keys.authority, clock)
+    keys.access.bootstrap, server.answer_extra = enrolment.user_of, enrolment.answer
     try:
         runner, port = await server.listen(place.address, place.port, tls)
     except OSError as error:

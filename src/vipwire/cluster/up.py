@@ -8,7 +8,7 @@ machine cannot do (a port that is taken, an interface that is not there) ends th
 import asyncio
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -22,7 +22,6 @@ from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Registry
-from vipwire.cluster.api.resource import Object
 from vipwire.cluster.api.stored import is_readable
 from vipwire.cluster.complaints import Complaints
 from vipwire.cluster.controllers.allocation.cidrs import ServiceCidrs
@@ -33,23 +32,28 @@ from vipwire.cluster.controllers.endpoints.controller import EndpointController
 from vipwire.cluster.controllers.own_services import DNS_SERVICE, OwnServices
 from vipwire.cluster.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire.cluster.garbage import GarbageCollector
+from vipwire.cluster.joining.ended_tokens import delete_ended_tokens
 from vipwire.cluster.listen import Place, serve_api, serve_names
+from vipwire.cluster.machines.heartbeat import SECONDS as NODE_SECONDS
+from vipwire.cluster.machines.heartbeat import Heartbeat
+from vipwire.cluster.machines.node import node_addresses
+from vipwire.cluster.machines.objects import LocalObjects
+from vipwire.cluster.machines.readiness import NodeReadiness
 from vipwire.cluster.own_addresses import internal_addresses
 from vipwire.cluster.part_metrics import PartFailures
+from vipwire.cluster.parts import Part, Parts, simply
 from vipwire.cluster.probing.commands import RunAs
 from vipwire.cluster.probing.probes import Probes
 from vipwire.cluster.source import StoreSource
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.record import StoreError
 from vipwire.cluster.store.store import Store
-from vipwire.cluster.this_node import declare_node, node_addresses
 from vipwire.config.configuration import Config
 from vipwire.dns.settings import Settings as DnsSettings
-from vipwire.errors import told_plainly
 from vipwire.host.addresses import read_addresses
 from vipwire.kube.proxied import proxy_resources
 from vipwire.process import log
-from vipwire.process.supervision import Begun, Supervisor, Work
+from vipwire.process.supervision import Begun, Supervisor
 
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
@@ -74,6 +78,7 @@ class Setting:
     run_as: RunAs | None = None
     balancers: tuple[Network, ...] = ()
     announce: str = ""
+    node_seconds: int = NODE_SECONDS
 
     def summary(self) -> Iterator[str]:
         """Yield one line for each part that runs besides the API server."""
@@ -95,17 +100,8 @@ async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
         try:
             await cluster.serve(tasks, ready)
         finally:
-            for task in (*cluster.working, storing):
+            for task in (*cluster.parts.working, storing):
                 task.cancel()
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part that runs beside the API server. One that `opens` something stops the start if it cannot."""
-
-    name: str
-    work: Work
-    opens: bool = False
 
 
 class _Cluster:
@@ -116,11 +112,13 @@ class _Cluster:
         self._complaints = Complaints(registry)
         self._supervisor = Supervisor(self._complaints.hear)
         self._services = OwnServices(registry, self._supervisor.guard("own Services"))
-        self._addresses = node_addresses(read_addresses(), setting.node)
-        own = internal_addresses(self._addresses)
+        addresses = node_addresses(read_addresses(), setting.node)
+        own = internal_addresses(addresses)
+        objects = LocalObjects(registry, "vipwire-node")
+        self._heartbeat = Heartbeat(objects, setting.node, addresses, now, seconds=setting.node_seconds)
         self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own)
         self._ending = asyncio.Event()
-        self.working: list[asyncio.Task[None]] = []
+        self.parts = Parts(self._supervisor)
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str, Path], None]) -> None:
         """Prepare the directory, open the API server, run all parts, and wait for the end."""
@@ -130,7 +128,9 @@ class _Cluster:
         try:
             if self._setting.dns is None:
                 await self._services.drop(DNS_SERVICE)
-            opened = [self._start(tasks, part) for part in (_Part("keys", _simply(served.keys.run)), *self._parts())]
+            opened = [
+                self.parts.start(tasks, part) for part in (Part("keys", simply(served.keys.run)), *self._parts())
+            ]
             for each in opened:
                 await each.wait()
             ready(served.url, served.kubeconfig)
@@ -144,57 +144,38 @@ class _Cluster:
 
         async def make(_: Begun) -> None:
             try:
-                await _make_first_objects(self._registry, self._setting, self._addresses)
+                await _make_first_objects(self._registry, self._setting, self._heartbeat)
             finally:
                 tried.set()
 
-        self._start(tasks, _Part("first objects", make))
+        self.parts.start(tasks, Part("first objects", make))
         await tried.wait()
 
-    def _start(self, tasks: asyncio.TaskGroup, part: _Part) -> asyncio.Event:
-        """Run a part; what is given is set when it has opened what it opens, or failed to for a reason of ours."""
-        tried = asyncio.Event()
-
-        async def work(begun: Begun) -> None:
-            def opened() -> None:
-                begun()
-                tried.set()
-
-            if not part.opens:
-                tried.set()
-            try:
-                await part.work(opened)
-            except Exception as error:
-                if told_plainly(error) is None:  # else it may be a refusal to start: nothing is ready then
-                    tried.set()
-                raise
-            tried.set()
-
-        self.working.append(tasks.create_task(self._supervisor.keep(part.name, work, opens=part.opens)))
-        return tried
-
-    def _parts(self) -> Iterator[_Part]:
+    def _parts(self) -> Iterator[Part]:
         """Name what runs beside the API server."""
         setting, registry, guard = self._setting, self._registry, self._supervisor.guard
-        yield _Part("watchdog", _simply(self._supervisor.watch))
-        yield _Part("complaints", _simply(self._complaints.run))
-        yield _Part("garbage collection", _simply(GarbageCollector(registry, guard("garbage collection")).run))
-        yield _Part("endpoints", _simply(EndpointController(registry, guard("endpoints")).run))
-        yield _Part("ServiceCIDRs", _simply(ServiceCidrs(registry, guard("ServiceCIDRs")).run))
-        yield _Part("IPAddresses", _simply(AddressRepair(registry, guard("IPAddresses")).run))
-        yield _Part("own Services", _simply(self._services.run))
+        yield Part("watchdog", simply(self._supervisor.watch))
+        yield Part("complaints", simply(self._complaints.run))
+        yield Part("garbage collection", simply(GarbageCollector(registry, guard("garbage collection")).run))
+        yield Part("Node", simply(self._heartbeat.run))
+        yield Part("Node readiness", simply(NodeReadiness(registry, guard("Node readiness")).run))
+        yield Part("tokens", simply(partial(delete_ended_tokens, registry, now)))
+        yield Part("endpoints", simply(EndpointController(registry, guard("endpoints")).run))
+        yield Part("ServiceCIDRs", simply(ServiceCidrs(registry, guard("ServiceCIDRs")).run))
+        yield Part("IPAddresses", simply(AddressRepair(registry, guard("IPAddresses")).run))
+        yield Part("own Services", simply(self._services.run))
         commands, run_as = setting.exec_probes, setting.run_as
-        yield _Part("probes", _simply(Probes(registry, guard("probes"), commands=commands, run_as=run_as).run))
+        yield Part("probes", simply(Probes(registry, guard("probes"), commands=commands, run_as=run_as).run))
         if setting.balancers:
             balancers = Balancers(registry, setting.balancers, guard("LoadBalancer addresses"))
-            yield _Part("LoadBalancer addresses", _simply(balancers.run))
+            yield Part("LoadBalancer addresses", simply(balancers.run))
         if setting.announce:
             announced = guard("announcements")
-            yield _Part("announcements", partial(announce, registry, setting.announce, announced), opens=True)
+            yield Part("announcements", partial(announce, registry, setting.announce, announced), opens=True)
         if setting.proxy is not None:
-            yield _Part("proxy", partial(self._run_proxy, setting.proxy), opens=True)
+            yield Part("proxy", partial(self._run_proxy, setting.proxy), opens=True)
         if setting.dns is not None:
-            yield _Part("DNS", partial(serve_names, setting.dns, registry, self._services, self._place), opens=True)
+            yield Part("DNS", partial(serve_names, setting.dns, registry, self._services, self._place), opens=True)
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         source = StoreSource(self._registry.store, proxy_resources(self._setting.node))
@@ -210,15 +191,14 @@ class _Cluster:
             loop.add_signal_handler(number, self._ending.set)
 
 
-def _simply(run: Callable[[], Awaitable[None]]) -> Work:
-    """Wrap what opens nothing as a part."""
-    return lambda _: run()
-
-
-async def _make_first_objects(registry: Registry, setting: Setting, addresses: list[Object]) -> None:
+async def _make_first_objects(registry: Registry, setting: Setting, heartbeat: Heartbeat) -> None:
     await _make_namespaces(registry)
     await make_first_cidr(registry, setting.ranges)
-    await declare_node(registry, setting.node, addresses)
+    try:
+        await heartbeat.declare()
+        await heartbeat.beat()
+    except ApiError as error:
+        raise StoreError(error.message) from error
 
 
 def now() -> datetime:

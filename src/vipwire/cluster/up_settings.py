@@ -41,12 +41,13 @@ def read_setting(flags: Mapping[str, Any]) -> Setting:
         store_limit=flags["store_limit"] << 20,
         ranges=ranges,
         node=node,
-        proxy=_proxy(flags, node),
+        proxy=read_proxy(flags, node, flags["data_dir"] / "admin.kubeconfig"),
         dns=dns if flags["dns"] else None,
         exec_probes=flags["exec_probes"],
         run_as=_run_as(flags),
         balancers=tuple(_network(text, "--load-balancer-range") for text in flags["load_balancer_ranges"]),
         announce=flags["announce_interface"],
+        node_seconds=flags["node_lease_seconds"],
     )
 
 
@@ -81,8 +82,11 @@ def read_ports(text: str) -> Range:
     raise ConfigError(f"--service-node-port-range: {text!r} is not a range (allowed: 30000-32767, within 1-65535)")
 
 
-def _proxy(flags: Mapping[str, Any], node: str) -> Config | None:
-    """Read the proxy's own flags. Where its objects come from, and its node's name, are not theirs to say."""
+def read_proxy(flags: Mapping[str, Any], node: str, kubeconfig: Path) -> Config | None:
+    """Read the proxy's own flags. Where its objects come from, and its node's name, are not theirs to say.
+
+    `kubeconfig` is for commands that look: the proxy itself is given its source.
+    """
     given, mode = parse_flags(flags["proxy_flags"]), flags["proxy_mode"]
     everywhere = {name: value for name, value in environment_flags().items() if name not in _OURS_TO_SAY}
     if not flags["proxy"]:
@@ -93,7 +97,6 @@ def _proxy(flags: Mapping[str, Any], node: str) -> Config | None:
         raise ConfigError(f"--{others[0]} cannot be given here: vipwire up sets it for its proxy itself")
     if mode and "config" in given:
         raise ConfigError(f"--proxy-mode {mode}: with --config set it in that file (mode: {mode})")
-    kubeconfig = flags["data_dir"] / "admin.kubeconfig"  # for commands that look: the proxy itself reads the store
     takeover = ("--takeover",) if flags.get("takeover") else ()
     ours = ["--hostname-override", node, "--kubeconfig", str(kubeconfig), *takeover]
     if mode:

@@ -26,7 +26,8 @@ _NOT_SHOWN: Final = ("secrets", "*")  # to who may read the rest; all of everyth
 _NODE_RIGHTS: Final = {
     **dict.fromkeys(("services", "endpoints", "endpointslices", "namespaces", "configmaps"), _READ),
     **dict.fromkeys(("servicecidrs", "ipaddresses", "ingresses", "ingressclasses"), _READ),
-    **dict.fromkeys(("nodes", "pods"), _READ | _WRITE),
+    "nodes": _ALL,  # controllers/node_restriction.py lets a machine delete its own only
+    "pods": _READ | _WRITE,
     "nodes/status": _READ | _WRITE,
     "pods/status": _READ | _WRITE,
     "events": _READ | _WRITE,

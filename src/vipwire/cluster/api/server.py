@@ -12,7 +12,7 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
@@ -46,6 +46,9 @@ _LOG: Final = logging.getLogger("vipwire.api")
 
 Identify = Callable[[BaseRequest], guard.User]
 """Tells who sends a request; raises ApiError 401 for credentials that are wrong."""
+Extra = Callable[[guard.User, str, str, bytes], Mapping[str, Any]]
+"""Answers what is about no object and only vipwire asks: user, method, path, body. It says itself who may."""
+_EXTRA: Final = "/vipwire.io/"
 
 
 class ApiServer:
@@ -70,6 +73,7 @@ class ApiServer:
         self._counted = ApiMetrics(self._metrics, self.in_flight, registry.store)
         self._failures = RateLimitedLog()
         self._watching: dict[int, tuple[BaseRequest, guard.User]] = {}
+        self.answer_extra: Extra | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Listening, int]:
         """Serve at an address; port 0 is any. Give what to clean up, and the port. Raise OSError."""
@@ -135,6 +139,10 @@ class ApiServer:
             raise guard.impersonation_refusal(user, request.headers["Impersonate-User"])
         if request.method == "POST" and (review := REVIEWS.get(request.path)) is not None:
             return await self._review(request, review, user)
+        if self.answer_extra is not None and request.path.startswith(_EXTRA):
+            with self.in_flight.request(Sort.WRITE, user, request.remote or ""):
+                async with read_body(request, self.bounds, self.in_flight, self.bounds.question_bytes) as sent:
+                    return _json(encode(self.answer_extra(user, request.method, request.path, sent)))
         if _is_page(request.path):
             return self._page(request, user)
         route = find_route(request.method, request.path, request.query)

@@ -20,6 +20,7 @@ from vipwire.cluster.controllers.default_class import DefaultIngressClass
 from vipwire.cluster.controllers.endpoints.namesakes import NamesakeDeletion
 from vipwire.cluster.controllers.endpoints.workloads import Workloads
 from vipwire.cluster.controllers.exec_probes import ExecProbeAdmission
+from vipwire.cluster.controllers.node_restriction import NodeRestriction
 from vipwire.cluster.store.record import StoreError
 from vipwire.cluster.store.store import Store
 
@@ -40,8 +41,8 @@ def hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequen
     """Build the hooks of a registry over a store."""
     draw = secrets.randbelow
     allocation = ServiceAllocation(Addresses(store, draw), NodePorts(store, ranges.node_ports, draw), clock)
-    others = (Workloads(clock), ExecProbeAdmission(), NamesakeDeletion(store, clock), DefaultIngressClass(store))
-    return (allocation, *others)
+    refusing = (NodeRestriction(), ExecProbeAdmission())
+    return (allocation, Workloads(clock), *refusing, NamesakeDeletion(store, clock), DefaultIngressClass(store))
 
 
 async def make_first_cidr(registry: Registry, ranges: Ranges) -> None:

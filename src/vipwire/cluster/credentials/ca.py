@@ -24,6 +24,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vipwire.cluster.credentials.private_files import write_private
@@ -93,6 +94,11 @@ class Authority:
         """Return the certificate of a user: the name is its common name, the groups its organizations."""
         return self._issue(file, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH)
 
+    def sign(self, key: CertificatePublicKeyTypes, user: str, groups: tuple[str, ...]) -> bytes:
+        """Sign a user's certificate for a key that somebody else keeps; give it as PEM."""
+        made = self._signed(key, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH)
+        return made.public_bytes(_PEM)
+
     def server_context(self, pair: Pair) -> ssl.SSLContext:
         """Build the TLS context of a server: clients may present a certificate of this authority."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -138,7 +144,7 @@ class Authority:
         try:
             if found is None or found.serial_number in self._revoked:
                 _write_key(pair)
-            made = self._signed(_load_key(pair), subject, alternative, usage)
+            made = self._signed(_load_key(pair).public_key(), subject, alternative, usage)
             write_private(pair.certificate, made.public_bytes(_PEM))
         except OSError as error:
             usable = found is not None and found.serial_number not in self._revoked
@@ -151,12 +157,12 @@ class Authority:
 
     def _signed(
         self,
-        key: ec.EllipticCurvePrivateKey,
+        key: CertificatePublicKeyTypes,
         subject: x509.Name,
         alternative: x509.SubjectAlternativeName | None,
         usage: x509.ObjectIdentifier,
     ) -> x509.Certificate:
-        builder = self._builder(subject, self._certificate.subject, key.public_key(), _YEAR)
+        builder = self._builder(subject, self._certificate.subject, key, _YEAR)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
@@ -166,7 +172,7 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256())
 
     def _builder(
-        self, subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: dt.timedelta
+        self, subject: x509.Name, issuer: x509.Name, key: CertificatePublicKeyTypes, life: dt.timedelta
     ) -> x509.CertificateBuilder:
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
         builder = builder.serial_number(x509.random_serial_number())

@@ -8,7 +8,7 @@ import base64
 import csv
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +53,8 @@ class Access:
     def __init__(self, tokens: Mapping[str, User], revoked: Revoked = NOBODY) -> None:
         self.take(tokens)
         self.revoked = revoked
+        self.bootstrap: Callable[[str], User | None] = lambda _token: None
+        """Tells who comes with a token that is not in the file, such as a machine that joins."""
 
     def take(self, tokens: Mapping[str, User]) -> None:
         """Accept these tokens, and no others."""
@@ -62,12 +64,15 @@ class Access:
         """Return the user: by token if one is sent, by certificate, or nobody. Raise ApiError 401 for wrong ones."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme:
-            user = self._users.get(_digest(token.strip())) if scheme.lower() == "bearer" else None
+            user = self._of_token(token.strip()) if scheme.lower() == "bearer" else None
             if user is None or user.name in self.revoked.users:
                 raise ApiError(401, "Unauthorized", "Unauthorized")
             return user
         certificate = request.transport.get_extra_info("peercert") if request.transport else None
         return self._of_certificate(certificate) if certificate else ANONYMOUS
+
+    def _of_token(self, token: str) -> User | None:
+        return self._users.get(_digest(token)) or self.bootstrap(token)
 
     def _of_certificate(self, certificate: Mapping[str, Any]) -> User:
         """Read a user from the subject of a certificate that TLS has verified."""

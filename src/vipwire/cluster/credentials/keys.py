@@ -30,7 +30,7 @@ class Keys:
     def __init__(self, folder: Path, names: Iterable[str], clock: Callable[[], datetime]) -> None:
         self._folder, self._names, self._clock = folder, tuple(names), clock
         self._revoked = load_revoked(folder / REVOKED)
-        authority = self._authority()
+        authority = self.authority()
         pair = authority.server(self._names)
         self.tls = authority.server_context(pair)
         self._shown = _certificates(authority, pair.certificate)
@@ -43,7 +43,7 @@ class Keys:
     def write_kubeconfigs(self, url: str) -> Path:
         """Write a kubeconfig for each role, which lead to a URL; give the admin's path."""
         self._url = url
-        return write_kubeconfigs(self._folder, self._authority(), url)
+        return write_kubeconfigs(self._folder, self.authority(), url)
 
     async def run(self) -> None:
         """Renew and reread until cancelled."""
@@ -81,7 +81,7 @@ class Keys:
             log.error("cannot renew certificates", reason=error)
 
     def _renew(self) -> None:
-        authority = self._authority()
+        authority = self.authority()
         pair = authority.server(self._names)
         if (now := _certificates(authority, pair.certificate)) != self._shown:
             self.tls.load_cert_chain(pair.certificate, pair.key)
@@ -91,7 +91,8 @@ class Keys:
         if self._url:
             write_kubeconfigs(self._folder, authority, self._url)
 
-    def _authority(self) -> Authority:
+    def authority(self) -> Authority:
+        """Open the authority that signs here. Raise ConfigError."""
         return Authority(self._folder / "pki", self._clock(), self._revoked.serials)
 
     def _take_tokens(self, path: Path, content: bytes) -> None:

@@ -32,12 +32,12 @@ class Standalone:
     """A running `vipwire up`, its data in a folder."""
 
     def __init__(self, lab: Lab, node: str, folder: Path, kubectl: str) -> None:
-        self._lab, self._node, self._folder, self._kubectl = lab, node, folder, kubectl
+        self._lab, self._node, self.folder, self._kubectl = lab, node, folder, kubectl
         self.process: Listened | None = None
 
     def start(self, *flags: str) -> list[str]:
         """Start it; return what it says of itself."""
-        command = [sys.executable, "-m", "vipwire", "up", "--data-dir", str(self._folder), *flags]
+        command = [sys.executable, "-m", "vipwire", "up", "--data-dir", str(self.folder), *flags]
         # A session of its own: Ctrl-C is for the demo, which then ends it.
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
         options |= {"stderr": subprocess.STDOUT, "start_new_session": True}
@@ -54,7 +54,7 @@ class Standalone:
 
     def apply(self, objects: list[Manifest]) -> str:
         """Apply objects."""
-        path = self._folder / "applied.yaml"
+        path = self.folder / "applied.yaml"
         path.write_text(yaml.safe_dump_all(objects, sort_keys=False))
         return self.kubectl("apply", "-f", str(path))
 
@@ -68,7 +68,7 @@ class Standalone:
 
     def _run(self, command: list[str]) -> "subprocess.CompletedProcess[str]":
         environment: Mapping[str, str] = os.environ | {
-            "KUBECONFIG": str(self._folder / "admin.kubeconfig"),
-            "HOME": str(self._folder),  # where it keeps its cache
+            "KUBECONFIG": str(self.folder / "admin.kubeconfig"),
+            "HOME": str(self.folder),  # where it keeps its cache
         }
         return self._lab.run(self._node, command, timeout=_PATIENCE, check=False, env=environment)

@@ -31,6 +31,7 @@ from vipwire.cluster.controllers.endpoints.selection import Name, Selection
 from vipwire.cluster.controllers.endpoints.topology import NodeFacts, Shares, divide, is_auto, node_facts, shares
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
+from vipwire.cluster.machines.node import is_lost
 from vipwire.cluster.store.record import Key, RecordChange
 from vipwire.process.supervision import Guard
 
@@ -55,6 +56,7 @@ class EndpointController:
     def _forget(self) -> None:
         self._selection = Selection()
         self._nodes: dict[str, NodeFacts] = {}
+        self._lost: set[str] = set()
         self._zones: dict[str, str] = {}
         self._shares = Shares({})
         self._slices: defaultdict[Name, set[Name]] = defaultdict(set)
@@ -125,8 +127,10 @@ class EndpointController:
 
     def _note_node(self, name: str, value: Object, *, gone: bool) -> None:
         before, now = self._nodes.get(name), None if gone else node_facts(value)
-        if now == before:
+        lost = not gone and is_lost(value)
+        if now == before and lost is (name in self._lost):
             return
+        (self._lost.add if lost else self._lost.discard)(name)
         self._nodes.pop(name, None)
         if now is not None:
             self._nodes[name] = now
@@ -180,13 +184,13 @@ class EndpointController:
         """Find a Service's endpoints; a Pod that cannot be read is left out."""
         pods = {pod: value for pod in self._selection.pods_of(name) if (value := self._read(PODS, pod)) is not None}
         with contextlib.suppress(Exception):  # found below
-            return from_pods(service, pods.values(), self._zones)
+            return from_pods(service, pods.values(), self._zones, self._lost)
         sound = []
         for pod, value in pods.items():
             with self._guard.of(key_of(PODS, *pod)):
-                from_pods(service, (value,), self._zones)
+                from_pods(service, (value,), self._zones, self._lost)
                 sound.append(value)
-        return from_pods(service, sound, self._zones)
+        return from_pods(service, sound, self._zones, self._lost)
 
     def _divide(self, grouped: Grouped) -> str:
         """Hint endpoints at zones, each family by itself; tell why not."""

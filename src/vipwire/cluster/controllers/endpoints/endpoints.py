@@ -5,12 +5,12 @@ own (staging/src/k8s.io/endpointslice/reconciler.go). A Pod has an endpoint if i
 can reach and has not ended;
 
     ready        publishNotReadyAddresses, or serving and not terminating
-    serving      its condition Ready
+    serving      its condition Ready, unless the machine that it is on is lost
     terminating  it has a deletionTimestamp
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -49,8 +49,10 @@ def ports_key(ports: Iterable[Mapping[str, Any]]) -> str:
     return json.dumps(sorted(plain, key=lambda port: (str(port.get("name", "")), str(port.get("port")))))
 
 
-def from_pods(service: Object, pods: Iterable[Object], zones: Mapping[str, str]) -> Grouped:
-    """Find a Service's endpoints among the Pods that it selects; `zones` by node."""
+def from_pods(
+    service: Object, pods: Iterable[Object], zones: Mapping[str, str], lost: Collection[str] = ()
+) -> Grouped:
+    """Find a Service's endpoints among the Pods that it selects; `zones` by node, `lost` nodes by name."""
     found: Grouped = {}
     for pod in pods:
         if not is_endpoint(pod):
@@ -59,7 +61,7 @@ def from_pods(service: Object, pods: Iterable[Object], zones: Mapping[str, str])
         for family in at(service, "spec", "ipFamilies") or ["IPv4"]:
             address = next((ip for ip in _reachable(pod) if family_of(ip) == family), None)
             if address:
-                found.setdefault(Group(family, ports), []).append(_endpoint(service, pod, address, zones))
+                found.setdefault(Group(family, ports), []).append(_endpoint(service, pod, address, zones, lost))
     return found
 
 
@@ -119,9 +121,10 @@ def _target(port: Object, protocol: str, pod: Object) -> int | None:
     return next(named, None)
 
 
-def _endpoint(service: Object, pod: Object, address: str, zones: Mapping[str, str]) -> Object:
+def _endpoint(service: Object, pod: Object, address: str, zones: Mapping[str, str], lost: Collection[str]) -> Object:
     meta, spec = pod["metadata"], pod.get("spec") or {}
-    serving, terminating = is_ready(pod), bool(meta.get("deletionTimestamp"))
+    serving = is_ready(pod) and spec.get("nodeName") not in lost
+    terminating = bool(meta.get("deletionTimestamp"))
     ready = bool(at(service, "spec", "publishNotReadyAddresses")) or (serving and not terminating)
     endpoint: Object = {
         "addresses": [address],

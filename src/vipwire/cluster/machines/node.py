@@ -1,30 +1,28 @@
-"""This machine as a Node object, which the proxy and its rules of locality need.
+"""A machine as a Node object: what it is, and its condition Ready.
 
-A store has one `vipwire up`, and so one Node of its own. Another one that says it is Ready because a vipwire serves
-it is of an earlier name or machine: its state becomes Unknown, as Kubernetes has it for Nodes that are not heard of.
+    True       the machine serves Services, and has said so within the time of its Lease (readiness.py judges that)
+    Unknown    it has not been heard of for so long: the endpoints on it leave
+
 Nodes that people or kubelets declare are left alone.
 """
 
 import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from vipwire import __version__
-from vipwire.cluster.api.answers.cells import at, format_time
+from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.answers.discovery import version
-from vipwire.cluster.api.bodies.sent import Options
-from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.kinds.node import NODES
-from vipwire.cluster.api.object import key_of, readable
-from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.store.record import StoreError
 from vipwire.host.addresses import LocalAddress, global_addresses
 from vipwire.model.net import format_address
 
-_SERVED: Final = "VipwireReady"
-_OPTIONS: Final = Options(manager="vipwire-node", validation="Ignore")
+SERVED: Final = "VipwireReady"
+LOST: Final = "NodeStatusUnknown"
+"""The reasons of the condition Ready: we serve it; it is not heard of."""
+PROBES: Final = "vipwire.io/probes"
+"""The annotation of a Node whose machine asks its own workloads whether they are ready."""
 
 
 def node_addresses(machine: Iterable[LocalAddress], name: str) -> list[Object]:
@@ -36,45 +34,39 @@ def node_addresses(machine: Iterable[LocalAddress], name: str) -> list[Object]:
     return [*found, {"type": "Hostname", "address": name}]
 
 
-async def declare_node(registry: Registry, name: str, addresses: list[Object]) -> None:
-    """Create the Node of this machine, or update in an existing one what describes this machine.
-
-    Raise StoreError for one that cannot be written.
-    """
-    now = format_time(registry.clock())
-    try:
-        if registry.store.read(key_of(NODES, "", name)) is None:
-            await registry.create(NODES, "", _node(name, addresses, now), _OPTIONS)
-        else:
-            await _change(registry, name, lambda value: _with(value, addresses, now))
-        for record in registry.store.scan(NODES.id):
-            if record.key.name != name and _ready(readable(record)).get("reason") == _SERVED:
-                await _change(registry, record.key.name, lambda value: _retired(value, now))
-    except ApiError as error:
-        raise StoreError(error.message) from error
-
-
-async def _change(registry: Registry, name: str, edit: Callable[[Object], Object]) -> None:
-    await registry.change(NODES, "", name, edit, _OPTIONS, subresource="status")
-
-
-def _ready(node: Object) -> Object:
+def ready_condition(node: Object) -> Object:
     """Return a Node's condition Ready; an empty one if it has none that can be read."""
     conditions = at(node, "status", "conditions")
     found = [each for each in conditions if isinstance(each, dict)] if isinstance(conditions, list) else []
     return next((each for each in found if each.get("type") == "Ready"), {})
 
 
-def _retired(node: Object, now: str) -> Object:
-    """Say of a Node that nobody serves it."""
-    message = "vipwire does not serve this Node any more: delete it if it is gone"
-    told = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": message}
+def is_ready(node: Object) -> bool:
+    """Report whether a Node is Ready."""
+    return ready_condition(node).get("status") == "True"
+
+
+def is_ours(node: Object) -> bool:
+    """Report whether a Node is a machine that a vipwire serves, or served."""
+    return ready_condition(node).get("reason") in (SERVED, LOST)
+
+
+def is_lost(node: Object) -> bool:
+    """Report whether a Node is not heard of any more: whatever runs there cannot be counted on."""
+    ready = ready_condition(node)
+    return ready.get("status") == "Unknown" and ready.get("reason") == LOST
+
+
+def lost(node: Object, now: str, seconds: float) -> Object:
+    """Say of a Node that it has not been heard of for so long."""
+    message = f"its Lease was not renewed for {seconds:g} s"
+    told = {"type": "Ready", "status": "Unknown", "reason": LOST, "message": message}
     return _with_ready(node, told | {"lastTransitionTime": now})
 
 
 def _with_ready(node: Object, ready: Object) -> Object:
     status = node.get("status") or {}
-    before = _ready(node)
+    before = ready_condition(node)
     if before.get("status") == ready["status"] and before.get("lastTransitionTime"):
         ready |= {"lastTransitionTime": before["lastTransitionTime"]}
     others = [each for each in status.get("conditions") or () if each.get("type") != "Ready"]
@@ -83,7 +75,7 @@ def _with_ready(node: Object, ready: Object) -> Object:
 
 
 def _served(now: str) -> Object:
-    ready = {"type": "Ready", "status": "True", "reason": _SERVED, "message": "vipwire serves this machine"}
+    ready = {"type": "Ready", "status": "True", "reason": SERVED, "message": "vipwire serves this machine"}
     return ready | {"lastHeartbeatTime": now, "lastTransitionTime": now}
 
 
@@ -102,14 +94,15 @@ def _facts() -> Object:
     return {"capacity": cpus, "allocatable": cpus, "nodeInfo": info}
 
 
-def _node(name: str, addresses: list[Object], now: str) -> Object:
+def new_node(name: str, addresses: list[Object], now: str) -> Object:
+    """Write the Node of this machine."""
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
     status = _facts() | {"addresses": addresses, "conditions": [_served(now)]}
     return {"metadata": {"name": name, "labels": labels}, "status": status}
 
 
-def _with(value: Object, addresses: list[Object], now: str) -> Object:
+def served_node(value: Object, addresses: list[Object], now: str) -> Object:
     """Write anew what this machine is; that it is served, unless somebody else has said something of that."""
     value = value | {"status": (value.get("status") or {}) | _facts() | {"addresses": addresses}}
-    ours = _ready(value).get("reason") in (None, "", _SERVED, "NodeStatusUnknown")
+    ours = ready_condition(value).get("reason") in (None, "", SERVED, LOST)
     return _with_ready(value, _served(now)) if ours else value

@@ -1,0 +1,228 @@
+"""`vipwire join`, `vipwire leave`, `vipwire token create|list|delete`."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from vipwire.process.terminal import MISUSED, note, plain_errors, say
+
+FOLDER: Final = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=Path("/var/lib/vipwire"),
+    show_default=True,
+    envvar="VIPWIRE_DATA_DIR",
+    help="Folder with this machine's credentials.",
+)
+_KUBECONFIG: Final = click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="An admin's; as kubectl finds it if not given."
+)
+
+
+@click.command()
+@FOLDER
+@click.argument("url", default="")
+@click.option("--token", default="", envvar="VIPWIRE_TOKEN", help="A bootstrap token: vipwire token create.")
+@click.option("--ca-hash", default="", help="The hash of the cluster's authority, sha256:…")
+@click.option("--node-name", default="", help="The name of this machine's Node; its hostname if not given.")
+@click.option("--server", is_flag=True, help="Prepare for an API server here: fetch the authority's key, and end.")
+@click.option(
+    "--node-lease-seconds",
+    type=click.IntRange(2, 3600),
+    default=40,
+    show_default=True,
+    help="How long this machine may be silent before its Node is not Ready and its endpoints leave.",
+)
+@click.option("--proxy/--no-proxy", default=True, show_default=True, help="Serve Services on this machine's kernel.")
+@click.option("--proxy-mode", default="", help="How the proxy does it, as in vipwire proxy; nftables if not given.")
+@click.option(
+    "--relay-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port of 127.0.0.1 that leads to the API; 0 is any.",
+)
+@click.option("--takeover", is_flag=True, help="Take the place of the join or proxy that runs here: it ends first.")
+@click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
+def join(**flags: Any) -> None:
+    """Join the cluster of the API server at URL, and serve its Services on this machine.
+
+    `vipwire token create` prints the whole command. The first time, this machine gets credentials of its own, which
+    are renewed while it runs; from then on `vipwire join` alone goes on with them. It runs until SIGTERM or Ctrl-C.
+    The rules stay, so that traffic goes on; after --node-lease-seconds its Node is not Ready. `vipwire leave` takes
+    the machine out.
+    """
+    from vipwire.cluster.joining.run import run  # noqa: PLC0415
+    from vipwire.config.sections import Logging  # noqa: PLC0415
+    from vipwire.process import log  # noqa: PLC0415  # not for --help
+
+    log.configure(Logging())
+    with plain_errors(MISUSED):
+        member = _member(flags)
+        if flags["server"]:
+            return
+        setting = _setting(flags, member.node)
+
+    def ready(url: str) -> None:
+        click.echo(f"joined as Node {member.node}: the API is at {url}, and leads to {', '.join(member.servers)}")
+
+    with plain_errors(), _claimed(setting, takeover=flags["takeover"]):
+        asyncio.run(run(setting, member, ready))
+
+
+def _member(flags: dict[str, Any]) -> Any:
+    """Find who this machine is; join the cluster first if it is nobody yet."""
+    from vipwire.cluster.joining import join as joining  # noqa: PLC0415
+    from vipwire.cluster.joining.membership import Folder, check_node, read_server  # noqa: PLC0415
+    from vipwire.errors import ConfigError  # noqa: PLC0415  # not for --help
+
+    folder = Folder(flags["data_dir"])
+    found, url = folder.member(), read_server(flags["url"]) if flags["url"] else ""
+    if found is not None and not flags["server"]:
+        if flags["node_name"] not in ("", found.node):
+            raise ConfigError(
+                f"--node-name {flags['node_name']}: this machine is Node {found.node}; vipwire leave first"
+            )
+        return found
+    for flag in ("token", "ca_hash"):
+        if not flags[flag] or not url:
+            missing = "URL" if not url else f"--{flag.replace('_', '-')}"
+            raise ConfigError(f"{missing} is missing: `vipwire token create` on the API server prints the command")
+    if flags["server"]:
+        asyncio.run(joining.become_server(folder, url, flags["token"], flags["ca_hash"]))
+        say(
+            f"{folder.path}: has the cluster's authority; start the API server: vipwire up --data-dir {folder.path} …"
+        )
+        return None
+    node = check_node(flags["node_name"] or socket.gethostname().lower())
+    return asyncio.run(joining.join(folder, url, flags["token"], flags["ca_hash"], node))
+
+
+def _setting(flags: dict[str, Any], node: str) -> Any:
+    from vipwire.cluster.joining.membership import Folder  # noqa: PLC0415
+    from vipwire.cluster.joining.run import Setting  # noqa: PLC0415
+    from vipwire.cluster.up_settings import read_proxy  # noqa: PLC0415  # not for --help
+
+    folder: Path = flags["data_dir"]
+    proxy = read_proxy(flags, node, Folder(folder).kubeconfig)
+    return Setting(folder, proxy, flags["node_lease_seconds"], flags["relay_port"])
+
+
+@contextlib.contextmanager
+def _claimed(setting: Any, *, takeover: bool) -> Iterator[None]:
+    from vipwire.cluster.claim import claim_folder  # noqa: PLC0415  # not for --help
+
+    with claim_folder(setting.folder, setting.proxy, "vipwire join", takeover=takeover):
+        yield
+
+
+@click.command()
+@FOLDER
+@click.option("--force", is_flag=True, help="Leave also if no API server answers.")
+@click.option("--keep-rules", is_flag=True, help="Leave the rules in the kernel as they are.")
+def leave(data_dir: Path, *, force: bool, keep_rules: bool) -> None:
+    """Take this machine out of its cluster.
+
+    Ends `vipwire join` here, deletes the machine's Node, removes its rules from the kernel, and deletes its
+    credentials.
+    """
+    from vipwire.cluster.claim import end_holder  # noqa: PLC0415
+    from vipwire.cluster.joining.manage import say_goodbye  # noqa: PLC0415
+    from vipwire.cluster.joining.membership import Folder  # noqa: PLC0415
+    from vipwire.errors import VipwireError  # noqa: PLC0415  # not for --help
+
+    with plain_errors():
+        folder = Folder(data_dir)
+        member = folder.member()
+        if member is None:
+            raise VipwireError(f"{data_dir}: this machine has joined no cluster")
+        end_holder(data_dir)
+        try:
+            asyncio.run(say_goodbye(folder, member))
+        except VipwireError as error:
+            if not force:
+                raise
+            note(f"warning: {error}")
+        if not keep_rules:
+            _remove_rules()
+        folder.forget()
+        say(f"Node {member.node} has left")
+
+
+def _remove_rules() -> None:
+    from vipwire.app.run import run_cleanup  # noqa: PLC0415
+    from vipwire.config.flags.parse import build_config  # noqa: PLC0415  # not for --help
+
+    if os.geteuid() == 0:
+        run_cleanup(build_config({"cleanup": True}).config)
+
+
+@click.group()
+def token() -> None:
+    """Make, list and delete the tokens that machines join with."""
+
+
+@token.command()
+@FOLDER
+@_KUBECONFIG
+@click.option("--ttl", default="24h", show_default=True, help="How long it lasts, such as 2h30m; 0 is for ever.")
+@click.option("--server", is_flag=True, help="It may fetch the authority's key, to make a further API server.")
+@click.option("--description", default="", help="What it is for.")
+@click.pass_context
+def create(context: click.Context, /, ttl: str, description: str, *, server: bool, **where: Any) -> None:
+    """Make a token, and print the command with which a machine joins."""
+    from vipwire.cluster.joining import manage  # noqa: PLC0415
+    from vipwire.config.duration import parse_duration  # noqa: PLC0415
+    from vipwire.errors import ConfigError  # noqa: PLC0415  # not for --help
+
+    with plain_errors(MISUSED):
+        try:
+            seconds = parse_duration(ttl)
+        except ValueError as error:
+            raise ConfigError(f"--ttl: {error}") from error
+        if seconds < 0:
+            raise ConfigError(f"--ttl {ttl}: is over already")
+    with plain_errors():
+        made = manage.create_token(_access(context, where), seconds, servers=server, description=description)
+        say(asyncio.run(made))
+
+
+@token.command(name="list")
+@FOLDER
+@_KUBECONFIG
+@click.pass_context
+def list_them(context: click.Context, /, **where: Any) -> None:
+    """List the tokens, without their secrets."""
+    from vipwire.cluster.joining import manage  # noqa: PLC0415  # not for --help
+
+    with plain_errors():
+        for line in asyncio.run(manage.list_tokens(_access(context, where))):
+            say(line)
+
+
+@token.command()
+@FOLDER
+@_KUBECONFIG
+@click.argument("name")
+@click.pass_context
+def delete(context: click.Context, /, name: str, **where: Any) -> None:
+    """Delete the token NAME: its id, or the whole of it. Machines that have joined with it stay."""
+    from vipwire.cluster.joining import manage  # noqa: PLC0415  # not for --help
+
+    with plain_errors():
+        asyncio.run(manage.delete_token(_access(context, where), name))
+
+
+def _access(context: click.Context, where: dict[str, Any]) -> Any:
+    """Find the API server: that of --kubeconfig or --data-dir, or the one that kubectl would ask."""
+    from vipwire.cluster import expose  # noqa: PLC0415  # not for --help
+
+    kubeconfig = where["kubeconfig"]
+    if context.get_parameter_source("data_dir") is not click.core.ParameterSource.DEFAULT:
+        kubeconfig = kubeconfig or where["data_dir"] / "admin.kubeconfig"
+    return expose.reached(kubeconfig, note)

@@ -1,0 +1,112 @@
+"""Serves machines that join: the authority's certificate to everybody, certificates of their own to who may.
+
+All is below /vipwire.io/v1/.
+
+GET  authority      the authority's certificate. Who asks compares its hash with the one that they were told
+POST certificates   {"request": PEM}: a request for system:node:NAME, signed for a bootstrap token, unless another
+                    machine is Ready under that name, and for system:node:NAME itself, which so renews it
+GET  servers        the authority with its key, for a token of the group of servers
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
+
+from vipwire.cluster.api.errors import ApiError, bad_request, refused
+from vipwire.cluster.api.guard import Role, User
+from vipwire.cluster.api.kinds.node import NODES
+from vipwire.cluster.api.kinds.plain import SECRETS
+from vipwire.cluster.api.names import subdomain
+from vipwire.cluster.api.object import decoded, key_of, readable
+from vipwire.cluster.api.registry import Registry
+from vipwire.cluster.credentials.ca import Authority
+from vipwire.cluster.joining.tokens import GROUP, NAMESPACE, PREFIX, SERVERS, accepts, groups_of, parse, read_secret
+from vipwire.cluster.machines.node import is_ready
+from vipwire.process import log
+
+PATH: Final = "/vipwire.io/v1/"
+USER: Final = "system:node:"
+_RSA_BITS: Final = 2048
+
+
+class Enrolment:
+    """Answers these requests. `authority` opens what signs."""
+
+    def __init__(self, registry: Registry, authority: Callable[[], Authority], clock: Callable[[], datetime]) -> None:
+        self._registry, self._authority, self._clock = registry, authority, clock
+
+    def user_of(self, text: str) -> User | None:
+        """Tell who comes with a bootstrap token; None for what is none, or is over."""
+        found = parse(text)
+        if found is None:
+            return None
+        record = self._registry.store.read(key_of(SECRETS, NAMESPACE, f"{PREFIX}{found[0]}"))
+        token = read_secret(readable(record)) if record is not None else None
+        if token is None or not accepts(token, found[1], self._clock()):
+            return None
+        return User(f"system:bootstrap:{token.id}", (*groups_of(token), "system:authenticated"))
+
+    def answer(self, user: User, method: str, path: str, body: bytes) -> dict[str, Any]:
+        """Answer a request. Raise ApiError."""
+        match method, path.removeprefix(PATH):
+            case "GET", "authority":
+                return {"certificate": self._authority().pair.certificate.read_text()}
+            case "POST", "certificates":
+                return self._sign(user, body)
+            case "GET", "servers":
+                return self._authority_for(user)
+        raise ApiError(404, "NotFound", "the server could not find the requested resource")
+
+    def _sign(self, user: User, body: bytes) -> dict[str, Any]:
+        request = _request(body)
+        node = _node(request)
+        if user.name != f"{USER}{node}":
+            if GROUP not in user.groups:
+                raise refused("certificates", node, f'User "{user.name}" cannot get the certificate of Node "{node}"')
+            record = self._registry.store.read(key_of(NODES, "", node))
+            if record is not None and is_ready(decoded(record)):
+                message = f"a machine is Ready as Node {node}: choose another --node-name, or let that one leave"
+                raise ApiError(409, "Conflict", message)
+        authority = self._authority()
+        made = authority.sign(request.public_key(), f"{USER}{node}", (Role.NODE.value,))
+        log.info("signed a machine's certificate", node=node, user=user.name)
+        return {"certificate": made.decode(), "authority": authority.pair.certificate.read_text()}
+
+    def _authority_for(self, user: User) -> dict[str, Any]:
+        if SERVERS not in user.groups:
+            why = f'User "{user.name}" cannot get the key of the authority: only a token made with --server can'
+            raise refused("servers", "", why)
+        log.warning("gave the key of the authority to a machine that becomes an API server", user=user.name)
+        pair = self._authority().pair
+        return {"certificate": pair.certificate.read_text(), "key": pair.key.read_text()}
+
+
+def _request(body: bytes) -> x509.CertificateSigningRequest:
+    try:
+        value = msgspec.json.decode(body)
+        text = value["request"]
+        request = x509.load_pem_x509_csr(text.encode())
+    except (msgspec.MsgspecError, AttributeError, LookupError, TypeError, ValueError):
+        raise bad_request("expected {'request': a certificate request in PEM}") from None
+    key = request.public_key()
+    strong = isinstance(key, ec.EllipticCurvePublicKey) or (
+        isinstance(key, rsa.RSAPublicKey) and key.key_size >= _RSA_BITS
+    )
+    if not strong or not request.is_signature_valid:
+        raise bad_request(f"the request must have a key of an elliptic curve, or of RSA with {_RSA_BITS} bits")
+    return request
+
+
+def _node(request: x509.CertificateSigningRequest) -> str:
+    """Read the Node's name from a request's subject."""
+    names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    name = str(names[0].value) if len(names) == 1 else ""
+    node = name.removeprefix(USER)
+    if node == name or subdomain(node):
+        raise bad_request(f"the subject of the request must be {USER}NAME, where NAME can name a Node")
+    return node

@@ -1,0 +1,94 @@
+"""What people do with tokens, and a machine does to leave: requests to the API, as an admin or as the machine."""
+
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.node import NODES
+from vipwire.cluster.api.kinds.plain import LEASES, SECRETS
+from vipwire.cluster.api.kinds.service import ENDPOINTS
+from vipwire.cluster.joining.join import MANAGER
+from vipwire.cluster.joining.membership import Folder, Member, hash_of
+from vipwire.cluster.joining.run import servers_in
+from vipwire.cluster.joining.tokens import (
+    KIND,
+    NAMESPACE,
+    PREFIX,
+    SERVERS,
+    Token,
+    generate,
+    read_secret,
+    secret_of,
+    table,
+)
+from vipwire.cluster.machines.leases import NODE_LEASES
+from vipwire.cluster.machines.objects import Objects, RemoteObjects, UnreachableError
+from vipwire.errors import VipwireError
+from vipwire.kube.access.access import Access
+
+
+def now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)  # noqa: TID251  # a command's
+
+
+async def create_token(access: Access, seconds: float, *, servers: bool, description: str) -> str:
+    """Make a token that lasts for some seconds, 0 for ever; give the command that joins with it."""
+    expires = now() + timedelta(seconds=seconds) if seconds else None
+    groups = (SERVERS,) if servers else ()
+    token = Token(*generate(secrets.randbelow), expires, groups, description=description)
+    async with RemoteObjects(access, MANAGER) as objects:
+        try:
+            await objects.create(SECRETS, NAMESPACE, secret_of(token))
+            authority = str((await objects.ask("GET", "/vipwire.io/v1/authority"))["certificate"])
+            found = await objects.read(ENDPOINTS, "default", "kubernetes")
+        except ApiError as error:
+            raise VipwireError(error.message) from error
+    server = next(servers_in(found or {}), access.server)
+    role = " --server" if servers else ""
+    return f"vipwire join {server} --token {token} --ca-hash {hash_of(authority)}{role}"
+
+
+async def list_tokens(access: Access) -> Iterator[str]:
+    """Give a table of the tokens."""
+    async with RemoteObjects(access, MANAGER) as objects:
+        try:
+            found = await objects.list(SECRETS, NAMESPACE)
+        except ApiError as error:
+            raise VipwireError(error.message) from error
+    tokens = (read_secret(each) for each in found if each.get("type") == KIND)
+    return table((each for each in tokens if each is not None), now())
+
+
+async def delete_token(access: Access, name: str) -> None:
+    """Delete a token by its id, or by the whole of it. Raise VipwireError if there is none."""
+    name = name.partition(".")[0]
+    async with RemoteObjects(access, MANAGER) as objects:
+        try:
+            if await objects.read(SECRETS, NAMESPACE, f"{PREFIX}{name}") is None:
+                raise VipwireError(f"there is no token {name}")
+            await objects.delete(SECRETS, NAMESPACE, f"{PREFIX}{name}")
+        except ApiError as error:
+            raise VipwireError(error.message) from error
+
+
+async def say_goodbye(folder: Folder, member: Member) -> None:
+    """Delete this machine's Node and Lease, at the first API server that answers. Raise VipwireError if none does."""
+    reason = "no API server is known"
+    for server in member.servers:
+        async with RemoteObjects(folder.access(server), MANAGER) as objects:
+            try:
+                await _delete_all(objects, member.node)
+            except UnreachableError as error:
+                reason = str(error)
+            except ApiError as error:
+                raise VipwireError(f"{server}: {error.message}") from error
+            else:
+                return
+    raise VipwireError(f"{reason} (--force leaves all the same: then `kubectl delete node {member.node}`)")
+
+
+async def _delete_all(objects: Objects, node: str) -> None:
+    await objects.delete(LEASES, NODE_LEASES, node)
+    await objects.delete(NODES, "", node)

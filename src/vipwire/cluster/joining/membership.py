@@ -1,0 +1,162 @@
+"""A machine's membership of a cluster, as its data directory keeps it: with whom, as whom, by which credentials.
+
+    DIR/pki/ca.crt          the cluster's authority
+    DIR/pki/node.key,.crt   the machine's own key, which never leaves it, and its certificate for system:node:NAME
+    DIR/member.json         the Node's name and the API servers that are known
+    DIR/node.kubeconfig     a kubeconfig of the machine, for its proxy and for commands
+
+Each file is whole or not there, so that an interrupted `vipwire join` can be run again.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from vipwire.cluster.credentials.private_files import update_private, write_private
+from vipwire.errors import ConfigError
+from vipwire.kube.access.access import Access
+from vipwire.kube.access.credentials import Credential, Fixed
+from vipwire.kube.access.tls import AuthorityFile, ClientFiles, Tls
+
+USER: Final = "system:node:"
+_PORT: Final = 6443
+_MOST_NAME: Final = 52
+"""Characters of a Node's name: with `system:node:` before it, a certificate's common name has 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Who a machine is: its Node's name, and the URLs of the API servers that it knows."""
+
+    node: str
+    servers: tuple[str, ...]
+
+
+class Folder:
+    """The data directory of a machine that joined."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.authority, self.kubeconfig = path / "pki/ca.crt", path / "node.kubeconfig"
+        self.key, self.certificate = path / "pki/node.key", path / "pki/node.crt"
+        self._member = path / "member.json"
+
+    def prepare(self) -> None:
+        """Make the folders. Raise ConfigError."""
+        try:
+            self.authority.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--data-dir {self.path}: {error.strerror}") from error
+
+    def member(self) -> Member | None:
+        """Read who this machine is; None before it has joined. Raise ConfigError for a file that cannot be read."""
+        try:
+            return msgspec.json.decode(self._member.read_bytes(), type=Member)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ConfigError(f"{self._member}: cannot be read: {error}") from error
+
+    def save(self, member: Member) -> None:
+        """Write who this machine is. Raise OSError."""
+        update_private(self._member, msgspec.json.encode(member))
+
+    def request(self, node: str) -> str:
+        """Write a request for a certificate, as PEM, for the machine's key, which is made if there is none."""
+        if not self.key.exists():
+            made = ec.generate_private_key(ec.SECP256R1())
+            plain = serialization.NoEncryption()
+            form = serialization.PrivateFormat.PKCS8
+            write_private(self.key, made.private_bytes(serialization.Encoding.PEM, form, plain))
+        key = serialization.load_pem_private_key(self.key.read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ConfigError(f"{self.key}: not an elliptic curve's key; delete it to have another made")
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{USER}{node}")])
+        request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+        return request.public_bytes(serialization.Encoding.PEM).decode()
+
+    def keep(self, certificate: str, authority: str) -> None:
+        """Write what the cluster has signed. Raise OSError."""
+        update_private(self.authority, authority.encode())
+        update_private(self.certificate, certificate.encode())
+
+    def access(self, server: str) -> Access:
+        """Reach an API server as this machine; the files are read again when they change."""
+        files = ClientFiles(self.certificate, self.key, str(self.path))
+        authority = AuthorityFile(self.authority, str(self.authority))
+        return Access(server, Fixed(), Tls(authority, authority_field=str(self.authority)), None, files)
+
+    def write_kubeconfig(self, server: str) -> None:
+        """Write a kubeconfig that leads to a URL. Raise OSError."""
+        user = {"client-certificate": str(self.certificate), "client-key": str(self.key)}
+        found = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {"name": "vipwire", "cluster": {"server": server, "certificate-authority": str(self.authority)}}
+            ],
+            "users": [{"name": "node", "user": user}],
+            "contexts": [{"name": "vipwire", "context": {"cluster": "vipwire", "user": "node"}}],
+            "current-context": "vipwire",
+        }
+        update_private(self.kubeconfig, yaml.safe_dump(found, sort_keys=False).encode())
+
+    def forget(self) -> None:
+        """Delete all of it: this machine is in no cluster any more."""
+        for path in (self._member, self.kubeconfig, self.certificate, self.key, self.authority):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something of others is in it
+            self.authority.parent.rmdir()
+
+
+def access_by_token(server: str, token: str, authority: str) -> Access:
+    """Reach an API server with a bootstrap token."""
+    return Access(server, Fixed(Credential(f"Bearer {token}")), Tls(authority, authority_field="--ca-hash"))
+
+
+def unverified(server: str) -> Access:
+    """Reach an API server that is not known yet, as nobody: what it says is compared with a hash."""
+    return Access(server, Fixed(), Tls(None, verify=False))
+
+
+def hash_of(certificate: str) -> str:
+    """Compute a certificate's hash as kubeadm has it: SHA-256 of its public key. Raise ValueError."""
+    key = x509.load_pem_x509_certificate(certificate.encode()).public_key()
+    public = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return f"sha256:{hashlib.sha256(public).hexdigest()}"
+
+
+def read_server(text: str) -> str:
+    """Read the URL of an API server; the port is 6443 unless given. Raise ConfigError."""
+    full = text.rstrip("/") if "://" in text else f"https://{text}".rstrip("/")
+    try:
+        parts = urlsplit(full)
+        port, host = parts.port or _PORT, parts.hostname or ""
+    except ValueError:
+        port, host = 0, ""
+    if not port or not host or parts.scheme != "https" or parts.path:
+        raise ConfigError(f"{text!r} is not the URL of an API server (allowed: https://HOST:PORT)")
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+def check_node(name: str) -> str:
+    """Check a Node's name. Raise ConfigError."""
+    if not name or len(name) > _MOST_NAME:
+        raise ConfigError(f"--node-name {name!r}: must have 1 to {_MOST_NAME} characters")
+    return name
+
+
+def merged(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
+    """Put the servers that were found before those that are known, each once."""
+    return tuple(dict.fromkeys((*found, *known)))

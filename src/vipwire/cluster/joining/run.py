@@ -1,0 +1,167 @@
+"""Runs a machine that joined: its proxy, its Node and Lease, its credentials. Each part is named once, here.
+
+All of them ask the API by a relay on loopback, which leads to any server that answers. While none does, the rules
+stay, and Services are served on: only what changes meanwhile is not seen.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from vipwire.app.run import run_beside
+from vipwire.cluster.api.answers.cells import at
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.service import ENDPOINTS
+from vipwire.cluster.api.resource import Object
+from vipwire.cluster.joining.join import MANAGER, is_due, sign
+from vipwire.cluster.joining.membership import Folder, Member, merged
+from vipwire.cluster.joining.relay import Relay
+from vipwire.cluster.machines.heartbeat import Heartbeat
+from vipwire.cluster.machines.node import node_addresses
+from vipwire.cluster.machines.objects import RemoteObjects, UnreachableError
+from vipwire.cluster.part_metrics import PartFailures
+from vipwire.cluster.parts import Part, Parts, simply
+from vipwire.config.configuration import Config
+from vipwire.errors import ConfigError, VipwireError
+from vipwire.host.addresses import read_addresses
+from vipwire.kube.access.access import Access
+from vipwire.kube.client import ApiSource
+from vipwire.kube.proxied import proxy_resources
+from vipwire.model.net import bracketed
+from vipwire.process import log
+from vipwire.process.supervision import Begun, Supervisor
+
+_LOOK_SECONDS: Final = 30.0
+_RENEW_SECONDS: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a machine does besides. `node_seconds` is how long it may be silent; `port` is the relay's, 0 for any."""
+
+    folder: Path
+    proxy: Config | None = None
+    node_seconds: int = 40
+    port: int = 0
+
+
+async def run(setting: Setting, member: Member, ready: Callable[[str], None]) -> None:
+    """Run until SIGTERM or SIGINT. `ready` is told the URL of the API here. Raise VipwireError."""
+    machine = _Machine(setting, member)
+    async with asyncio.TaskGroup() as tasks:
+        try:
+            await machine.serve(tasks, ready)
+        finally:
+            for task in machine.parts.working:
+                task.cancel()
+
+
+class _Machine:
+    """The parts of a machine, and what holds them."""
+
+    def __init__(self, setting: Setting, member: Member) -> None:
+        self._setting, self._member = setting, member
+        self._folder = Folder(setting.folder)
+        self._supervisor = Supervisor()
+        self.parts = Parts(self._supervisor)
+        self._ending = asyncio.Event()
+        self._url = ""
+
+    async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str], None]) -> None:
+        """Start all, and wait for the end."""
+        self._hear_signals()
+        await self.parts.start(tasks, Part("API relay", self._relay, opens=True)).wait()
+        for part in self._parts():
+            await self.parts.start(tasks, part).wait()
+        ready(self._url)
+        await self._ending.wait()
+
+    def _parts(self) -> Iterator[Part]:
+        """Name what runs on a machine."""
+        yield Part("watchdog", simply(self._supervisor.watch))
+        yield Part("Node", simply(self._beat))
+        yield Part("API servers", simply(self._look_for_servers))
+        yield Part("credentials", simply(self._renew))
+        if self._setting.proxy is not None:
+            yield Part("proxy", partial(self._run_proxy, self._setting.proxy), opens=True)
+
+    async def _relay(self, begun: Begun) -> None:
+        def listening(url: str) -> None:
+            self._url = url
+            self._folder.write_kubeconfig(url)
+            begun()
+
+        try:
+            await Relay(lambda: self._member.servers).run(listening, self._setting.port)
+        except OSError as error:
+            raise ConfigError(f"port {self._setting.port} of 127.0.0.1: {error.strerror or error}") from error
+
+    def _access(self) -> Access:
+        return self._folder.access(self._url)
+
+    def _objects(self, manager: str = "vipwire-node") -> RemoteObjects:
+        return RemoteObjects(self._access(), manager)
+
+    async def _beat(self) -> None:
+        addresses = node_addresses(read_addresses(), self._member.node)
+        async with self._objects() as objects:
+            seconds = self._setting.node_seconds
+            await Heartbeat(objects, self._member.node, addresses, now, seconds=seconds).run()
+
+    async def _look_for_servers(self) -> None:
+        """Learn of API servers that came later, by Service `kubernetes`; forget none, since they may come back."""
+        async with self._objects(MANAGER) as objects:
+            while True:
+                try:
+                    found = await objects.read(ENDPOINTS, "default", "kubernetes")
+                except (ApiError, UnreachableError):
+                    found = None
+                servers = merged(self._member.servers, servers_in(found or {}))
+                if set(servers) != set(self._member.servers):
+                    log.info("learned of API servers", servers=",".join(servers))
+                    self._member = Member(self._member.node, servers)
+                    self._folder.save(self._member)
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _renew(self) -> None:
+        """Have the certificate signed again in good time; the files are read again by whoever uses them."""
+        while True:
+            if is_due(self._folder, now()):
+                try:
+                    await sign(self._folder, self._access(), self._member.node)
+                    log.info("renewed the certificate of this machine", file=self._folder.certificate)
+                except VipwireError as error:
+                    log.error("cannot renew the certificate of this machine", reason=error)
+            await asyncio.sleep(_RENEW_SECONDS)
+
+    async def _run_proxy(self, config: Config, begun: Begun) -> None:
+        source = ApiSource(self._access(), proxy_resources(self._member.node))
+        try:
+            await run_beside(config, source, begun, PartFailures(self._supervisor))
+            self._ending.set()  # a signal has ended it
+        finally:
+            self._hear_signals()  # which it has heard for us
+
+    def _hear_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ending.set)
+
+
+def now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)  # noqa: TID251  # this is the shell, which hands the clock to all others
+
+
+def servers_in(endpoints: Object) -> Iterator[str]:
+    """List the API servers of Service `kubernetes`."""
+    for subset in endpoints.get("subsets") or ():
+        ports = [port["port"] for port in subset.get("ports") or () if port.get("name") == "https"]
+        for address in subset.get("addresses") or ():
+            host = str(at(address, "ip") or "")
+            yield from (f"https://{bracketed(host)}:{port}" for port in ports if host)

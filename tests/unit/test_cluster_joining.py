@@ -1,0 +1,214 @@
+"""Joining a cluster: tokens, the authority's hash, certificates for machines, and what a machine may write."""
+
+import asyncio
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.cluster_here import Here, play
+from tests.unit.up_here import Up, up
+
+from vipwire.cluster.api.admission import Admission
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.guard import CALLER, Role, User
+from vipwire.cluster.api.kinds.node import NODES
+from vipwire.cluster.api.kinds.plain import LEASES, SECRETS
+from vipwire.cluster.controllers.node_restriction import NodeRestriction
+from vipwire.cluster.joining import join as joining
+from vipwire.cluster.joining.ended_tokens import delete_once
+from vipwire.cluster.joining.manage import create_token, delete_token, list_tokens, say_goodbye
+from vipwire.cluster.joining.membership import Folder, Member, read_server
+from vipwire.cluster.joining.tokens import NAMESPACE, Token, accepts, parse, read_secret, secret_of
+from vipwire.cluster.machines.leases import NODE_LEASES
+from vipwire.cluster.machines.objects import LocalObjects, Objects, RemoteObjects
+from vipwire.cluster.store.store import Store
+from vipwire.errors import ConfigError, VipwireError
+from vipwire.kube.access.access import Access, load_access
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+TOKEN = Token("abcdef", "0123456789abcdef", NOW + dt.timedelta(hours=1))
+
+
+@pytest.mark.parametrize("text", ["abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcdef0123456789abcdef", ""])
+def test_what_is_no_token_is_none(text: str) -> None:
+    assert parse(text) is None
+
+
+def test_a_tokens_secret_is_read_as_it_was_written() -> None:
+    assert read_secret(secret_of(TOKEN)) == TOKEN
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("expiration", "bm9uZQ=="),
+        ("expiration", "MjAyNi0wMS0wMVQwMDowMDowMA=="),
+        ("token-id", "eHh4eHh4"),
+        ("token-secret", "!"),
+    ],
+)
+def test_a_secret_that_is_odd_is_no_token(field: str, value: str) -> None:
+    secret = secret_of(TOKEN)
+    secret["data"][field] = value
+    assert read_secret(secret) is None
+
+
+def test_a_token_is_good_for_its_time_and_its_use_only() -> None:
+    assert accepts(TOKEN, TOKEN.secret, NOW)
+    assert not accepts(TOKEN, TOKEN.secret, NOW + dt.timedelta(hours=1))
+    assert not accepts(TOKEN, TOKEN.secret[::-1], NOW)
+    assert not accepts(None, TOKEN.secret, NOW)
+    secret = secret_of(TOKEN)
+    secret["data"]["usage-bootstrap-authentication"] = "bm8="
+    assert not accepts(read_secret(secret), TOKEN.secret, NOW)
+
+
+@pytest.mark.parametrize("text", ["http://10.0.0.1:6443", "10.0.0.1:99999", "https://", "https://10.0.0.1/path"])
+def test_what_is_no_servers_url_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not the URL of an API server"):
+        read_server(text)
+
+
+def test_a_servers_url_may_leave_out_what_is_usual() -> None:
+    assert [read_server(text) for text in ("10.0.0.1", "https://[fd00::1]")] == [
+        "https://10.0.0.1:6443",
+        "https://[fd00::1]:6443",
+    ]
+
+
+def admin(folder: Path) -> Access:
+    return load_access(folder / "admin.kubeconfig", environ={})
+
+
+async def words_for(here: Up, folder: Path, *, servers: bool = False) -> tuple[str, str]:
+    """Make a token; give it and the hash that is to be pinned."""
+    words = (await create_token(admin(folder), 60, servers=servers, description="a test's")).split()
+    assert here.url
+    return words[words.index("--token") + 1], words[words.index("--ca-hash") + 1]
+
+
+def test_a_machine_joins_with_a_token_and_is_itself_from_then_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with up(tmp_path / "up") as here:
+            token, pinned = await words_for(here, tmp_path / "up")
+            folder = Folder(tmp_path / "there")
+            member = await joining.join(folder, here.url, token, pinned, "n2")
+            assert folder.member() == member == Member("n2", (here.url,))
+            assert [path for path in folder.path.rglob("*") if path.is_file() and path.stat().st_mode & 0o077] == []
+            async with RemoteObjects(folder.access(here.url), "test") as objects:
+                await objects.create(NODES, "", {"metadata": {"name": "n2"}})
+                with pytest.raises(ApiError, match='User "system:node:n2" cannot write it'):
+                    await objects.create(NODES, "", {"metadata": {"name": "n3"}})
+                with pytest.raises(ApiError, match="forbidden"):
+                    await objects.list(SECRETS)
+            before = folder.certificate.read_bytes()
+            await joining.sign(folder, folder.access(here.url), "n2")
+            assert folder.certificate.read_bytes() != before
+            with pytest.raises(VipwireError, match='cannot get the certificate of Node "n3"'):
+                await joining.sign(folder, folder.access(here.url), "n3")
+            await say_goodbye(folder, member)
+            assert (await here.ask("GET", "/api/v1/nodes/n2"))[0] == 404
+
+    asyncio.run(scenario())
+
+
+def test_who_may_not_join_is_told_why(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with up(tmp_path / "up", node="n1") as here:
+            token, pinned = await words_for(here, tmp_path / "up")
+            folder = Folder(tmp_path / "there")
+            for wrong, hashed, node, why in (
+                (token, f"sha256:{'0' * 64}", "n2", "it is another one"),
+                ("abcdef.0123456789abcdef", pinned, "n2", "does not accept the token"),
+                (token, pinned, "n1", "a machine is Ready as Node n1"),
+                (token, pinned, "N_2", "where NAME can name a Node"),
+            ):
+                with pytest.raises(VipwireError, match=why):
+                    await joining.join(folder, here.url, wrong, hashed, node)
+            with pytest.raises(VipwireError, match="only a token made with --server can"):
+                await joining.become_server(folder, here.url, token, pinned)
+            assert folder.member() is None
+            listed = list(await list_tokens(admin(tmp_path / "up")))
+            assert [line.split()[0] for line in listed] == ["ID", token[:6]]
+            assert token[7:] not in "".join(listed)
+            await delete_token(admin(tmp_path / "up"), token)
+            with pytest.raises(VipwireError, match="does not accept the token"):
+                await joining.join(folder, here.url, token, pinned, "n2")
+
+    asyncio.run(scenario())
+
+
+def test_a_server_to_be_gets_the_authority_with_its_key(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with up(tmp_path / "up") as here:
+            token, pinned = await words_for(here, tmp_path / "up", servers=True)
+            await joining.become_server(Folder(tmp_path / "there"), here.url, token, pinned)
+            for name in ("ca.crt", "ca.key"):
+                assert (tmp_path / "there/pki" / name).read_bytes() == (tmp_path / "up/pki" / name).read_bytes()
+            assert (tmp_path / "there/pki/ca.key").stat().st_mode & 0o077 == 0
+
+    asyncio.run(scenario())
+
+
+def test_nobody_but_a_machine_to_be_gets_a_certificate(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with up(tmp_path / "up") as here:
+            folder = Folder(tmp_path / "there")
+            folder.prepare()
+            body = {"request": folder.request("n2")}
+            code, answer = await here.ask("POST", "/vipwire.io/v1/certificates", body)  # an admin's own token
+            assert (code, answer["reason"]) == (403, "Forbidden")
+            odd_ones: tuple[Any, ...] = ({}, {"request": 1}, {"request": "none"}, [])
+            for odd in odd_ones:
+                assert (await here.ask("POST", "/vipwire.io/v1/certificates", odd))[0] == 400
+            assert (await here.ask("GET", "/vipwire.io/v1/nothing"))[0] == 404
+
+    asyncio.run(scenario())
+
+
+def restricted(_store: Store) -> tuple[Admission, ...]:
+    return (NodeRestriction(),)
+
+
+def test_a_machine_writes_its_own_lease_only_and_only_admins_delete_others_nodes(tmp_path: Path) -> None:
+    async def refusals(objects: Objects, caller: User) -> list[str]:
+        found = []
+        for name in ("n1", "n2"):
+            await objects.create(NODES, "", {"metadata": {"name": name}})
+            lease = objects.create(LEASES, NODE_LEASES, {"metadata": {"name": name}})
+            for step in (lease, objects.delete(NODES, "", name)):
+                mark = CALLER.set(caller)
+                try:
+                    await step
+                except ApiError:
+                    found.append(name)
+                finally:
+                    CALLER.reset(mark)
+            await objects.delete(LEASES, NODE_LEASES, name)
+            await objects.delete(NODES, "", name)
+        return found
+
+    async def scenario(here: Here) -> None:
+        objects = LocalObjects(here.registry, "test")
+        assert (await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": NODE_LEASES}}))[0] == 201
+        machine, proxy = User("system:node:n1", (Role.NODE.value,)), User("system:kube-proxy", (Role.NODE.value,))
+        assert await refusals(objects, machine) == ["n2", "n2"]
+        assert await refusals(objects, proxy) == ["n1", "n2"]  # their deletion
+        assert await refusals(objects, User("admin", (Role.ADMIN.value,))) == []
+
+    play(tmp_path, scenario, make_hooks=restricted)
+
+
+def test_tokens_whose_time_is_over_are_deleted(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        code, _ = await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        assert code in (201, 409)
+        objects = LocalObjects(here.registry, "test")
+        await objects.create(SECRETS, NAMESPACE, secret_of(TOKEN))
+        await objects.create(SECRETS, NAMESPACE, {"metadata": {"name": "bootstrap-token-others"}})
+        for now, left in ((NOW, 2), (NOW + dt.timedelta(days=1), 1)):
+            await delete_once(here.registry, now)
+            assert len(await objects.list(SECRETS, NAMESPACE)) == left
+
+    play(tmp_path, scenario)
