@@ -1,11 +1,12 @@
 """The small HTTP servers, from the wire: what clients send byte by byte, good and bad."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
-from vipwire.http.server import LONGEST_REQUEST, MOST_CONNECTIONS, Pages, Reply, Request, Serving, serve
+from vipwire.http import server
+from vipwire.http.server import LONGEST_REQUEST, MOST_CONNECTIONS, Pages, Reply, Request, Serving, Stream, serve
 from vipwire.serve.listen import listen
 
 
@@ -222,3 +223,69 @@ def test_closing_leaves_time_for_what_is_being_answered() -> None:
         return answer
 
     assert asyncio.run(run()).endswith(b"done")
+
+
+def streaming(story: Callable[[asyncio.StreamReader, asyncio.StreamWriter, "Endless"], Awaitable[None]]) -> None:
+    """Ask a site whose answer never ends."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60):
+            listener, site = listen("127.0.0.1", 0), Endless()
+            serving = await serve(listener, site)
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1], limit=1 << 16)
+            writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+            await story(reader, writer, site)
+            writer.close()
+            await serving.close(grace=30.0)
+
+    asyncio.run(run())
+
+
+class Endless:
+    """Streams blocks; `closed` is set when nobody takes them any more."""
+
+    def __init__(self) -> None:
+        self.more = asyncio.Event()
+        self.closed = asyncio.Event()
+
+    async def __call__(self, _request: Request) -> Stream:
+        return Stream(self.pieces())
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"first\n"
+            await self.more.wait()
+            while True:
+                yield b"x" * 65536
+        finally:
+            self.closed.set()
+
+
+def test_a_stream_comes_as_it_is_made_and_ends_when_the_client_leaves() -> None:
+    async def story(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, site: Endless) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"Content-Length" not in head
+        assert b"Connection: close" in head
+        assert await reader.readline() == b"first\n"
+        writer.close()
+        await site.closed.wait()
+
+    streaming(story)
+
+
+def test_a_client_that_takes_nothing_of_a_stream_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "STALLED_SECONDS", 0.05)
+
+    async def story(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter, site: Endless) -> None:
+        await reader.readuntil(b"first\n")
+        site.more.set()
+        await site.closed.wait()
+
+    streaming(story)
+
+
+def test_a_server_that_closes_waits_for_no_stream() -> None:
+    async def story(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter, _site: Endless) -> None:
+        await reader.readuntil(b"first\n")
+
+    streaming(story)

@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from vipwire.app.after_sync import FlowKeeper, HealthPorts
 from vipwire.app.ejections.follower import EjectionFollower
 from vipwire.app.engine import Engine, Outcome
 from vipwire.app.report import Reporter
+from vipwire.app.view.history import History
 from vipwire.host.addresses import AddressWatch
 from vipwire.kube.contact import Health
 from vipwire.plan.ejection import Tallies
@@ -53,6 +54,7 @@ class Parts:
     ports: HealthPorts
     ejections: EjectionFollower
     in_cluster: bool
+    history: History = field(default_factory=History)
 
 
 class Loop:
@@ -71,6 +73,7 @@ class Loop:
 
     def _take(self, event: Event) -> None:
         parts = self._parts
+        parts.history.heard(event, time.time())
         if problems := parts.engine.apply(event):
             parts.reporter.problems(problems)
         kind = event.kind if isinstance(event, (Listed, Deleted)) else Kind(type(event.object).__name__)
@@ -169,6 +172,7 @@ class Loop:
         for outcome in outcomes:
             parts.flows.follow(lines[outcome.family], outcome)
             parts.reporter.synced(lines[outcome.family], outcome, now)
+            parts.history.synced(lines[outcome.family], outcome, now)
         for line in lines.values():
             if line.synced and not line.reconciler.pending:
                 parts.health.updated(line.family, now)
@@ -177,6 +181,7 @@ class Loop:
             parts.reporter.problems(await parts.ports.follow(changed))
         parts.ejections.follow(self.observed, now)
         if not any(line.reconciler.pending for line in lines.values()) and not parts.engine.store.waiting:
+            parts.history.settled()
             self._note_done()
 
     def _note_seen(self) -> None:

@@ -25,6 +25,8 @@ from vipwire.app.record import ProxyRecord, Recorder
 from vipwire.app.reloader import Reloader
 from vipwire.app.report import Reporter, missing_node
 from vipwire.app.servers import Servers
+from vipwire.app.view.history import open_history
+from vipwire.app.view.process import ViewProcess
 from vipwire.backends.registry import selected
 from vipwire.backends.spec import Mode
 from vipwire.config.configuration import Config
@@ -111,6 +113,7 @@ class Proxy:
                     ports=ports,
                     ejections=self._ejections,
                     in_cluster=not self._config.manifests,
+                    history=open_history(self._config.state_dir),
                 )
                 with ungrouped():
                     reason = await self._serve(parts, recorder, reloader, claim)
@@ -154,6 +157,8 @@ class Proxy:
                 tasks.create_task(reloader.run(adopt), name="configuration"),
                 tasks.create_task(self._drains.run(loop.configured), name="drains"),
                 tasks.create_task(self._recorder.run(self._record), name="record"),
+                tasks.create_task(parts.history.run(), name="changes"),
+                tasks.create_task(ViewProcess(lambda: self._config).run(), name="view"),
                 tasks.create_task(self._handover.run(lambda: self._engine.complete), name="hand-over"),
             ]
             if recorder:

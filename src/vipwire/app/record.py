@@ -166,7 +166,12 @@ class Recorder:
 
 
 def _path(state_dir: str, namespace: str) -> Path:
-    return Path(state_dir) / f"proxy-{namespace or _network_namespace()}.json"
+    return state_file(state_dir, "proxy", "json", namespace)
+
+
+def state_file(state_dir: str, what: str, suffix: str, namespace: str = "") -> Path:
+    """Name a file of a network namespace in the state directory; of this thread's, if none is named."""
+    return Path(state_dir) / f"{what}-{namespace or _network_namespace()}.{suffix}"
 
 
 def _network_namespace() -> str:
@@ -198,6 +203,11 @@ def _remove_old(path: Path) -> None:
         with contextlib.suppress(OSError):
             if other != path and time.time() - other.stat().st_mtime > _OLD_SECONDS:
                 other.unlink()
+    for changes in path.parent.glob("changes-*.jsonl"):
+        with contextlib.suppress(OSError):
+            record = changes.with_name(f"proxy-{changes.stem.removeprefix('changes-')}.json")
+            if record != path and not record.exists():
+                changes.unlink()
     for lock in path.parent.glob("proxy-*.lock"):
         if lock == path.with_suffix(".lock") or not lock.with_suffix(".json").exists():
             lock.unlink(missing_ok=True)

@@ -40,6 +40,11 @@ _ELSEWHERE: Final = {
         "Follow connections to Services and the endpoints they get.",
     ),
     "top": ("vipwire.inspect.live.commands", "top", "Show live rates for every Service and endpoint."),
+    "view": (
+        "vipwire.inspect.page.command",
+        "view",
+        "Serve a page that shows all of this live, for a browser.",
+    ),
     "drain": (
         "vipwire.inspect.drain.command",
         "drain",

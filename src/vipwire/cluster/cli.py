@@ -67,6 +67,7 @@ _FOLDER: Final = click.option(
     help="CIDR of addresses for LoadBalancer Services; may be given again.",
 )
 @click.option("--announce-interface", default="", help="Where they are announced to neighbours: ARP and NDP.")
+@click.option("--view-bind-address", default="", help="Where the proxy's page is served: see `vipwire view --help`.")
 @click.option("--exec-probes", is_flag=True, help="Run the commands of readiness probes; only admins may set them.")
 @click.option("--exec-probes-user", default="", help="The user they run as; that of this process if not given.")
 @click.option("--takeover", is_flag=True, help="Take the place of the up or proxy that runs here: it ends first.")

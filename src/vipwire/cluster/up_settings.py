@@ -101,6 +101,8 @@ def read_proxy(flags: Mapping[str, Any], node: str, kubeconfig: Path) -> Config 
     ours = ["--hostname-override", node, "--kubeconfig", str(kubeconfig), *takeover]
     if mode:
         ours += ["--proxy-mode", mode]
+    if flags.get("view_bind_address"):
+        ours += ["--view-bind-address", flags["view_bind_address"]]
     return build_config({**everywhere, **given, **parse_flags(ours)}).config
 
 

@@ -35,6 +35,7 @@ PRIMARY: Final = "primary"
 """The word that stands in `nodePortAddresses` for the Node's own primary addresses."""
 HEALTHZ_PORT: Final = 10256
 METRICS_PORT: Final = 10249
+VIEW_PORT: Final = 10247
 _LIVE: Final = Applied.LIVE
 _NEVER: Final = Applied.NEVER
 
@@ -62,8 +63,9 @@ class SyncSettings:
 class Config:
     """Everything an operator can say: the fields of KubeProxyConfiguration, then what only flags say.
 
-    An empty `healthz_bind_address` or `metrics_bind_address` switches that server off. `explicit` holds the
-    dotted paths, in the file's names (`nftables.minSyncPeriod`), that a file or a flag has chosen a value for.
+    An empty `healthz_bind_address`, `metrics_bind_address` or `view_bind_address` means no such server.
+    `explicit` holds the dotted paths, in the file's names (`nftables.minSyncPeriod`), that a file or a flag has
+    chosen a value for.
     """
 
     feature_gates: Gates = setting("featureGates", ValueKind.GATES, (), applied=_LIVE)
@@ -99,6 +101,7 @@ class Config:
 
     master: str = ""
     manifests: tuple[str, ...] = ()
+    view_bind_address: str = ""
     state_dir: str = "/run/vipwire"
     proxy_mode_fallback: bool = False
     init_only: bool = False
@@ -206,6 +209,7 @@ def complete(config: Config) -> Config:
         config,
         healthz_bind_address=with_port(healthz, HEALTHZ_PORT),
         metrics_bind_address=with_port(metrics, METRICS_PORT),
+        view_bind_address=with_port(config.view_bind_address, VIEW_PORT),
         hostname_override=config.hostname_override.strip().lower(),
     )
 

@@ -124,6 +124,7 @@ def _addresses(config: Config) -> Iterator[FieldError]:
         yield FieldError("bindAddress", config.bind_address, "must be an IP address")
     yield from _host_port("healthzBindAddress", config.healthz_bind_address)
     yield from _host_port("metricsBindAddress", config.metrics_bind_address)
+    yield from _host_port("view_bind_address", config.view_bind_address)
 
 
 def _host_port(path: str, text: str) -> Iterator[FieldError]:

@@ -10,15 +10,17 @@ A request has at most `LONGEST_REQUEST` bytes and `REQUEST_SECONDS` to arrive, a
 For one more, another makes room that has not sent a whole request: of the address with most of these, the one that
 has waited longest. So clients that say nothing keep nobody out.
 
-A handler that raises is answered with 500 and logged.
+A handler that raises is answered with 500 and logged. A site may also answer with a `Stream`, whose end
+nobody knows yet; a client that takes nothing of it for `STALLED_SECONDS` is closed.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeAlias, cast
@@ -31,6 +33,7 @@ LONGEST_REQUEST: Final = 64 << 10
 REQUEST_SECONDS: Final = 30.0
 """Seconds for a request to arrive, and for a connection to bring its next one."""
 LINGER_SECONDS: Final = 2.0
+STALLED_SECONDS: Final = 20.0
 MOST_CONNECTIONS: Final = 512
 _MOST_WAITING: Final = 8  # requests of one connection that came before an answer went
 TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
@@ -62,13 +65,21 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=lambda: TEXT)
 
 
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that goes on: pieces as they come, until there are no more or the client leaves."""
+
+    pieces: AsyncGenerator[bytes, None]
+    headers: Mapping[str, str] = field(default_factory=lambda: TEXT)
+
+
 Handler: TypeAlias = Callable[[Request], Awaitable[Reply]]
 
 
 class Site(Protocol):
     """Whatever answers requests. May raise, which the client is told as 500."""
 
-    async def __call__(self, request: Request, /) -> Reply:
+    async def __call__(self, request: Request, /) -> Reply | Stream:
         """Answer one."""
 
 
@@ -159,7 +170,9 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._target, self._headers, self._body = b"", dict[str, str](), bytearray()
         self._received = 0  # bytes since the last request was complete
-        self._ending, self._address = False, ""
+        self._ending, self._streaming, self._address = False, False, ""
+        self._writable = asyncio.Event()
+        self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -189,10 +202,16 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._enqueue(HTTPStatus.BAD_REQUEST, stays=False)
 
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
     def end(self) -> "asyncio.Task[None] | None":
         """Take no more requests; return what still answers, or close at once."""
         self._ending = True
-        if self._task is None:
+        if self._task is None or self._streaming:
             self.abort()
         return self._task
 
@@ -248,6 +267,9 @@ class _Connection(asyncio.Protocol):
                 request, stays = self._waiting.popleft()
                 bodiless = isinstance(request, Request) and request.method == "HEAD"
                 reply = await self._reply(request)
+                if isinstance(reply, Stream):
+                    await self._stream(reply, bodiless=bodiless)
+                    continue
                 self._transport.write(_encoded(reply, stays=stays and not self._ending, bodiless=bodiless))
         finally:
             self._task = None
@@ -257,7 +279,23 @@ class _Connection(asyncio.Protocol):
             self._transport.resume_reading()
             self._await_request()
 
-    async def _reply(self, request: Request | HTTPStatus) -> Reply:
+    async def _stream(self, stream: Stream, *, bodiless: bool) -> None:
+        """Write pieces as they come, no faster than the client takes them; it ends with its connection."""
+        self._ending = self._streaming = True
+        async with contextlib.aclosing(stream.pieces) as pieces:
+            self._transport.write(_head(HTTPStatus.OK, {**stream.headers, "Connection": "close"}))
+            if bodiless:
+                return
+            async for piece in pieces:
+                self._transport.write(piece)
+                try:
+                    async with asyncio.timeout(STALLED_SECONDS):
+                        await self._writable.wait()
+                except TimeoutError:
+                    self.abort()
+                    return
+
+    async def _reply(self, request: Request | HTTPStatus) -> Reply | Stream:
         if isinstance(request, HTTPStatus):
             return refusal(request)
         try:
@@ -289,12 +327,16 @@ def _encoded(reply: Reply, *, stays: bool, bodiless: bool) -> bytes:
     body = reply.body.encode() if isinstance(reply.body, str) else reply.body
     fields = {
         **reply.headers,
-        "Date": time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime()),
         "Content-Length": str(len(body)),
         "Connection": "keep-alive" if stays else "close",
     }
+    return _head(reply.status, fields) + (b"" if bodiless else body)
+
+
+def _head(status: int, fields: Mapping[str, str]) -> bytes:
+    date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
     lines = (
-        f"HTTP/1.1 {int(reply.status)} {HTTPStatus(reply.status).phrase}",
-        *(f"{k}: {v}" for k, v in fields.items()),
+        f"HTTP/1.1 {int(status)} {HTTPStatus(status).phrase}",
+        *(f"{k}: {v}" for k, v in {**fields, "Date": date}.items()),
     )
-    return "".join(f"{line}\r\n" for line in (*lines, "")).encode("latin-1", "replace") + (b"" if bodiless else body)
+    return "".join(f"{line}\r\n" for line in (*lines, "")).encode("latin-1", "replace")

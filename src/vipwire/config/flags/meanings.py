@@ -99,6 +99,10 @@ HELP: Final[dict[str, str]] = {
     # Health, metrics and debugging
     "healthz-bind-address": "IP and port of /healthz, /livez and /readyz; empty disables them.",
     "metrics-bind-address": "IP and port of /metrics, /proxyMode, /configz; empty disables them.",
+    "view-bind-address": (
+        "IP and port of the page of `vipwire view`, such as 127.0.0.1:10247; empty serves none. Beyond loopback it "
+        "asks for the token in the file view-token of --state-dir."
+    ),
     "bind-address-hard-fail": "Exit if one of these ports cannot be bound, instead of trying again every 5 s.",
     "profiling": "Serve /debug on the metrics port: stacks, a profile, the log level.",
     "counters": (

@@ -215,7 +215,10 @@ def _notes(config: Config) -> Iterator[str]:
 
 
 _NOT_FOR_OTHERS: Final = frozenset(
-    {"config", "state-dir", "write-config-to", "cleanup", "cleanup-all", "cleanup-iptables", "init-only", "takeover"}
+    {
+        *("config", "state-dir", "write-config-to", "view-bind-address"),
+        *("cleanup", "cleanup-all", "cleanup-iptables", "init-only", "takeover"),
+    }
 )
 _FILES: Final = frozenset({"manifests", "kubeconfig"})
 

@@ -158,6 +158,7 @@ _SERVERS = _group(
     Group.SERVERS,
     _flag("healthz-bind-address", _S, "healthzBindAddress"),
     _flag("metrics-bind-address", _S, "metricsBindAddress"),
+    _flag("view-bind-address", _S, "view_bind_address", with_config=True),
     _flag("bind-address-hard-fail", _B, "bindAddressHardFail"),
     _flag("profiling", _B, "enableProfiling"),
     _flag("counters", _S, "counters.series", with_config=True),

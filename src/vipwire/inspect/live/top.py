@@ -56,6 +56,10 @@ class Rates:
         while len(self._counted) > 2 and self._counted[1].when <= now - self._window:
             self._counted.popleft()
 
+    def recognise(self, frontends: Frontends) -> None:
+        """Count for these frontends from now on."""
+        self._frontends = frontends
+
     def take(self, notification: FlowNotification) -> None:
         """Count one event."""
         if notification.event is None:

@@ -225,12 +225,17 @@ def status_document(
         "families": [family_document(side) for side in situation.sides],
         "services": [service_document(situation, service, seen) for service in services],
         "refusals": refusal_documents(_refusals(seen, wanted, everything=everything)),
-        "problems": [
-            {"kind": item.kind, "object": str(item.object), "field": item.field, "message": item.message}
-            for item in (*_node_problems(situation), *situation.store.problems, *_plan_problems(situation))
-            if everything or item.object in wanted
-        ],
+        "problems": problem_documents(situation, None if everything else wanted),
     }
+
+
+def problem_documents(situation: Situation, about: set[ObjectName] | None = None) -> list[Document]:
+    """Describe what is wrong with all objects, or with some."""
+    return [
+        {"kind": item.kind, "object": str(item.object), "field": item.field, "message": item.message}
+        for item in (*_node_problems(situation), *situation.store.problems, *_plan_problems(situation))
+        if about is None or item.object in about
+    ]
 
 
 def _refusals(

@@ -1,0 +1,145 @@
+"""The thread that looks: it follows the objects, reads the kernel, makes documents, and answers questions in between.
+
+One thread does all of it, because the objects and the modes' sockets have one user at a time. What it has made goes
+to `publish`, as a word and a document. It looks again after `LOOK_SECONDS`, and never takes more than a fifth of the
+time: at ten thousand Services a whole look takes seconds. Rates are newer: they are taken at every step.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from vipwire.app.view.history import change_document, changes_file, read_changes
+from vipwire.config.configuration import Config
+from vipwire.errors import VipwireError
+from vipwire.inspect.live.flows import Frontends
+from vipwire.inspect.page.rates import LiveRates
+from vipwire.inspect.page.rows import row_of
+from vipwire.inspect.situation import Kernel, Situation, opened, take
+from vipwire.inspect.source import follow, make_source
+from vipwire.inspect.status.counts import counted_now
+from vipwire.inspect.status.document import Document, problem_documents, service_document, status_document
+from vipwire.inspect.status.proxy import proxy_document
+from vipwire.model.names import ObjectName
+from vipwire.state.store import Store
+
+Publish = Callable[[str, Any], None]
+T = TypeVar("T")
+
+LOOK_SECONDS: Final = 2.0
+_STEP_SECONDS: Final = 1.0
+_CALM_SECONDS: Final = 10.0
+"""Seconds until a look where no object has changed: the kernel may have."""
+_SHARE: Final = 5
+_PAUSE_SECONDS: Final = 5.0
+MOST_CHANGES: Final = 300
+MOST_PROBLEMS: Final = 200
+
+
+class NotYetError(VipwireError):
+    """Nothing has been seen so far."""
+
+
+class Look:
+    """Looks until the process ends, also when the objects cannot be read: then it says so and tries again."""
+
+    def __init__(self, config: Config, publish: Publish) -> None:
+        self._config, self._publish = config, publish
+        self._rates = LiveRates()
+        self._situation: Situation | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._rows: dict[ObjectName, tuple[Any, Document]] = {}
+        self._due = 0.0
+        self._looked = 0.0
+        self._changes = b""
+
+    def start(self) -> None:
+        """Look in a thread from now on."""
+        self._rates.start()
+        threading.Thread(target=self._run, name="look", daemon=True).start()
+
+    async def ask(self, question: Callable[[Situation], T]) -> T:
+        """Put a question to the last look. Raise NotYetError before the first; what the question raises."""
+        loop = self._loop
+        if loop is None or self._situation is None:
+            raise NotYetError("the objects have not been read yet")
+
+        async def answer() -> T:
+            if self._situation is None:
+                raise NotYetError("the objects have not been read yet")
+            return question(self._situation)
+
+        asked: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(answer(), loop)
+        return await asyncio.wrap_future(asked)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                with opened(self._config) as kernel:
+                    follow(make_source(self._config), lambda store: self._step(store, kernel), _STEP_SECONDS)
+            except (VipwireError, OSError) as error:
+                self._loop = None
+                self._publish("trouble", str(error))
+            time.sleep(_PAUSE_SECONDS)
+
+    def _step(self, store: Store, kernel: Kernel) -> None:
+        self._loop = asyncio.get_running_loop()
+        began = time.monotonic()
+        changed = store.dirty or store.node_changed
+        if self._situation is None or began >= (self._due if changed else self._looked + _CALM_SECONDS):
+            store.take_dirty()
+            store.node_changed = False
+            self._look(store, kernel)
+            self._looked = time.monotonic()
+            self._due = self._looked + max(LOOK_SECONDS, (self._looked - began) * _SHARE)
+        situation = self._situation
+        if situation is not None:
+            self._publish("rates", self._rates.document(lambda: counted_now(situation, kernel)))
+        self._publish_changes()
+
+    def _look(self, store: Store, kernel: Kernel) -> None:
+        situation = take(self._config, store, kernel)
+        self._rates.recognise(Frontends.of(situation))
+        self._situation = situation
+        self._publish("trouble", "")
+        self._publish("head", self._head(situation))
+        self._rows = {name: self._row(situation, name) for name in sorted(store.services)}
+        self._publish("rows", [row for _, row in self._rows.values()])
+
+    def _head(self, situation: Situation) -> Document:
+        document = status_document(situation, [], None, proxy_document(self._config))
+        document["problems"] = problem_documents(situation)[:MOST_PROBLEMS]
+        document["services"] = len(situation.store.services)
+        document["looked"] = time.time()
+        return document
+
+    def _row(self, situation: Situation, name: ObjectName) -> tuple[Any, Document]:
+        """Describe a Service for the list; anew only where it, its plan or its objects are others."""
+        service = situation.store.services[name]
+        of_sides = [(each.plans.get(name), each.drift(name), each.ejected_of(name)) for each in situation.sides]
+        facts = (service, tuple(situation.store.view(name)[1]), of_sides, [each.obstacle for each in situation.sides])
+        known = self._rows.get(name)
+        return (
+            known
+            if known is not None and known[0] == facts
+            else (facts, row_of(service_document(situation, service)))
+        )
+
+    def _publish_changes(self) -> None:
+        path = changes_file(self._config.state_dir)
+        try:
+            stat = path.stat()
+        except OSError:
+            return
+        seen = f"{stat.st_mtime_ns} {stat.st_size}".encode()
+        if seen != self._changes:
+            self._changes = seen
+            self._publish("changes", [change_document(each) for each in read_changes(path)[-MOST_CHANGES:]])
+
+
+def changes_of(config: Config, service: str) -> list[Any]:
+    """Return the changes of one Service, the oldest first."""
+    return [change_document(each) for each in read_changes(changes_file(config.state_dir)) if each.service == service]

@@ -1,0 +1,151 @@
+"""Answers what a browser asks, from one look: a Service in full, a packet's way in any mode, the difference."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from vipwire.app.machine import families
+from vipwire.app.modes import build_explainer, build_modes
+from vipwire.backends.registry import every_spec
+from vipwire.config.configuration import Config
+from vipwire.config.modes import mode_names
+from vipwire.errors import ConfigError, UnsupportedError, VipwireError
+from vipwire.inspect.difference import diff_document
+from vipwire.inspect.explain.document import explain_document
+from vipwire.inspect.explain.explanation import explain
+from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
+from vipwire.inspect.family_view import FamilyView
+from vipwire.inspect.packet import read_packet
+from vipwire.inspect.page.look import changes_of
+from vipwire.inspect.situation import Situation
+from vipwire.inspect.status.counts import see
+from vipwire.inspect.status.document import Document, service_document
+from vipwire.inspect.suggestions import find_services
+from vipwire.model.names import ObjectName
+from vipwire.model.service import Service
+from vipwire.plan.resolve import Packet, resolve
+from vipwire.reconcile.delta import Delta
+
+MOST_LINES: Final = 2000
+"""Lines of rules or of a difference that are sent."""
+
+Question = Callable[[Situation], Document]
+Asked = Mapping[str, str]
+
+
+def question_of(path: str, asked: Asked) -> Question | None:
+    """Find the question that a path means; None if there is none."""
+    found: dict[str, Callable[[Situation, Asked], Document]] = {
+        "/api/service": _service,
+        "/api/explain": _explain,
+        "/api/diff": _diff,
+    }
+    ask = found.get(path)
+    return None if ask is None else lambda situation: ask(situation, asked)
+
+
+def _service(situation: Situation, asked: Asked) -> Document:
+    """Describe a Service as `status`, with its objects as the mode's tool writes them, and its last changes."""
+    namespace, _, name = asked.get("name", "").partition("/")
+    service = situation.store.services.get(ObjectName(namespace, name))
+    if service is None:
+        raise ConfigError(f"there is no Service {asked.get('name', '')!r}")
+    return {
+        "service": service_document(situation, service, see(situation, [service.name])),
+        "rules": [_rules(side, service) for side in situation.sides if service.name in side.plans],
+        "changes": changes_of(situation.config, str(service.name)),
+        "looked": time.time(),
+    }
+
+
+def _rules(side: FamilyView, service: Service) -> Document:
+    """List the objects of a Service in one family, and what a sync would do to them."""
+    document: Document = {"family": side.family.value, "tool": "", "lines": [], "more": 0, "drift": []}
+    rendered = side.rendered.get(service.name)
+    if rendered is None or side.mode is None:
+        return document | {"reason": side.obstacle}
+    objects = {**rendered.own, **rendered.shared}
+    lines = list(_script(side, Delta(added=dict(objects))))
+    drift = side.drift(service.name)
+    document["tool"] = side.explainer.script_taker() if side.explainer is not None else ""
+    document |= {"lines": lines[:MOST_LINES], "more": max(0, len(lines) - MOST_LINES)}
+    document["drift"] = list(_script(side, drift))[:MOST_LINES] if drift else []
+    return document
+
+
+def _script(side: FamilyView, delta: Delta[Any, Any]) -> Iterator[str]:
+    if side.explainer is not None:
+        yield from side.explainer.script(delta)
+    elif side.mode is not None:
+        yield from (side.mode.describe(key) for key in (*delta.added, *delta.changed, *delta.removed))
+
+
+def _diff(situation: Situation, asked: Asked) -> Document:
+    name = asked.get("name", "")
+    document = diff_document(situation, find_services(situation.store.services, name) if name else None)
+    for family in document["families"]:
+        family["more"] = max(0, len(family["script"]) - MOST_LINES)
+        family["script"] = family["script"][:MOST_LINES]
+    return document
+
+
+def _explain(situation: Situation, asked: Asked) -> Document:
+    """Explain a packet as it is here, or as it would be in another mode."""
+    mode = asked.get("mode", "")
+    packet = read_packet(situation, asked.get("from", "").strip(), asked.get("to", "").strip())
+    if not packet.from_node and not packet.interface:
+        packet = packet._replace(interface=interface_towards(packet.source))
+    if mode and mode != situation.config.proxy_mode:
+        if mode not in mode_names():
+            raise ConfigError(f"{mode!r} is no mode; there is {', '.join(mode_names())}")
+        return _supposed(situation, packet, mode)
+    found = explain(situation, packet, source_towards, obstacle_towards)
+    if found is None:
+        raise UnsupportedError("this machine has no IPv6")
+    return explain_document(found)
+
+
+def _supposed(situation: Situation, packet: Packet, mode: str) -> Document:
+    """Explain a packet in a mode that does not run here, by the objects that it would write."""
+    config = replace(situation.config, mode=mode, explicit=situation.config.explicit | {"mode"})
+    try:
+        built = build_modes(config, families())
+    except (VipwireError, OSError) as error:
+        raise UnsupportedError(f"{mode} mode cannot be had on this machine: {error}") from error
+    try:
+        sides = tuple(_as_if(config, side, built, packet) for side in situation.sides)
+        other = replace(situation, config=config, sides=sides)
+        found = explain(other, packet, source_towards, lambda _: "")
+        if found is None:
+            raise UnsupportedError("this machine has no IPv6")
+        return explain_document(found) | {"supposed": True}
+    finally:
+        for each in built.values():
+            each.close()
+
+
+def _as_if(config: Config, side: FamilyView, built: Mapping[Any, Any], packet: Packet) -> FamilyView:
+    """Suppose that the kernel holds what a mode renders for the Service that the packet meets."""
+    mode = built.get(side.family)
+    if mode is None:
+        return side
+    frontend = getattr(resolve(side.plan, packet), "frontend", None)
+    name: ObjectName | None = frontend.port_name.service if frontend is not None else None
+    node_objects = mode.render_node(side.node)
+    rendered = {name: mode.render(side.plans[name])} if name is not None and name in side.plans else {}
+    made = replace(
+        side,
+        mode=mode,
+        explainer=build_explainer(config, side.family, mode),
+        node_objects=node_objects,
+        rendered=rendered,
+        remains="",
+        obstacle="",
+    )
+    return replace(made, observed=dict(made.wanted))
+
+
+def modes() -> list[Document]:
+    """List the modes that can be asked for."""
+    return [{"name": spec.name, "forWhom": spec.for_whom} for spec in every_spec()]

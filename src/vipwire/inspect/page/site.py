@@ -1,0 +1,132 @@
+"""The pages: files of the package, answers as JSON, and the stream of what is new. All of it is for reading only."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Any, Final
+
+from vipwire.errors import VipwireError
+from vipwire.http.server import Reply, Request, Stream, refusal
+from vipwire.inspect.page.board import Board
+from vipwire.inspect.page.gate import COOKIE, Gate
+from vipwire.inspect.page.look import Look, NotYetError
+from vipwire.inspect.page.questions import modes, question_of
+
+MOST_READERS: Final = 16
+MOST_ASKING: Final = 8
+_ANSWER_SECONDS: Final = 60.0
+_TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+SAFE: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class PageSite:
+    """Answers browsers."""
+
+    def __init__(self, gate: Gate, board: Board, look: Look) -> None:
+        self._gate, self._board, self._look = gate, board, look
+        self._files = {path: _file(name) for path, name in _served().items()}
+        self._readers = self._asking = 0
+
+    async def __call__(self, request: Request) -> Reply | Stream:
+        """Answer one request."""
+        refused = self._gate.refusal(request)
+        if refused is not None:
+            return self._turned_away(request, refused)
+        if self._gate.entering(request):
+            return self._entered()
+        if request.path == "/api/events":
+            return self._stream()
+        if request.path.startswith("/api/"):
+            return _json(modes()) if request.path == "/api/modes" else await self._answer(request)
+        return self._files.get(request.path, refusal(HTTPStatus.NOT_FOUND, SAFE))
+
+    def _turned_away(self, request: Request, refused: Reply) -> Reply:
+        """Answer who may not look; who lacks the token may show it."""
+        lacks_token = refused.status == HTTPStatus.UNAUTHORIZED
+        if lacks_token and self._gate.entering(request):
+            return self._entered()
+        if lacks_token and request.path in _OPEN:
+            return self._files[_OPEN[request.path]]
+        return Reply(refused.body, refused.status, {**refused.headers, **SAFE})
+
+    def _entered(self) -> Reply:
+        """Keep the token in a cookie, and take it out of the address."""
+        cookie = f"{COOKIE}={self._gate.token}; HttpOnly; SameSite=Strict; Path=/"
+        return Reply(b"", HTTPStatus.SEE_OTHER, {**SAFE, "Location": "/", "Set-Cookie": cookie})
+
+    async def _answer(self, request: Request) -> Reply:
+        question = question_of(request.path, request.query)
+        if question is None:
+            return refusal(HTTPStatus.NOT_FOUND, SAFE)
+        if self._asking >= MOST_ASKING:
+            return _trouble("too many ask at once; try again", HTTPStatus.SERVICE_UNAVAILABLE)
+        self._asking += 1
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                return _json(await self._look.ask(question))
+        except (NotYetError, TimeoutError) as error:
+            return _trouble(str(error) or "that takes too long", HTTPStatus.SERVICE_UNAVAILABLE)
+        except VipwireError as error:
+            return _trouble(str(error), HTTPStatus.UNPROCESSABLE_ENTITY)
+        finally:
+            self._asking -= 1
+
+    def _stream(self) -> Reply | Stream:
+        if self._readers >= MOST_READERS:
+            return _trouble(f"{MOST_READERS} pages are open already", HTTPStatus.SERVICE_UNAVAILABLE)
+        self._readers += 1
+        return Stream(self._events(), {**SAFE, "Content-Type": "text/event-stream"})
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"retry: 2000\n\n"
+            async for notice in self._board.follow():
+                yield b": still here\n\n" if notice is None else _event(*notice)
+        finally:
+            self._readers -= 1
+
+
+def _event(word: str, document: Any) -> bytes:
+    return f"event: {word}\ndata: {_text(document)}\n\n".encode()
+
+
+def _json(document: Any, status: int = HTTPStatus.OK) -> Reply:
+    return Reply(_text(document), status, {**SAFE, "Content-Type": "application/json"})
+
+
+def _trouble(text: str, status: int) -> Reply:
+    return _json({"error": text}, status)
+
+
+def _text(document: Any) -> str:
+    """Write JSON in one line of ASCII: whatever a name holds, it can end no event and open no element."""
+    return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
+
+
+_SCRIPTS: Final = ("main", "list", "picture", "detail", "packet", "words", "stream")
+_OPEN: Final = {"/": "/enter", "/page.css": "/page.css"}
+"""What is shown to who has not shown the token, in place of what."""
+
+
+def _served() -> dict[str, str]:
+    scripts = {f"/{name}.js": f"{name}.js" for name in _SCRIPTS}
+    return {"/": "index.html", "/enter": "enter.html", "/page.css": "page.css", "/mark.svg": "mark.svg", **scripts}
+
+
+def _file(name: str) -> Reply:
+    kind = _TYPES[name.rpartition(".")[2]]
+    body = (files("vipwire.inspect.page") / "files" / name).read_bytes()
+    return Reply(body, headers={**SAFE, "Content-Type": f"{kind}; charset=utf-8"})

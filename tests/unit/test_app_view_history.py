@@ -1,0 +1,92 @@
+"""What the proxy writes of its last changes, and how much of it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from vipwire.app.engine import Outcome
+from vipwire.app.view import history as module
+from vipwire.app.view.history import Change, History, change_document, read_changes
+from vipwire.app.view.process import command_line
+from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Family
+from vipwire.plan.planner import PlanChange
+from vipwire.state.event import Deleted, Kind
+
+LINE = cast("Any", SimpleNamespace(family=Family.IPV4))
+EMPTY = cast("Any", SimpleNamespace(frontends=()))
+
+
+def outcome(*names: str, first: bool = False) -> Outcome:
+    made = Outcome(Family.IPV4, seconds=0.002, first=first)
+    made.changes = {ObjectName("default", name): PlanChange(None, EMPTY) for name in names}
+    return made
+
+
+def written(path: Path, history: History) -> list[Change]:
+    history.write()
+    return read_changes(path)
+
+
+def test_a_change_knows_how_long_it_took_from_its_event_to_the_kernel(tmp_path: Path) -> None:
+    path = tmp_path / "changes.jsonl"
+    history = History(path)
+    history.heard(Deleted(Kind.SERVICE, ObjectName("default", "a")), 100.0)
+    history.heard(Deleted(Kind.SERVICE, ObjectName("default", "a")), 100.5)
+    history.synced(LINE, outcome("a"), 101.0)
+    (change,) = written(path, history)
+    assert (change.service, change.what, change.waited, change.took) == ("default/a", "added", 1.0, 0.002)
+    history.settled()
+    history.synced(LINE, outcome("a"), 102.0)
+    assert written(path, history)[-1].waited is None
+    assert change_document(change)["secondsToKernel"] == 1.0
+
+
+def test_the_first_sync_and_a_large_one_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_OF_A_SYNC", 2)
+    path = tmp_path / "changes.jsonl"
+    history = History(path)
+    history.synced(LINE, outcome(*"abcdef", first=True), 1.0)
+    history.synced(LINE, outcome(*"abcdef"), 2.0)
+    assert [(each.service, each.services) for each in written(path, history)] == [
+        ("", 6),
+        ("default/a", 1),
+        ("default/b", 1),
+        ("", 4),
+    ]
+
+
+def test_the_file_stays_bounded_and_a_cut_line_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT", 10)
+    path = tmp_path / "changes.jsonl"
+    path.write_bytes(b"".join(msgspec.json.encode(Change(1.0, "IPv4", "added")) + b"\n" for _ in range(500)))
+    history = History(path)
+    for number in range(40):
+        history.synced(LINE, outcome(f"n{number}"), float(number))
+        history.write()
+    assert len(path.read_bytes().splitlines()) <= 20
+    assert written(path, history)[-1].service == "default/n39"
+    with path.open("ab") as file:
+        file.write(b'{"when": 3, "fam')
+    assert written(path, history)[-1].service == "default/n39"
+
+
+def test_where_nothing_can_be_written_the_proxy_goes_on(tmp_path: Path) -> None:
+    history = History(tmp_path / "nowhere" / "changes.jsonl")
+    history.synced(LINE, outcome("a"), 1.0)
+    assert written(tmp_path / "nowhere" / "changes.jsonl", history) == []
+
+
+def test_the_page_beside_a_proxy_has_its_flags() -> None:
+    flags = ["--manifests=/m", "--cluster-cidr=10.0.0.0/8", "--nodeport-addresses=primary"]
+    assert command_line(build_config(parse_flags(flags)).config) == ()
+    config = build_config(parse_flags([*flags, "--view-bind-address=127.0.0.1", "--state-dir=/s"])).config
+    command = command_line(config)
+    assert command[2:] == (
+        *("vipwire", "view", "--view-bind-address=127.0.0.1:10247", "--beside-proxy", "--state-dir=/s"),
+        *("--manifests=/m", "--nodeport-addresses=primary", "--cluster-cidr=10.0.0.0/8"),
+    )
