@@ -25,13 +25,13 @@ from aiohttp import WSMsgType, web
 from tests.fakes.ports import free_port
 
 from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.plan.planner import Setting
+from vipwire.ingress.plan.planner import IngressPlanner, Setting
 from vipwire.ingress.run.controller import Controller, Done
 from vipwire.ingress.run.default_certificate import default_certificate, make_certificate
 from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.run.process import Haproxy
 from vipwire.ingress.watch.kinds import RESOURCES
-from vipwire.ingress.watch.objects import IngressKind
+from vipwire.ingress.watch.objects import INGRESS_KINDS, IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Deleted, Listed, Upserted
@@ -260,10 +260,10 @@ async def site(
     pem = default_certificate(run, dt.datetime.now(dt.UTC))  # noqa: TID251  # what is served must be valid now
     made = Layout(str(run), f"{run}/haproxy.sock", f"127.0.0.1:{http}", f"127.0.0.1:{https}", threads=1, **layout)
     snapshot, haproxy, done = Snapshot(), Haproxy("haproxy", run), list[Done]()
-    desired = Desired(snapshot, setting or Setting(), made, pem)
+    desired = Desired(snapshot, IngressPlanner(setting or Setting()), made, pem)
     controller = Controller(snapshot, desired, haproxy, done.append, pause)
     here = Site(controller, haproxy, http, https, done, free_port())
-    for kind in IngressKind:
+    for kind in INGRESS_KINDS:
         controller.emit(Listed(cast("Any", kind), ()))
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(controller.run()), tasks.create_task(controller.watch_child())]

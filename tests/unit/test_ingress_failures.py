@@ -7,11 +7,11 @@ from vipwire.ingress.haproxy import configuration as configuration_module
 from vipwire.ingress.haproxy.backends import backend_text
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan import planner
-from vipwire.ingress.plan.planner import Setting, plan_sites
+from vipwire.ingress.plan.planner import IngressPlanner, Setting, plan_sites
 from vipwire.ingress.plan.sites import CLOSED, Pool
 from vipwire.ingress.plan.wishes import Wanted, recall
 from vipwire.ingress.run.desired import Desired
-from vipwire.ingress.watch.objects import BackendService, Ingress, IngressKind, IngressObject, PathType
+from vipwire.ingress.watch.objects import INGRESS_KINDS, BackendService, Ingress, IngressKind, IngressObject, PathType
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed
@@ -50,9 +50,9 @@ def test_a_pool_that_cannot_be_written_answers_503_and_the_others_serve(monkeypa
         IngressKind.SERVICE: (BackendService(WEB, (PORT,)), BackendService(OTHER, (PORT,))),
     }
     snapshot = Snapshot()
-    for kind in IngressKind:
+    for kind in INGRESS_KINDS:
         snapshot.apply(Listed(kind, objects.get(kind, ())))
-    desired = Desired(snapshot, Setting(), Layout("/run/x", "/run/x/s"), "PEM\n")
+    desired = Desired(snapshot, IngressPlanner(Setting()), Layout("/run/x", "/run/x/s"), "PEM\n")
     desired.update(Touched(structure=True), 0.0)
     made = desired.made("/run/x")
     assert set(made.shape.backends) == {"default:web:80"}

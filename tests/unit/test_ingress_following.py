@@ -14,9 +14,10 @@ import vipwire
 from vipwire.ingress.haproxy.change import difference, difference_of_servers, merged
 from vipwire.ingress.haproxy.configuration import Configuration
 from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.plan.planner import Setting
+from vipwire.ingress.plan.planner import IngressPlanner, Setting
 from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.watch.objects import (
+    INGRESS_KINDS,
     BackendEndpoint,
     BackendPort,
     BackendService,
@@ -68,7 +69,7 @@ def ingress_of(
 
 def snapshot_of(*things: IngressObject) -> Snapshot:
     made = Snapshot()
-    for kind in IngressKind:
+    for kind in INGRESS_KINDS:
         made.apply(Listed(cast("Any", kind), ()))
     for thing in things:
         made.apply(Upserted(cast("Any", thing)))
@@ -120,14 +121,14 @@ def fixed_part(made: Configuration) -> dict[str, list[str]]:
 @given(steps)
 def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[IngressObject, bool]]]) -> None:
     snapshot = snapshot_of(*START)
-    followed = Desired(snapshot, Setting(), LAYOUT, "PEM")
+    followed = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
     live, running = None, dict[str, list[str]]()
     for batch in [[], *batches]:
         for thing, gone in batch:
             kind = cast("Any", KINDS[cast("Any", type(thing))])
             snapshot.apply(Deleted(kind, thing.name) if gone else Upserted(cast("Any", thing)))
         pools = followed.update(snapshot.take(), 0.0)
-        anew = Desired(snapshot, Setting(), LAYOUT, "PEM")
+        anew = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
         anew.update(Touched(structure=True), 0.0)
         assert followed.plan == anew.plan
         assert followed.problems == anew.problems
@@ -149,7 +150,7 @@ def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Ingre
 def test_only_what_an_ingress_names_has_all_planned_anew() -> None:
     plain, users = ingress_of("a", "a", login="users"), Secret(name("users"), "", {"auth": USER.encode()})
     snapshot = snapshot_of(plain, users, service_of("a"), slice_of("a", 1))
-    desired = Desired(snapshot, Setting(), LAYOUT, "PEM")
+    desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
     desired.update(snapshot.take(), 0.0)
     for thing, pools in (
         (Secret(name("else"), "", {"auth": b"x"}), 0),
@@ -176,7 +177,7 @@ def calls_of_a_change(others: int) -> int:
         for number in range(others)
     )
     snapshot = snapshot_of(*(thing for things_ in made for thing in things_))
-    desired = Desired(snapshot, Setting(), LAYOUT, "PEM")
+    desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
     desired.update(snapshot.take(), 0.0)
     live, found = desired.made(FOLDER), 0
     first = ingress_of("i0", "s0")

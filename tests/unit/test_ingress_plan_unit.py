@@ -169,11 +169,11 @@ def test_a_canary_has_what_its_path_asks_for_and_it_does_not_itself() -> None:
     canary = replace(ruled("part", ("/", PathType.PREFIX)), annotations=MappingProxyType(part))
     plan = plan_sites(world(main, canary), Setting())
     policies = {pool.name: pool.policy for pool in plan.pools}
-    found = [policies[name] for name, _ in plan.splits[0].parts]
+    found = [policies[name] for name in plan.choices[0].targets[:1]]
     assert [(str(policy.deny[0]), policy.retries) for policy in found] == [("10.0.0.0/8", 1)]
     closed = replace(main, annotations=MappingProxyType({"vipwire.io/deny-source-range": "nonsense"}))
     plan = plan_sites(world(closed, canary), Setting())
-    assert (plan.splits, [route.target for route in plan.routes]) == ((), ["closed"])
+    assert (plan.choices, [route.target for route in plan.routes]) == ((), ["closed"])
     assert "answers 503; so does this part of it" in str(plan.problems[-1])
 
 

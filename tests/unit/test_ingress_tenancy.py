@@ -42,7 +42,7 @@ def said(plan: SitePlan) -> str:
 def test_a_canary_of_another_namespace_is_left_out_and_told() -> None:
     evil = site(EVIL, canary="true", canary_weight="100", allow_source_range="203.0.113.0/24")
     plan = planned(site(SHOP, allow_source_range="10.0.0.0/8"), evil)
-    assert not plan.splits
+    assert not plan.choices
     assert [pool.service for pool in plan.pools] == [SHOP]
     assert "Ingress evil/web: spec.rules[0].http.paths[0].path: a canary at a.org, which is shop/web's" in said(plan)
     assert "vipwire.io/share-with: evil" in said(plan)
@@ -56,9 +56,9 @@ def test_the_owner_lets_it_in_and_its_guards_hold(shared: str) -> None:
     own = site(EVIL, allow_source_range="203.0.113.0/24", deny_source_range="10.9.0.0/16", limit_rps="500")
     part = {f"vipwire.io/{name}": value for name, value in CANARY.items()}
     plan = planned(shop, replace(own, annotations=MappingProxyType({**own.annotations, **part})))
-    (split,) = plan.splits
+    (choice,) = plan.choices
     policies = {pool.name: pool.policy for pool in plan.pools}
-    theirs = policies[split.parts[0][0]]
+    theirs = policies[choice.targets[0]]
     assert [str(each) for each in theirs.allow] == ["10.0.0.0/8"]
     assert [str(each) for each in theirs.deny] == ["192.0.2.0/24", "10.9.0.0/16"]
     assert theirs.limit
@@ -70,7 +70,7 @@ def test_the_sharing_of_somebody_else_opens_nothing() -> None:
     mine = site(EVIL, share_with="evil", path="/evil")
     canary = replace(site(EVIL, canary="true", canary_weight="100"), name=ObjectName("evil", "part"))
     plan = planned(site(SHOP), mine, canary)
-    assert not plan.splits
+    assert not plan.choices
 
 
 def test_a_regular_expression_at_anothers_host_takes_no_paths() -> None:
@@ -118,5 +118,5 @@ def test_within_a_namespace_all_is_as_ever() -> None:
     own = replace(site(SHOP, canary="true", canary_weight="10"), name=ObjectName("shop", "part"))
     regex = replace(site(SHOP, "/x.*", regex=True, use_regex="true"), name=ObjectName("shop", "regex"))
     plan = planned(site(SHOP), own, regex, apart=True)
-    assert (len(plan.splits), len(plan.routes)) == (1, 2)
+    assert (len(plan.choices), len(plan.routes)) == (1, 2)
     assert not said(plan)

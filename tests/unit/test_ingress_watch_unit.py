@@ -9,6 +9,7 @@ from vipwire.errors import DecodeError
 from vipwire.ingress.watch.convert import is_host
 from vipwire.ingress.watch.kinds import MANIFESTS, RESOURCES
 from vipwire.ingress.watch.objects import (
+    INGRESS_KINDS,
     BackendEndpoint,
     BackendSlice,
     Ingress,
@@ -110,7 +111,7 @@ def test_addresses_that_nobody_may_ask_are_left_out() -> None:
 
 
 def listed(snapshot: Snapshot) -> Snapshot:
-    for kind in IngressKind:
+    for kind in INGRESS_KINDS:
         assert not snapshot.complete
         snapshot.apply(Listed(cast("Any", kind), ()))
     assert snapshot.complete

@@ -3,10 +3,20 @@
 import hashlib
 from collections.abc import Iterator
 
-from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.layout import FOLDER, Layout
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
-from vipwire.ingress.plan.policy import Affinity, Algorithm, BackendProtocol, Cors, Hsts, Limit, Policy, ProxyProtocol
+from vipwire.ingress.plan.policy import (
+    Affinity,
+    Algorithm,
+    BackendProtocol,
+    Cors,
+    Hsts,
+    Limit,
+    Location,
+    Policy,
+    ProxyProtocol,
+)
 from vipwire.ingress.plan.sites import Pool, Server
 from vipwire.ingress.watch.objects import Usability
 from vipwire.model.net import Prefix, format_address
@@ -16,6 +26,7 @@ _PROTOCOLS = {
     BackendProtocol.HTTPS: " ssl verify none",
     BackendProtocol.H2: " proto h2",
     BackendProtocol.H2S: " ssl verify none alpn h2",
+    BackendProtocol.TCP: "",
 }
 _PROXY = {ProxyProtocol.NO: "", ProxyProtocol.V1: " send-proxy", ProxyProtocol.V2: " send-proxy-v2"}
 _WORDS_IN_A_LINE = 20
@@ -24,10 +35,16 @@ _WORDS_IN_A_LINE = 20
 def backend_text(pool: Pool, layout: Layout) -> str:
     """Write a backend without its endpoints: all that only a reload can change."""
     policy = pool.policy
-    lines = [line("backend {}", plain(pool.name), indent=0), *_balance(policy, layout)]
+    lines = [line("backend {}", plain(pool.name), indent=0)]
+    if policy.protocol is BackendProtocol.TCP:
+        lines.append(line("mode tcp"))
+        lines.append(line("retry-on conn-failure"))
+    lines += _balance(policy, layout)
     lines += [line(f"timeout {name} {{}}", plain(f"{value}ms")) for name, value in policy.timeouts]
     if policy.retries is not None:
         lines.append(line("retries {}", plain(policy.retries)))
+    if policy.retry_on:
+        lines.append(line("retry-on conn-failure empty-response {}", plains(map(str, policy.retry_on))))
     if not policy.redispatch or (policy.affinity and not policy.affinity.change_on_failure):
         lines.append(line("no option redispatch"))
     lines += [*_check(policy), *_guards(policy, layout), *_requests(policy), *_responses(policy, layout)]
@@ -42,7 +59,7 @@ def backend_text(pool: Pool, layout: Layout) -> str:
 
 def server_text(pool: Pool, slots: Slots) -> str:
     """Write the slots of a backend. A weight of 0 drains: only those come who are bound to it."""
-    if pool.external:
+    if pool.external or not pool.service.name:
         return ""
     return "".join(f"    server s{number} {_slot(slot)}\n" for number, slot in enumerate(slots, 1))
 
@@ -68,7 +85,17 @@ def _server_words(policy: Policy) -> str:
             words += " check-proto h2"
     if policy.pod_connections is not None:
         words += f" maxconn {policy.pod_connections}"
-    return words + _PROTOCOLS[policy.protocol] + _PROXY[policy.proxy_protocol]
+    return words + _speaks(policy) + _PROXY[policy.proxy_protocol]
+
+
+def _speaks(policy: Policy) -> str:
+    verify = policy.verify
+    if verify is None:
+        return _PROTOCOLS[policy.protocol]
+    file = quoted(f"{FOLDER}/{verify.authorities}") if verify.authorities else "@system-ca"
+    host = plain(verify.hostname)
+    words = f" ssl verify required ca-file {file} sni str({host}) verifyhost {host}"
+    return words + (" alpn h2" if policy.protocol in (BackendProtocol.H2, BackendProtocol.H2S) else "")
 
 
 def _balance(policy: Policy, layout: Layout) -> Iterator[str]:
@@ -119,14 +146,7 @@ def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
         yield line("http-request deny deny_status 403 unless allowed")
     if policy.limit:
         yield from _limit(policy.limit)
-    if policy.https:
-        where = Word(f"https://%[req.hdr(host),host_only,lower]{layout.https_suffix}%[pathq]")
-        yield line(f"http-request redirect location {{}} code 308 unless {_came_by_tls(layout)}", where)
-    if policy.redirect:
-        where = quoted(policy.redirect.location.replace("%", "%%") + "%[pathq]" * policy.redirect.keep_path)
-        yield line("http-request redirect location {} code {}", where, plain(policy.redirect.code))
-    if policy.root:
-        yield line("http-request redirect location {} code 302 if {{ path / }}", literal(policy.root))
+    yield from _redirects(policy, layout)
     if policy.body_size is not None:
         size = plain(policy.body_size)
         yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", size)
@@ -136,6 +156,27 @@ def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
         users = plain(userlist_name(policy))
         yield line("http-request auth realm {} unless {{ http_auth({}) }}", quoted(policy.login.realm or "-"), users)
         yield line("http-request del-header Authorization")
+
+
+def _redirects(policy: Policy, layout: Layout) -> Iterator[str]:
+    if policy.https:
+        where = Word(f"https://%[req.hdr(host),host_only,lower]{layout.https_suffix}%[pathq]")
+        yield line(f"http-request redirect location {{}} code 308 unless {_came_by_tls(layout)}", where)
+    if policy.location:
+        yield from _rewrite(policy)
+        yield _location(policy.location)
+    if policy.redirect:
+        where = quoted(policy.redirect.location.replace("%", "%%") + "%[pathq]" * policy.redirect.keep_path)
+        yield line("http-request redirect location {} code {}", where, plain(policy.redirect.code))
+    if policy.root:
+        yield line("http-request redirect location {} code 302 if {{ path / }}", literal(policy.root))
+
+
+def _location(location: Location) -> str:
+    scheme = plain(location.scheme) if location.scheme else "%[ssl_fc,iif(https,http)]"
+    host = plain(location.host) if location.host else "%[req.hdr(host),host_only]"
+    where = Word(f"{scheme}://{host}{plain(location.port) if location.port else ''}%[pathq]")
+    return line("http-request redirect location {} code {}", where, plain(location.code))
 
 
 def _came_by_tls(layout: Layout) -> str:
@@ -185,14 +226,23 @@ def _cors_request(cors: Cors) -> Iterator[str]:
     value = "str(*)" if wildcard else "req.hdr(origin)"
     yield line(f"http-request set-var(txn.origin) {value} if origin_allowed")
     yield line(
-        "http-request return status 204 hdr Access-Control-Allow-Methods {} hdr Access-Control-Allow-Headers {}"
+        "http-request return status 204{}{}"
         " hdr Access-Control-Max-Age {} hdr Access-Control-Allow-Origin %[var(txn.origin)]"
         " hdr Vary Origin{} if preflight {{ var(txn.origin) -m found }}",
-        literal(", ".join(cors.methods)),
-        literal(", ".join(cors.headers)),
+        _allowed("Methods", cors.methods, "method", cors),
+        _allowed("Headers", cors.headers, "headers", cors),
         plain(cors.max_age),
         Word(" hdr Access-Control-Allow-Credentials true" if cors.credentials else ""),
     )
+
+
+def _allowed(what: str, values: tuple[str, ...], asked: str, cors: Cors) -> Word:
+    """Write a header of what is allowed. With credentials `*` would be a name: what is asked for is echoed."""
+    if not values:
+        return Word("")
+    echoed = "*" in values and cors.credentials
+    text = Word(f"%[req.hdr(access-control-request-{asked})]") if echoed else literal(", ".join(values))
+    return Word(f" hdr Access-Control-Allow-{what} {text}")
 
 
 def _requests(policy: Policy) -> Iterator[str]:
@@ -200,6 +250,13 @@ def _requests(policy: Policy) -> Iterator[str]:
         yield line("http-request del-header {}", plain(name))
     for name, value in policy.set_request:
         yield line("http-request set-header {} {}", plain(name), literal(value))
+    for name, value in policy.add_request:
+        yield line("http-request add-header {} {}", plain(name), literal(value))
+    if not policy.location:
+        yield from _rewrite(policy)
+
+
+def _rewrite(policy: Policy) -> Iterator[str]:
     if policy.rewrite:
         pattern, target = policy.rewrite.pattern, policy.rewrite.target
         yield line("http-request replace-path {} {}", quoted(pattern), literal(target))
@@ -224,6 +281,8 @@ def _responses(policy: Policy, layout: Layout) -> Iterator[str]:
         yield line("http-response del-header {}", plain(name))
     for name, text in policy.set_response:
         yield line("http-response set-header {} {}", plain(name), literal(text))
+    for name, text in policy.add_response:
+        yield line("http-response add-header {} {}", plain(name), literal(text))
 
 
 def _hsts(hsts: Hsts) -> str:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 from vipwire.ingress.haproxy.backends import weight_of
 from vipwire.ingress.haproxy.configuration import Configuration
-from vipwire.ingress.haproxy.frontend import maps_of
-from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.layout import MAPS, Layout
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import command_word, plain
 from vipwire.ingress.plan.sites import Server
@@ -71,6 +70,7 @@ def merged(live: Configuration, desired: Configuration) -> Configuration:
     shape = replace(
         desired.shape,
         stages=live.shape.stages,
+        asked=live.shape.asked,
         backends={**desired.shape.backends, **{name: live.shape.backends[name] for name in left}},
         slots={**desired.shape.slots, **{name: len(slots) for name, slots in left.items()}},
         users=live.shape.users,
@@ -88,8 +88,10 @@ def _needs_reload(live: Configuration, desired: Configuration) -> str:
 
 def _reasons(live: Configuration, desired: Configuration) -> Iterator[str]:
     old, new = live.shape, desired.shape
-    if live.layout != desired.layout or old.splits != new.splits:
+    if live.layout != desired.layout or old.choices != new.choices:
         yield "the frontend changes"
+    if (old.frontends, old.lists, old.unlisted) != (new.frontends, new.lists, new.unlisted):
+        yield "a frontend changes"
     yield from sorted(stage.value for stage in new.stages - old.stages)
     if old.expressions != new.expressions:
         yield "regular expressions change"
@@ -103,6 +105,11 @@ def _reasons(live: Configuration, desired: Configuration) -> Iterator[str]:
     known = set(old.users.splitlines())
     if not known.issuperset(new.users.splitlines()) or (new.resolve and not old.resolve):
         yield "users or resolvers change"
+    yield from _reasons_of_certificates(live, desired)
+
+
+def _reasons_of_certificates(live: Configuration, desired: Configuration) -> Iterator[str]:
+    old, new = live.shape, desired.shape
     if any(old.certificates.get(name, hosts) != hosts for name, hosts in new.certificates.items()):
         yield "the hosts of a certificate change"
     changed = (pem for name, pem in desired.certificates.items() if live.certificates.get(name) != pem)
@@ -136,7 +143,7 @@ def _server(name: str, old: Server | None, new: Server | None) -> Iterator[str]:
 
 
 def _maps(live: Configuration, desired: Configuration) -> Iterator[str]:
-    for name in maps_of(live.shape.stages):
+    for name in sorted(live.shape.asked, key=MAPS.index):
         entries, before, file = desired.maps[name], live.maps[name], plain(desired.layout.map_file(name))
         if before == entries:
             continue

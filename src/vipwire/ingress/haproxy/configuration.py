@@ -5,20 +5,21 @@ What can change while it runs (slots, maps, certificates) stands apart from what
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
-from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, stages_of
-from vipwire.ingress.haproxy.layout import MAPS, Layout
+from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, maps_of, stages_of
+from vipwire.ingress.haproxy.frontends import SHARED, frontend_parts, is_of_frontend, lookups_of, site_key
+from vipwire.ingress.haproxy.layout import FOLDER, MAPS, Layout
 from vipwire.ingress.haproxy.preamble import process_text
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.plan.sites import (
     Certificate,
+    Choice,
     Match,
     Pool,
     Route,
     SitePlan,
-    Split,
     has_guarded_paths,
     sites_with_guarding_expressions,
 )
@@ -31,16 +32,26 @@ class Shape:
     """The part that only a reload can change. `backends` is text by pool, `slots` their number of servers."""
 
     stages: frozenset[Stage]
-    splits: tuple[Split, ...]
+    choices: tuple[Choice, ...]
     users: str
     expressions: tuple[tuple[str, str], ...]
     backends: Mapping[str, str]
     slots: Mapping[str, int]
     certificates: Mapping[str, tuple[str, ...]]
     """The hosts of each certificate."""
+    unlisted: frozenset[str]
+    """The certificates that only other frontends' lists have."""
     resolve: bool
     bounded: tuple[str, ...] = ()
     """The sites whose paths must be short, since regular expressions guard some."""
+    frontends: tuple[tuple[str, str], ...] = ()
+    """The text of the frontends beside the operator's own, each part with the choice that it belongs to, if any."""
+    authorities: tuple[tuple[str, str], ...] = ()
+    """The files of who may sign endpoints' certificates: name, which follows from the content, and content."""
+    lists: Mapping[str, str] = field(default_factory=dict)
+    """Their lists of certificates: content by file name."""
+    asked: frozenset[str] = frozenset()
+    """The maps that are looked up: HAProxy knows no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +77,11 @@ class Configuration:
         yield "", process_text(self.layout, mark, self.shape.stages, resolve=self.shape.resolve)
         if self.shape.users:
             yield "", self.shape.users
-        yield "", frontend_text(self.layout, self.shape.stages, self.shape.splits, self.shape.bounded)
+        yield "", frontend_text(self.layout, self.shape.stages, self.shape.choices, self.shape.bounded)
+        for name, text in self.shape.frontends:
+            yield name, text.replace(FOLDER, self.layout.folder)
         for name, text in self.shape.backends.items():
-            yield name, text + server_text(self.pools[name], self.slots[name])
+            yield name, text.replace(FOLDER, self.layout.folder) + server_text(self.pools[name], self.slots[name])
 
     def files(self) -> Iterator[tuple[str, str]]:
         """Write the files beside it: name and content."""
@@ -76,6 +89,9 @@ class Configuration:
             yield f"{name}.map", "".join(f"{key} {value}\n" for key, value in self.maps[name].items())
         yield from self.certificates.items()
         yield "certificates.list", self.certificate_list()
+        for name, text in self.shape.lists.items():
+            yield name, text.replace(FOLDER, self.layout.folder)
+        yield from self.shape.authorities
 
     def certificate_list(self) -> str:
         """Write the list of certificates with the names for which each is served; the first is the default."""
@@ -83,7 +99,7 @@ class Configuration:
         lines += [
             " ".join((self.layout.certificate_file(name), *hosts))
             for name, hosts in self.shape.certificates.items()
-            if name != DEFAULT_CERTIFICATE
+            if name != DEFAULT_CERTIFICATE and name not in self.shape.unlisted
         ]
         return "".join(f"{line}\n" for line in lines)
 
@@ -99,19 +115,49 @@ def configure(
     pools = {pool.name: pool for pool in plan.pools}
     users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
     certificates = (Certificate(DEFAULT_CERTIFICATE, default_pem), *plan.certificates)
+    stages = stages_of(_own(maps) if plan.frontends else maps) | (
+        {Stage.GUARDS} if has_guarded_paths(plan) else set()
+    )
+    frontends, lists, asked = _frontends(plan, layout)
     shape = Shape(
-        stages_of(maps) | ({Stage.GUARDS} if has_guarded_paths(plan) else set()),
-        plan.splits,
+        stages,
+        plan.choices,
         "\n".join(users[name] for name in sorted(users)),
         tuple(maps["expressions"].items()),
         {name: _known_text(pool, before) or _text(pool, layout) for name, pool in pools.items()},
         {name: len(slots[name]) for name in pools},
         {each.name: each.hosts for each in certificates},
+        frozenset(each.name for each in certificates if not each.listed),
         any(pool.external for pool in plan.pools),
         sites_with_guarding_expressions(plan),
+        frontends,
+        plan.authorities,
+        lists,
+        asked | frozenset(maps_of(stages)),
     )
     pems = {each.name: each.pem for each in certificates}
     return Configuration(layout, shape, pools, slots, maps, pems)
+
+
+def _own(maps: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
+    """Leave the entries of other frontends out."""
+    shared = {name: {key: to for key, to in maps[name].items() if not is_of_frontend(key)} for name in SHARED}
+    return {**maps, **shared}
+
+
+def _frontends(plan: SitePlan, layout: Layout) -> tuple[tuple[tuple[str, str], ...], dict[str, str], frozenset[str]]:
+    """Write the frontends beside the operator's own, their lists of certificates; name the maps that they ask."""
+    anywhere = replace(layout, folder=FOLDER)
+    parts: list[tuple[str, str]] = []
+    lists, asked = {}, set[str]()
+    for index, each in enumerate(plan.frontends):
+        lookups = lookups_of(each, plan.routes)
+        asked |= lookups.maps
+        file = f"certificates-{index}.list"
+        parts += frontend_parts(each, lookups, anywhere, anywhere.certificate_file(file))
+        names = each.certificates if each.has_default else ((DEFAULT_CERTIFICATE, ()), *each.certificates)
+        lists[file] = "".join(f"{' '.join((anywhere.certificate_file(name), *to))}\n" for name, to in names)
+    return tuple(parts), lists, frozenset(asked)
 
 
 class PoolError(Exception):
@@ -136,7 +182,8 @@ def _known_text(pool: Pool, before: Configuration | None) -> str:
 def make_maps(plan: SitePlan) -> dict[str, dict[str, str]]:
     """Build the maps that lead a request to its backend; `haproxy.frontend` looks them up."""
     maps: dict[str, dict[str, str]] = {name: {} for name in MAPS}
-    maps["sites"] = {site: site for site in sorted(plan.sites)}
+    more = {f"{host}{each.mark}" for each in plan.frontends for host in each.hosts}
+    maps["sites"] = {site_key(site): site for site in sorted(plan.sites | more)}
     for route in sorted(plan.routes, key=_longest_first):
         match route.match:
             case Match.EXACT:

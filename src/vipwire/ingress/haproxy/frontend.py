@@ -23,11 +23,15 @@ it. A regular expression that meets PCRE's limits counts as no match; where one 
 import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from vipwire.ingress.haproxy.choices import choice_lines
 from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.haproxy.words import Word, line, plain, plains, quoted
-from vipwire.ingress.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Split
+from vipwire.ingress.haproxy.words import line, plain, plains, quoted
+from vipwire.ingress.plan.sites import BROKEN, CLOSED, EVERY_HOST, UNAVAILABLE, Choice
 
 NOWHERE = "nowhere"
+"""The backend that answers 404."""
+REFUSED = "refused"
+"""The backend that takes no connection, where no HTTP is spoken."""
 DEFAULT_KEY = "default"
 
 
@@ -43,7 +47,7 @@ class Stage(enum.Enum):
 
 
 _NEED_SITE = frozenset({Stage.EXPRESSIONS, Stage.WILDCARDS, Stage.HOSTLESS})
-_HOST = "req.hdr(host),host_only,lower"
+HOST = "req.hdr(host),host_only,lower"
 _NORMAL_FORM = ("percent-decode-unreserved", "path-merge-slashes", "path-strip-dot", "path-strip-dotdot full")
 _MISSING = "unless {{ var(txn.target) -m found }}"
 _AMBIGUOUS = r"%(?:25|2f|5c|3b|00|0a|0d)|\\|;"
@@ -83,27 +87,34 @@ def maps_of(stages: Collection[Stage]) -> Iterator[str]:
 
 
 def frontend_text(
-    layout: Layout, stages: Collection[Stage], splits: tuple[Split, ...], bounded: Sequence[str] = ()
+    layout: Layout, stages: Collection[Stage], choices: tuple[Choice, ...], bounded: Sequence[str] = ()
 ) -> str:
     """Write the one frontend, and the backends that answer themselves. Paths of `bounded` sites must be short."""
-    lines = ["frontend ingress", *_binds(layout), *_log(layout), *_headers(layout)]
+    lines = ["frontend ingress", *_binds(layout), *log_lines(layout), *header_lines(layout)]
     lines.append(line("http-request set-var(txn.path) path"))
     if Stage.GUARDS in stages:
         lines += _normal_form()
-    if stages or splits:
+    if stages or choices:
         lines += [*_key(layout, stages), *_bounds(bounded), *_target(layout, stages)]
         if Stage.GUARDS in stages:
             lines += _ambiguous(layout, stages)
-        for split in splits:
-            lines += _split(split)
+        for choice in choices:
+            lines += choice_lines(choice)
         lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
     else:
         # A name that is no backend's, such as an empty one, is the default backend.
-        lines.append(line(f"use_backend %[{_HOST},concat(,txn.path,/),map_beg({layout.map_file('prefixes')})]"))
+        lines.append(line(f"use_backend %[{HOST},concat(,txn.path,/),map_beg({layout.map_file('prefixes')})]"))
     lines.append(line("default_backend {}", plain(NOWHERE)))
-    return (
-        "\n".join(lines) + "\n" + _answer(NOWHERE, 404, "no rule for this host and path") + _unavailable() + _closed()
-    )
+    own = "\n".join(lines) + "\n" if layout.http or layout.https else ""
+    return own + _answers()
+
+
+def _answers() -> str:
+    """Write the backends that answer themselves."""
+    refused = f"backend {REFUSED}\n" + line("mode tcp") + "\n" + line("tcp-request content reject") + "\n"
+    nowhere = _answer(NOWHERE, 404, "no rule for this host and path")
+    broken = _answer(BROKEN, 500, "this route leads nowhere, as its status tells")
+    return nowhere + _unavailable() + _closed() + broken + refused
 
 
 def _answer(name: str, status: int, text: str) -> str:
@@ -128,14 +139,15 @@ def _binds(layout: Layout) -> Iterator[str]:
         yield line(f"bind {{}}{words} ssl crt-list {{}} alpn h2,http/1.1", quoted(layout.https), where)
 
 
-def _log(layout: Layout) -> Iterator[str]:
+def log_lines(layout: Layout) -> Iterator[str]:
+    """Write what logs requests, if anything does."""
     if layout.access_log:
         yield from (line("option httplog"), line("log global"), line("log-format {}", quoted(_LOG_FORMAT)))
-        yield line(f"http-request set-var(txn.host) {_HOST}")
+        yield line(f"http-request set-var(txn.host) {HOST}")
         yield line("http-request set-var(txn.method) method")
 
 
-def _headers(layout: Layout) -> Iterator[str]:
+def header_lines(layout: Layout) -> Iterator[str]:
     """Tell Pods the client's address and scheme. Headers of clients count only if they are balancers of ours."""
     said = {"Proto": "ssl_fc,iif(https,http)", "Host": "req.hdr(host)"}
     if layout.trust_forwarded:
@@ -194,7 +206,7 @@ def _ambiguous(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
 
 def _host(stages: Collection[Stage]) -> str:
     """Cut a host at a slash: behind one a client could write another path into a map's key."""
-    return _HOST.replace("(host)", "(host),field(1,/)") if Stage.GUARDS in stages else _HOST
+    return HOST.replace("(host)", "(host),field(1,/)") if Stage.GUARDS in stages else HOST
 
 
 def _path(stages: Collection[Stage]) -> str:
@@ -228,39 +240,3 @@ def _target(layout: Layout, stages: Collection[Stage], where: str = "") -> Itera
             f"http-request set-var(txn.target) {lookups[name].format(layout.map_file(name))} {missing}"
         ).rstrip()
         missing = f"{where} !{{{{ var(txn.target) -m found }}}}" if where else _MISSING
-
-
-def _split(split: Split) -> Iterator[str]:
-    """Write the canaries' parts: headers decide, then cookies, then chance."""
-    name = plain(split.name)
-    for target, condition in (*_by_header(split), *_by_cookie(split), *_by_chance(split), (split.main, "")):
-        form = (
-            f"http-request set-var(txn.target) str({plain(target)}) if {{{{ var(txn.target) -m str {name} }}}} {{}}"
-        )
-        yield line(form, Word(condition)).rstrip()
-
-
-def _by_header(split: Split) -> Iterator[tuple[str, str]]:
-    for other, canary in split.parts:
-        if canary.header:
-            field = f"{{{{ req.hdr({plain(canary.header)}) -m str {{}} }}}}"
-            yield other, field.format(quoted(canary.value or "always"))
-            if not canary.value:
-                yield split.main, field.format("never")
-
-
-def _by_cookie(split: Split) -> Iterator[tuple[str, str]]:
-    for other, canary in split.parts:
-        if canary.cookie:
-            field = f"{{{{ req.cook({plain(canary.cookie)}) -m str {{}} }}}}"
-            yield other, field.format("always")
-            yield split.main, field.format("never")
-
-
-def _by_chance(split: Split) -> Iterator[tuple[str, str]]:
-    """Try one after the other: each gets its share of the percents that those before it have left."""
-    left = 100
-    for other, canary in split.parts:
-        if canary.weight:
-            yield other, f"{{ rand({left}) lt {canary.weight} }}"
-        left -= canary.weight

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+FOLDER = "@folder@"
+"""Stands for the folder of files in texts that are compared between folders."""
 MAPS = ("sites", "exact", "expressions", "prefixes", "default")
 
 

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from vipwire.ingress.haproxy.configuration import expression_of
-from vipwire.ingress.plan.sites import CLOSED, Match, SitePlan, Split
-from vipwire.model.names import ObjectName
+from vipwire.ingress.plan.sites import CLOSED, Asker, Choice, Match, SitePlan
 
 
 def parts_of(plan: SitePlan) -> frozenset[str]:
@@ -19,14 +18,19 @@ def parts_of(plan: SitePlan) -> frozenset[str]:
 
 def _parts(plan: SitePlan) -> Iterator[str]:
     yield from (pool.name for pool in plan.pools)
+    yield from (choice.name for choice in plan.all_choices)
     yield from (expression_of(route) for route in plan.routes if route.match is Match.EXPRESSION)
     yield from (each.pem for each in plan.certificates)
 
 
-def owners_of(pool: str, plan: SitePlan) -> tuple[ObjectName, ...]:
-    """Name the Ingresses whose paths lead to a pool, at once or by a canary."""
-    targets = {pool, *(each.name for each in plan.splits if pool in (each.main, *(name for name, _ in each.parts)))}
-    return tuple(dict.fromkeys(route.owner for route in plan.routes if route.target in targets))
+def owners_of(pool: str, plan: SitePlan) -> tuple[Asker, ...]:
+    """Name the objects whose paths lead to a pool, at once or by choices."""
+    targets, before = {pool}, 0
+    while len(targets) > before:
+        before = len(targets)
+        targets |= {each.name for each in plan.all_choices if not targets.isdisjoint(each.targets)}
+    found = (Asker(route.kind, route.owner) for route in plan.routes if route.target in targets)
+    return tuple(dict.fromkeys(found))
 
 
 def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
@@ -37,10 +41,10 @@ def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
     def left(target: str) -> str:
         return CLOSED if target in refused else target
 
-    def left_of(split: Split) -> Split:
-        parts = tuple((left(name), canary) for name, canary in split.parts)
-        return replace(split, main=left(split.main), parts=parts)
+    def left_of(choice: Choice) -> Choice:
+        return replace(choice, steps=tuple(replace(step, target=left(step.target)) for step in choice.steps))
 
+    gone = {each.name for each in plan.certificates if each.pem in refused}
     return replace(
         plan,
         routes=tuple(
@@ -49,7 +53,16 @@ def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
             if route.match is not Match.EXPRESSION or expression_of(route) not in refused
         ),
         pools=tuple(pool for pool in plan.pools if pool.name not in refused),
-        splits=tuple(map(left_of, plan.splits)),
+        choices=tuple(left_of(each) for each in plan.choices if each.name not in refused),
         certificates=tuple(each for each in plan.certificates if each.pem not in refused),
         default=left(plan.default),
+        frontends=tuple(
+            replace(
+                each,
+                choices=tuple(left_of(choice) for choice in each.choices if choice.name not in refused),
+                target=left(each.target),
+                certificates=tuple((name, hosts) for name, hosts in each.certificates if name not in gone),
+            )
+            for each in plan.frontends
+        ),
     )

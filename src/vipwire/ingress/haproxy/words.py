@@ -3,8 +3,8 @@ r"""The only way to write a line of HAProxy's configuration.
 A line is a text of ours with {} where values stand, and each value is a `Word`, which only the functions here make.
 They know how HAProxy reads a word (configuration.txt 2.2): blanks end one, `#` begins a comment, quotes and `\\` have
 their shell's meaning, `$` is a variable in double quotes. In single quotes nothing has a meaning but the quote, so
-that is where text goes that is not made of the plain characters; a single quote cannot be written at all. `%` begins
-a field in formats and is doubled there.
+that is where text goes that is not made of the plain characters; a single quote stands in double ones between. `%`
+begins a field in formats and is doubled there.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import NewType
 Word = NewType("Word", str)
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/@+,=*-]+")
-_TEXT = re.compile(r"[ -&(-~]*")
+_TEXT = re.compile(r"[ -~]*")
 _LINE = re.compile(r"[ -~]+")
 
 
@@ -27,10 +27,10 @@ def plain(text: str | int) -> Word:
 
 
 def quoted(text: str) -> Word:
-    """Write printable ASCII without a single quote, to be taken as it is."""
+    """Write printable ASCII, to be taken as it is."""
     if not _TEXT.fullmatch(text):
         raise ValueError(f"{text[:80]!r} cannot stand in a configuration")
-    return Word(f"'{text}'")
+    return Word("'" + text.replace("'", "'\"'\"'") + "'")
 
 
 def literal(text: str) -> Word:

@@ -7,22 +7,24 @@ namespace may do at another's hosts, `tenancy` says.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+from vipwire.ingress.plan.canaries import Split
 from vipwire.ingress.plan.certificates import judge_secret
 from vipwire.ingress.plan.expressions import is_costly, literal_prefix
 from vipwire.ingress.plan.policy import inherited
 from vipwire.ingress.plan.sites import (
     CLOSED,
     EVERY_HOST,
+    Asker,
     Certificate,
+    Choice,
     Match,
     Pool,
     Route,
     SitePlan,
-    Split,
     certificate_name,
     pool_name,
-    split_name,
 )
 from vipwire.ingress.plan.tenancy import Tenancy, tenancy_of, with_guards_of
 from vipwire.ingress.plan.wishes import Key, Known, Wanted, forget, recall
@@ -35,6 +37,7 @@ from vipwire.ingress.watch.objects import (
     Secret,
     ServiceRef,
 )
+from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.resource import unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -54,6 +57,42 @@ class Setting:
     without_class: bool = False
     zone: str = ""
     hosts_apart: bool = False
+
+
+class Planner(Protocol):
+    """Plans what HAProxy shall serve, from the objects of some kinds."""
+
+    @property
+    def zone(self) -> str:
+        """The zone that we are in, if known."""
+
+    def plan(self, snapshot: Snapshot, now: float) -> SitePlan:
+        """Plan everything. `now` in seconds since the epoch, for certificates."""
+
+    def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
+        """Report whether an object that no plan has named yet may be one to plan."""
+
+
+class IngressPlanner:
+    """Plans Ingresses."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._known = setting, dict[ObjectName, Wanted]()
+
+    @property
+    def zone(self) -> str:
+        """The zone that we are in, if known."""
+        return self._setting.zone
+
+    def plan(self, snapshot: Snapshot, now: float) -> SitePlan:
+        """Plan all Ingresses."""
+        world = World(snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets, now)
+        return plan_sites(world, self._setting, self._known)
+
+    def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
+        """Report whether an Ingress is ours."""
+        ingress = snapshot.ingresses.get(name) if kind is IngressKind.INGRESS else None
+        return ingress is not None and is_ours(ingress, snapshot.classes, self._setting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +158,7 @@ class _Draft:
         self._fallbacks: list[tuple[Wanted, str, str]] = []
         self._pools: dict[str, Pool] = {}
         self._splits: dict[str, Split] = {}
+        self._choices: dict[str, Choice] = {}
         self._certificates: dict[str, Certificate] = {}
         self.problems: list[Problem] = []
         self._named: set[tuple[IngressKind, ObjectName]] = set()
@@ -152,7 +192,7 @@ class _Draft:
         foreign = main.owner.namespace != wanted.ingress.name.namespace
         if foreign and self._is_strange(wanted, rule, "a canary"):
             return
-        before = self._splits.get(main.target) or Split("", main.target, ())
+        before = self._splits.get(main.target) or Split(main.target)
         shared = self._pools.get(before.main)
         if shared is None:
             self._note(
@@ -165,10 +205,10 @@ class _Draft:
             self._note(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
         canary = replace(wanted.canary, weight=min(wanted.canary.weight, left))
         part = self._target(wanted, rule.backend, rule, rule.field, (shared, foreign))
-        parts = (*before.parts, (part, canary))
-        split = Split(split_name(before.main, parts), before.main, parts)
-        self._splits[split.name] = split
-        self._routes[key] = replace(main, target=split.name)
+        split = Split(before.main, (*before.parts, (part, canary)))
+        choice = split.choice
+        self._splits[choice.name], self._choices[choice.name] = split, choice
+        self._routes[key] = replace(main, target=choice.name)
 
     def finished(self, admitted: tuple[ObjectName, ...]) -> SitePlan:
         """Build the plan."""
@@ -181,7 +221,7 @@ class _Draft:
         return SitePlan(
             tuple(self._routes.values()),
             tuple(self._pools.values()),
-            tuple(split for name, split in self._splits.items() if name in used),
+            tuple(choice for name, choice in self._choices.items() if name in used),
             tuple(self._certificates.values()),
             self._default,
             admitted,
@@ -268,13 +308,14 @@ class _Draft:
                 text = f"{host} is another namespace's, which does not share it; it gets no certificate from here"
                 self._note(ingress, tls.field, text)
             if good or not strange:
-                self._add_certificate(good if tls.hosts or strange else (), tls.secret, pair.pem)
+                asker = Asker("Ingress", ingress.name, tls.field)
+                self._add_certificate(good if tls.hosts or strange else (), tls.secret, pair.pem, asker)
 
-    def _add_certificate(self, names: tuple[str, ...], secret: ObjectName, pem: str) -> None:
+    def _add_certificate(self, names: tuple[str, ...], secret: ObjectName, pem: str, asker: Asker) -> None:
         name = certificate_name(secret)
-        before = self._certificates.get(name)
-        hosts = dict.fromkeys((*(before.hosts if before else ()), *names))
-        self._certificates[name] = Certificate(name, pem, tuple(hosts))
+        before = self._certificates.get(name) or Certificate(name, pem)
+        hosts = dict.fromkeys((*before.hosts, *names))
+        self._certificates[name] = Certificate(name, pem, tuple(hosts), (*before.askers, asker))
 
     def _note(self, ingress: Ingress, field: str, message: str) -> None:
         self.problems.append(Problem("Ingress", ingress.name, field, message))

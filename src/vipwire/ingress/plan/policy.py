@@ -1,6 +1,6 @@
-"""The policy that annotations ask for a pool beyond its Service, as types.
+"""The policy that annotations, or a route's filters, ask for a pool beyond its Service, as types.
 
-Two Ingresses that ask the same of the same Service port share a pool, so a policy is a value that can be compared.
+Two who ask the same of the same Service port share a pool, so a policy is a value that can be compared.
 Times are in milliseconds, sizes in bytes.
 """
 
@@ -36,6 +36,8 @@ class BackendProtocol(enum.Enum):
     H2 = "h2"
     """HTTP/2 without TLS, which gRPC servers speak."""
     H2S = "h2s"
+    TCP = "tcp"
+    """Whatever comes: HAProxy reads none of it."""
 
 
 class ProxyProtocol(enum.Enum):
@@ -122,6 +124,37 @@ class Redirect:
 
 
 @dataclass(frozen=True, slots=True)
+class Location:
+    """Send clients to a URL that is made of theirs: an empty part is as they asked for it. `port` has its colon.
+
+    The path is the one that the policy's `rewrite` makes of theirs.
+    """
+
+    scheme: str = ""
+    host: str = ""
+    port: str = ""
+    code: int = 302
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How endpoints' certificates are checked: the name that they must have, and the file of who may sign them."""
+
+    hostname: str
+    authorities: str = ""
+    """A file beside the configuration; the system's own authorities if empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """A copy of `part` of `whole` requests goes to a pool, by its name; its answers are thrown away."""
+
+    pool: str
+    part: int = 1
+    whole: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """Bounds for one client address: requests in a second and in a minute, connections at once. None is no bound."""
 
@@ -155,6 +188,7 @@ class Policy:
     """Where `/` is sent, if anywhere."""
     hsts: Hsts | None = None
     rewrite: Rewrite | None = None
+    location: Location | None = None
     set_request: tuple[tuple[str, str], ...] = ()
     remove_request: tuple[str, ...] = ()
     set_response: tuple[tuple[str, str], ...] = ()
@@ -162,6 +196,12 @@ class Policy:
     body_size: int | None = None
     login: Login | None = None
     cors: Cors | None = None
+    add_request: tuple[tuple[str, str], ...] = ()
+    add_response: tuple[tuple[str, str], ...] = ()
+    retry_on: tuple[int, ...] = ()
+    """Status codes after which a request is sent again."""
+    verify: Verification | None = None
+    mirrors: tuple[Mirrored, ...] = ()
 
     @property
     def guard(self) -> tuple[object, ...]:

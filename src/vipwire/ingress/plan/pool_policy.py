@@ -27,7 +27,7 @@ from vipwire.model.problem import Problem
 
 _TIMEOUTS = ("connect", "server", "queue", "tunnel")
 _USER = re.compile(r"([A-Za-z0-9._@-]{1,64}):(\$(?:1|5|6|2a|2b|2y|y)\$[A-Za-z0-9./$=,-]{8,200})")
-_APPLICATIONS = {
+APPLICATIONS = {
     "kubernetes.io/h2c": BackendProtocol.H2,
     "grpc": BackendProtocol.H2,
     "https": BackendProtocol.HTTPS,
@@ -71,7 +71,7 @@ def protocol_of(application: str, policy: Policy) -> BackendProtocol:
     return (
         policy.protocol
         if policy.protocol is not BackendProtocol.HTTP
-        else _APPLICATIONS.get(application, BackendProtocol.HTTP)
+        else APPLICATIONS.get(application, BackendProtocol.HTTP)
     )
 
 

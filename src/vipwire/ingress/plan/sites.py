@@ -1,11 +1,16 @@
-"""The plan of all Ingresses: the values between planning and HAProxy, and their names there."""
+"""The plan: what shall be served, whoever asks for it. Ingresses and Gateways become one; `haproxy` reads it.
+
+A request comes in at a *frontend*, is of a *site* (its host), takes the best *route* there, perhaps by way of a
+*choice* (conditions, shares), and ends at a *pool*, whose policy has what else is asked for.
+"""
 
 import enum
 import hashlib
 from dataclasses import astuple, dataclass, field
 from functools import lru_cache
+from typing import TypeAlias
 
-from vipwire.ingress.plan.policy import Canary, Policy
+from vipwire.ingress.plan.policy import Policy
 from vipwire.ingress.watch.objects import BackendEndpoint, BackendPort, IngressKind
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -14,6 +19,8 @@ UNAVAILABLE = "unavailable"
 """The pool that answers 503 for a path whose Service is missing."""
 CLOSED = "closed"
 """The pool that answers 503 for a path that had to be closed, since what guards it cannot be had."""
+BROKEN = "broken"
+"""The pool that answers 500 for a route whose backend cannot be had, as the Gateway API asks."""
 EVERY_HOST = "*"
 """The site of rules without a host."""
 
@@ -32,18 +39,23 @@ ROOT = (Match.PREFIX, "")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path of a site and what it leads to: the name of a pool or of a split. A prefix has no slash at its end."""
+    """A path of a site and what it leads to: the name of a pool or of a choice. A prefix has no slash at its end."""
 
     site: str
     match: Match
     path: str
     target: str
     owner: ObjectName
+    kind: str = "Ingress"
+    """The kind of the owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The endpoints of one Service port under one policy. `external` is a DNS name in their place."""
+    """The endpoints of one Service port under one policy. `external` is a DNS name in their place.
+
+    Without a Service, HAProxy answers itself, as the policy says.
+    """
 
     name: str
     service: ObjectName
@@ -52,13 +64,67 @@ class Pool:
     external: str = ""
 
 
+class Aspect(enum.Enum):
+    """The part of a request that a condition looks at."""
+
+    METHOD = "method"
+    HEADER = "header"
+    COOKIE = "cookie"
+    QUERY = "query"
+    PATH = "path"
+
+
 @dataclass(frozen=True, slots=True)
-class Split:
-    """A route that canaries share: what each takes from `main`, by names of pools, the oldest Ingress's first."""
+class Compared:
+    """A condition: a part of the request is `value`, or matches it as a regular expression."""
+
+    aspect: Aspect
+    value: str
+    name: str = ""
+    expression: bool = False
+    split: bool = False
+    """Of a header: whether the values between its commas are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """A condition that holds for `part` of `whole` requests."""
+
+    part: int
+    whole: int
+
+
+Condition: TypeAlias = Compared | Chance
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One way of a choice: where it leads if all its conditions hold."""
+
+    target: str
+    when: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Ways to go on with a request: the first step whose conditions hold is taken."""
 
     name: str
-    main: str
-    parts: tuple[tuple[str, Canary], ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Name what it may lead to."""
+        return tuple(dict.fromkeys(step.target for step in self.steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks for something, to be told what becomes of it: an object, and the field of it."""
+
+    kind: str
+    name: ObjectName
+    field: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +134,44 @@ class Certificate:
     name: str
     pem: str = field(repr=False)
     hosts: tuple[str, ...] = ()
+    askers: tuple[Asker, ...] = ()
+    listed: bool = True
+    """Whether the operator's own frontend has it; other frontends name theirs."""
+
+
+class Mode(enum.Enum):
+    """What a frontend understands of what comes in."""
+
+    HTTP = "http"
+    HTTPS = "https"
+    TCP = "tcp"
+    TLS = "tls"
+    """TLS that is handed on as it comes, by the name that the client asks for."""
+    TLS_ENDED = "tls ended"
+    """TLS that ends here; what is in it is handed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """An address and port beside the operator's own (`Layout`). `bind` is `*:80`.
+
+    The hosts of its routes end with `mark`, which no other frontend has. `certificates` are names of certificates,
+    each with the hosts that it is served for. `target` is where all goes that no route takes.
+    """
+
+    name: str
+    bind: str
+    mark: str
+    mode: Mode = Mode.HTTP
+    certificates: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    has_default: bool = False
+    """Whether the first certificate is for all names that have none; else it is the operator's default."""
+    choices: tuple[Choice, ...] = ()
+    target: str = ""
+    hosts: frozenset[str] = frozenset()
+    """Hosts that are served here though no route may be there: they never fall to those of a wildcard."""
+    falls_back: bool = False
+    """Whether the operator's own frontend, which has the same address, gets the hosts that nobody has here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +180,27 @@ class SitePlan:
 
     routes: tuple[Route, ...] = ()
     pools: tuple[Pool, ...] = ()
-    splits: tuple[Split, ...] = ()
+    choices: tuple[Choice, ...] = ()
     certificates: tuple[Certificate, ...] = ()
     default: str = ""
     admitted: tuple[ObjectName, ...] = ()
     problems: tuple[Problem, ...] = ()
     named: frozenset[tuple[IngressKind, ObjectName]] = frozenset()
     """The Ingresses that are ours, and the Services and Secrets that they name, whether those are there or not."""
+    frontends: tuple[Frontend, ...] = ()
+    """Where clients come in beside the operator's own addresses."""
+    authorities: tuple[tuple[str, str], ...] = ()
+    """Files that policies name, with their content: certificates of authorities, in PEM."""
 
     @property
     def sites(self) -> frozenset[str]:
         """Name the hosts that have rules."""
         return frozenset(route.site for route in self.routes)
+
+    @property
+    def all_choices(self) -> tuple[Choice, ...]:
+        """Return the choices of all frontends."""
+        return (*self.choices, *(choice for frontend in self.frontends for choice in frontend.choices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +216,8 @@ def has_guarded_paths(plan: SitePlan) -> bool:
     """Report whether paths of one host are guarded differently: then it matters what a server takes a path for."""
     guards: dict[str, tuple[object, ...]] = {pool.name: pool.policy.guard for pool in plan.pools}
     guards[CLOSED] = (CLOSED,)
-    for split in plan.splits:
-        guards[split.name] = tuple(guards.get(name, ()) for name in (split.main, *(part for part, _ in split.parts)))
+    for choice in plan.choices:
+        guards[choice.name] = tuple(guards.get(name, ()) for name in choice.targets)
     found: dict[str, set[tuple[object, ...]]] = {}
     for route in plan.routes:
         found.setdefault(route.site, set()).add(guards.get(route.target, ()))
@@ -117,8 +230,8 @@ def has_guarded_paths(plan: SitePlan) -> bool:
 def sites_with_guarding_expressions(plan: SitePlan) -> tuple[str, ...]:
     """Name the sites where a regular expression leads to what is guarded."""
     guards = {pool.name: bool(pool.policy.guard) for pool in plan.pools} | {CLOSED: True}
-    for split in plan.splits:
-        guards[split.name] = any(guards.get(name) for name in (split.main, *(part for part, _ in split.parts)))
+    for choice in plan.choices:
+        guards[choice.name] = any(guards.get(name) for name in choice.targets)
     found = {each.site for each in plan.routes if each.match is Match.EXPRESSION and guards.get(each.target)}
     return tuple(sorted(found))
 
@@ -138,9 +251,9 @@ def pool_name(service: ObjectName, port: int, policy: Policy) -> str:
     return plain if policy == Policy() else f"{plain}:{_digest(repr(astuple(policy)))}"
 
 
-def split_name(main: str, parts: tuple[tuple[str, Canary], ...]) -> str:
-    """Name a split, by its content."""
-    return f"split:{_digest(repr((main, parts)))}"
+def choice_of(steps: tuple[Step, ...]) -> Choice:
+    """Make a choice, named by its content."""
+    return Choice(f"choice:{_digest(repr(steps))}", steps)
 
 
 def _digest(text: str) -> str:

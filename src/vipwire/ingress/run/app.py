@@ -20,7 +20,7 @@ from vipwire.errors import ConfigError, ungrouped
 from vipwire.http.server import Pages, Reply, Request
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.certificates import read_pair
-from vipwire.ingress.plan.planner import Setting
+from vipwire.ingress.plan.planner import IngressPlanner, Setting
 from vipwire.ingress.run.claim import claim_ingress
 from vipwire.ingress.run.confinement import confined
 from vipwire.ingress.run.control import ControlError, ask
@@ -162,7 +162,7 @@ class IngressProcess:
         layout = confined(options.layout, options.folder, options.haproxy_user)
         self._recorder = EventRecorder(self._access, socket.gethostname().lower()) if self._access else None
         self._teller = IngressReporter(self._snapshot, self._recorder)
-        desired = Desired(self._snapshot, options.setting, layout, default_pem(options))
+        desired = Desired(self._snapshot, IngressPlanner(options.setting), layout, default_pem(options))
         self._controller = Controller(self._snapshot, desired, self.haproxy, self._synced, options.pause)
         self._statistics = Statistics()
         self._teller.registry.register(self._statistics)
@@ -293,7 +293,7 @@ class IngressProcess:
 async def render_once(options: Options) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
     """Write all files that HAProxy needs, and a line for each problem."""
     snapshot = await list_once(options)
-    desired = Desired(snapshot, options.setting, options.layout, default_pem(options))
+    desired = Desired(snapshot, IngressPlanner(options.setting), options.layout, default_pem(options))
     desired.update(Touched(structure=True), time.time())
     made = desired.made(str(options.folder))
     return (("haproxy.cfg", made.text("vipwire-rendered")), *made.files()), [str(each) for each in desired.problems]

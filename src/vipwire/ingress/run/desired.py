@@ -13,9 +13,8 @@ from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.refused import owners_of, parts_of, without
 from vipwire.ingress.haproxy.slots import Slots, fill
 from vipwire.ingress.plan.endpoints import servers_of
-from vipwire.ingress.plan.planner import Setting, World, is_ours, plan_sites
-from vipwire.ingress.plan.sites import Pool, SitePlan, certificate_name
-from vipwire.ingress.plan.wishes import Known
+from vipwire.ingress.plan.planner import Planner
+from vipwire.ingress.plan.sites import Asker, Pool, SitePlan
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
@@ -25,14 +24,13 @@ from vipwire.model.problem import Problem
 class Desired:
     """The desired configuration. `update` follows the snapshot; `made` gives what there is to have."""
 
-    def __init__(self, snapshot: Snapshot, setting: Setting, layout: Layout, default_pem: str) -> None:
-        self._snapshot, self._setting, self._layout, self._default_pem = snapshot, setting, layout, default_pem
+    def __init__(self, snapshot: Snapshot, planner: Planner, layout: Layout, default_pem: str) -> None:
+        self._snapshot, self._planner, self._layout, self._default_pem = snapshot, planner, layout, default_pem
         self.plan = SitePlan()
         self._slots: dict[str, Slots] = {}
         self._by_service: dict[ObjectName, list[Pool]] = {}
         self._refused: dict[str, tuple[Problem, ...]] = {}
         """By part, as `haproxy.refused` names them."""
-        self._known: Known = {}
         self._configuration: Configuration | None = None
         self._before: Configuration | None = None
         self._plans = 0
@@ -73,9 +71,7 @@ class Desired:
         """Report whether the plan may be another."""
         if touched.structure or not touched.named.isdisjoint(self.plan.named):
             return True
-        ingresses, classes = self._snapshot.ingresses, self._snapshot.classes
-        fresh = (ingresses.get(name) for kind, name in touched.named if kind is IngressKind.INGRESS)
-        return any(ingress is not None and is_ours(ingress, classes, self._setting) for ingress in fresh)
+        return any(self._planner.wants(self._snapshot, kind, name) for kind, name in touched.named)
 
     def made(self, folder: str) -> Configuration:
         """Return the configuration for a folder. Its slots are ours, and follow every `update`."""
@@ -95,8 +91,8 @@ class Desired:
     def exclude(self, pool: str, reason: str) -> None:
         """Leave out a pool that HAProxy does not want."""
         message = f"HAProxy refuses the backend {pool}, which answers 503: {reason[:200]}"
-        field = "metadata.annotations"
-        self._refuse(pool, [Problem("Ingress", name, field, message) for name in self._askers(pool)])
+        field = "metadata.annotations" if pool in self._slots else "spec.rules"
+        self._refuse(pool, [Problem(each.kind, each.name, field, message) for each in self._askers(pool)])
 
     def exclude_route(self, expression: str, reason: str) -> None:
         """Leave out a regular expression that HAProxy does not want."""
@@ -108,33 +104,26 @@ class Desired:
         """Leave out a certificate that HAProxy does not want; its hosts get the default certificate."""
         for each in self.plan.certificates:
             if each.name == name:
-                message = f"HAProxy refuses it; its hosts get the default certificate: {reason[:200]}"
-                named = [
-                    Problem("Ingress", ingress.name, tls.field, f"{tls.secret}: {message}")
-                    for ingress in map(self._snapshot.ingresses.__getitem__, self.plan.admitted)
-                    for tls in ingress.tls
-                    if tls.secret and certificate_name(tls.secret) == name
-                ]
-                self._refuse(each.pem, named)
+                secret = name.removesuffix(".pem").replace("_", "/", 1)
+                message = f"{secret}: HAProxy refuses it; its hosts get the default certificate: {reason[:200]}"
+                self._refuse(each.pem, [Problem(ask.kind, ask.name, ask.field, message) for ask in each.askers])
 
-    def _askers(self, pool: str) -> Iterable[ObjectName]:
-        """Name the Ingresses that lead to a pool, by a path or as the default backend."""
+    def _askers(self, pool: str) -> Iterable[Asker]:
+        """Name the objects that lead to a pool, by a path or as the default backend."""
         yield from owners_of(pool, self.plan)
         if pool == self.plan.default:
             services = {each.service for each in self.plan.pools if each.name == pool}
             for name in self.plan.admitted:
                 default = self._snapshot.ingresses[name].default_backend
                 if default and default.service in services:
-                    yield name
+                    yield Asker("Ingress", name)
 
     def _refuse(self, part: str, problems: Sequence[Problem]) -> None:
         self._refused[part] = tuple(problems)
         self._set_plan(without(self.plan, self._refused))
 
     def _plan(self, now: float) -> None:
-        snapshot = self._snapshot
-        world = World(snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets, now)
-        plan = plan_sites(world, self._setting, self._known)
+        plan = self._planner.plan(self._snapshot, now)
         there = parts_of(plan) if self._refused else ()
         self._refused = {part: problems for part, problems in self._refused.items() if part in there}
         self._set_plan(without(plan, self._refused))
@@ -157,7 +146,9 @@ class Desired:
     def _filled(self, pool: Pool) -> Slots:
         service = self._snapshot.services.get(pool.service)
         slices = self._snapshot.slices(pool.service)
-        servers = () if pool.external else servers_of(pool, service, slices, self._setting.zone)
+        servers = (
+            () if pool.external or not pool.service.name else servers_of(pool, service, slices, self._planner.zone)
+        )
         return fill(self._slots.get(pool.name, ()), servers)
 
     @property

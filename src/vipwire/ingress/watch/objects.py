@@ -7,7 +7,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
@@ -15,13 +15,38 @@ from vipwire.state.event import EventOf
 
 
 class IngressKind(enum.Enum):
-    """The kinds that an Ingress controller reads; the value is the kind in a manifest."""
+    """The kinds that say what HAProxy shall serve; the value is the kind in a manifest.
+
+    Those that only the Gateway API knows are read by `vipwire.gateway`.
+    """
 
     INGRESS_CLASS = "IngressClass"
     INGRESS = "Ingress"
     SERVICE = "Service"
     SLICE = "EndpointSlice"
     SECRET = "Secret"  # noqa: S105  # the name of a kind
+    GATEWAY_CLASS = "GatewayClass"
+    GATEWAY = "Gateway"
+    LISTENER_SET = "ListenerSet"
+    HTTP_ROUTE = "HTTPRoute"
+    GRPC_ROUTE = "GRPCRoute"
+    TLS_ROUTE = "TLSRoute"
+    TCP_ROUTE = "TCPRoute"
+    UDP_ROUTE = "UDPRoute"
+    REFERENCE_GRANT = "ReferenceGrant"
+    BACKEND_TLS_POLICY = "BackendTLSPolicy"
+    NAMESPACE = "Namespace"
+    CONFIG_MAP = "ConfigMap"
+
+
+INGRESS_KINDS = (
+    IngressKind.INGRESS_CLASS,
+    IngressKind.INGRESS,
+    IngressKind.SERVICE,
+    IngressKind.SLICE,
+    IngressKind.SECRET,
+)
+"""The kinds that an Ingress controller reads."""
 
 
 class PathType(enum.Enum):
@@ -153,5 +178,17 @@ class Secret:
     data: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
 
-IngressObject: TypeAlias = Ingress | IngressClass | BackendService | BackendSlice | Secret
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An object of a kind that this package does not know: it is kept for a planner that does."""
+
+    kind: IngressKind
+    name: ObjectName
+    content: Any = None
+    """All of it that planning depends on."""
+    state: Any = field(default=None, compare=False)
+    """The rest, such as its status."""
+
+
+IngressObject: TypeAlias = Ingress | IngressClass | BackendService | BackendSlice | Secret | Declared
 IngressEvent: TypeAlias = EventOf[IngressKind, IngressObject]

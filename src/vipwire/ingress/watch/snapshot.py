@@ -5,14 +5,16 @@ servers. Ingresses matter that are ours, and the Services and Secrets that they 
 matters to nobody. All else has everything planned anew. `take` tells which.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from vipwire.ingress.watch.objects import (
+    INGRESS_KINDS,
     BackendService,
     BackendSlice,
+    Declared,
     Ingress,
     IngressClass,
     IngressEvent,
@@ -24,7 +26,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.state.event import Deleted, Listed, Upserted
 
-_KINDS = {
+_KINDS: Final[Mapping[type[IngressObject], IngressKind]] = {
     Ingress: IngressKind.INGRESS,
     IngressClass: IngressKind.INGRESS_CLASS,
     BackendService: IngressKind.SERVICE,
@@ -62,14 +64,21 @@ class _Shelf(Generic[_Value]):
 
 
 _AnyShelf: TypeAlias = (
-    _Shelf[Ingress] | _Shelf[IngressClass] | _Shelf[BackendService] | _Shelf[BackendSlice] | _Shelf[Secret]
+    _Shelf[Ingress]
+    | _Shelf[IngressClass]
+    | _Shelf[BackendService]
+    | _Shelf[BackendSlice]
+    | _Shelf[Secret]
+    | _Shelf[Declared]
 )
 
 
 class Snapshot:
     """The objects by kind. `apply` takes an event, `take` tells what has changed since it was asked last."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Iterable[IngressKind] = INGRESS_KINDS) -> None:
+        """`kinds` are those that are read."""
+        kinds = frozenset(kinds)
         self._ingresses, self._classes = _Shelf(Ingress), _Shelf(IngressClass)
         self._backends, self._secrets, self._all_slices = _Shelf(BackendService), _Shelf(Secret), _Shelf(BackendSlice)
         self._shelves: dict[IngressKind, _AnyShelf] = {
@@ -79,9 +88,11 @@ class Snapshot:
             IngressKind.SLICE: self._all_slices,
             IngressKind.SECRET: self._secrets,
         }
+        self._declared = {kind: _Shelf(Declared) for kind in kinds - self._shelves.keys()}
+        self._shelves |= self._declared
         self._slices: dict[ObjectName, dict[ObjectName, BackendSlice]] = {}
         self._problems: dict[tuple[IngressKind, ObjectName], tuple[Problem, ...]] = {}
-        self._waiting = set(IngressKind)
+        self._waiting = set(kinds)
         self._services: set[ObjectName] = set()
         self._named: set[tuple[IngressKind, ObjectName]] = set()
         self._structure = False
@@ -113,6 +124,10 @@ class Snapshot:
         """All Secrets."""
         return MappingProxyType(self._secrets.objects)
 
+    def declared(self, kind: IngressKind) -> Mapping[ObjectName, Declared]:
+        """Return all objects of a kind that this package does not know."""
+        return MappingProxyType(self._declared[kind].objects) if kind in self._declared else MappingProxyType({})
+
     @property
     def problems(self) -> tuple[Problem, ...]:
         """The problems of the objects."""
@@ -131,7 +146,7 @@ class Snapshot:
             case Deleted(kind, name, problems):
                 self._set(kind, name, None, problems)
             case Upserted(changed, problems):
-                self._set(_KINDS[type(changed)], changed.name, changed, problems)
+                self._set(_kind_of(changed), changed.name, changed, problems)
 
     def take(self) -> Touched:
         """Return what has changed, once."""
@@ -163,6 +178,8 @@ class Snapshot:
         shelf = self._shelves[kind]
         before = shelf.objects.get(name)
         if before == after:
+            if after is not None:
+                shelf.put(after)  # what does not count, such as a status, may be another
             return
         if after is None:
             shelf.drop(name)
@@ -194,6 +211,10 @@ class Snapshot:
         if isinstance(after, BackendSlice):
             self._slices.setdefault(after.service, {})[after.name] = after
             self._services.add(after.service)
+
+
+def _kind_of(value: IngressObject) -> IngressKind:
+    return value.kind if isinstance(value, Declared) else _KINDS[type(value)]
 
 
 def _has_same_ports(before: BackendService, after: BackendService) -> bool:

@@ -1,0 +1,1 @@
+"""Plans Gateways and routes: what HAProxy shall serve, and what their statuses say."""

@@ -1,0 +1,67 @@
+"""Decides which listeners a route is attached to, and what its status says about each parent. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vipwire.gateway.plan.grants import admits
+from vipwire.gateway.plan.hostnames import covers, intersection
+from vipwire.gateway.plan.listeners import Listener
+from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire.gateway.watch import wire
+from vipwire.ingress.watch.objects import IngressKind
+
+_HOSTLESS = (IngressKind.TCP_ROUTE, IngressKind.UDP_ROUTE)
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A route at a listener, for some hosts of it."""
+
+    listener: Listener
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """What became of one of a route's parents."""
+
+    ref: wire.ParentRef
+    accepted: Verdict
+    attachments: tuple[Attachment, ...] = ()
+
+
+def parents_of(route: Item, listeners: Sequence[Listener], world: GatewayWorld) -> tuple[Parent, ...]:
+    """Judge those parents of a route that are ours: `listeners` are all there are."""
+    made = (_parent(route, ref, listeners, world) for ref in route.spec.parent_refs)
+    return tuple(parent for parent in made if parent is not None)
+
+
+def _parent(route: Item, ref: wire.ParentRef, listeners: Sequence[Listener], world: GatewayWorld) -> Parent | None:
+    wanted = (ref.group, ref.kind, ref.namespace or route.name.namespace, ref.name)
+    # Sets without a listener that is one, and Gateways without any, are nobody's parents.
+    ours = [each for each in listeners if (wire.GROUP, each.owner.kind.value, *each.owner.name) == wanted]
+    if not ours:
+        return None
+    named = [each for each in ours if ref.section_name in (None, each.spec.name) and ref.port in (None, each.port)]
+    if not named:
+        return Parent(ref, no("NoMatchingParent", "no listener has this name and port"))
+    allowed = [each for each in named if route.kind in each.kinds and _lets_in(each, route, world)]
+    if not allowed:
+        return Parent(ref, no("NotAllowedByListeners", "no listener takes routes of this kind and namespace"))
+    hosts = () if route.kind in _HOSTLESS else route.spec.hostnames
+    attachments = tuple(Attachment(each, found) for each in allowed if (found := intersection(each.host, hosts)))
+    if not attachments:
+        return Parent(ref, no("NoMatchingListenerHostname", "no listener has any of these hosts"))
+    return Parent(ref, yes("Accepted"), attachments)
+
+
+def _lets_in(listener: Listener, route: Item, world: GatewayWorld) -> bool:
+    wanted, own = listener.spec.allowed_routes.namespaces, listener.owner.name.namespace
+    return admits(wanted, own, route.name.namespace, world.labels, "Same")
+
+
+def isolated(attachment: Attachment, beside: Iterable[Listener]) -> tuple[str, ...]:
+    """Leave out the hosts that a more specific listener at the same place has: it gets all requests for them."""
+    own = attachment.listener.host
+    others = [each.host for each in beside if each.host != own and covers(own, each.host)]
+    return tuple(host for host in attachment.hosts if not any(covers(other, host) for other in others))

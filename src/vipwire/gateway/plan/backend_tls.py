@@ -1,0 +1,114 @@
+"""Decides how endpoints' certificates are checked: BackendTLSPolicies, by Service and port. Pure.
+
+Of several policies for the same port the one that names the port wins, then the oldest; the others are told so.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from vipwire.gateway.plan.hostnames import is_hostname
+from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire.gateway.watch import rule_wire, wire
+from vipwire.ingress.plan.policy import Verification
+from vipwire.ingress.watch.objects import BackendPort, IngressKind
+from vipwire.model.names import ObjectName
+
+_WELL_KNOWN = "System"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a policy has come to. Pools of its Services answer 500 unless both verdicts hold."""
+
+    policy: Item
+    accepted: Verdict
+    resolved: Verdict
+    verification: Verification | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it can be kept."""
+        return self.resolved if not self.resolved.holds else self.accepted
+
+
+@dataclass(slots=True)
+class BackendTls:
+    """All policies, by what they are for. `files` are those that configurations name."""
+
+    by_port: dict[tuple[ObjectName, str], Checked] = field(default_factory=dict)
+    all: list[Checked] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+
+    def policy_for(self, service: ObjectName, port: BackendPort) -> Checked | None:
+        """Return the policy for a Service's port."""
+        return self.by_port.get((service, port.name)) or self.by_port.get((service, ""))
+
+
+def backend_tls_of(world: GatewayWorld) -> BackendTls:
+    """Read all policies."""
+    made = BackendTls()
+    for policy in world.all(IngressKind.BACKEND_TLS_POLICY):
+        checked = _checked(policy, world, made.files)
+        conflicts = False
+        for key in _targets(policy):
+            conflicts |= made.by_port.setdefault(key, checked) is not checked
+        if conflicts:
+            text = "an older policy is for the same Service and port"
+            checked = Checked(policy, no("Conflicted", text), checked.resolved, checked.verification)
+        made.all.append(checked)
+    return made
+
+
+def _targets(policy: Item) -> Iterator[tuple[ObjectName, str]]:
+    for ref in policy.spec.target_refs:
+        if (ref.group, ref.kind) == ("", "Service"):
+            yield ObjectName(policy.name.namespace, ref.name), ref.section_name or ""
+
+
+def _checked(policy: Item, world: GatewayWorld, files: dict[str, str]) -> Checked:
+    validation: wire.TlsValidation = policy.spec.validation
+    accepted, resolved = yes("Accepted"), yes("ResolvedRefs")
+    host = validation.hostname
+    if not is_hostname(host) or host.startswith("*"):
+        return Checked(policy, no("Invalid", f"{host[:80]!r} is no host"), resolved)
+    if validation.subject_alt_names:
+        text = "HAProxy checks one name of a certificate: subjectAltNames are not supported"
+        return Checked(policy, no("Invalid", text), resolved)
+    if validation.well_known is not None:
+        if validation.well_known != _WELL_KNOWN or validation.ca_certificate_refs:
+            return Checked(policy, no("Invalid", "wellKnownCACertificates can only be System"), resolved)
+        return Checked(policy, accepted, resolved, Verification(host))
+    pems = []
+    for ref in validation.ca_certificate_refs:
+        pem, verdict = _authority(ref, policy.name.namespace, world)
+        pems.append(pem)
+        resolved = resolved if verdict.holds else verdict
+    text = "".join(dict.fromkeys(pems))
+    if not text:
+        resolved = resolved if not resolved.holds else _bad("names no certificate")
+        return Checked(policy, no("NoValidCACertificate", resolved.message), resolved)
+    name = f"authorities-{hashlib.sha256(text.encode()).hexdigest()[:16]}.ca"
+    files[name] = text
+    return Checked(policy, accepted, resolved, Verification(host, name))
+
+
+def _authority(ref: rule_wire.ObjectRef, namespace: str, world: GatewayWorld) -> tuple[str, Verdict]:
+    name = ObjectName(namespace, ref.name)
+    if (ref.group, ref.kind) != ("", "ConfigMap"):
+        return "", no("InvalidKind", f"{ref.kind} {name}: authorities are in a ConfigMap")
+    text = world.authorities.get(name, {}).get("ca.crt")
+    if not text:
+        return "", _bad(f"ConfigMap {name} does not exist or has no ca.crt")
+    try:
+        chain = x509.load_pem_x509_certificates(text.encode())
+    except ValueError:
+        return "", _bad(f"ConfigMap {name}: ca.crt is no certificate in PEM")
+    return b"".join(each.public_bytes(Encoding.PEM) for each in chain).decode("ascii"), yes("ResolvedRefs")
+
+
+def _bad(message: str) -> Verdict:
+    return no("InvalidCACertificateRef", message)

@@ -1,0 +1,212 @@
+"""Turns a rule's filters, timeouts, retries and session persistence into the policy of its pools. Pure."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from vipwire.gateway.plan.hostnames import is_hostname
+from vipwire.gateway.plan.listeners import Listener
+from vipwire.gateway.plan.matches import PathMatch
+from vipwire.gateway.plan.unsupported import Unsupported
+from vipwire.gateway.watch import rule_wire
+from vipwire.ingress.plan.policy import Affinity, Cors, Location, Mirrored, Policy, Rewrite
+from vipwire.ingress.plan.sites import Match, Mode
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
+_TEXT: Final = re.compile(r"[ -~]{1,4096}")
+_PATH: Final = re.compile(r"(?:/(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)?")
+_ORIGIN: Final = re.compile(r"\*|[a-z][a-z0-9+.-]*://(?:\*\.?)?[A-Za-z0-9.-]*(?::\d{1,5})?")
+_DURATION: Final = re.compile(r"([0-9]{1,5}(?:h|m|s|ms)){1,4}")
+_PART: Final = re.compile(r"(\d+)(ms|h|m|s)")
+_UNITS: Final = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_FORBIDDEN: Final = frozenset({"content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"})
+_PORTS: Final = {"http": 80, "https": 443}
+_RETRIED: Final = frozenset({401, 403, 404, 408, 421, 425, 429, 500, 501, 502, 503, 504})
+_ENDLESS: Final = 86_400_000
+
+
+@dataclass(slots=True)
+class Filters:
+    """What filters have come to: a policy, and mirrors that are yet to be found."""
+
+    policy: Policy
+    mirrors: tuple[rule_wire.Mirror, ...] = ()
+    mirrored: list[Mirrored] = field(default_factory=list)
+
+    def share_of(self, mirror: rule_wire.Mirror) -> tuple[int, int]:
+        """Return the share of the requests that are mirrored."""
+        if mirror.fraction is not None:
+            part, whole = mirror.fraction.numerator, mirror.fraction.denominator
+        else:
+            part, whole = 100 if mirror.percent is None else mirror.percent, 100
+        if not 0 <= part <= whole or not 0 < whole < 2**31:
+            raise Unsupported(f"{part} of {whole} is no share of the requests")
+        return part, whole
+
+
+def with_filters(policy: Policy, filters: Iterable[rule_wire.Filter]) -> Policy:
+    """Add the filters of a backend reference, which are about headers."""
+    for each in filters:
+        if each.type not in _ANYWHERE:
+            raise Unsupported(f"the filter {each.type[:40]!r} is not supported at a single backend")
+        policy = _ANYWHERE[each.type](policy, each)
+    return policy
+
+
+def read_filters(filters: Iterable[rule_wire.Filter], path: PathMatch, listener: Listener) -> Filters:
+    """Read a rule's filters, for one of its matches at one listener."""
+    policy, mirrors = Policy(), []
+    for each in filters:
+        if each.type in _ANYWHERE:
+            policy = _ANYWHERE[each.type](policy, each)
+        elif each.type == "RequestRedirect" and each.request_redirect is not None:
+            policy = _redirect(policy, each.request_redirect, path, listener)
+        elif each.type == "URLRewrite" and each.url_rewrite is not None:
+            policy = _rewritten(policy, each.url_rewrite, path)
+        elif each.type == "RequestMirror" and each.request_mirror is not None:
+            mirrors.append(each.request_mirror)
+        elif each.type == "CORS" and each.cors is not None:
+            policy = replace(policy, cors=_cors(each.cors))
+        else:
+            raise Unsupported(f"the filter {each.type[:40]!r} is not supported, or has no content")
+    return Filters(policy, tuple(mirrors))
+
+
+def _header(name: str, value: str = "-") -> tuple[str, str]:
+    if not _TOKEN.fullmatch(name) or name.lower() in _FORBIDDEN:
+        raise Unsupported(f"the header {name[:80]!r} cannot be changed")
+    if not _TEXT.fullmatch(value):
+        raise Unsupported(f"the value for {name} is empty or has characters that are not printable ASCII")
+    return name, value
+
+
+def _pairs(headers: Iterable[rule_wire.Header]) -> tuple[tuple[str, str], ...]:
+    return tuple(_header(each.name, each.value) for each in headers)
+
+
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(_header(name)[0] for name in names)
+
+
+def _request_headers(policy: Policy, of: rule_wire.Filter) -> Policy:
+    change = of.request_header_modifier or rule_wire.HeaderModifier()
+    return replace(
+        policy,
+        set_request=(*policy.set_request, *_pairs(change.set_)),
+        add_request=(*policy.add_request, *_pairs(change.add)),
+        remove_request=(*policy.remove_request, *_names(change.remove)),
+    )
+
+
+def _response_headers(policy: Policy, of: rule_wire.Filter) -> Policy:
+    change = of.response_header_modifier or rule_wire.HeaderModifier()
+    return replace(
+        policy,
+        set_response=(*policy.set_response, *_pairs(change.set_)),
+        add_response=(*policy.add_response, *_pairs(change.add)),
+        remove_response=(*policy.remove_response, *_names(change.remove)),
+    )
+
+
+_ANYWHERE: Final[Mapping[str, Callable[[Policy, rule_wire.Filter], Policy]]] = {
+    "RequestHeaderModifier": _request_headers,
+    "ResponseHeaderModifier": _response_headers,
+}
+
+
+def _redirect(policy: Policy, of: rule_wire.Redirect, path: PathMatch, listener: Listener) -> Policy:
+    if of.scheme not in (None, *_PORTS) or of.status_code not in (301, 302, 303, 307, 308):
+        raise Unsupported(f"a redirect to {of.scheme or 'the same scheme'} with {of.status_code} is not possible")
+    if of.hostname is not None and (not is_hostname(of.hostname) or of.hostname.startswith("*")):
+        raise Unsupported(f"{of.hostname[:80]!r} is no host")
+    own = "https" if listener.mode is Mode.HTTPS else "http"
+    port = of.port or (_PORTS[of.scheme] if of.scheme else listener.port)
+    text = "" if port == _PORTS[of.scheme or own] else f":{port}"
+    location = Location(of.scheme or own, of.hostname or "", text, of.status_code)
+    return replace(policy, location=location, rewrite=_path_rewrite(of.path, path))
+
+
+def _rewritten(policy: Policy, of: rule_wire.UrlRewrite, path: PathMatch) -> Policy:
+    if of.hostname is not None:
+        if not is_hostname(of.hostname) or of.hostname.startswith("*"):
+            raise Unsupported(f"{of.hostname[:80]!r} is no host")
+        policy = replace(policy, set_request=(*policy.set_request, ("Host", of.hostname)))
+    return replace(policy, rewrite=_path_rewrite(of.path, path))
+
+
+def _path_rewrite(of: rule_wire.PathModifier | None, path: PathMatch) -> Rewrite | None:
+    if of is None:
+        return None
+    if of.type == "ReplaceFullPath":
+        return Rewrite("^.*$", _replacement(of.replace_full_path or "/") or "/")
+    if of.type != "ReplacePrefixMatch":
+        raise Unsupported(f"a path modifier of type {of.type[:40]!r} is not known")
+    if path.match is not Match.PREFIX:
+        raise Unsupported("ReplacePrefixMatch needs a match of type PathPrefix")
+    prefix = re.escape(path.path)
+    target = _replacement(of.replace_prefix_match or "").rstrip("/")
+    return Rewrite(f"^{prefix}(/.*)?$", f"{target}\\1") if target else Rewrite(f"^{prefix}/?(.*)$", "/\\1")
+
+
+def _replacement(text: str) -> str:
+    if not _PATH.fullmatch(text):
+        raise Unsupported(f"{text[:80]!r} is no path")
+    return text
+
+
+def _cors(of: rule_wire.Cors) -> Cors:
+    for origin in of.allow_origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise Unsupported(f"{origin[:80]!r} is no origin")
+    for name in (*of.allow_methods, *of.allow_headers, *of.expose_headers):
+        if name != "*" and not _TOKEN.fullmatch(name):
+            raise Unsupported(f"{name[:80]!r} is no name of a method or header")
+    return Cors(
+        of.allow_origins,
+        of.allow_methods,
+        of.allow_headers,
+        of.expose_headers,
+        of.allow_credentials,
+        max(1, of.max_age),
+    )
+
+
+def with_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: rule_wire.Retry | None) -> Policy:
+    """Add timeouts and retries. HAProxy bounds the time that a backend takes to answer: by the shorter of both."""
+    given = [text for text in (timeouts and timeouts.request, timeouts and timeouts.backend_request) if text]
+    bounds = [milliseconds(text) or _ENDLESS for text in given]
+    if bounds:
+        least = min(bounds)
+        policy = replace(policy, timeouts=(("connect", min(least, 5000)), ("server", least)))
+    if retry is None:
+        return policy
+    if retry.attempts is not None and not 0 <= retry.attempts <= 100:
+        raise Unsupported(f"{retry.attempts} attempts are not possible (0 to 100)")
+    codes = tuple(sorted(set(retry.codes)))
+    if strange := [code for code in codes if code not in _RETRIED]:
+        raise Unsupported(f"HAProxy cannot retry after {strange[0]} (can: {', '.join(map(str, sorted(_RETRIED)))})")
+    return replace(policy, retries=1 if retry.attempts is None else retry.attempts, retry_on=codes)
+
+
+def with_persistence(policy: Policy, of: rule_wire.SessionPersistence | None) -> Policy:
+    """Add session persistence by a cookie."""
+    if of is None:
+        return policy
+    if of.type != "Cookie" or of.idle_timeout:
+        raise Unsupported("session persistence is by a cookie, without idleTimeout")
+    name = of.session_name or "VIPWIRE"
+    if not _TOKEN.fullmatch(name):
+        raise Unsupported(f"{name[:80]!r} is no name of a cookie")
+    permanent = of.cookie_config is not None and of.cookie_config.lifetime_type == "Permanent"
+    if permanent and not of.absolute_timeout:
+        raise Unsupported("a permanent cookie needs absoluteTimeout")
+    age = milliseconds(of.absolute_timeout) // 1000 if permanent and of.absolute_timeout else None
+    return replace(policy, affinity=Affinity(name, age))
+
+
+def milliseconds(text: str) -> int:
+    """Read a duration (GEP-2257): up to four numbers with h, m, s or ms."""
+    if not _DURATION.fullmatch(text):
+        raise Unsupported(f"{text[:40]!r} is no duration (such as 1m30s or 500ms)")
+    return sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text))

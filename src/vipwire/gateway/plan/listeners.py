@@ -1,0 +1,151 @@
+"""Judges the listeners of a Gateway, its own and those of its ListenerSets: what is served, and what conditions say.
+
+The first of those that want the same place has it: a Gateway's own listeners before those of ListenerSets, the older
+set before the younger. Listeners share a port if they speak the same protocol and have different hosts.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from vipwire.gateway.plan.certified import NO_CERTIFICATES, Certified, certify
+from vipwire.gateway.plan.grants import admits
+from vipwire.gateway.plan.hostnames import is_hostname
+from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire.gateway.watch import wire
+from vipwire.ingress.plan.sites import EVERY_HOST, Mode
+from vipwire.ingress.watch.objects import IngressKind
+
+_KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {
+    "HTTP": (IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),
+    "HTTPS": (IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),
+    "TLS": (IngressKind.TLS_ROUTE,),
+    "TCP": (IngressKind.TCP_ROUTE,),
+    "UDP": (IngressKind.UDP_ROUTE,),
+}
+_NO_HOST: Final = ("TCP", "UDP")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listener of a Gateway. `owner` is the Gateway, or the ListenerSet that it stands in."""
+
+    gateway: Item
+    owner: Item
+    spec: wire.Listener
+    kinds: tuple[IngressKind, ...]
+    accepted: Verdict
+    resolved: Verdict
+    conflict: Verdict
+    certified: Certified = NO_CERTIFICATES
+
+    @property
+    def host(self) -> str:
+        """The host, `*` for all."""
+        return (self.spec.hostname or EVERY_HOST) if self.spec.protocol not in _NO_HOST else EVERY_HOST
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        return self.spec.port or 0
+
+    @property
+    def place(self) -> tuple[int, bool]:
+        """The port, and whether it is one of UDP."""
+        return self.port, self.spec.protocol == "UDP"
+
+    @property
+    def mode(self) -> Mode:
+        """What HAProxy understands of what comes in."""
+        if self.spec.protocol == "TLS":
+            return Mode.TLS if self.is_passthrough else Mode.TLS_ENDED
+        return {"HTTP": Mode.HTTP, "HTTPS": Mode.HTTPS}.get(self.spec.protocol, Mode.TCP)
+
+    @property
+    def is_passthrough(self) -> bool:
+        """Whether TLS is handed on as it comes."""
+        return self.spec.tls is not None and self.spec.tls.mode == "Passthrough"
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is programmed."""
+        ends_tls = self.mode in (Mode.HTTPS, Mode.TLS_ENDED)
+        return self.accepted.holds and not self.conflict.holds and (bool(self.certified.certificates) or not ends_tls)
+
+    @property
+    def programmed(self) -> Verdict:
+        """The condition of that name."""
+        if self.serves and self.resolved.holds:
+            return yes("Programmed")
+        return no("Invalid", "see the other conditions") if not self.serves else yes("Programmed")
+
+
+def listeners_of(gateway: Item, sets: Iterable[Item], world: GatewayWorld) -> tuple[Listener, ...]:
+    """Judge all listeners of a Gateway. `sets` are the ListenerSets that it lets in, the oldest first."""
+    made = [_judged(gateway, owner, each, world) for owner in (gateway, *sets) for each in owner.spec.listeners]
+    return tuple(_without_conflicts(made))
+
+
+def attached_sets(gateway: Item, world: GatewayWorld) -> Iterator[tuple[Item, bool]]:
+    """Yield the ListenerSets that name a Gateway, and whether it lets them in."""
+    for each in world.all(IngressKind.LISTENER_SET):
+        ref: wire.ParentRef = each.spec.parent_ref
+        namespace = ref.namespace or each.name.namespace
+        if (ref.group, ref.kind, namespace, ref.name) == (wire.GROUP, "Gateway", *gateway.name):
+            wanted = gateway.spec.allowed_listeners.namespaces
+            yield each, admits(wanted, gateway.name.namespace, each.name.namespace, world.labels, "None")
+
+
+def _judged(gateway: Item, owner: Item, spec: wire.Listener, world: GatewayWorld) -> Listener:
+    supported = _KINDS.get(spec.protocol, ())
+    wanted = spec.allowed_routes.kinds
+    by_name = {(wire.GROUP, each.value): each for each in supported}
+    kinds = tuple(dict.fromkeys(by_name[of] for each in wanted if (of := (each.group, each.kind)) in by_name))
+    strange = [each.kind for each in wanted if (each.group, each.kind) not in by_name]
+    resolved, certified = yes("ResolvedRefs"), Certified()
+    if spec.protocol in ("HTTPS", "TLS") and not (spec.tls and spec.tls.mode == "Passthrough"):
+        resolved, certified = certify(owner, spec.tls, world)
+    if strange and supported:
+        text = f"{', '.join(strange)}: no kind of route for {spec.protocol}"
+        resolved = no("InvalidRouteKinds", text)
+    return Listener(
+        gateway,
+        owner,
+        spec,
+        kinds if wanted else supported,
+        _accepted(spec),
+        resolved,
+        no("NoConflicts"),
+        certified,
+    )
+
+
+def _accepted(spec: wire.Listener) -> Verdict:
+    if spec.protocol not in _KINDS:
+        return no("UnsupportedProtocol", f"{spec.protocol[:40]!r} is not served (HTTP, HTTPS, TLS, TCP, UDP)")
+    if not spec.port or not 0 < spec.port < 65536:
+        return no("PortUnavailable", "a port from 1 to 65535 is needed")
+    if spec.hostname and not is_hostname(spec.hostname):
+        return no("UnsupportedValue", f"{spec.hostname[:80]!r} is no host")
+    if spec.protocol == "HTTPS" and spec.tls is not None and spec.tls.mode == "Passthrough":
+        return no("UnsupportedValue", "HTTPS ends TLS here; for Passthrough the protocol is TLS")
+    return yes("Accepted")
+
+
+def _without_conflicts(made: Iterable[Listener]) -> Iterator[Listener]:
+    ports: dict[tuple[int, bool], Listener] = {}
+    hosts: dict[tuple[int, bool, str], Listener] = {}
+    for each in made:
+        if not each.accepted.holds:
+            yield each
+            continue
+        first = ports.setdefault(each.place, each)
+        same = hosts.setdefault((*each.place, each.host), each)
+        if first.mode is not each.mode:
+            text = f"port {each.port} is {first.spec.protocol} for the listener {first.spec.name}"
+            yield replace(each, conflict=yes("ProtocolConflict", text))
+        elif same is not each:
+            text = f"the listener {same.spec.name} has the same port and host"
+            yield replace(each, conflict=yes("HostnameConflict", text))
+        else:
+            yield each

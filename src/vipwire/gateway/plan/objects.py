@@ -1,0 +1,111 @@
+"""The objects that are planned, by kind, with the words that routes and Gateways share."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from vipwire.gateway.watch.objects import Content
+from vipwire.ingress.watch.objects import BackendService, Declared, IngressKind, Secret
+from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.model.names import ObjectName
+
+CONTROLLER: Final = "vipwire.io/gateway"
+ROUTE_KINDS: Final = (
+    IngressKind.HTTP_ROUTE,
+    IngressKind.GRPC_ROUTE,
+    IngressKind.TLS_ROUTE,
+    IngressKind.TCP_ROUTE,
+    IngressKind.UDP_ROUTE,
+)
+
+
+class Verdict(NamedTuple):
+    """One condition: whether it holds, in one word why, in a sentence why."""
+
+    holds: bool
+    reason: str
+    message: str = ""
+
+
+def yes(reason: str, message: str = "") -> Verdict:
+    """Return a condition that holds."""
+    return Verdict(holds=True, reason=reason, message=message)
+
+
+def no(reason: str, message: str = "") -> Verdict:
+    """Return a condition that does not hold."""
+    return Verdict(holds=False, reason=reason, message=message)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An object with its content at hand."""
+
+    kind: IngressKind
+    name: ObjectName
+    spec: Any
+    created: str = ""
+    generation: int = 0
+
+    @property
+    def age(self) -> tuple[str, ObjectName]:
+        """Sorts the older before the younger; without a date (a manifest) by name."""
+        return self.created, self.name
+
+
+def item_of(source: Declared) -> Item:
+    """Return an object with its content at hand."""
+    content: Content = source.content
+    return Item(source.kind, source.name, content.spec, content.created, content.generation)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySetting:
+    """The operator's choices. `zone` is ours, if known. `bind` is where Gateways without addresses listen."""
+
+    controller: str = CONTROLLER
+    zone: str = ""
+    bind: str = "*"
+    addresses: tuple[str, ...] = ()
+    """Where clients reach Gateways that name no address: what their statuses say."""
+    usable: frozenset[str] = frozenset()
+    """The addresses that Gateways may name."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayWorld:
+    """All objects. `now` in seconds since the epoch, for certificates."""
+
+    items: Mapping[IngressKind, tuple[Item, ...]]
+    labels: Mapping[str, Mapping[str, str]]
+    """Of namespaces."""
+    services: Mapping[ObjectName, BackendService]
+    secrets: Mapping[ObjectName, Secret]
+    authorities: Mapping[ObjectName, Mapping[str, str]] = field(default_factory=dict)
+    """ConfigMaps."""
+    now: float = 0.0
+
+    def all(self, kind: IngressKind) -> tuple[Item, ...]:
+        """Return all objects of a kind, the oldest first."""
+        return self.items.get(kind, ())
+
+
+def world_of(snapshot: Snapshot, now: float) -> GatewayWorld:
+    """Take the objects out of a snapshot."""
+    kinds = (
+        IngressKind.GATEWAY_CLASS,
+        IngressKind.GATEWAY,
+        IngressKind.LISTENER_SET,
+        IngressKind.REFERENCE_GRANT,
+        IngressKind.BACKEND_TLS_POLICY,
+        *ROUTE_KINDS,
+    )
+    items = {kind: _by_age(snapshot.declared(kind).values()) for kind in kinds}
+    namespaces = snapshot.declared(IngressKind.NAMESPACE)
+    labels = {name.name: each.content.labels for name, each in namespaces.items()}
+    maps = {name: each.content.spec for name, each in snapshot.declared(IngressKind.CONFIG_MAP).items()}
+    return GatewayWorld(items, labels, snapshot.services, snapshot.secrets, maps, now)
+
+
+def _by_age(found: Iterable[Declared]) -> tuple[Item, ...]:
+    return tuple(sorted(map(item_of, found), key=lambda each: each.age))

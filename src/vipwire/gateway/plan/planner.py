@@ -1,0 +1,288 @@
+"""From the objects of the Gateway API to a `SitePlan`, and to what all statuses say.
+
+Gateways without addresses share the node's: one frontend for each port, where the oldest Gateway has the protocol. A
+Gateway with an address has frontends of its own there. Each route costs itself: what cannot be read, or fails in a
+way that nobody has thought of, is left out and told in its status.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from vipwire.gateway.plan.attach import Attachment, Parent, isolated, parents_of
+from vipwire.gateway.plan.backend_tls import backend_tls_of
+from vipwire.gateway.plan.ladders import Entry, routes_of
+from vipwire.gateway.plan.listeners import Listener, attached_sets, listeners_of
+from vipwire.gateway.plan.objects import ROUTE_KINDS, GatewaySetting, GatewayWorld, Item, Verdict, no, world_of, yes
+from vipwire.gateway.plan.rules import Read, entries_of
+from vipwire.gateway.plan.statuses import (
+    Json,
+    class_status,
+    gateway_status,
+    parents_status,
+    policy_status,
+    set_status,
+)
+from vipwire.gateway.plan.targets import Targets
+from vipwire.ingress.plan.sites import EVERY_HOST, Certificate, Choice, Frontend, Mode, Route, SitePlan
+from vipwire.ingress.watch.objects import IngressKind
+from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.kube.resource import unexpected
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+
+Key = tuple[IngressKind, ObjectName]
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPlan:
+    """What shall be served, and the statuses of all objects that are ours."""
+
+    sites: SitePlan
+    statuses: Mapping[Key, Json]
+
+
+class GatewayPlanner:
+    """Plans the Gateway API; `statuses` are those of the last plan."""
+
+    def __init__(self, setting: GatewaySetting) -> None:
+        self._setting = setting
+        self.statuses: Mapping[Key, Json] = {}
+
+    @property
+    def zone(self) -> str:
+        """The zone that we are in, if known."""
+        return self._setting.zone
+
+    def plan(self, snapshot: Snapshot, now: float) -> SitePlan:
+        """Plan everything."""
+        made = plan_gateways(world_of(snapshot, now), self._setting)
+        self.statuses = made.statuses
+        return made.sites
+
+    def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
+        """Report whether an object may change the plan: any of the API's own kinds; others once they are named."""
+        del snapshot, name
+        return kind in _MATTER
+
+
+_MATTER = frozenset(
+    (
+        IngressKind.GATEWAY_CLASS,
+        IngressKind.GATEWAY,
+        IngressKind.LISTENER_SET,
+        IngressKind.REFERENCE_GRANT,
+        IngressKind.BACKEND_TLS_POLICY,
+        IngressKind.NAMESPACE,
+        IngressKind.CONFIG_MAP,
+        *ROUTE_KINDS,
+    )
+)
+
+
+def plan_gateways(world: GatewayWorld, setting: GatewaySetting) -> GatewayPlan:
+    """Plan everything."""
+    draft = _Draft(world, setting, Targets(world, backend_tls_of(world)))
+    classes = [
+        each for each in world.all(IngressKind.GATEWAY_CLASS) if each.spec.controller_name == setting.controller
+    ]
+    for each in classes:
+        draft.statuses[each.kind, each.name] = class_status(each)
+    names = {each.name.name for each in classes if each.spec.parameters_ref is None}
+    for gateway in world.all(IngressKind.GATEWAY):
+        if gateway.spec.gateway_class_name in names:
+            draft.add_gateway(gateway)
+    routes = [each for kind in ROUTE_KINDS for each in world.all(kind)]
+    for route in sorted(routes, key=lambda each: each.age):
+        draft.add_route(route)
+    return draft.finished()
+
+
+@dataclass(slots=True)
+class _Placed:
+    """The listeners at one address and port, and what routes have brought there, by host."""
+
+    bind: str
+    mode: Mode
+    listeners: list[Listener] = field(default_factory=list)
+    entries: dict[str, list[Entry]] = field(default_factory=dict)
+
+
+class _Draft:
+    """A plan in the making."""
+
+    def __init__(self, world: GatewayWorld, setting: GatewaySetting, targets: Targets) -> None:
+        self._world, self._setting, self._targets = world, setting, targets
+        self._places: dict[Place, _Placed] = {}
+        self._listeners: list[Listener] = []
+        self._gateways: list[tuple[Item, Verdict, tuple[str, ...]]] = []
+        self._sets: list[tuple[Item, bool]] = []
+        self._counts: dict[int, int] = {}
+        self._problems: list[Problem] = []
+        self._admitted: list[ObjectName] = []
+        self.statuses: dict[Key, Json] = {}
+
+    def add_gateway(self, gateway: Item) -> None:
+        """Add a Gateway and its listeners."""
+        sets = tuple(attached_sets(gateway, self._world))
+        self._sets += sets
+        verdict, binds, reached = _addresses(gateway, self._setting)
+        self._gateways.append((gateway, verdict, reached))
+        judged = listeners_of(gateway, (each for each, let_in in sets if let_in), self._world)
+        for listener in judged:
+            placed = self._place(listener, binds) if listener.serves and verdict.holds else listener
+            self._listeners.append(placed)
+            self._tell(listener.owner, "spec.listeners", placed.accepted, placed.resolved)
+            names = listener.certified.named
+            self._targets.named.update((IngressKind.SECRET, name) for name in names)
+        if not verdict.holds:
+            self._tell(gateway, "spec.addresses", verdict)
+
+    def _place(self, listener: Listener, binds: Iterable[str]) -> Listener:
+        if listener.mode is Mode.TCP and listener.spec.protocol == "UDP":
+            return listener
+        for bind in binds:
+            key = (bind, listener.port)
+            placed = self._places.setdefault(key, _Placed(f"{bind}:{listener.port}", listener.mode))
+            if placed.mode is not listener.mode:
+                text = f"port {listener.port} has another protocol for an older Gateway at the same address"
+                return replace(listener, accepted=no("PortUnavailable", text))
+            placed.listeners.append(listener)
+        return listener
+
+    def add_route(self, route: Item) -> None:
+        """Attach a route to its listeners, as far as they let it."""
+        parents = parents_of(route, self._listeners, self._world)
+        if not parents:
+            return
+        read = Read()
+        try:
+            self._attach(route, parents, read)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is about this route
+            read.failed = dict.fromkeys(range(len(route.spec.rules)), unexpected(error))
+        failed = read.failures
+        all_failed = bool(failed) and len(failed) == len(route.spec.rules)
+        self.statuses[route.kind, route.name] = {
+            "parents": parents_status(
+                route, parents, self._setting.controller, read.resolved, failed, all_failed=all_failed
+            )
+        }
+        self._tell(route, "spec.rules", read.resolved, *(no("", text) for text in failed))
+        self._tell(route, "spec.parentRefs", *(each.accepted for each in parents))
+
+    def _attach(self, route: Item, parents: Iterable[Parent], read: Read) -> None:
+        seen = set[int]()
+        for attachment in (each for parent in parents for each in parent.attachments):
+            if id(attachment.listener) in seen:
+                continue
+            seen.add(id(attachment.listener))
+            self._counts[id(attachment.listener)] = self._counts.get(id(attachment.listener), 0) + 1
+            found = tuple(entries_of(route, attachment, self._targets, read))
+            for placed in self._places.values():
+                if any(each is attachment.listener for each in placed.listeners):
+                    self._put(placed, attachment, found)
+
+    def _put(self, placed: _Placed, attachment: Attachment, found: Iterable[Entry]) -> None:
+        for host in isolated(attachment, placed.listeners):
+            placed.entries.setdefault(host, []).extend(found)
+
+    def _tell(self, item: Item, where: str, *verdicts: Verdict) -> None:
+        for verdict in verdicts:
+            if not verdict.holds:
+                text = f"{verdict.reason}: {verdict.message}" if verdict.reason else verdict.message
+                self._problems.append(Problem(item.kind.value, item.name, where, text))
+
+    def finished(self) -> GatewayPlan:
+        """Build the plan."""
+        self._write_statuses()
+        routes: list[Route] = []
+        frontends = []
+        for (bind, port), placed in sorted(self._places.items()):
+            mark = f":{port}" if bind == self._setting.bind else f":{bind}:{port}"
+            choices: dict[str, Choice] = {}
+            for host, entries in placed.entries.items():
+                made, more = routes_of(f"{host}{mark}", entries)
+                routes += made
+                choices |= {each.name: each for each in more}
+            frontends.append(self._frontend(placed, mark, choices))
+        sites = SitePlan(
+            tuple(routes),
+            tuple(self._targets.pools.values()),
+            certificates=tuple(_certificates(self._listeners)),
+            problems=tuple(self._problems),
+            named=frozenset(self._targets.named),
+            frontends=tuple(frontends),
+            authorities=tuple(sorted(self._targets.tls.files.items())),
+        )
+        return GatewayPlan(sites, self.statuses)
+
+    def _frontend(self, placed: _Placed, mark: str, choices: Mapping[str, Choice]) -> Frontend:
+        shares = _used(choices.values(), placed.entries.values(), self._targets.choices)
+        first = next((entries[0].target for entries in placed.entries.values() if entries), "")
+        return Frontend(
+            f"gateway{mark}",
+            placed.bind,
+            mark,
+            placed.mode,
+            _listed(placed.listeners),
+            any(each.host == EVERY_HOST and each.certified.certificates for each in placed.listeners),
+            (*choices.values(), *shares),
+            first if placed.mode is Mode.TCP else "",
+            frozenset() if placed.mode is Mode.TCP else frozenset(each.host for each in placed.listeners),
+        )
+
+    def _write_statuses(self) -> None:
+        for gateway, verdict, reached in self._gateways:
+            own = [each for each in self._listeners if each.gateway is gateway]
+            self.statuses[gateway.kind, gateway.name] = gateway_status(gateway, own, self._counts, verdict, reached)
+        for item, let_in in self._sets:
+            status = set_status(item, self._listeners, self._counts, let_in=let_in)
+            self.statuses[item.kind, item.name] = status
+        gateways = [gateway for gateway, _, _ in self._gateways]
+        for checked in self._targets.tls.all:
+            status = policy_status(checked, gateways, self._setting.controller)
+            self.statuses[checked.policy.kind, checked.policy.name] = status
+
+
+def _addresses(gateway: Item, setting: GatewaySetting) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
+    """Return whether a Gateway can have its addresses, where it listens, and what its status says."""
+    wanted = gateway.spec.addresses
+    if not wanted:
+        return yes("Programmed"), (setting.bind,), setting.addresses
+    for each in wanted:
+        if each.type != "IPAddress":
+            return no("UnsupportedAddress", f"{each.type[:80]}: only IPAddress is supported"), (), ()
+    values = tuple(each.value for each in wanted if each.value)
+    if not values:
+        return yes("Programmed"), (setting.bind,), setting.addresses
+    if strange := [value for value in values if value not in setting.usable]:
+        text = f"{strange[0][:80]} is none of this controller's addresses (--address)"
+        return no("AddressNotUsable", text), (), ()
+    return yes("Programmed"), tuple(f"[{v}]" if ":" in v else v for v in values), values
+
+
+def _listed(listeners: Iterable[Listener]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """List the certificates of a frontend with their hosts: those for all hosts first, which is the default."""
+    found: dict[str, dict[str, None]] = {}
+    for listener in sorted(listeners, key=lambda each: each.host != EVERY_HOST):
+        for certificate in listener.certified.certificates:
+            hosts = certificate.hosts if listener.host == EVERY_HOST else (listener.host,)
+            found.setdefault(certificate.name, {}).update(dict.fromkeys(hosts))
+    return tuple((name, tuple(hosts)) for name, hosts in found.items())
+
+
+def _certificates(listeners: Iterable[Listener]) -> Iterable[Certificate]:
+    found: dict[str, Certificate] = {}
+    for listener in listeners:
+        for each in listener.certified.certificates if listener.serves else ():
+            found.setdefault(each.name, replace(each, hosts=()))
+    return found.values()
+
+
+def _used(
+    choices: Iterable[Choice], entries: Iterable[Iterable[Entry]], shares: Mapping[str, Choice]
+) -> tuple[Choice, ...]:
+    """Return the shares by weight that routes lead to, after all choices that may lead there."""
+    named = {target for choice in choices for target in choice.targets}
+    named |= {entry.target for found in entries for entry in found}
+    return tuple(share for name, share in shares.items() if name in named)

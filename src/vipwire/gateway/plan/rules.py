@@ -1,0 +1,87 @@
+"""Turns the rules of one attached route into entries of sites, whatever kind of route it is. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from vipwire.gateway.plan.attach import Attachment
+from vipwire.gateway.plan.filters import Filters, read_filters, with_persistence, with_timeouts
+from vipwire.gateway.plan.ladders import Entry
+from vipwire.gateway.plan.matches import PathMatch, RequestMatch, grpc_matches, http_matches
+from vipwire.gateway.plan.objects import Item, Verdict, yes
+from vipwire.gateway.plan.targets import Targets
+from vipwire.gateway.plan.unsupported import Unsupported
+from vipwire.gateway.watch import rule_wire
+from vipwire.ingress.plan.policy import BackendProtocol, Policy
+from vipwire.ingress.plan.sites import Match
+
+_ALL = RequestMatch(PathMatch(Match.PREFIX, ""), (), (True, 0, 0))
+
+
+@dataclass(slots=True)
+class Read:
+    """What reading a route's rules has come to. `failed` is by rule; `failures` says which and why."""
+
+    resolved: Verdict = field(default_factory=lambda: yes("ResolvedRefs"))
+    failed: dict[int, str] = field(default_factory=dict)
+
+    def note(self, verdict: Verdict) -> None:
+        """Note whether a rule's references could be followed: the first that cannot is told."""
+        if self.resolved.holds:
+            self.resolved = verdict
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Say what is left out."""
+        return tuple(f"rules[{index}]: {text}" for index, text in self.failed.items())
+
+
+def entries_of(route: Item, attachment: Attachment, targets: Targets, read: Read) -> Iterator[Entry]:
+    """Read the rules for one listener. A rule that cannot be served is noted, and costs itself."""
+    for index, rule in enumerate(route.spec.rules):
+        try:
+            found = tuple(_entries(route, rule, index, attachment, targets, read))
+        except Unsupported as error:
+            read.failed.setdefault(index, str(error))
+        else:
+            yield from found
+
+
+def _entries(
+    route: Item, rule: rule_wire.Rule, index: int, attachment: Attachment, targets: Targets, read: Read
+) -> Iterator[Entry]:
+    if isinstance(rule, rule_wire.HttpRule):
+        matches: Sequence[RequestMatch] = tuple(http_matches(rule.matches))
+    elif isinstance(rule, rule_wire.GrpcRule):
+        matches = tuple(grpc_matches(rule.matches))
+    else:
+        matches = (_ALL,)
+    known: dict[PathMatch | None, str] = {}
+    for number, match in enumerate(matches):
+        key = match.path if isinstance(rule, rule_wire.HttpRule) and _needs_path(rule) else None
+        if key not in known:
+            known[key], verdict = _target(route, rule, match.path, attachment, targets)
+            read.note(verdict)
+        yield Entry(route, match, (index, number), known[key])
+
+
+def _needs_path(rule: rule_wire.HttpRule) -> bool:
+    """Report whether a rule's policy depends on the path that has matched."""
+    changes = (change for each in rule.filters for change in (each.url_rewrite, each.request_redirect))
+    modifiers = (change.path for change in changes if change is not None)
+    return any(each is not None and each.type == "ReplacePrefixMatch" for each in modifiers)
+
+
+def _target(
+    route: Item, rule: rule_wire.Rule, path: PathMatch, attachment: Attachment, targets: Targets
+) -> tuple[str, Verdict]:
+    if isinstance(rule, rule_wire.HttpRule):
+        filters = read_filters(rule.filters, path, attachment.listener)
+        filters.policy = with_timeouts(filters.policy, rule.timeouts, rule.retry)
+        filters.policy = with_persistence(filters.policy, rule.session_persistence)
+        return targets.rule(route, rule.backend_refs, filters)
+    if isinstance(rule, rule_wire.GrpcRule):
+        filters = read_filters(rule.filters, path, attachment.listener)
+        filters.policy = with_persistence(filters.policy, rule.session_persistence)
+        return targets.rule(route, rule.backend_refs, filters, BackendProtocol.H2)
+    filters = Filters(replace(Policy(), protocol=BackendProtocol.TCP))
+    return targets.rule(route, rule.backend_refs, filters, BackendProtocol.TCP)

@@ -1,0 +1,176 @@
+"""Writes what statuses say, as JSON without times: those are the writer's, who knows what was said before. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from vipwire.gateway.plan.attach import Parent
+from vipwire.gateway.plan.backend_tls import Checked
+from vipwire.gateway.plan.features import FEATURES
+from vipwire.gateway.plan.listeners import Listener
+from vipwire.gateway.plan.objects import Item, Verdict, no, yes
+from vipwire.gateway.watch import wire
+from vipwire.ingress.watch.objects import IngressKind
+
+Json: TypeAlias = dict[str, Any]
+_SENTENCES: Final = {
+    "Accepted": "it is served",
+    "Programmed": "HAProxy has it",
+    "ResolvedRefs": "all that it names is there",
+    "NoConflicts": "nobody else wants the same",
+}
+
+
+def condition(kind: str, verdict: Verdict, generation: int) -> Json:
+    """Write one condition."""
+    return {
+        "type": kind,
+        "status": "True" if verdict.holds else "False",
+        "reason": verdict.reason,
+        "message": verdict.message or _SENTENCES.get(verdict.reason, ""),
+        "observedGeneration": generation,
+    }
+
+
+def class_status(item: Item) -> Json:
+    """Write the status of a GatewayClass."""
+    accepted = yes("Accepted")
+    if item.spec.parameters_ref is not None:
+        accepted = no("InvalidParameters", "this controller has no parameters")
+    return {
+        "conditions": [
+            condition("Accepted", accepted, item.generation),
+            condition("SupportedVersion", yes("SupportedVersion"), item.generation),
+        ],
+        "supportedFeatures": [{"name": name} for name in sorted(FEATURES)],
+    }
+
+
+def gateway_status(
+    gateway: Item, listeners: Sequence[Listener], counts: Mapping[int, int], address: Verdict, reached: Sequence[str]
+) -> Json:
+    """Write the status of a Gateway. `counts` has attached routes by listener (`id`), `reached` its addresses."""
+    own = [each for each in listeners if each.owner is gateway]
+    sets = {each.owner.name for each in listeners if each.owner is not gateway}
+    accepted, programmed = _overall(listeners)
+    if not address.holds:
+        if address.reason == "UnsupportedAddress":
+            accepted = address
+        programmed = address if address.reason != "UnsupportedAddress" else no("Invalid", address.message)
+    return {
+        "addresses": [_address(text) for text in reached],
+        "attachedListenerSets": len(sets),
+        "conditions": [
+            condition("Accepted", accepted, gateway.generation),
+            condition("Programmed", programmed, gateway.generation),
+        ],
+        "listeners": [listener_status(each, counts) for each in own],
+    }
+
+
+def set_status(item: Item, listeners: Sequence[Listener], counts: Mapping[int, int], *, let_in: bool) -> Json:
+    """Write the status of a ListenerSet."""
+    own = [each for each in listeners if each.owner.kind is item.kind and each.owner.name == item.name]
+    accepted, programmed = _overall(own)
+    if not let_in:
+        accepted = programmed = no("NotAllowed", "the Gateway lets in no ListenerSet of this namespace")
+    return {
+        "conditions": [
+            condition("Accepted", accepted, item.generation),
+            condition("Programmed", programmed, item.generation),
+        ],
+        "listeners": [listener_status(each, counts) for each in own],
+    }
+
+
+def _overall(listeners: Sequence[Listener]) -> tuple[Verdict, Verdict]:
+    served = [each for each in listeners if each.serves]
+    names = ", ".join(each.spec.name for each in listeners if not each.serves or not each.resolved.holds)
+    text = f"not valid: {names}" if names else ""
+    if listeners and not served:
+        return no("ListenersNotValid", text), no("Invalid", text)
+    if names:
+        return yes("ListenersNotValid", text), yes("Programmed")
+    return yes("Accepted"), yes("Programmed")
+
+
+def _address(text: str) -> Json:
+    is_address = ":" in text or text.replace(".", "").isdigit()
+    return {"type": "IPAddress" if is_address else "Hostname", "value": text}
+
+
+def listener_status(listener: Listener, counts: Mapping[int, int]) -> Json:
+    """Write the status of a listener."""
+    generation = listener.owner.generation
+    accepted = listener.accepted
+    if listener.conflict.holds:
+        accepted = no(listener.conflict.reason, listener.conflict.message)
+    return {
+        "name": listener.spec.name,
+        "supportedKinds": [{"group": wire.GROUP, "kind": kind.value} for kind in listener.kinds],
+        "attachedRoutes": counts.get(id(listener), 0),
+        "conditions": [
+            condition("Accepted", accepted, generation),
+            condition("Programmed", listener.programmed, generation),
+            condition("ResolvedRefs", listener.resolved, generation),
+            condition("Conflicted", listener.conflict, generation),
+        ],
+    }
+
+
+def parents_status(
+    route: Item,
+    parents: Iterable[Parent],
+    controller: str,
+    resolved: Verdict,
+    failed: Sequence[str],
+    *,
+    all_failed: bool,
+) -> list[Json]:
+    """Write `status.parents` of a route, our part. `failed` says which rules are left out, and why."""
+    return [_parent(route, each, controller, resolved, failed, all_failed=all_failed) for each in parents]
+
+
+def _parent(
+    route: Item, parent: Parent, controller: str, resolved: Verdict, failed: Sequence[str], *, all_failed: bool
+) -> Json:
+    accepted, said = parent.accepted, "; ".join(failed)[:1000]
+    if all_failed and accepted.holds:
+        accepted = no("UnsupportedValue", said)
+    conditions = [
+        condition("Accepted", accepted, route.generation),
+        condition("ResolvedRefs", resolved, route.generation),
+    ]
+    if failed and not all_failed and accepted.holds:
+        partly = yes("UnsupportedValue", f"Dropped Rule: {said}")
+        conditions.append(condition("PartiallyInvalid", partly, route.generation))
+    return {"parentRef": _ref(parent.ref), "controllerName": controller, "conditions": conditions}
+
+
+def _ref(ref: wire.ParentRef) -> Json:
+    optional = {"namespace": ref.namespace, "sectionName": ref.section_name, "port": ref.port}
+    found = {key: value for key, value in optional.items() if value is not None}
+    return {"group": ref.group, "kind": ref.kind, "name": ref.name} | found
+
+
+def policy_status(checked: Checked, gateways: Iterable[Item], controller: str) -> Json:
+    """Write the status of a policy about backends: for each Gateway whose routes lead there."""
+    generation = checked.policy.generation
+    conditions = [
+        condition("Accepted", checked.accepted, generation),
+        condition("ResolvedRefs", checked.resolved, generation),
+    ]
+    return {
+        "ancestors": [
+            {
+                "ancestorRef": {
+                    "group": wire.GROUP,
+                    "kind": IngressKind.GATEWAY.value,
+                    "namespace": each.name.namespace,
+                    "name": each.name.name,
+                },
+                "controllerName": controller,
+                "conditions": conditions,
+            }
+            for each in gateways
+        ]
+    }

@@ -1,0 +1,143 @@
+"""Finds what a rule leads to: pools of Services, shared by weight, or an answer of HAProxy's own. Pure.
+
+A backend that cannot be had takes its share of the requests all the same, and answers 500 (HTTPRoute, backendRefs).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd
+
+from vipwire.gateway.plan.backend_tls import BackendTls
+from vipwire.gateway.plan.filters import Filters, with_filters
+from vipwire.gateway.plan.grants import may_refer
+from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire.gateway.plan.unsupported import Unsupported
+from vipwire.gateway.watch import rule_wire
+from vipwire.ingress.plan.canaries import shared
+from vipwire.ingress.plan.policy import BackendProtocol, Mirrored, Policy
+from vipwire.ingress.plan.pool_policy import APPLICATIONS
+from vipwire.ingress.plan.sites import BROKEN, Choice, Pool, choice_of, pool_name
+from vipwire.ingress.watch.objects import BackendPort, BackendService, IngressKind
+from vipwire.model.names import ObjectName
+
+_MOST_WEIGHT = 1_000_000
+NO_SERVICE = ObjectName("", "")
+
+
+@dataclass(slots=True)
+class Targets:
+    """The pools and choices that routes have come to so far, and the Services that they name."""
+
+    world: GatewayWorld
+    tls: BackendTls
+    pools: dict[str, Pool] = field(default_factory=dict)
+    choices: dict[str, Choice] = field(default_factory=dict)
+    named: set[tuple[IngressKind, ObjectName]] = field(default_factory=set)
+
+    def rule(
+        self,
+        route: Item,
+        refs: Sequence[rule_wire.BackendRef],
+        filters: Filters,
+        protocol: BackendProtocol | None = None,
+    ) -> tuple[str, Verdict]:
+        """Return the target of a rule, and whether its references could be followed. Raise Unsupported."""
+        verdicts = [self._mirrors(route, filters)]
+        policy = replace(filters.policy, mirrors=tuple(filters.mirrored))
+        if policy.location is not None:
+            return self._answer(policy), verdicts[0]
+        parts: list[tuple[str, int]] = []
+        for ref in refs:
+            if not 0 <= ref.weight <= _MOST_WEIGHT:
+                raise Unsupported(f"the weight {ref.weight} is not one from 0 to {_MOST_WEIGHT}")
+            target, verdict = self.backend(route, ref, policy, protocol)
+            verdicts.append(verdict)
+            parts.append((target, ref.weight))
+        failed = next((each for each in verdicts if not each.holds), yes("ResolvedRefs"))
+        return self.share(parts), failed
+
+    def share(self, parts: Iterable[tuple[str, int]]) -> str:
+        """Return the target that shares requests by weights; nothing to share among answers 500."""
+        weighed = [(target, weight) for target, weight in parts if weight > 0]
+        if len({target for target, _ in weighed}) <= 1:
+            return weighed[0][0] if weighed else BROKEN
+        divisor = gcd(*(weight for _, weight in weighed))
+        steps = shared(tuple((target, weight // divisor) for target, weight in weighed), _sum(weighed) // divisor)
+        choice = choice_of(tuple(steps))
+        self.choices[choice.name] = choice
+        return choice.name
+
+    def backend(
+        self, route: Item, ref: rule_wire.BackendRef, policy: Policy, protocol: BackendProtocol | None = None
+    ) -> tuple[str, Verdict]:
+        """Return the target of one reference."""
+        found, verdict = self.resolve(route, ref)
+        if found is None:
+            return BROKEN, verdict
+        service, port = found
+        policy = with_filters(policy, ref.filters)
+        if policy.location is not None:
+            return self._answer(policy), verdict
+        policy = replace(policy, protocol=protocol or APPLICATIONS.get(port.application, BackendProtocol.HTTP))
+        return self.pool(service, port, policy), verdict
+
+    def resolve(
+        self, route: Item, ref: rule_wire.BackendRef
+    ) -> tuple[tuple[BackendService, BackendPort] | None, Verdict]:
+        """Find the Service's port that a reference names."""
+        if (ref.group, ref.kind) != ("", "Service"):
+            return None, no("InvalidKind", f"{ref.group}/{ref.kind} {ref.name}: backends are Services")
+        name = ObjectName(ref.namespace or route.name.namespace, ref.name)
+        self.named.add((IngressKind.SERVICE, name))
+        if not may_refer(self.world.all(IngressKind.REFERENCE_GRANT), route, "", "Service", name):
+            text = f"Service {name}: no ReferenceGrant of {name.namespace} allows it"
+            return None, no("RefNotPermitted", text)
+        service = self.world.services.get(name)
+        if service is None:
+            return None, no("BackendNotFound", f"the Service {name} does not exist")
+        port = next((each for each in service.ports if each.number == ref.port), None)
+        if port is None:
+            return None, no("BackendNotFound", f"Service {name} has no port {ref.port} of this protocol")
+        return (service, port), yes("ResolvedRefs")
+
+    def pool(self, service: BackendService, port: BackendPort, policy: Policy) -> str:
+        """Return the name of the pool of a Service's port; endpoints speak TLS if a policy says so."""
+        checked = self.tls.policy_for(service.name, port)
+        if checked is not None and not checked.verdict.holds:
+            return BROKEN
+        if checked is not None:
+            policy = replace(policy, verify=checked.verification)
+        name = pool_name(service.name, port.number, policy)
+        self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))
+        return name
+
+    def _answer(self, policy: Policy) -> str:
+        """Return the pool that answers itself."""
+        bare = Policy(
+            rewrite=policy.rewrite,
+            location=policy.location,
+            set_response=policy.set_response,
+            add_response=policy.add_response,
+            remove_response=policy.remove_response,
+        )
+        name = "redirect" + pool_name(NO_SERVICE, 0, bare)
+        self.pools.setdefault(name, Pool(name, NO_SERVICE, BackendPort("", 0), bare))
+        return name
+
+    def _mirrors(self, route: Item, filters: Filters) -> Verdict:
+        """Find the pools of mirrors; what cannot be found mirrors nothing, and the status says it."""
+        verdict = yes("ResolvedRefs")
+        filters.mirrored.clear()
+        for mirror in filters.mirrors:
+            target, found = self.backend(route, mirror.backend_ref, Policy())
+            if not found.holds or target == BROKEN:
+                verdict = found
+                continue
+            part, whole = filters.share_of(mirror)
+            if part:
+                filters.mirrored.append(Mirrored(target, part, whole))
+        return verdict
+
+
+def _sum(parts: Iterable[tuple[str, int]]) -> int:
+    return sum(weight for _, weight in parts)

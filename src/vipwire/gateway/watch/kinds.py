@@ -1,0 +1,98 @@
+"""The kinds that `vipwire gateway` reads, for the two sources of them: an API server, and manifests. Pure.
+
+The experimental and standard channels serve some kinds at different versions: `at_versions` takes those that a server
+has. Manifests are read at all of them.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from vipwire.gateway.watch import wire
+from vipwire.gateway.watch.objects import Content, Known
+from vipwire.ingress.watch import kinds as ingress_kinds
+from vipwire.ingress.watch.kinds import IngressResource
+from vipwire.ingress.watch.objects import Declared, IngressKind, IngressObject
+from vipwire.kube.finding import Findings
+from vipwire.kube.manifests.documents import ManifestReader, kind_in_manifests
+from vipwire.kube.resource import Resource
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+
+_BASE: Final = f"/apis/{wire.GROUP}"
+_CLUSTER_WIDE: Final = (IngressKind.GATEWAY_CLASS, IngressKind.NAMESPACE, IngressKind.INGRESS_CLASS)
+VERSIONS: Final = ("v1", "v1beta1", "v1alpha3", "v1alpha2")
+"""The versions that are read, the best first."""
+
+
+def _reader(kind: IngressKind) -> object:
+    def convert(source: wire.Object) -> tuple[Declared | None, tuple[Problem, ...]]:
+        meta = source.metadata or wire.Meta()
+        name = ObjectName(meta.namespace or "", meta.name or "")
+        found = Findings(kind.value, name)
+        if not found.named(namespaced=kind not in _CLUSTER_WIDE):
+            return None, found.problems()
+        labels = MappingProxyType(dict(meta.labels or {}))
+        spec = source.data if isinstance(source, wire.ConfigMap) else getattr(source, "spec", None)
+        content = Content(spec, meta.creation_timestamp or "", meta.generation or 0, labels)
+        known = Known(meta.uid or "", meta.resource_version or "", source.status)
+        return Declared(kind, name, content, known), found.problems()
+
+    return convert
+
+
+def _resource(kind: IngressKind, plural: str, of: type[wire.Object], path: str = f"{_BASE}/v1") -> IngressResource:
+    return Resource(kind, path, plural, of, _reader(kind), optional=path.startswith(_BASE))  # type: ignore[arg-type]
+
+
+_OWN: Final = (
+    _resource(IngressKind.GATEWAY_CLASS, "gatewayclasses", wire.GatewayClass),
+    _resource(IngressKind.GATEWAY, "gateways", wire.Gateway),
+    _resource(IngressKind.LISTENER_SET, "listenersets", wire.ListenerSet),
+    _resource(IngressKind.HTTP_ROUTE, "httproutes", wire.HttpRoute),
+    _resource(IngressKind.GRPC_ROUTE, "grpcroutes", wire.GrpcRoute),
+    _resource(IngressKind.TLS_ROUTE, "tlsroutes", wire.TlsRoute),
+    _resource(IngressKind.TCP_ROUTE, "tcproutes", wire.PlainRoute, f"{_BASE}/v1alpha2"),
+    _resource(IngressKind.UDP_ROUTE, "udproutes", wire.PlainRoute, f"{_BASE}/v1alpha2"),
+    _resource(IngressKind.REFERENCE_GRANT, "referencegrants", wire.ReferenceGrant, f"{_BASE}/v1beta1"),
+    _resource(IngressKind.BACKEND_TLS_POLICY, "backendtlspolicies", wire.BackendTlsPolicy),
+    _resource(IngressKind.NAMESPACE, "namespaces", wire.Namespace, "/api/v1"),
+    _resource(IngressKind.CONFIG_MAP, "configmaps", wire.ConfigMap, "/api/v1"),
+)
+_SHARED: Final = (IngressKind.SERVICE, IngressKind.SLICE, IngressKind.SECRET)
+RESOURCES: Final[Mapping[IngressKind, IngressResource]] = {each.kind: each for each in _OWN} | {
+    kind: ingress_kinds.RESOURCES[kind] for kind in _SHARED
+}
+"""By kind, at the versions that `vipwire up` serves."""
+WITH_INGRESS: Final[Mapping[IngressKind, IngressResource]] = {**RESOURCES, **ingress_kinds.RESOURCES}
+"""The same with Ingresses and their classes, for both in one process."""
+
+
+def manifests(resources: Mapping[IngressKind, IngressResource]) -> ManifestReader[IngressKind, IngressObject]:
+    """Build a reader of files."""
+    return ManifestReader(
+        *(
+            kind_in_manifests(each, *_older(each), namespaced=each.kind not in _CLUSTER_WIDE)
+            for each in resources.values()
+        )
+    )
+
+
+def _older(resource: IngressResource) -> tuple[str, ...]:
+    if not resource.path.startswith(_BASE):
+        return ()
+    return tuple(f"{wire.GROUP}/{each}" for each in VERSIONS if f"{wire.GROUP}/{each}" != resource.api_version)
+
+
+def at_versions(
+    resources: Mapping[IngressKind, IngressResource], served: Mapping[str, Collection[str]]
+) -> dict[IngressKind, IngressResource]:
+    """Take each kind at the best version that a server has; `served` has the plurals by version."""
+
+    def best(resource: IngressResource) -> IngressResource:
+        found = (each for each in VERSIONS if resource.plural in served.get(each, ()))
+        version = next(found, "") if resource.path.startswith(_BASE) else ""
+        return replace(resource, path=f"{_BASE}/{version}") if version else resource
+
+    return {kind: best(each) for kind, each in resources.items()}

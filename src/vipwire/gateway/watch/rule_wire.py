@@ -1,0 +1,202 @@
+"""The rules of routes as they stand on the wire: matches, filters, backends. See `wire`."""
+
+from msgspec import Struct, field
+
+
+class Wire(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A part of an object."""
+
+
+class ObjectRef(Wire, frozen=True):
+    """A reference to an object that holds something: a Secret, a ConfigMap, an extension."""
+
+    name: str
+    group: str = ""
+    kind: str = "Secret"
+    namespace: str | None = None
+
+
+class Header(Wire, frozen=True):
+    """A header and its value."""
+
+    name: str
+    value: str
+
+
+class HeaderModifier(Wire, frozen=True):
+    """`requestHeaderModifier` and `responseHeaderModifier`."""
+
+    set_: tuple[Header, ...] = field(default=(), name="set")
+    add: tuple[Header, ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+class PathModifier(Wire, frozen=True):
+    """How a path is changed."""
+
+    type: str
+    replace_full_path: str | None = None
+    replace_prefix_match: str | None = None
+
+
+class Redirect(Wire, frozen=True):
+    """`requestRedirect`."""
+
+    scheme: str | None = None
+    hostname: str | None = None
+    path: PathModifier | None = None
+    port: int | None = None
+    status_code: int = 302
+
+
+class UrlRewrite(Wire, frozen=True):
+    """`urlRewrite`."""
+
+    hostname: str | None = None
+    path: PathModifier | None = None
+
+
+class Fraction(Wire, frozen=True):
+    """A share of requests."""
+
+    numerator: int
+    denominator: int = 100
+
+
+class Mirror(Wire, frozen=True):
+    """`requestMirror`."""
+
+    backend_ref: "BackendRef"
+    percent: int | None = None
+    fraction: Fraction | None = None
+
+
+class Cors(Wire, frozen=True):
+    """`cors`."""
+
+    allow_origins: tuple[str, ...] = ()
+    allow_credentials: bool = False
+    allow_methods: tuple[str, ...] = ()
+    allow_headers: tuple[str, ...] = ()
+    expose_headers: tuple[str, ...] = ()
+    max_age: int = 5
+
+
+class Filter(Wire, frozen=True):
+    """One of the `filters` of a rule or a backend."""
+
+    type: str
+    request_header_modifier: HeaderModifier | None = None
+    response_header_modifier: HeaderModifier | None = None
+    request_redirect: Redirect | None = None
+    url_rewrite: UrlRewrite | None = None
+    request_mirror: Mirror | None = None
+    cors: Cors | None = None
+    extension_ref: ObjectRef | None = None
+
+
+class BackendRef(Wire, frozen=True):
+    """One of a rule's `backendRefs`."""
+
+    name: str
+    group: str = ""
+    kind: str = "Service"
+    namespace: str | None = None
+    port: int | None = None
+    weight: int = 1
+    filters: tuple[Filter, ...] = ()
+
+
+class PathMatch(Wire, frozen=True):
+    """`matches[].path`."""
+
+    type: str = "PathPrefix"
+    value: str = "/"
+
+
+class NamedMatch(Wire, frozen=True):
+    """One of `matches[].headers` or `matches[].queryParams`."""
+
+    name: str
+    value: str
+    type: str = "Exact"
+
+
+class HttpMatch(Wire, frozen=True):
+    """One of an HTTPRoute's `matches`; all of it must hold."""
+
+    path: PathMatch = PathMatch()
+    headers: tuple[NamedMatch, ...] = ()
+    query_params: tuple[NamedMatch, ...] = ()
+    method: str | None = None
+
+
+class GrpcMethodMatch(Wire, frozen=True):
+    """`matches[].method` of a GRPCRoute."""
+
+    type: str = "Exact"
+    service: str | None = None
+    method: str | None = None
+
+
+class GrpcMatch(Wire, frozen=True):
+    """One of a GRPCRoute's `matches`."""
+
+    method: GrpcMethodMatch | None = None
+    headers: tuple[NamedMatch, ...] = ()
+
+
+class Timeouts(Wire, frozen=True):
+    """`timeouts`, as durations such as 500ms."""
+
+    request: str | None = None
+    backend_request: str | None = None
+
+
+class Retry(Wire, frozen=True):
+    """`retry`."""
+
+    codes: tuple[int, ...] = ()
+    attempts: int | None = None
+    backoff: str | None = None
+
+
+class CookieConfig(Wire, frozen=True):
+    """`cookieConfig`."""
+
+    lifetime_type: str = "Session"
+
+
+class SessionPersistence(Wire, frozen=True):
+    """`sessionPersistence`."""
+
+    session_name: str | None = None
+    absolute_timeout: str | None = None
+    idle_timeout: str | None = None
+    type: str = "Cookie"
+    cookie_config: CookieConfig | None = None
+
+
+class Rule(Wire, frozen=True):
+    """What the rules of all routes have."""
+
+    name: str | None = None
+    backend_refs: tuple[BackendRef, ...] = ()
+
+
+class HttpRule(Rule, frozen=True):
+    """One of an HTTPRoute's `rules`."""
+
+    matches: tuple[HttpMatch, ...] = (HttpMatch(),)
+    filters: tuple[Filter, ...] = ()
+    timeouts: Timeouts | None = None
+    retry: Retry | None = None
+    session_persistence: SessionPersistence | None = None
+
+
+class GrpcRule(Rule, frozen=True):
+    """One of a GRPCRoute's `rules`."""
+
+    matches: tuple[GrpcMatch, ...] = ()
+    filters: tuple[Filter, ...] = ()
+    session_persistence: SessionPersistence | None = None

@@ -1,0 +1,153 @@
+"""Writes the frontends beside the operator's own: one for each address and port that a plan names. Pure.
+
+All frontends ask the same maps. A frontend's hosts end with its mark (`a.example.com:8080/path/`), so that a route of
+one is never found from another. A wildcard stands for one label or more, and the longest one wins:
+
+    host ─▶ sites.map[host + mark] ─▶ sites.map[last 3 labels + "*" + mark] ─▶ … 2 labels ─▶ "*" + mark
+         ─▶ exact.map[site + path + "/"] ─▶ prefixes.map[longest of site + path + "/"] ─▶ choices ─▶ pool
+
+As in the operator's own frontend, only those steps are written that some route needs.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from vipwire.ingress.haproxy.choices import choice_lines
+from vipwire.ingress.haproxy.frontend import HOST, NOWHERE, REFUSED, header_lines, log_lines
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.words import line, plain, quoted
+from vipwire.ingress.plan.sites import EVERY_HOST, Frontend, Match, Mode, Route
+
+SHARED = ("sites", "exact", "prefixes")
+"""The maps that all frontends ask."""
+_PLAIN_SEARCH = frozenset({"prefixes"})
+_RULES = {Mode.HTTP: "http-request", Mode.HTTPS: "http-request"}
+_NAMES = {Mode.TLS: "req.ssl_sni,lower", Mode.TLS_ENDED: "ssl_fc_sni,lower"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """The searches that a frontend needs. `depths` are numbers of labels behind wildcards, the longest first."""
+
+    maps: frozenset[str] = frozenset()
+    depths: tuple[int, ...] = ()
+    hostless: bool = False
+
+
+def is_of_frontend(key: str) -> bool:
+    """Report whether a map's key is one of these frontends, not of the operator's own."""
+    return ":" in key.partition("/")[0]
+
+
+def site_key(site: str) -> str:
+    """Write the key by which a site is found: a marked wildcard's ends with its star."""
+    host, mark = split_site(site)
+    return f"{host[2:]}*{mark}" if mark and host.startswith("*.") else site
+
+
+def split_site(site: str) -> tuple[str, str]:
+    """Split a site into its host and its frontend's mark."""
+    host, colon, rest = site.partition(":")
+    return host, colon + rest
+
+
+def lookups_of(frontend: Frontend, routes: Iterable[Route]) -> Lookups:
+    """Return the searches that a frontend's routes need."""
+    hosts, kinds = set(frontend.hosts), set[Match]()
+    for route in routes:
+        host, mark = split_site(route.site)
+        if mark == frontend.mark:
+            hosts.add(host)
+            kinds.add(route.match)
+    if not hosts:
+        return Lookups()
+    depths = {host.count(".") for host in hosts if host.startswith("*.")}
+    hostless = EVERY_HOST in hosts
+    maps = {"prefixes"} | ({"exact"} if Match.EXACT in kinds else set())
+    maps |= {"sites"} if depths or hostless else set()
+    return Lookups(frozenset(maps), tuple(sorted(depths, reverse=True)), hostless)
+
+
+def frontend_parts(
+    frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str
+) -> Iterator[tuple[str, str]]:
+    """Write a frontend in parts, each with the choice that it belongs to, or an empty text."""
+    writing = _http if frontend.mode in _RULES else _tcp
+    head, tail = writing(frontend, lookups, layout, certificates)
+    yield "", "\n".join([line("frontend {}", plain(frontend.name), indent=0), *head]) + "\n"
+    rule = _RULES.get(frontend.mode, "tcp-request content")
+    for choice in frontend.choices:
+        yield choice.name, "\n".join(choice_lines(choice, rule)) + "\n"
+    yield "", "\n".join(tail) + "\n"
+
+
+def _bind(frontend: Frontend, layout: Layout, certificates: str, protocols: str) -> str:
+    words = " accept-proxy" if layout.accept_proxy else ""
+    if frontend.mode in (Mode.HTTPS, Mode.TLS_ENDED):
+        return line(f"bind {{}}{words} ssl crt-list {{}}{protocols}", quoted(frontend.bind), quoted(certificates))
+    return line(f"bind {{}}{words}", quoted(frontend.bind))
+
+
+def _http(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str) -> tuple[list[str], list[str]]:
+    head = [_bind(frontend, layout, certificates, " alpn h2,http/1.1"), *log_lines(layout), *header_lines(layout)]
+    head.append(line("http-request set-var(txn.path) path"))
+    tail = []
+    if lookups.maps == _PLAIN_SEARCH and not frontend.choices:
+        where = layout.map_file("prefixes")
+        tail.append(line(f"use_backend %[{HOST},concat({frontend.mark},txn.path,/),map_beg({where})]"))
+    elif lookups.maps:
+        head += _search(frontend, lookups, layout)
+        tail.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
+    tail.append(line("default_backend {}", plain(NOWHERE)))
+    return head, tail
+
+
+def _search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+    site = f"{HOST},concat({frontend.mark})"
+    if "sites" in lookups.maps:
+        yield line(f"http-request set-var(txn.host) {HOST}")
+        yield from _sites("http-request", frontend, lookups, layout)
+        site = "var(txn.site)"
+    yield line(f"http-request set-var(txn.key) {site},concat(,txn.path,/)")
+    missing = ""
+    for name, search in (("exact", "map_str"), ("prefixes", "map_beg")):
+        if name in lookups.maps:
+            found = f"var(txn.key),{search}({layout.map_file(name)})"
+            yield line(f"http-request set-var(txn.target) {found}{missing}")
+            missing = " unless {{ var(txn.target) -m found }}"
+
+
+def _sites(rule: str, frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+    """Find the site of the host in `txn.host`."""
+    sites, missing = layout.map_file("sites"), "!{{ var(txn.site) -m found }}"
+    yield line(f"{rule} set-var(txn.site) var(txn.host),concat({frontend.mark}),map_str({sites})")
+    for depth in lookups.depths:
+        end = f"var(txn.host),field(-1,.,{depth}),concat(*{frontend.mark}),map_str({sites})"
+        longer = f"{{{{ var(txn.host),field(-{depth + 1},.),length gt 0 }}}}"
+        yield line(f"{rule} set-var(txn.site) {end} if {missing} {longer}")
+    if lookups.hostless:
+        yield line(f"{rule} set-var(txn.site) str({EVERY_HOST}{frontend.mark}) if {missing}")
+
+
+def _tcp(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str) -> tuple[list[str], list[str]]:
+    head = [line("mode tcp"), _bind(frontend, layout, certificates, ""), line("option tcplog")]
+    tail = []
+    if frontend.mode is Mode.TCP:
+        head.append(line("tcp-request content set-var(txn.target) str({})", plain(frontend.target or REFUSED)))
+    elif lookups.maps:
+        head += _by_name(frontend, lookups, layout)
+    if frontend.mode is Mode.TCP or lookups.maps:
+        tail.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
+    tail.append(line("default_backend {}", plain(REFUSED)))
+    return head, tail
+
+
+def _by_name(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+    """Choose by the name that the client asks for (SNI)."""
+    if frontend.mode is Mode.TLS:
+        yield line("tcp-request inspect-delay 5s")
+        yield line("tcp-request content reject unless {{ req.ssl_hello_type 1 }}")
+    rule = "tcp-request content"
+    yield line(f"{rule} set-var(txn.host) {_NAMES[frontend.mode]}")
+    yield from _sites(rule, frontend, lookups, layout)
+    yield line(f"{rule} set-var(txn.target) var(txn.site),concat(,,/),map_str({layout.map_file('prefixes')})")

@@ -1,0 +1,285 @@
+"""Gateways for tests: a real HAProxy on loopback, Pods that are small HTTP servers, and objects as in a manifest.
+
+One site serves all cases of a module: each has hosts or ports of its own. What a module puts is there before its
+first test, so that HAProxy starts once. Objects are YAML, where `$name` is the port that the site has for a name.
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+import json
+import re
+import ssl
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+import msgspec
+import yaml
+from aiohttp import web
+from multidict import CIMultiDict
+from tests.fakes.ports import free_port
+
+from vipwire.gateway.plan.objects import GatewaySetting
+from vipwire.gateway.plan.planner import GatewayPlanner
+from vipwire.gateway.watch.kinds import RESOURCES
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.run.controller import Controller, Done
+from vipwire.ingress.run.default_certificate import make_certificate
+from vipwire.ingress.run.desired import Desired
+from vipwire.ingress.run.process import Haproxy
+from vipwire.ingress.watch.objects import BackendService, BackendSlice, IngressKind, Secret
+from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.model.names import ObjectName
+from vipwire.state.event import Deleted, Listed, Upserted
+
+PATIENCE = 60.0
+BASE = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: vipwire, generation: 1}
+spec: {controllerName: vipwire.io/gateway}
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client got. `seen` is what the Pod saw, if one has answered."""
+
+    status: int
+    headers: CIMultiDict[str]
+    text: str
+
+    @property
+    def seen(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def pod(self) -> str:
+        return str(self.seen["pod"]) if self.status == 200 else f"{self.status}"
+
+
+@dataclass
+class GatewaySite:
+    """What a test has to do with."""
+
+    run: Callable[[Coroutine[Any, Any, Any]], Any]
+    controller: Controller
+    planner: GatewayPlanner
+    haproxy: Haproxy
+    done: list[Done]
+    pod_port: int
+    known: dict[str, int] = field(default_factory=dict)
+    served: list[str] = field(default_factory=list)
+    """`name path` of each request that a Pod has answered."""
+    runners: list[web.AppRunner] = field(default_factory=list)
+    addresses: dict[str, str] = field(default_factory=dict)
+    waiting: list[Any] | None = field(default_factory=list)
+    """What was put before all was listed."""
+
+    def port(self, name: str) -> int:
+        """Return the port for a name."""
+        return self.known.setdefault(name, free_port())
+
+    def objects(self, text: str) -> list[Any]:
+        """Read YAML, with ports put in."""
+        filled = re.sub(r"\$([a-z]\w*)", lambda match: str(self.port(match[1])), text)
+        return [each for each in yaml.safe_load_all(filled) if each]
+
+    def put(self, text: str) -> None:
+        """Create or change objects."""
+        for each in self.objects(text):
+            meta = each["metadata"]
+            if each["kind"] not in ("GatewayClass", "Namespace"):
+                meta.setdefault("namespace", "infra")
+            meta.setdefault("generation", 1)
+            resource = RESOURCES[IngressKind(each["kind"])]
+            name = ObjectName(meta.get("namespace", ""), meta["name"])
+            made, problems = resource.convert(msgspec.convert(each, resource.type))
+            self._emit(Deleted(resource.kind, name, problems) if made is None else Upserted(made, problems))
+
+    def _emit(self, event: Any) -> None:
+        if self.waiting is None:
+            self.controller.emit(event)
+        else:
+            self.waiting.append(event)
+
+    def remove(self, kind: IngressKind, name: str, namespace: str = "infra") -> None:
+        self._emit(Deleted(cast("Any", kind), ObjectName(namespace, name)))
+
+    def settle(self) -> None:
+        """Wait until HAProxy has it all."""
+
+        async def wait() -> None:
+            async with asyncio.timeout(PATIENCE):
+                await self.controller.settled()
+
+        self.run(wait())
+
+    def status(self, kind: IngressKind, name: str, namespace: str = "infra") -> Any:
+        return self.planner.statuses[kind, ObjectName(namespace, name)]
+
+    def pods(self, *names: str, namespace: str = "infra", tls: ssl.SSLContext | None = None, more: str = "") -> None:
+        """Run a Pod for each name, and make it a Service's only endpoint: port 8080."""
+        for name in names:
+            known = f"{namespace}/{name}"
+            if known not in self.addresses:
+                address = self.addresses[known] = f"127.0.0.{20 + len(self.addresses)}"
+                self.run(self._pod(name, address, tls))
+            self.put(service(name, self.addresses[known], self.pod_port, namespace, more))
+
+    async def _pod(self, name: str, address: str, tls: ssl.SSLContext | None) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", _answering(name, self.served))
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, address, self.pod_port, reuse_address=True, ssl_context=tls).start()
+        self.runners.append(runner)
+
+    def ask(
+        self,
+        port: str,
+        host: str = "",
+        path: str = "/",
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        data: str | None = None,
+    ) -> Answer:
+        """Ask over HTTP."""
+
+        async def asking() -> Answer:
+            url = f"http://127.0.0.1:{self.port(port)}"
+            sent = {"Host": host or f"127.0.0.1:{self.port(port)}"} | dict(headers or {})
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(PATIENCE)) as session,
+                session.request(method, url + path, headers=sent, data=data, allow_redirects=False) as response,
+            ):
+                return Answer(response.status, CIMultiDict(response.headers), await response.text())
+
+        return cast("Answer", self.run(asking()))
+
+    def curl(self, *arguments: str) -> tuple[int, str]:
+        """Run curl; return its exit status and what it has printed."""
+
+        async def asking() -> tuple[int, str]:
+            process = await asyncio.create_subprocess_exec("curl", "-sS", "--max-time", "60", *arguments, stdout=-1)
+            output, _ = await process.communicate()
+            return process.returncode or 0, output.decode()
+
+        return cast("tuple[int, str]", self.run(asking()))
+
+    def pods_of(self, port: str, host: str, path: str = "/", times: int = 20) -> set[str]:
+        return {self.ask(port, host, path).pod for _ in range(times)}
+
+
+def service(name: str, address: str, target: int, namespace: str = "infra", more: str = "") -> str:
+    """Write a Service with port 8080 and its slice."""
+    return f"""
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: {namespace}}}
+spec: {{ports: [{{name: http, port: 8080{more}}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}-1, namespace: {namespace}, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+ports: [{{name: http, port: {target}}}]
+endpoints: [{{addresses: [{address}], conditions: {{ready: true}}, targetRef: {{name: {name}}}}}]
+"""
+
+
+def _answering(pod: str, served: list[str]) -> Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            return await _echo(request)
+        served.append(f"{pod} {request.path}")
+        delay, code = request.query.get("delay", "0"), int(request.query.get("code", "200"))
+        await asyncio.sleep(float(delay))
+        seen = {
+            "pod": pod,
+            "path": request.raw_path,
+            "host": request.host,
+            "method": request.method,
+            "headers": {key.lower(): ",".join(request.headers.getall(key)) for key in request.headers},
+            "body": await request.text(),
+        }
+        headers = {f"X-Own-{number}": "pod" for number in (1, 2)}
+        return web.json_response(seen, headers=headers, status=code)
+
+    return answer
+
+
+async def _echo(request: web.Request) -> web.StreamResponse:
+    socket_ = web.WebSocketResponse()
+    await socket_.prepare(request)
+    async for message in socket_:
+        await socket_.send_str(f"echo {message.data}")
+    return socket_
+
+
+def tls_secret(name: str, *hosts: str, namespace: str = "infra") -> str:
+    """Write a Secret with a certificate for some hosts."""
+    return secret_of(name, make_certificate(_now(), *hosts), namespace)
+
+
+def secret_of(name: str, pem: str, namespace: str = "infra") -> str:
+    """Write a Secret of a certificate and its key in one PEM."""
+    certificate, _, key = pem.partition("-----BEGIN PRIVATE KEY-----")
+    data = {"tls.crt": certificate, "tls.key": f"-----BEGIN PRIVATE KEY-----{key}"}
+    meta = {"name": name, "namespace": namespace}
+    return yaml.safe_dump({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)  # noqa: TID251  # what is served must be valid now
+
+
+@contextlib.contextmanager
+def gateways(folder: Path, setting: GatewaySetting | None = None) -> Iterator[GatewaySite]:
+    """Run a site; HAProxy ends with it."""
+    run = folder / "run"
+    run.mkdir()
+    layout = Layout(str(run), f"{run}/haproxy.sock", "", "", threads=1)
+    with asyncio.Runner() as runner:
+        planner = GatewayPlanner(setting or GatewaySetting(bind="127.0.0.1", addresses=("127.0.0.1",)))
+        snapshot, haproxy, done = Snapshot(RESOURCES), Haproxy("haproxy", run), list[Done]()
+        desired = Desired(snapshot, planner, layout, make_certificate(_now(), "localhost"))
+
+        async def make() -> tuple[Controller, list[asyncio.Task[None]]]:
+            controller = Controller(snapshot, desired, haproxy, done.append, 0.0)
+            tasks = [asyncio.ensure_future(controller.run()), asyncio.ensure_future(controller.watch_child())]
+            return controller, tasks
+
+        controller, tasks = runner.run(make())
+        here = GatewaySite(runner.run, controller, planner, haproxy, done, free_port())
+        here.put(BASE)
+        try:
+            yield here
+        finally:
+            runner.run(_end(here, tasks))
+
+
+async def _end(here: GatewaySite, tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await here.haproxy.stop(0.2)
+    for each in here.runners:
+        await each.cleanup()
+
+
+def list_all(here: GatewaySite) -> None:
+    """List all kinds, with what was put before: from now on HAProxy follows."""
+    before, here.waiting = here.waiting or [], None
+    for kind in RESOURCES:
+        found = {each.object.name: each.object for each in before if kind_of(each.object) is kind}
+        here.controller.emit(cast("Any", Listed(kind, tuple(found.values()))))
+
+
+def kind_of(value: Any) -> IngressKind:
+    """Return the kind of an object."""
+    plain = {BackendService: IngressKind.SERVICE, BackendSlice: IngressKind.SLICE, Secret: IngressKind.SECRET}
+    return plain.get(type(value)) or IngressKind(value.kind)
