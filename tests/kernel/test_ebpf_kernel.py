@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.kernel.ebpf_maps import objects, own_folder, own_pins, settings, write
+from tests.kernel.own_network import own_network
 
 from vipwire.backends.ebpf.layout import HEAD, Flag, endpoint_slot, frontend_key
 from vipwire.backends.ebpf.names import FRONTENDS, Ours
@@ -24,7 +26,10 @@ from vipwire.bpf.maps import Map
 from vipwire.bpf.pins import opened, pin
 from vipwire.bpf.programs import HOOKS, attached, create_link, load, look_at_link, update_link
 from vipwire.bpf.syscall import Command, bpf
+from vipwire.config.configuration import Config
+from vipwire.config.sections import EBPF
 from vipwire.errors import UnsupportedError
+from vipwire.inspect.check import facts
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.reconcile.delta import Delta, diff, patch
 
@@ -187,8 +192,15 @@ def _killed_after(steps: int, pins: NodePins, delta: Delta[tuple[str, bytes], by
         os._exit(0)
 
 
+def lacks(cgroup: Path) -> str:
+    """Ask `vipwire check` for what is missing for this mode, while another one is configured."""
+    with own_network():
+        return facts.lacks(replace(Config(), mode="nftables", ebpf=EBPF(cgroup=str(cgroup))), "ebpf")
+
+
 def test_the_probe_leaves_nothing_and_tells_of_an_exclusive_program(cgroup: Path) -> None:
     probe(cgroup)
+    assert lacks(cgroup) == ""
     target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     assert not any(attached(target, hook)[0] for hook in HOOKS)
     code = bytes.fromhex("b700000001000000" + "9500000000000000")
@@ -197,6 +209,7 @@ def test_the_probe_leaves_nothing_and_tells_of_an_exclusive_program(cgroup: Path
     try:
         with pytest.raises(UnsupportedError, match=r"connect4.*somebody else"):
             probe(cgroup)
+        assert "belongs to a program of somebody else" in lacks(cgroup)
     finally:
         bpf(Command.PROGRAM_DETACH, struct.pack("=IIII", target, theirs, HOOKS["connect4"], 0))
         os.close(theirs)

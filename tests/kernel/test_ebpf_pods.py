@@ -7,15 +7,17 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conformance import own_cgroup
+from tests.fakes.values import node_plan
 from tests.kernel.own_network import own_network
 
 from vipwire.backends.ebpf.cgroup import find_cgroup, find_pods
 from vipwire.backends.ebpf.driver import DRIVER
 from vipwire.backends.ebpf.kernel import EbpfBackend
-from vipwire.backends.ebpf.layout import HEAD, Flag, endpoint_slot, frontend_key
+from vipwire.backends.ebpf.layout import HEAD, Flag, Settings, endpoint_slot, frontend_key
 from vipwire.backends.ebpf.names import FRONTENDS
 from vipwire.bpf.programs import HOOKS
 from vipwire.config.configuration import Config
@@ -23,6 +25,7 @@ from vipwire.config.sections import EBPF
 from vipwire.errors import ConfigError
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.reconciler import Reconciler
 
 pytestmark = pytest.mark.kernel
 
@@ -104,6 +107,31 @@ def test_the_cgroup_of_pods_is_found_by_kubelets_names(pods: Path) -> None:
     found = find_pods(own_cgroup.path())
     assert found.number == pods.parent.stat().st_ino
     assert found.level == 3
+
+
+def test_kubelets_cgroup_may_be_made_late_and_made_anew() -> None:
+    """As when kubelet starts after vipwire, or starts with another driver of cgroups."""
+    with own_cgroup.entered() as own, own_network():
+        chosen = replace(Config(), ebpf=EBPF(cgroup=str(own)))
+        backend = DRIVER.build(chosen, [Family.IPV4], prepare=True)[Family.IPV4]
+        assert isinstance(backend, EbpfBackend)
+        reconciler: Reconciler[Any, Any] = Reconciler(backend)
+        reconciler.desire_node(backend.render_node(node_plan()))
+        try:
+            for path in (None, own / "kubepods", own / "kubepods.slice"):
+                if path is not None:
+                    path.mkdir()
+                    assert reconciler.verify()
+                reconciler.sync()
+                assert not reconciler.verify()
+                assert backend.pins.in_force().keys() == HOOKS.keys()
+                held = Settings.read(backend.pins.settings() or b"")
+                assert (held.pods_cgroup, held.pods_level) == ((path.stat().st_ino, 2) if path else (0, 0))
+                if path is not None:
+                    path.rmdir()
+        finally:
+            backend.delete()
+            backend.close()
 
 
 def test_a_folder_that_is_no_cgroup_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from vipwire.lab import manifests
 from vipwire.lab.manifests import Backend
 from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Address, parse_address
-from vipwire.reconcile.explainer import BY_CHANCE, IN_TURN, End, Walk
+from vipwire.reconcile.explainer import BY_CHANCE, IN_TURN, Direct, End, Walk
 
 NODE, CLIENT, VIP = parse_address("192.168.0.1"), "203.0.113.9", "10.96.0.10"
 TARGETS = [(parse_address(PODS[name].addresses[0]), 8080) for name in ("pod-1a", "pod-2a")]
@@ -88,3 +88,33 @@ def test_a_route_that_is_missing_is_the_headline(
 def test_a_packet_from_elsewhere_needs_no_route_to_the_vip(tmp_path: Path) -> None:
     """It has its new address when it is routed."""
     assert asked(tmp_path, answered(), without={VIP: "network is unreachable"})["kernel"]["agrees"] is True
+
+
+POD = "10.244.1.77"
+AS_PLANNED, ASTRAY = Direct(node=True, pods=True), Direct(node=True, pods=False, difference="programs lead elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("source", "walk", "agrees", "said"),
+    [
+        (POD, Walk(End.UNTOUCHED, direct=AS_PLANNED), False, "untouched; sockets to which programs give"),
+        (CLIENT, Walk(End.UNTOUCHED, direct=AS_PLANNED), False, "would leave it untouched"),
+        ("", answered(direct=ASTRAY), False, "programs lead elsewhere"),
+        (POD, Walk(End.ANSWERED, (), EVENLY, direct=ASTRAY), True, ""),
+        (POD, Walk(End.ANSWERED, (), EVENLY, direct=AS_PLANNED), True, ""),
+    ],
+    ids=["rules are gone", "rules are gone for others", "the map is wrong", "not for Pods", "all is well"],
+)
+def test_programs_and_rules_may_be_damaged_apart(
+    tmp_path: Path, source: str, walk: Walk, said: str, *, agrees: bool
+) -> None:
+    kernel = asked(tmp_path, walk, source=source)["kernel"]
+    assert kernel["agrees"] is agrees
+    assert kernel["difference"] == "" if agrees else said in kernel["difference"]
+    assert ("sockets to which programs give" in kernel["difference"]) is said.startswith("untouched;")
+
+
+def test_who_is_led_by_programs_needs_no_route_to_the_service(tmp_path: Path) -> None:
+    nowhere = {VIP: "network is unreachable"}
+    assert asked(tmp_path, answered(direct=AS_PLANNED), source="", without=nowhere)["kernel"]["agrees"]
+    assert not asked(tmp_path, answered(), source="", without=nowhere)["kernel"]["agrees"]

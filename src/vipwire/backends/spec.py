@@ -114,9 +114,9 @@ class Driver:
         """
         raise NotImplementedError
 
-    def attempt(self, families: Iterable[Family]) -> None:
+    def attempt(self, config: Config, families: Iterable[Family]) -> None:
         """Try on the kernel what can be taken back at once. Raise UnsupportedError, as `build`, if it is refused."""
-        del families
+        del config, families
 
     def sysctls(self, config: Config) -> tuple[Sysctl, ...]:
         """Name the kernel settings that it wants."""

@@ -42,9 +42,12 @@ def is_mounted(path: Path = BPFFS, mounts: Path = Path("/proc/self/mounts")) -> 
     return any(line.split()[1:3] == [str(path), _KIND] for line in lines)
 
 
-def require_mounted(path: Path = BPFFS, *, may_mount: bool) -> None:
-    """Have bpffs there: systemd mounts it, and where nobody has, we do. Raise UnsupportedError if we cannot."""
-    if is_mounted(path):
+def require_mounted(path: Path = BPFFS, *, may_mount: bool, could_mount: bool = False) -> None:
+    """Have bpffs there: systemd mounts it, and where nobody has, we do. Raise UnsupportedError if we cannot.
+
+    To who only looks it is enough that it could be mounted.
+    """
+    if is_mounted(path) or could_mount:
         return
     reason = ""
     if may_mount:

@@ -48,6 +48,18 @@ class End(enum.Enum):
     UNKNOWN = "unknown"
 
 
+class Direct(NamedTuple):
+    """What sockets meet that are given an endpoint when they connect, so that no rule sees the packet.
+
+    `node`: those of this node's processes, unless they are bound to an address. `pods`: those of its Pods.
+    `difference` says in what their endpoints are not as planned.
+    """
+
+    node: bool
+    pods: bool
+    difference: str = ""
+
+
 BY_CHANCE: Final = "each new connection goes to one of them by chance"
 IN_TURN: Final = "new connections go to them in turn"
 BY_ADDRESS: Final = "the client's address decides which of them it gets"
@@ -66,7 +78,7 @@ class Walk:
     begins here, so that every target sees the node. `refuses_strays`: in this mode the address is the node's own, so
     that ports which no Service has are refused, where the plan leaves such packets alone. `choice` is how a target is
     chosen, as a sentence; "" where that was not seen. `affinity` says in how far session affinity is kept otherwise
-    than by remembering clients.
+    than by remembering clients. `direct` is what sockets meet before there is a packet; None: nothing.
     """
 
     end: End
@@ -78,6 +90,7 @@ class Walk:
     refuses_strays: bool = False
     choice: str = ""
     affinity: str = ""
+    direct: Direct | None = None
 
 
 class Explainer(Protocol[K, V]):

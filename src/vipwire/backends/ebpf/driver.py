@@ -3,10 +3,11 @@
 import contextlib
 import struct
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from vipwire.backends.ebpf.cgroup import PodsCgroup, find_cgroup, find_pods
+from vipwire.backends.ebpf.cgroup import find_cgroup, find_pods
 from vipwire.backends.ebpf.kernel import EbpfBackend, Wanted
 from vipwire.backends.ebpf.layout import Counting, Settings, version
 from vipwire.backends.ebpf.leftovers import ProgramRemains
@@ -23,6 +24,7 @@ from vipwire.bpf.syscall import require_architecture
 from vipwire.config.configuration import Config
 from vipwire.config.sections import Series
 from vipwire.errors import ConfigError, UnsupportedError
+from vipwire.host.rights import capabilities
 from vipwire.model.net import Family
 from vipwire.reconcile.explainer import Explainer
 
@@ -52,6 +54,12 @@ class EbpfDriver(Driver):
             family: EbpfBackend(family, rules[family], pinned, wanted, _hooks(family, families))
             for family in families
         }
+
+    def attempt(self, config: Config, families: Iterable[Family]) -> None:
+        """Attach the programs for a moment, with empty maps, and try the rules."""
+        RULES.attempt(config, families)
+        require_mounted(may_mount=False, could_mount="CAP_SYS_ADMIN" in capabilities())
+        probe(find_cgroup(config.ebpf.cgroup))
 
     def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any] | None:
         """Build what explains programs and rules."""
@@ -117,14 +125,14 @@ def _hooks(family: Family, families: tuple[Family, ...]) -> tuple[str, ...]:
 
 
 def _wanted(config: Config, cgroup: Path | None) -> Wanted:
-    pods, clients = PodsCgroup(), frozenset[int]()
+    clients = frozenset[int]()
     listed = config.ebpf.clients not in ("", _ALL)
     if listed and config.ebpf.clients != _NODE:
         clients = frozenset(map(_cookie, config.ebpf.clients.split(",")))
-    elif not listed and cgroup is not None:
-        pods = find_pods(cgroup)
-    settings = Settings(_node(), pods.number, pods.level, listed, _counting(config), build().number)
-    return Wanted(settings, clients)
+    settings = Settings(_node(), 0, 0, listed, _counting(config), build().number)
+    wanted = Wanted(settings, clients, None if listed or cgroup is None else partial(find_pods, cgroup))
+    wanted.look_for_pods()
+    return wanted
 
 
 def _cookie(path: str) -> int:

@@ -4,16 +4,19 @@ Both are made of one plan, so that a packet's end is what the rules make of it. 
 with the plan, and shown; a socket that they translate sends no packet to the Service's address.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from vipwire.backends.ebpf.layout import HEAD, Flag, endpoints, frontend_key, read_endpoint
+from vipwire.backends.ebpf.layout import HEAD, Flag, endpoints, frontend_key, read_endpoint, version
 from vipwire.backends.ebpf.names import (
     FRONTENDS,
     PROGRAMS,
     OurKey,
     describe,
     describe_value,
+    for_whom,
     is_ours,
     rules_of,
     split,
@@ -21,7 +24,7 @@ from vipwire.backends.ebpf.names import (
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
-from vipwire.reconcile.explainer import Explainer, ObjectState, Step, Walk
+from vipwire.reconcile.explainer import Direct, Explainer, ObjectState, Step, Walk
 
 _SHOWN: Final = 4
 _ELSEWHERE: Final = "nothing: the rules below serve it"
@@ -60,7 +63,7 @@ class EbpfExplainer:
         """Say what the programs do when a socket names this address, then follow the packet through the rules."""
         found = self._rules.walk(self._of(observed), self._of(wanted), packet, own)
         steps = (*self._programs(observed, wanted, packet), *found.steps)
-        return _with_steps(found, steps)
+        return replace(found, steps=steps, direct=self._direct(observed, wanted, packet))
 
     def _of(self, objects: Mapping[Any, Any]) -> dict[Any, Any]:
         """Leave out what is not the rules'; the same mapping gives the same one, which the rules' explainer keeps."""
@@ -71,8 +74,36 @@ class EbpfExplainer:
             known = self._parts[id(objects)] = objects, rules_of(objects)
         return known[1]
 
+    def _hook(self, packet: Packet) -> OurKey:
+        """Name the program that sockets of this kind meet first."""
+        called = "sendmsg" if packet.protocol is Protocol.UDP else "connect"
+        return PROGRAMS, f"{called}{version(self._family)}".encode()
+
+    def _direct(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], packet: Packet) -> Direct | None:
+        """Compare where sockets are led with where they should be. One that is not led meets the rules, as it may."""
+        key: OurKey = FRONTENDS, frontend_key(packet.destination, packet.protocol, packet.port)
+        held, planned = observed.get(key), wanted.get(key)
+        if held is None or self._hook(packet) not in observed:
+            return None
+        flags, meant = (Flag(HEAD.unpack_from(each or bytes(HEAD.size))[0]) for each in (held, planned))
+        dealt, pool = (
+            Counter(endpoints(self._family, each)) if each else Counter[bytes]() for each in (held, planned)
+        )
+        words = []
+        if surplus := flags & ~meant & (Flag.NODE | Flag.POD):
+            words.append(f"programs lead {for_whom(surplus)} to endpoints, which the plan leaves to the rules")
+        if strays := dealt.keys() - pool.keys():
+            words.append(f"programs lead some sockets to {self._named(strays)}, which the plan does not have")
+        elif dealt != pool:
+            words.append("programs lead sockets to the endpoints in other shares")
+        return Direct(Flag.NODE in flags, Flag.POD in flags, "; ".join(words))
+
+    def _named(self, dealt: Iterable[bytes]) -> str:
+        found = sorted(map(read_endpoint, dealt))
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        return ", ".join(format_endpoint(*each) for each in found[:_SHOWN]) + more
+
     def _programs(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], packet: Packet) -> Iterable[Step]:
-        hook = (PROGRAMS, f"connect{'4' if self._family is Family.IPV4 else '6'}".encode())
         key: OurKey = FRONTENDS, frontend_key(packet.destination, packet.protocol, packet.port)
         held, planned = observed.get(key), wanted.get(key)
         if held is None and planned is None:
@@ -80,7 +111,7 @@ class EbpfExplainer:
                 text = f"{format_endpoint(packet.destination, packet.port)}/{packet.protocol.label}"
                 yield Step("programs of sockets", text, _ELSEWHERE, ObjectState.PLANNED)
             return
-        if hook not in observed:
+        if self._hook(packet) not in observed:
             yield Step("programs of sockets", "", "are not in force", ObjectState.MISSING)
         if held is None:
             yield Step("programs of sockets", describe(key), _ELSEWHERE, ObjectState.MISSING)
@@ -89,24 +120,8 @@ class EbpfExplainer:
         yield Step("programs of sockets", describe(key), self._effect(held, packet), state)
 
     def _effect(self, held: bytes, packet: Packet) -> str:
-        dealt = sorted(set(map(read_endpoint, endpoints(self._family, held))))
-        shown = ", ".join(format_endpoint(*each) for each in dealt[:_SHOWN])
-        more = f" and {len(dealt) - _SHOWN} more" if len(dealt) > _SHOWN else ""
+        shown = self._named(set(endpoints(self._family, held)))
         which = "unconnected sockets" if packet.protocol is Protocol.UDP else "sockets"
         (flags,) = HEAD.unpack_from(held)
         bound = "; those bound to an address, and" if Flag(flags) & Flag.AS_NODE else ";"
-        return f"{which} of {describe_value(held)} go to {shown}{more} directly{bound} all others, by the rules below"
-
-
-def _with_steps(walk: Walk, steps: tuple[Step, ...]) -> Walk:
-    return Walk(
-        walk.end,
-        steps,
-        walk.shares,
-        walk.masqueraded,
-        walk.remembered,
-        walk.relayed,
-        walk.refuses_strays,
-        walk.choice,
-        walk.affinity,
-    )
+        return f"{which} of {describe_value(held)} go to {shown} directly{bound} all others, by the rules below"

@@ -1,15 +1,17 @@
 """ebpf mode's backend: nftables mode's rules, and beside them what the programs know of the same plan. One family.
 
 A difference is committed as one: first the rules, which hold every Service; then the maps, in an order that is sound
-wherever it stops. What cannot be written into a map is left to the rules: that costs a connection a microsecond, and
-is tried again at the next check.
+wherever it stops. What cannot be written into a map is left to the rules, which costs a connection a microsecond; it
+is told, and tried again soon.
 """
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from vipwire.backends.ebpf.cgroup import PodsCgroup
 from vipwire.backends.ebpf.counted import CountedConnections
 from vipwire.backends.ebpf.counts import counts
 from vipwire.backends.ebpf.layout import Counting, Settings
@@ -17,7 +19,8 @@ from vipwire.backends.ebpf.names import CLIENTS, PROGRAMS, OurKey, Ours, describ
 from vipwire.backends.ebpf.pinned import NodePins
 from vipwire.backends.ebpf.render import render
 from vipwire.backends.ebpf.stretches import FullError
-from vipwire.backends.ebpf.tables import Tables, is_full
+from vipwire.backends.ebpf.tables import Tables, takes_nothing
+from vipwire.backends.ebpf.undone import Undone
 from vipwire.backends.spec import Mode
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
@@ -31,10 +34,22 @@ from vipwire.reconcile.delta import Delta, patch
 
 @dataclass(slots=True)
 class Wanted:
-    """What the programs of a node should be like, for both families; what only looks takes it from the kernel."""
+    """What the programs of a node should be like, for both families; what only looks takes it from the kernel.
+
+    `find_pods` looks for kubelet's cgroup, which may be made late, and made anew; None where it tells nobody.
+    """
 
     settings: Settings
     clients: frozenset[int] = frozenset()
+    find_pods: Callable[[], PodsCgroup] | None = field(default=None, compare=False)
+
+    def look_for_pods(self) -> bool:
+        """Take in where kubelet's cgroup is now; tell whether that is another one than before."""
+        if self.find_pods is None:
+            return False
+        before, found = self.settings, self.find_pods()
+        self.settings = before._replace(pods_cgroup=found.number, pods_level=found.level)
+        return self.settings != before
 
 
 class EbpfBackend:
@@ -45,6 +60,7 @@ class EbpfBackend:
         self.pins, self.hooks = pinned, hooks
         self.tables = Tables(family, pinned)
         self._seen: Ours | None = None
+        self._undone = Undone()
 
     def close(self) -> None:
         """Give up descriptors and sockets; what is programmed stays."""
@@ -54,8 +70,7 @@ class EbpfBackend:
 
     def render_node(self, node: NodePlan) -> Mapping[Any, Any]:
         """Render what belongs to no Service: nftables mode's objects, and the programs."""
-        settings = self.wanted.settings.packed
-        ours: Ours = {(PROGRAMS, hook.encode()): settings for hook in self.hooks}
+        ours: Ours = {(PROGRAMS, hook.encode()): self._program for hook in self.hooks}
         if self._keeps_clients:
             ours.update(((CLIENTS, each.to_bytes(8, "little")), b"") for each in self.wanted.clients)
         return {**self.rules.render_node(node), **ours}
@@ -76,7 +91,8 @@ class EbpfBackend:
         return self.rules.shortcomings(plan) if isinstance(self.rules, Selective) else ()
 
     def changed(self) -> bool:
-        """Report whether anybody else has changed the rules, the maps or the programs."""
+        """Report whether anybody else has changed the rules, the maps or the programs, or kubelet its cgroup."""
+        self._look_for_pods()
         if self.rules.changed() or self._seen is None:
             return True
         self.tables.counted.forget(self._seen)
@@ -84,6 +100,7 @@ class EbpfBackend:
 
     def observe(self) -> dict[Any, Any]:
         """Read rules, maps and programs."""
+        self._look_for_pods()
         found = self.rules.observe()
         self._seen = self._look()
         return {**found, **self._seen}
@@ -93,13 +110,16 @@ class EbpfBackend:
         theirs, ours = split(delta)
         size = self.rules.commit(theirs) if theirs else 0
         if ours:
-            try:
-                self._write(ours)
-            except OSError as error:
-                self._leave_out(ours, error)
-            else:
-                self._take_in(ours)
+            self._try(ours)
         return size + sum(len(key) + len(value) for (_, key), value in ours.added.items())
+
+    def housekeeping_due(self) -> float | None:
+        """Return the seconds until what could not be written is tried again; None if all is written."""
+        return self._undone.due(time.monotonic())
+
+    def housekeep(self) -> None:
+        """Try again what could not be written."""
+        self._try(self._undone.delta())
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Add what the programs counted to what the rules did; see `CountingBackend`."""
@@ -140,13 +160,38 @@ class EbpfBackend:
         """Whether it is this family that looks after what both share."""
         return "connect4" in self.hooks
 
+    @property
+    def _program(self) -> bytes:
+        """What a program's object is: its settings, but for kubelet's cgroup, which is looked for and not planned."""
+        return self.wanted.settings._replace(pods_cgroup=0, pods_level=0).packed
+
+    def _look_for_pods(self) -> None:
+        if self._keeps_clients and self.wanted.look_for_pods():
+            settings = self.wanted.settings
+            log.info(
+                "kubelet's cgroup was made or removed", found=bool(settings.pods_cgroup), level=settings.pods_level
+            )
+
     def _look(self) -> Ours:
         found = self.tables.observe()
-        in_force = self.pins.in_force()
+        wanted = self.wanted.settings.packed
+        in_force = {
+            hook: self._program if held == wanted else b"other" + held for hook, held in self.pins.in_force().items()
+        }
         found.update(((PROGRAMS, hook.encode()), in_force[hook]) for hook in self.hooks if hook in in_force)
         clients = self.pins.find("clients") if self._keeps_clients else None
         found.update(((CLIENTS, key), b"") for key, _ in (clients.items() if clients is not None else ()))
         return found
+
+    def _try(self, delta: Delta[OurKey, bytes]) -> None:
+        try:
+            self._write(delta)
+        except OSError as error:
+            self._leave_out(delta, error)
+            return
+        self._take_in(delta)
+        if self._undone.done(delta):
+            log.info("the programs know all again", ip_family=self.family.value)
 
     def _take_in(self, delta: Delta[OurKey, bytes]) -> None:
         """Note what was written, in place: there may be a hundred thousand objects, and this changes a few."""
@@ -177,20 +222,36 @@ class EbpfBackend:
         except FullError:
             pass
         except OSError as error:
-            if not is_full(error):
+            if not takes_nothing(error):
                 raise
         else:
             return False
-        self.tables.grow(patch(self._seen or {}, delta))
+        self.tables.grow(patch(self._look() if self._seen is None else self._seen, delta))
         return True
 
     def _leave_out(self, delta: Delta[OurKey, bytes], error: OSError) -> None:
-        log.warning(
-            "cannot write what the programs know; nftables' rules serve it",
-            ip_family=self.family.value,
-            objects=len(delta),
-            reason=error,
-        )
+        """Leave to the rules what could not be written: a frontend that is in no map, or all of them."""
+        if self._undone.failed(delta, str(error), time.monotonic()):
+            log.warning(
+                "cannot write what the programs know; nftables' rules serve it until that works",
+                ip_family=self.family.value,
+                objects=len(self._undone.objects),
+                reason=error,
+            )
         self._seen = None
-        with suppress(OSError):
+        forth = {hook for hook in self.hooks if hook.startswith(("connect", "sendmsg"))}
+        try:
             self.tables.leave_out(delta)
+            misled = forth - self.pins.in_force().keys()  # they use maps that have been replaced
+        except OSError:
+            misled = forth
+        self._take_out(misled)
+        with suppress(OSError):
+            self._seen = self._look()
+
+    def _take_out(self, hooks: Iterable[str]) -> None:
+        """Have nobody follow a map out of which nothing can be taken."""
+        there = [hook for hook in hooks if self.pins.link(hook) is not None]
+        self.pins.take_out(there)
+        wanted = {(PROGRAMS, hook.encode()): self._program for hook in there}
+        self._undone.failed(Delta(added=wanted), self._undone.reason, time.monotonic())

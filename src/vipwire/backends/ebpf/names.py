@@ -63,9 +63,13 @@ def describe(key: OurKey) -> str:
 
 def describe_value(value: bytes) -> str:
     """Say for whom a frontend's object is."""
-    flags = Flag(int.from_bytes(value[:4], "little"))
+    return for_whom(Flag(int.from_bytes(value[:4], "little"))) or "nobody"
+
+
+def for_whom(flags: Flag) -> str:
+    """Say whose sockets are meant; "" for nobody's."""
     who = [word for flag, word in ((Flag.NODE, "the node's own sockets"), (Flag.POD, "Pods")) if flag in flags]
-    return " and ".join(who) or "nobody"
+    return " and ".join(who)
 
 
 def _frontend(key: bytes) -> str:

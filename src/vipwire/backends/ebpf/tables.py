@@ -231,9 +231,9 @@ class Tables:
         return self._memory
 
 
-def is_full(error: OSError) -> bool:
-    """Report whether a map refused an element for want of room."""
-    return error.errno == errno.E2BIG
+def takes_nothing(error: OSError) -> bool:
+    """Report whether a map refused an element for want of room, or because somebody has frozen it."""
+    return error.errno in (errno.E2BIG, errno.EPERM)
 
 
 def _of(space: str, objects: Mapping[OurKey, bytes]) -> dict[bytes, bytes]:

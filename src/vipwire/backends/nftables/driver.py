@@ -24,12 +24,13 @@ class NftablesDriver(Driver):
         """Build it for each family; what is going to be run is tried."""
         require_nftables()
         if prepare:
-            self.attempt(families)
+            self.attempt(config, families)
         generations, counters = Generations(), _counters(config)
         return {family: NftablesBackend(family, generations, counters) for family in families}
 
-    def attempt(self, families: Iterable[Family]) -> None:
+    def attempt(self, config: Config, families: Iterable[Family]) -> None:
         """Try the table in a transaction that cannot succeed."""
+        del config
         probe(families)
 
     def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any]:

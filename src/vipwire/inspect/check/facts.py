@@ -155,7 +155,7 @@ def lacks(config: Config, mode: str) -> str:
             modes = build_modes(replace(config, mode=mode), families())
             for each in modes.values():
                 built.callback(each.close)
-            driver_of(spec_of(mode)).attempt(modes)
+            driver_of(spec_of(mode)).attempt(config, modes)
     except (VipwireError, OSError) as error:
         return str(error)
     return ""

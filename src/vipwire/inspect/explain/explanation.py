@@ -22,7 +22,7 @@ from vipwire.netlink.conntrack import Flow
 from vipwire.plan.plan import Forward, Frontend, Target
 from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
 from vipwire.plan.spread import Algorithm
-from vipwire.reconcile.explainer import End, Walk
+from vipwire.reconcile.explainer import Direct, End, Walk
 from vipwire.serve.service_health import ServiceHealthCheck
 
 _Shares = Mapping[tuple[Address, int] | None, Fraction]
@@ -160,9 +160,24 @@ def agreement(explanation: Explanation) -> tuple[bool | None, str]:
     The kernel is its routes, too: without one to the destination a process here sends nothing that a rule could meet.
     """
     agrees, difference = _agreement_of_rules(explanation)
+    direct = _direct(explanation)
+    if direct is not None and direct.difference:
+        return False, "; ".join(filter(None, (difference, direct.difference)))
+    if direct is not None and agrees is False:
+        return False, f"{difference}; sockets to which programs give an endpoint when they connect are as planned"
     if agrees and (missing := _missing_route(explanation)):
         return False, missing
     return agrees, difference
+
+
+def _direct(explanation: Explanation) -> Direct | None:
+    """Return what sockets of this client meet before there is a packet; None where they meet nothing."""
+    direct = explanation.walk.direct if explanation.walk is not None else None
+    packet = explanation.packet
+    if direct is None:
+        return None
+    concerned = direct.node if packet.from_node else direct.pods and from_pod(explanation.side.node, packet)
+    return direct if concerned else None
 
 
 def _missing_route(explanation: Explanation) -> str:
@@ -170,7 +185,7 @@ def _missing_route(explanation: Explanation) -> str:
     packet, obstacle = explanation.packet, explanation.obstacle_towards
     if explanation.planned is End.UNTOUCHED:
         return ""
-    if packet.from_node and (why := obstacle(packet.destination)):
+    if packet.from_node and _direct(explanation) is None and (why := obstacle(packet.destination)):
         return f"no route leads to {format_address(packet.destination)} ({why}): no rule ever meets the packet"
     if explanation.planned is not End.ANSWERED:
         return ""

@@ -1,0 +1,172 @@
+"""Where the programs of ebpf mode lead a socket, a packet of it would have gone as well, for any plan and any client.
+
+`explain` is asked about the same: it says that programs lead, and where, if they do; and it tells which of the two is
+damaged where somebody has changed maps or rules.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+from tests.laws.worlds import World, packets_for, worlds
+
+from vipwire.backends.ebpf.explain import EbpfExplainer
+from vipwire.backends.ebpf.layout import (
+    HEAD,
+    Flag,
+    endpoint_slot,
+    endpoints,
+    frontend_key,
+    read_endpoint,
+    read_frontend_key,
+)
+from vipwire.backends.ebpf.names import FRONTENDS, PROGRAMS, rules_of
+from vipwire.backends.ebpf.render import render
+from vipwire.backends.nftables.explain.explainer import NftablesExplainer
+from vipwire.backends.nftables.render import render as render_rules
+from vipwire.backends.nftables.skeleton import node_objects
+from vipwire.bpf.programs import HOOKS
+from vipwire.model.net import Address, Protocol
+from vipwire.plan.plan import Forward, ServicePlan
+from vipwire.plan.resolve import Answered, Packet, Plan, from_pod, resolve
+from vipwire.reconcile.explainer import End, ObjectState, Walk
+
+QUICK = settings(max_examples=500, phases=[Phase.generate], database=None)
+Ends = dict[tuple[Address, int], Fraction]
+
+
+class Both(NamedTuple):
+    """A plan, and what is rendered from it: rules, frontends for the programs, and these."""
+
+    world: World
+    plan: Plan
+    objects: Mapping[Any, Any]
+
+    def __repr__(self) -> str:
+        return repr(self.world)
+
+    def packets(self) -> st.SearchStrategy[Packet]:
+        return packets_for(self.world, self.plan.frontends)
+
+    def walk(self, packet: Packet, observed: Mapping[Any, Any] | None = None) -> Walk:
+        family = self.world.space.family
+        held = self.objects if observed is None else observed
+        own = frozenset(map(Address, self.world.space.local))
+        return EbpfExplainer(family, NftablesExplainer(family)).walk(held, self.objects, packet, own)
+
+
+def both(world: World) -> Both:
+    services: dict[object, ServicePlan] = dict(world.planner().plans.items())
+    objects: dict[Any, Any] = dict(node_objects(world.node))
+    objects.update(((PROGRAMS, hook.encode()), b"as wanted") for hook in HOOKS)
+    for plan in services.values():
+        rules = render_rules(world.space.family, plan)
+        objects.update({**rules.own, **rules.shared, **render(world.space.family, plan)})
+    return Both(world, Plan(world.node, services), objects)
+
+
+pairs = worlds(ranges=True).map(both)
+
+
+def frontend_of(packet: Packet) -> tuple[str, bytes]:
+    return FRONTENDS, frontend_key(packet.destination, packet.protocol, packet.port)
+
+
+def role(pair: Both, packet: Packet) -> Flag:
+    """Say who sends: the node, from an address that it has chosen, a Pod, or one that nobody can tell from a Pod."""
+    if packet.from_node:
+        return Flag.NODE if packet.source in pair.world.space.node else Flag(0)
+    known = pair.world.node.pod_traffic is not None
+    return Flag.POD if from_pod(pair.world.node, packet) or not known else Flag(0)
+
+
+def led(pair: Both, packet: Packet, objects: Mapping[Any, Any]) -> Ends | None:
+    """Do what the programs do: the endpoints of an unbound socket, by share; None where it is left to the rules."""
+    held = objects.get(frontend_of(packet))
+    if held is None or not Flag(HEAD.unpack_from(held)[0]) & role(pair, packet):
+        return None
+    dealt = Counter(map(read_endpoint, endpoints(pair.world.space.family, held)))
+    if packet.source in {address for address, _ in dealt}:
+        return None  # it may be meeting itself
+    return {end: Fraction(number, dealt.total()) for end, number in dealt.items()}
+
+
+def led_packets(pair: Both) -> list[Packet]:
+    """Make packets of all sockets that are led, from the node, from its Pods and from elsewhere."""
+    space, found = pair.world.space, list[Packet]()
+    for place, data in pair.objects:
+        if place == FRONTENDS:
+            destination, protocol, port = read_frontend_key(data)
+            local = destination in space.local
+            for source, own in ((space.node[0], True), (space.elsewhere[0], False), (space.here[0], False)):
+                packet = Packet(source, destination, Protocol(protocol), port, "" if own else "veth1", own, local)
+                found += [packet] if led(pair, packet, pair.objects) else []
+    return found
+
+
+@pytest.mark.parametrize("whose", [Flag.NODE, Flag.POD])
+def test_the_worlds_have_sockets_that_are_led(whose: Flag) -> None:
+    find(pairs, lambda pair: any(role(pair, each) is whose for each in led_packets(pair)), settings=QUICK)
+
+
+def planned(pair: Both, packet: Packet) -> Ends:
+    """Return the endpoints of a client, by share, and see that a Pod's address is kept."""
+    outcome = resolve(pair.plan, packet)
+    assert isinstance(outcome, Answered), (packet, outcome)
+    short = outcome.frontend.short_circuit
+    here = packet.from_node or from_pod(pair.world.node, packet)
+    action = short if short is not None and here else outcome.frontend.action
+    assert isinstance(action, Forward)
+    assert packet.from_node or not outcome.masqueraded & {each.address for each in action.pool}
+    total = sum(action.weights)
+    weighted = zip(action.pool, action.weights, strict=True)
+    return {(each.address, each.port): Fraction(weight, total) for each, weight in weighted if weight}
+
+
+@settings(max_examples=60)
+@given(data=st.data(), pair=pairs)
+def test_programs_lead_where_the_plan_says(data: st.DataObject, pair: Both) -> None:
+    for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
+        ends = led(pair, packet, pair.objects)
+        if ends is not None:
+            assert ends == planned(pair, packet)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), pair=pairs)
+def test_explain_says_what_programs_do_and_rules(data: st.DataObject, pair: Both) -> None:
+    packet = data.draw(pair.packets())
+    found, ends = pair.walk(packet), led(pair, packet, pair.objects)
+    assert found.direct is None or not found.direct.difference
+    assert {step.state for step in found.steps} <= {ObjectState.PLANNED}
+    if ends is not None:
+        assert found.direct is not None
+        assert found.direct.node if packet.from_node else found.direct.pods
+        assert found.end is End.ANSWERED, "who is not led meets rules that do the same"
+        assert found.shares == ends
+
+
+@settings(max_examples=60)
+@given(data=st.data(), pair=pairs)
+def test_explain_tells_which_of_the_two_is_damaged(data: st.DataObject, pair: Both) -> None:
+    packets = led_packets(pair)
+    if not packets:
+        return
+    packet = data.draw(st.sampled_from(packets))
+    whole = pair.walk(packet)
+    programs_only = {key: value for key, value in pair.objects.items() if key not in rules_of(pair.objects)}
+    without_rules = pair.walk(packet, programs_only)
+    assert (without_rules.direct, without_rules.end) == (whole.direct, End.UNTOUCHED)
+    key = frontend_of(packet)
+    without_maps = pair.walk(packet, {each: value for each, value in pair.objects.items() if each != key})
+    assert (without_maps.direct, without_maps.end, without_maps.shares) == (None, whole.end, whole.shares)
+    assert ObjectState.MISSING in {step.state for step in without_maps.steps}
+    nobody = endpoint_slot(Address(packet.destination), 9)
+    misled = pair.walk(packet, {**pair.objects, key: pair.objects[key][: HEAD.size] + nobody})
+    assert misled.direct is not None
+    assert "which the plan does not have" in misled.direct.difference
+    assert misled.shares == whole.shares
