@@ -149,14 +149,45 @@ def review(user: str, size: int) -> Callable[[Server], Awaitable[None]]:
     return post
 
 
-async def unread(server: Server) -> None:
-    """40 lists of 18 MB that are not read."""
-    token = server.token("view")["Authorization"]
-    said = f"GET {_MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: {token}\r\n\r\n".encode()
-    async with held(server, 40, said):
-        for _ in range(20):
-            assert await server.ask("GET", _MAPS + "/m0") == 200  # noqa: S101
-            await asyncio.sleep(0.1)
+async def shaken(server: Server) -> None:
+    """3,000 TLS handshakes, 30 at a time, and nothing after them."""
+
+    async def shake() -> None:
+        for _ in range(100):
+            with contextlib.suppress(OSError):  # who comes too often is cut off
+                (await server.connect()).transport.abort()
+
+    await asyncio.gather(*(shake() for _ in range(30)))
+
+
+def slow_bodies(user: str, path: str, size: int, count: int) -> Callable[[Server], Awaitable[None]]:
+    """Begin bodies of which the last byte does not come; meanwhile others write."""
+
+    async def begin(server: Server) -> None:
+        lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {size}"]
+        lines += [f"{name}: {value}" for name, value in server.token(user).items()]
+        said = "\r\n".join((*lines, "", "")).encode() + b" " * (size - 1)
+        async with held(server, count, said):
+            for number in range(10):
+                body = json.dumps({"metadata": {"name": f"meanwhile-{number}"}}).encode()
+                assert await server.ask("POST", _MAPS, body) == 201  # noqa: S101
+                await asyncio.sleep(0.1)
+
+    return begin
+
+
+def unread(count: int) -> Callable[[Server], Awaitable[None]]:
+    """Ask for lists of 18 MB that are not read."""
+
+    async def ask(server: Server) -> None:
+        token = server.token("view")["Authorization"]
+        said = f"GET {_MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: {token}\r\n\r\n".encode()
+        async with held(server, count, said):
+            for _ in range(20):
+                assert await server.ask("GET", _MAPS + "/m0") == 200  # noqa: S101
+                await asyncio.sleep(0.1)
+
+    return ask
 
 
 async def lists(server: Server) -> None:
@@ -165,13 +196,19 @@ async def lists(server: Server) -> None:
         await asyncio.gather(*(server.ask("GET", _MAPS, user="view") for _ in range(8)))
 
 
-async def watches(server: Server) -> None:
-    """500 watches that begin with 18 MB and are not read."""
-    token = server.token("view")["Authorization"]
-    said = f"GET {_MAPS}?watch=1 HTTP/1.1\r\nHost: x\r\nAuthorization: {token}\r\n\r\n".encode()
-    async with held(server, 500, said):
-        assert await server.ask("GET", _MAPS + "/m0") == 200  # noqa: S101
-        await asyncio.sleep(1)
+def watches(count: int, question: str = "") -> Callable[[Server], Awaitable[None]]:
+    """Begin watches and do not read: of 18 MB, unless a question narrows that."""
+
+    async def watch(server: Server) -> None:
+        token = server.token("view")["Authorization"]
+        said = f"GET {_MAPS}?watch=1{question} HTTP/1.1\r\nHost: x\r\nAuthorization: {token}\r\n\r\n".encode()
+        async with held(server, count, said):
+            for number in range(10):
+                body = json.dumps({"metadata": {"name": f"meanwhile-{number}"}}).encode()
+                assert await server.ask("POST", _MAPS, body) == 201  # noqa: S101
+                await asyncio.sleep(0.1)
+
+    return watch
 
 
 def patched(operations: Sequence[object]) -> Callable[[Server], Awaitable[None]]:
@@ -214,9 +251,16 @@ COSTS: Final[tuple[tuple[str, Callable[[Server], Awaitable[None]]], ...]] = (
     ("anonymous: 1,100 x TLS that begins only", halting),
     ("anonymous: a question of 1 MiB in YAML", review("", 1 << 20)),
     ("view: a question of 64 KB in YAML", review("view", 65_000)),
-    ("view: 40 lists of 18 MB, unread", unread),
+    ("anonymous: 3,000 x TLS and no request", shaken),
+    ("anonymous: 400 bodies without an end", slow_bodies("", _PODS, 3 << 20, 400)),
+    ("view: 200 questions without an end", slow_bodies("view", _REVIEW, 64_000, 200)),
+    ("node: 60 bodies of 3 MB without an end", slow_bodies("node", _PODS, 3 << 20, 60)),
+    ("view: 40 lists of 18 MB, unread", unread(40)),
+    ("view: 300 lists of 18 MB, unread", unread(300)),
     ("view: 16 lists of 18 MB, 8 at a time", lists),
-    ("view: 500 watches of 18 MB, unread", watches),
+    ("view: 500 watches of 18 MB, unread", watches(500)),
+    ("view: 2,200 watches of 18 MB, unread", watches(2200)),
+    ("view: 2,200 watches of little, unread", watches(2200, "&fieldSelector=metadata.name%3Dm0")),
     ("node: JSON patch, copies that double", patched(_DOUBLING)),
     ("node: JSON patch, 10,000 operations", patched(_MANY)),
     ("node: 1.6 MB of labels", posted("json", _LABELS)),

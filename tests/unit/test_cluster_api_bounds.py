@@ -356,12 +356,35 @@ def test_watches_and_bodies_have_bounds_too() -> None:
         held.enter_context(here.request(Sort.WATCH, view, "b"))
         with pytest.raises(ApiError), here.request(Sort.WATCH, node, "a"):
             pass
-        held.enter_context(here.body(80))
-        with pytest.raises(ApiError), here.body(30):
+        held.enter_context(here.body(40, view))
+        with pytest.raises(ApiError), here.body(20, view):  # half is what one user gets
             pass
-        held.enter_context(here.body(20))
-    with here.request(Sort.WATCH, node, "a"), here.body(500):  # one alone is never too much
+        held.enter_context(here.body(50, node))
+        with pytest.raises(ApiError), here.body(20, User("other")):
+            pass
+        held.enter_context(here.body(10, User("other")))
+        held.enter_context(here.body(99, User("admin", ("system:masters",))))
+    with here.request(Sort.WATCH, node, "a"), here.body(500, node):  # one alone is never too much
         assert here.count(Sort.WATCH) == 1
+
+
+def test_bodies_without_an_end_keep_nobody_else_from_writing(tmp_path: Path) -> None:
+    leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+
+    async def scenario(here: Here) -> None:
+        async with opened(here, 2) as streams:
+            for _, writer in streams:
+                writer.write(request(leases, "Content-Length: 40", method="POST", user="node") + b"{")
+            lines = [asyncio.ensure_future(reader.readline()) for reader, _ in streams]
+            ((refused,), (waiting,)) = await asyncio.wait(lines, return_when=asyncio.FIRST_COMPLETED)
+            assert refused.result().startswith(b"HTTP/1.1 429")
+            for user in ("admin", "ingress"):
+                body = {"metadata": {"name": user}}
+                code, _ = await here.send("POST", leases, body, user=user)
+                assert code == 201
+            waiting.cancel()
+
+    play(tmp_path, scenario, bounds=Bounds(all_bodies=400, of_one=0.15))
 
 
 def doubling() -> list[dict[str, str]]:

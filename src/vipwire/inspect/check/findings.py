@@ -159,7 +159,7 @@ def _conntrack(facts: Facts, mode: str) -> Iterator[Finding]:
     if count is not None and most:
         yield _fill(count, most)
     if facts.sysctls.get("net/netfilter/nf_conntrack_events") == 0:
-        said = "the kernel tells of no connections: `vipwire trace` and `top` hear nothing"
+        said = "the kernel tells of no connections: no endpoint is ejected, `vipwire trace` and `top` hear nothing"
         yield Finding("conntrack", "events", Level.WARNING, said, "sysctl -w net.netfilter.nf_conntrack_events=1")
     yield from _losses(facts)
 

@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
 from vipwire.cluster.api.errors import ApiError, bad_request, too_large
+from vipwire.cluster.api.guard import ANONYMOUS, CALLER
 from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.api.serving.in_flight import InFlight
 
@@ -29,7 +30,7 @@ async def read_body(request: BaseRequest, bounds: Bounds, in_flight: InFlight, m
     if announced is None and not request.body_exists:
         yield b""
         return
-    with in_flight.body(most if announced is None else announced):
+    with in_flight.body(most if announced is None else announced, CALLER.get() or ANONYMOUS):
         try:
             async with asyncio.timeout(bounds.body_seconds):
                 body = await _read(request, most)

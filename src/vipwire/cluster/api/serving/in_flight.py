@@ -2,7 +2,8 @@
 
 As kube-apiserver does with --max-requests-inflight: reads and writes are counted apart, watches are not among them,
 and who is too many is told 429 and to come again in a second. Members of system:masters are never refused. Beyond
-that, one user alone does not get all, watches have a bound, and so have all bodies that are in memory at a time.
+that, one user alone does not get all, watches have a bound, and so have the bodies that are in memory at a time: who
+begins them and does not end them keeps nobody else from writing.
 """
 
 import contextlib
@@ -31,14 +32,14 @@ class InFlight:
         self._all = Counter[Sort]()
         self._of = Counter[tuple[Sort, str, str]]()
         self._bytes = 0
+        self._bytes_of = Counter[str]()
 
     @contextlib.contextmanager
     def request(self, sort: Sort, user: User, host: str) -> Iterator[None]:
         """Count a request while it lasts. Raise ApiError 429."""
         who = (sort, user.name, host if sort is Sort.WATCH else "")
         most, most_of_one = self._most(sort)
-        exempt = Role.ADMIN.value in user.groups
-        if not exempt and (self._all[sort] >= most or self._of[who] >= most_of_one):
+        if not _exempt(user) and (self._all[sort] >= most or self._of[who] >= most_of_one):
             raise too_many()
         self._all[sort] += 1
         self._of[who] += 1
@@ -51,15 +52,22 @@ class InFlight:
                 del self._of[who]
 
     @contextlib.contextmanager
-    def body(self, size: int) -> Iterator[None]:
-        """Count the bytes of a body while it is in memory. Raise ApiError 429."""
-        if self._bytes and self._bytes + size > self._bounds.all_bodies:
+    def body(self, size: int, user: User) -> Iterator[None]:
+        """Count the bytes of a body while it is in memory. Raise ApiError 429. One alone is never too much."""
+        most = self._bounds.all_bodies
+        too_much = self._bytes and self._bytes + size > most
+        too_much_of_one = self._bytes_of[user.name] and self._bytes_of[user.name] + size > most * self._bounds.of_one
+        if (too_much or too_much_of_one) and not _exempt(user):
             raise too_many()
         self._bytes += size
+        self._bytes_of[user.name] += size
         try:
             yield
         finally:
             self._bytes -= size
+            self._bytes_of[user.name] -= size
+            if not self._bytes_of[user.name]:
+                del self._bytes_of[user.name]
 
     def count(self, sort: Sort) -> int:
         """Count the requests of a sort."""
@@ -71,6 +79,10 @@ class InFlight:
             return bounds.watches, bounds.one_watcher
         most = bounds.reads if sort is Sort.READ else bounds.writes
         return most, max(1, int(most * bounds.of_one))
+
+
+def _exempt(user: User) -> bool:
+    return Role.ADMIN.value in user.groups
 
 
 def too_many() -> ApiError:
