@@ -24,7 +24,7 @@ from vipwire.cluster.api.stored import is_readable
 from vipwire.cluster.credentials.ca import Authority
 from vipwire.cluster.credentials.identity import Access, load_tokens, write_kubeconfigs
 from vipwire.cluster.store.database import Database
-from vipwire.cluster.store.store import Store
+from vipwire.cluster.store.embedded import EmbeddedStore
 from vipwire.process.cyclic_garbage import look_rarely
 from vipwire.process.file_limits import raise_limit
 
@@ -63,7 +63,7 @@ def resident() -> float:
 
 async def serve(folder: Path) -> None:
     """Serve until the input ends."""
-    store = Store(Database(folder), is_readable)
+    store = EmbeddedStore(Database(folder), is_readable)
     registry = Registry(store, lambda: datetime.now(UTC))  # noqa: TID251  # a server's clock
     authority = Authority(folder / "pki", datetime.now(UTC))  # noqa: TID251
     tls = authority.server_context(authority.server(["127.0.0.1", "localhost"]))

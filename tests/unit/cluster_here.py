@@ -32,7 +32,7 @@ from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.api.serving.connections import Connections
 from vipwire.cluster.api.stored import is_readable
 from vipwire.cluster.store.database import Database
-from vipwire.cluster.store.store import Store
+from vipwire.cluster.store.embedded import EmbeddedStore
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SERVICES = "/api/v1/namespaces/default/services"
@@ -56,7 +56,7 @@ class Clock:
 class Here:
     """What a test has to do with."""
 
-    store: Store
+    store: EmbeddedStore
     registry: Registry
     clock: Clock
     session: aiohttp.ClientSession
@@ -139,14 +139,14 @@ async def cluster(
     folder: Path,
     *,
     hooks: Sequence[Admission] = (),
-    make_hooks: Callable[[Store], Sequence[Admission]] = lambda _: (),
+    make_hooks: Callable[[EmbeddedStore], Sequence[Admission]] = lambda _: (),
     bookmark_every: float = 60.0,
     bounds: Bounds | None = None,
     keep: int = 10_000,
     limit: int = 0,
 ) -> AsyncIterator[Here]:
     """Run one, with the namespace `default`."""
-    async with running(Store(Database(folder, limit=limit), is_readable, keep=keep)) as store:
+    async with running(EmbeddedStore(Database(folder, limit=limit), is_readable, keep=keep)) as store:
         clock = Clock()
         registry = Registry(store, clock, (*hooks, *make_hooks(store)))
         if not store.count(NAMESPACES.id):
@@ -161,7 +161,7 @@ async def cluster(
 
 
 @contextlib.asynccontextmanager
-async def running(store: Store) -> AsyncIterator[Store]:
+async def running(store: EmbeddedStore) -> AsyncIterator[EmbeddedStore]:
     """Run a store, and close it."""
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(store.run())

@@ -9,8 +9,8 @@ from tests.unit.cluster_here import running
 from tests.unit.up_here import Up, put, up
 
 from vipwire.cluster.store.database import Database
+from vipwire.cluster.store.embedded import EmbeddedStore
 from vipwire.cluster.store.record import Key, Write
-from vipwire.cluster.store.store import Store
 
 pytestmark = pytest.mark.slow
 EVENTS = "/api/v1/namespaces/default/events"
@@ -138,7 +138,7 @@ async def listed(here: Up, path: str) -> tuple[int, list[str]]:
 @pytest.mark.parametrize("plural", ["pods", "services", "configmaps", "events", "endpoints"])
 def test_what_is_no_object_is_listed_and_can_be_deleted(tmp_path: Path, plural: str, body: bytes) -> None:
     async def scenario() -> None:
-        async with running(Store(Database(tmp_path))) as store:
+        async with running(EmbeddedStore(Database(tmp_path))) as store:
             await store.write(Write(Key(plural, "default", "garbage"), lambda _: body, 0))
         async with up(tmp_path) as here:
             path = f"/api/v1/namespaces/default/{plural}"

@@ -14,6 +14,7 @@ from tests.unit.cluster_here import running
 
 from vipwire.cluster.store.backup import backup, restore
 from vipwire.cluster.store.database import FILE_NAME, Database
+from vipwire.cluster.store.embedded import EmbeddedStore
 from vipwire.cluster.store.record import (
     CompactedError,
     ConflictError,
@@ -24,7 +25,6 @@ from vipwire.cluster.store.record import (
     StoreError,
     Write,
 )
-from vipwire.cluster.store.store import Store
 
 
 def key(name: str, resource: str = "things") -> Key:
@@ -48,8 +48,8 @@ def values(records: object) -> list[str]:
     return [json.loads(record.value)["text"] for record in records]  # type: ignore[attr-defined]
 
 
-def opened(folder: Path, keep: int = 100) -> Store:
-    return Store(Database(folder), keep=keep)
+def opened(folder: Path, keep: int = 100) -> EmbeddedStore:
+    return EmbeddedStore(Database(folder), keep=keep)
 
 
 def test_revisions_count_all_changes_and_stand_in_the_values(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_watch_gives_what_was_and_what_comes(tmp_path: Path) -> None:
 
 def test_a_full_disk_refuses_what_was_built_on_the_refused_too_and_keeps_the_rest(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with running(Store(Database(tmp_path, limit=80 << 10))) as store:
+        async with running(EmbeddedStore(Database(tmp_path, limit=80 << 10))) as store:
             await store.write(put("small"))
             large = Write(key("large"), lambda _: b"x" * (200 << 10), 0)
             failing = store.submit([large])
@@ -210,7 +210,7 @@ def test_a_full_disk_refuses_what_was_built_on_the_refused_too_and_keeps_the_res
 def test_a_full_file_forgets_the_past_before_it_refuses_and_can_be_emptied(tmp_path: Path) -> None:
     async def scenario() -> None:
         text = "x" * 4000
-        async with running(Store(Database(tmp_path, limit=80 << 10))) as store:
+        async with running(EmbeddedStore(Database(tmp_path, limit=80 << 10))) as store:
             for revision in range(100):  # of which the file could hold a quarter
                 await store.write(put("a", text, revision))
             assert len(store.changes("things", 0)) == 100
@@ -252,7 +252,7 @@ class SlowDatabase(Database):
 def test_who_is_cancelled_twice_does_not_close_the_file_under_a_transaction(tmp_path: Path) -> None:
     async def scenario() -> None:
         database = SlowDatabase(tmp_path)
-        store = Store(database)
+        store = EmbeddedStore(database)
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(store.run())
             store.submit([put("a")])

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.cluster_here import running
 
 from vipwire.cluster.store.database import Database
-from vipwire.cluster.store.store import Store
+from vipwire.cluster.store.embedded import EmbeddedStore
 
 ROUNDS = 8
 WRITER = """
@@ -20,7 +20,7 @@ import asyncio, json, sys
 from pathlib import Path
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.record import Key, Write
-from vipwire.cluster.store.store import Store
+from vipwire.cluster.store.embedded import EmbeddedStore
 
 def write(store, pair, number):
     key = Key("things", "default", f"{pair}")
@@ -37,7 +37,7 @@ async def work(store, name, start):
         print(f"{name} {number}", flush=True)
 
 async def main():
-    store = Store(Database(Path(sys.argv[1])), keep=50)
+    store = EmbeddedStore(Database(Path(sys.argv[1])), keep=50)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(store.run())
         for name in "abcdefgh":
@@ -81,7 +81,7 @@ def _note(line: str, acknowledged: dict[str, int]) -> None:
 
 
 async def _read(folder: Path) -> dict[str, int]:
-    async with running(Store(Database(folder), keep=50)) as store:
+    async with running(EmbeddedStore(Database(folder), keep=50)) as store:
         records = store.scan("things")
         objects = {record.key.name: json.loads(record.value) for record in records}
         assert all(objects[record.key.name]["revision"] == record.revision for record in records)

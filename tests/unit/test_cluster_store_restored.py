@@ -14,8 +14,8 @@ from tests.unit.cluster_here import running
 
 from vipwire.cluster.store.backup import backup, restore
 from vipwire.cluster.store.database import FILE_NAME, Database
+from vipwire.cluster.store.embedded import EmbeddedStore
 from vipwire.cluster.store.record import Key, StoreError, Write
-from vipwire.cluster.store.store import Store
 
 OLD, NEW = 5, 2
 
@@ -28,7 +28,7 @@ def filled(folder: Path, count: int) -> None:
     """Fill a store, whose last changes are in its log only, as a process leaves it that is killed."""
 
     async def fill(here: Path) -> None:
-        async with running(Store(Database(here))) as store:
+        async with running(EmbeddedStore(Database(here))) as store:
             for number in range(count):
                 key = Key("things", "default", f"n{number}")
                 await store.write(Write(key, lambda revision: b"@%d" % revision, 0))

@@ -20,8 +20,8 @@ from tests.unit.cluster_here import Events, running
 from vipwire.cluster.api.kinds.catalogue import RESOURCES
 from vipwire.cluster.api.object import encode
 from vipwire.cluster.store.database import Database
+from vipwire.cluster.store.embedded import EmbeddedStore
 from vipwire.cluster.store.record import Key, Write
-from vipwire.cluster.store.store import Store
 from vipwire.cluster.up import Setting, run
 
 BY_KIND = {resource.kind: resource for resource in RESOURCES}
@@ -42,7 +42,7 @@ def whole(value: Any) -> dict[str, Any]:
     return made | {"metadata": meta | place | value["metadata"]}
 
 
-async def write(store: Store, *values: Any) -> None:
+async def write(store: EmbeddedStore, *values: Any) -> None:
     """Put objects into a store that runs, past the API."""
     for value in map(whole, values):
         body = encode(value)
@@ -52,7 +52,7 @@ async def write(store: Store, *values: Any) -> None:
 
 async def put(folder: Path, *values: Any) -> None:
     """Put objects into the store of a folder, past the API."""
-    async with running(Store(Database(folder))) as store:
+    async with running(EmbeddedStore(Database(folder))) as store:
         await write(store, *values)
 
 

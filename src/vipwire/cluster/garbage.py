@@ -35,7 +35,7 @@ from vipwire.cluster.namespace_conditions import with_conditions
 from vipwire.cluster.store.record import Key, Record, RecordChange
 from vipwire.process.supervision import Guard
 
-EVENTS_LIVE: Final = timedelta(hours=1)  # as with kube-apiserver's --event-ttl
+EVENTS_LIVE: Final = timedelta(seconds=EVENTS.lifetime)
 _OPTIONS: Final = Options(manager="vipwire-garbage-collector", validation="Ignore")
 _SERVED: Final = frozenset((resource.api_version, resource.kind) for resource in RESOURCES)
 _FOREGROUND, _ORPHAN = "foregroundDeletion", "orphan"

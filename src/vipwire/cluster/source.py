@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeAlias
 
-from vipwire.cluster.store.record import CompactedError, Record, RecordChange
+from vipwire.cluster.store.record import CompactedError, FutureRevisionError, Record, RecordChange
 from vipwire.cluster.store.store import Store
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import Reader, Resource
@@ -44,7 +44,7 @@ class StoreSource(Generic[K, T]):
                     for change in changes:
                         if only in ("", change.record.key.name):
                             emit(_event(reader, change))
-            except CompactedError:
+            except (CompactedError, FutureRevisionError):
                 continue
 
 

@@ -46,8 +46,8 @@ from vipwire.cluster.probing.commands import RunAs
 from vipwire.cluster.probing.probes import Probes
 from vipwire.cluster.source import StoreSource
 from vipwire.cluster.store.database import Database
+from vipwire.cluster.store.embedded import EmbeddedStore
 from vipwire.cluster.store.record import StoreError
-from vipwire.cluster.store.store import Store
 from vipwire.config.configuration import Config
 from vipwire.dns.settings import Settings as DnsSettings
 from vipwire.host.addresses import read_addresses
@@ -90,7 +90,7 @@ class Setting:
 
 async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
     """Run a cluster until SIGTERM or SIGINT. `ready` is told the URL and the admin's kubeconfig."""
-    store = Store(Database(setting.folder, limit=setting.store_limit), is_readable)
+    store = EmbeddedStore(Database(setting.folder, limit=setting.store_limit), is_readable)
     for record in store.damaged():
         log.error("a stored object is damaged; it is left out until it is deleted", object="/".join(record.key))
     cluster = _Cluster(setting, Registry(store, now, hooks(store, now, setting.ranges)))

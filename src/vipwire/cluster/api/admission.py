@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from vipwire.cluster.api.resource import Object, Resource
-from vipwire.cluster.store.record import Write
+from vipwire.cluster.store.record import Step
 
 
 class Operation(Enum):
@@ -42,9 +42,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The additions of a hook: writes that are committed with the object's or not at all, and how to undo them."""
+    """The additions of a hook: what is committed, or must hold, with the object's write; and how to undo them."""
 
-    also: tuple[Write, ...] = ()
+    also: tuple[Step, ...] = ()
     undo: Callable[[], None] | None = None
 
     def take_back(self) -> None:

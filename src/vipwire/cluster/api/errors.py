@@ -177,6 +177,20 @@ def too_slow() -> ApiError:
     return ApiError(504, "Timeout", "Timeout: request did not complete within the allotted timeout", details)
 
 
+def server_timeout(resource: str, verb: str, why: str) -> ApiError:
+    """Say that the store does not answer now, so that nothing was done: 500, and try again."""
+    message = f"The {verb} operation against {resource} could not be completed at this time, please try again."
+    details = _about(resource, "") | {"causes": [{"message": why}], "retryAfterSeconds": 1}
+    return ApiError(500, "ServerTimeout", message, details)
+
+
+def unknown_outcome(why: str) -> ApiError:
+    """Build the 504 for a change of which nobody knows whether it was made."""
+    details = {"causes": [{"message": why}], "retryAfterSeconds": 1}
+    message = f"Timeout: the change may have been made, or may still be: look before you repeat it ({why})"
+    return ApiError(504, "Timeout", message, details)
+
+
 def _about(resource: str, name: str) -> dict[str, Any]:
     plural, _, group = resource.partition(".")
     return _compact({"name": name, "group": group, "kind": plural})

@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
-from vipwire.cluster.api.errors import ApiError, bad_request, expired
+from vipwire.cluster.api.errors import ApiError, bad_request, expired, server_timeout
 from vipwire.cluster.api.object import encode
 from vipwire.cluster.api.resource import Resource
 from vipwire.cluster.api.selectors import Selector
-from vipwire.cluster.store.record import CompactedError, FutureRevisionError, Key, Record
+from vipwire.cluster.store.record import CompactedError, FutureRevisionError, Key, Record, StoreError
 from vipwire.cluster.store.store import Store
 
 _LONGEST_NUMBER: Final = 20  # digits
@@ -50,7 +50,7 @@ async def list_page(
 ) -> Page:
     """Return the page that a request asks for, with damaged records or without. Raise ApiError 400, 410 or 504."""
     limit, cursor = parse_number(query, "limit"), _read_cursor(query.get("continue", ""))
-    revision = cursor.rv if cursor else await _revision(store, query, limit)
+    revision = cursor.rv if cursor else await _revision(store, resource, query, limit)
     try:
         records: Sequence[Record] = store.scan(resource.id, at=revision)
     except CompactedError:
@@ -97,7 +97,16 @@ async def wait_for_revision(store: Store, revision: int) -> None:
         raise ApiError(504, "Timeout", message, {"causes": causes, "retryAfterSeconds": 1}) from None
 
 
-async def _revision(store: Store, query: Mapping[str, str], limit: int) -> int | None:
+async def wait_for_newest(store: Store, resource: Resource, verb: str) -> None:
+    """Wait until everything acknowledged is visible; raise ApiError 500 if the store cannot tell."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await store.newest()
+    except (StoreError, TimeoutError) as error:
+        raise server_timeout(resource.id, verb, str(error) or "the store does not answer") from error
+
+
+async def _revision(store: Store, resource: Resource, query: Mapping[str, str], limit: int) -> int | None:
     match, text = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
     if match and not text:
         raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
@@ -106,6 +115,8 @@ async def _revision(store: Store, query: Mapping[str, str], limit: int) -> int |
     revision = parse_number(query, "resourceVersion")
     if match == "Exact" and revision == 0:
         raise bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
+    if not text:
+        await wait_for_newest(store, resource, "list")
     if not revision:
         return None
     await wait_for_revision(store, revision)

@@ -13,7 +13,6 @@ In-process use, by controllers:
     await registry.delete(SERVICES, "default", "web")
 """
 
-import asyncio
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -31,13 +30,12 @@ from vipwire.cluster.api.bodies.sent import (
     report_unknown,
     undeclared,
 )
+from vipwire.cluster.api.committing import Commits
 from vipwire.cluster.api.errors import (
     Cause,
     already_exists,
     bad_request,
-    conflict,
     damaged,
-    internal,
     invalid,
     namespace_going,
     not_found,
@@ -74,7 +72,7 @@ from vipwire.cluster.api.transition import (
     unknown_fields,
     with_defaults,
 )
-from vipwire.cluster.store.record import ConflictError, Key, Record, StoreError, Write
+from vipwire.cluster.store.record import Key, Record, Write
 from vipwire.cluster.store.store import Store
 
 
@@ -94,6 +92,7 @@ class Registry:
         self.store = store
         self.clock = clock
         self._hooks = Admissions(tuple(hooks))
+        self._commits = Commits(store)
 
     def read(self, resource: Resource, namespace: str, name: str) -> Record:
         """Read an object; raise ApiError 404."""
@@ -104,6 +103,11 @@ class Registry:
 
     async def create(self, resource: Resource, namespace: str, body: Any, options: Options) -> Result:
         """Create an object."""
+        return await self._commits.made(
+            None, options, lambda: self._create(resource, namespace, self._commits.own(body), options)
+        )
+
+    async def _create(self, resource: Resource, namespace: str, body: Any, options: Options) -> Result:
         value = check_identity(resource, body, namespace)
         if value["metadata"].get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
@@ -145,12 +149,31 @@ class Registry:
         *,
         subresource: str = "",
     ) -> Result:
-        """Change an object: `edit` makes its next state from a copy of its current one."""
+        """Change an object: `edit` makes its next state from a copy of its current one.
+
+        Where others have written meanwhile, it is called again.
+        """
+
+        async def attempt() -> Result:
+            return await self._change(resource, namespace, name, edit, options, subresource=subresource)
+
+        return await self._commits.made(key_of(resource, namespace, name), options, attempt)
+
+    async def _change(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        edit: Callable[[Object], Any],
+        options: Options,
+        *,
+        subresource: str,
+    ) -> Result:
         record = self._sound(resource, namespace, name)
         if record is None:
             raise not_found(resource.id, name)
         old = decoded(record)
-        value = check_identity(resource, edit(copy.deepcopy(old)), namespace)
+        value = check_identity(resource, self._commits.own(edit(copy.deepcopy(old))), namespace)
         check_name(value, name)
         check_version(resource, name, value, record)
         new = decode_sent(resource, value, options, old)
@@ -165,6 +188,17 @@ class Registry:
         self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str = ""
     ) -> Result:
         """Apply what a manager wants; create the object if there is none. Raise ApiError 409 for others' fields."""
+
+        async def attempt() -> Result:
+            return await self._apply(
+                resource, namespace, name, self._commits.own(body), options, subresource=subresource
+            )
+
+        return await self._commits.made(key_of(resource, namespace, name), options, attempt)
+
+    async def _apply(
+        self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str
+    ) -> Result:
         wanted = check_identity(resource, body, namespace)
         if "managedFields" in wanted["metadata"] and wanted["metadata"]["managedFields"]:
             raise bad_request("metadata.managedFields must be nil")
@@ -210,7 +244,13 @@ class Registry:
         deletion: Deletion = PLAIN_DELETION,
     ) -> Result:
         """Delete an object; one with finalizers, or a grace period, is marked only and goes when they are over."""
-        options = options or Options()
+        given = options or Options()
+        key = key_of(resource, namespace, name)
+        return await self._commits.made(key, given, lambda: self._delete(resource, namespace, name, given, deletion))
+
+    async def _delete(
+        self, resource: Resource, namespace: str, name: str, options: Options, deletion: Deletion
+    ) -> Result:
         record = self.store.head(key_of(resource, namespace, name))
         if record is None:
             raise not_found(resource.id, name)
@@ -272,7 +312,8 @@ class Registry:
         if options.dry_run:
             admitted.take_back()
             return Result(record_of_dry_run(key, new, record), created=old is None)
-        stored = await self._submit(Write(key, encoder(new), record.revision if record else 0), admitted)
+        write = Write(key, encoder(new), record.revision if record else 0, lifetime=resource.lifetime)
+        stored = await self._commits.submit(write, admitted)
         return Result(stored, created=old is None)
 
     def _check(self, resource: Resource, new: Object, old: Object | None, found: Sequence[Cause] = ()) -> None:
@@ -300,7 +341,7 @@ class Registry:
         if options.dry_run:
             admitted.take_back()
             return Result(record, deleted=True)
-        stored = await self._submit(Write(key, encoder(value), record.revision, deletes=True), admitted)
+        stored = await self._commits.submit(Write(key, encoder(value), record.revision, deletes=True), admitted)
         return Result(stored, deleted=True)
 
     async def _drop(self, resource: Resource, record: Record, value: Object, options: Options) -> Result:
@@ -308,21 +349,10 @@ class Registry:
         if options.dry_run:
             return Result(record_of_dry_run(record.key, value, record), deleted=True)
         value = {"apiVersion": resource.api_version, "kind": resource.kind} | value
-        stored = await self._submit(Write(record.key, encoder(value), record.revision, deletes=True), NOTHING_ADDED)
+        stored = await self._commits.submit(
+            Write(record.key, encoder(value), record.revision, deletes=True), NOTHING_ADDED
+        )
         return Result(stored, deleted=True)
-
-    async def _submit(self, write: Write, admitted: Admitted) -> Record:
-        """Hand a write to the store with what hooks have added. Who stops waiting for it does not take it back."""
-        try:
-            with admitted.taken_back_on_error():
-                done = self.store.submit((write, *admitted.also))
-            done.add_done_callback(lambda future: admitted.take_back() if future.exception() else None)
-            return (await asyncio.shield(done))[0]
-        except ConflictError as error:
-            about, name = error.key.resource, error.key.name
-            raise (already_exists(about, name) if error.expected == 0 else conflict(about, name)) from None
-        except StoreError as error:
-            raise internal(str(error)) from error
 
     def _sound(self, resource: Resource, namespace: str, name: str) -> Record | None:
         """Return the newest state of an object, None if there is none; raise ApiError 500 if it is damaged."""

@@ -62,7 +62,8 @@ class Resource:
     Kubernetes expect.
     `deletes_many` says whether one request may delete all that a path or a selector names, `created_by_put` whether a
     PUT to what is not there makes it, `put_needs_version` whether it must name the state that it replaces.
-    `deprecated` is told to everybody who asks for the kind.
+    `deprecated` is told to everybody who asks for the kind. `lifetime` is after how many seconds without a change an
+    object goes, 0 for never.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Resource:
     created_by_put: bool = False
     put_needs_version: bool = False
     deprecated: str = ""
+    lifetime: int = 0
     columns: tuple[Column, ...] = ()
     fields: Mapping[str, Callable[[Object], str]] = field(default_factory=dict)
     name_rule: NameRule = subdomain

@@ -25,7 +25,7 @@ from vipwire.cluster.api.answers.health import Question, read_health
 from vipwire.cluster.api.answers.pages import CUSTOM_KINDS, read_page
 from vipwire.cluster.api.answers.reviews import REVIEWS, Review, answer, check_asker
 from vipwire.cluster.api.errors import ApiError, damaged, internal, no_such_page, too_slow
-from vipwire.cluster.api.listing import list_page, parse_number, wait_for_revision
+from vipwire.cluster.api.listing import list_page, parse_number, wait_for_newest, wait_for_revision
 from vipwire.cluster.api.object import encode
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.route import READING, Route, find_route
@@ -213,6 +213,8 @@ class ApiServer:
         form = choose_form(request.headers.get("Accept", ""), request.query)
         if version := parse_number(request.query, "resourceVersion"):
             await wait_for_revision(self._registry.store, version)
+        elif not request.query.get("resourceVersion"):
+            await wait_for_newest(self._registry.store, route.resource, "get")
         record = self._registry.read(route.resource, route.namespace, route.name)
         if form.view is not View.TABLE and self._registry.store.is_damaged(record):
             raise damaged(route.resource.id, route.name)
@@ -240,6 +242,8 @@ class ApiServer:
         fields = ",".join(filter(None, (f"metadata.name={route.name}" if route.name else "", fields)))
         selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields)
         wanted = read_watch(route.resource, selector, form, query)
+        if not query.get("resourceVersion"):
+            await wait_for_newest(self._registry.store, route.resource, "watch")
         response = web.StreamResponse(headers={"Content-Type": JSON})
         add_warnings(response, filter(None, (route.resource.deprecated,)))
         if request.version >= (1, 1):

@@ -18,7 +18,7 @@ from vipwire.cluster.api.listing import parse_number
 from vipwire.cluster.api.object import decoded, encode
 from vipwire.cluster.api.resource import Resource
 from vipwire.cluster.api.selectors import Selector
-from vipwire.cluster.store.record import CompactedError, Record, RecordChange
+from vipwire.cluster.store.record import CompactedError, FutureRevisionError, Record, RecordChange
 from vipwire.cluster.store.store import Store
 
 BOOKMARK_SECONDS: Final = 60.0
@@ -86,6 +86,8 @@ async def follow(
                 yield b"".join(_line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=True)))
         async for chunk in _onwards(store, request, write, since, min(bookmark_every, request.seconds)):
             yield chunk
+    except FutureRevisionError as error:
+        yield error_line(expired(f"resource version {error.revision} is ahead of the store, at {error.current}"))
     except CompactedError as error:
         yield error_line(expired(f"too old resource version: {error.revision} ({error.floor})"))
     except ApiError as error:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from vipwire.cluster.api.resource import Resource
-from vipwire.cluster.store.record import CompactedError, Key, RecordChange
+from vipwire.cluster.store.record import CompactedError, FutureRevisionError, Key, RecordChange
 from vipwire.cluster.store.store import Store
 from vipwire.process.supervision import Guard
 
@@ -30,7 +30,7 @@ class Feed:
         until = self._store.revision
         try:
             changes = self._since(self._seen) if self._seen else None
-        except CompactedError:
+        except (CompactedError, FutureRevisionError):  # it was reset: everything anew
             changes = None
         self._seen = until
         if changes is not None:
@@ -72,7 +72,7 @@ class Feed:
 
     async def wait(self) -> None:
         """Wait until there is something to look at."""
-        with contextlib.suppress(CompactedError):  # the next look tells of everything
+        with contextlib.suppress(CompactedError, FutureRevisionError):  # the next look tells of everything
             while self._seen and not self._since(self._seen):
                 self._seen = self._store.revision
                 await self._store.until(self._seen + 1)

@@ -1,13 +1,13 @@
 """The words of the store: keys, records, changes, writes, and what may go wrong.
 
-A revision numbers the changes of the whole store, from 1, without gaps; the number of an object's last change is what
-Kubernetes calls its resourceVersion. The store never looks into a value: since that number stands inside the object,
-a write brings a function that makes the bytes once the number is known.
+A revision numbers the changes of the whole store, and only grows; the number of an object's last change is what
+Kubernetes calls its resourceVersion. That number stands inside the object, so a write brings a function that makes
+the bytes once the number is known.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from vipwire.errors import VipwireError
 
@@ -58,6 +58,20 @@ class Write:
     encode: Encode
     expected: int
     deletes: bool = False
+    lifetime: int = 0
+    """Seconds after which the store may delete the object by itself; 0 for never. See `Store.expires`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition of a transaction on a key that it does not write: it is still as `expected`, 0 for not there."""
+
+    key: Key
+    expected: int
+
+
+Step: TypeAlias = Write | Check
+"""A part of a transaction."""
 
 
 class StoreError(VipwireError):
@@ -68,12 +82,23 @@ class FullError(StoreError):
     """There is no space left for a change."""
 
 
-class ConflictError(Exception):
-    """A key is not as a write expected it: `actual` is its revision, 0 if it does not exist."""
+class UnavailableError(StoreError):
+    """The store does not answer now. The change was not made."""
 
-    def __init__(self, key: Key, expected: int, actual: int) -> None:
+
+class UnknownOutcomeError(StoreError):
+    """The store has not answered in time. The change may have been made, or may still be."""
+
+
+class ConflictError(Exception):
+    """A key is not as a write expected it: `actual` is its revision, 0 if it does not exist.
+
+    `seen` is a revision that shows this; who waits until it is visible can try anew.
+    """
+
+    def __init__(self, key: Key, expected: int, actual: int, seen: int = 0) -> None:
         super().__init__(f"{key}: expected revision {expected}, is at {actual}")
-        self.key, self.expected, self.actual = key, expected, actual
+        self.key, self.expected, self.actual, self.seen = key, expected, actual, seen
 
 
 class CompactedError(Exception):

@@ -116,6 +116,7 @@ EVENTS: Final = Resource(
     created_by_put=True,
     type=_TYPES["Event"],
     short_names=("ev",),
+    lifetime=3600,  # as with kube-apiserver's --event-ttl
     check=check_event,
     fields={
         **{f"involvedObject.{name}": _involved(name) for name in _INVOLVED},

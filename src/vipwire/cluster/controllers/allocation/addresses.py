@@ -16,7 +16,7 @@ from vipwire.cluster.api.kinds.rules.families import NONE
 from vipwire.cluster.api.object import decoded, encoder, key_of, new_uid, readable
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.allocation.ranges import Draw, Network, address_range, networks_of
-from vipwire.cluster.store.record import Key, Record, Write
+from vipwire.cluster.store.record import Check, Key, Record, Step, Write
 from vipwire.cluster.store.store import Store
 
 MANAGED_BY: Final = "ipallocator.k8s.io"
@@ -43,9 +43,9 @@ class Addresses:
         """Name the families that there are ranges of, the default first."""
         return tuple(dict.fromkeys(f"IPv{network.version}" for network in self.networks()))
 
-    def give(self, owner: Object, now: str) -> tuple[Write, ...]:
+    def give(self, owner: Object, now: str) -> tuple[Step, ...]:
         """Fill a Service's clusterIPs for its ipFamilies; give the writes that note what is new. Raise ApiError."""
-        spec, writes = owner["spec"], []
+        spec, writes = owner["spec"], list[Step]()
         addresses = list(spec.get("clusterIPs") or ())
         if addresses[:1] == [NONE]:
             return ()
@@ -56,9 +56,21 @@ class Addresses:
                 self._check(owner, addresses[index])
             else:
                 addresses.append(self._choose(family))
-            writes.append(_note(owner, addresses[index], now))
+            writes += (_note(owner, addresses[index], now), *self._stays(addresses[index]))
         spec["clusterIPs"], spec["clusterIP"] = addresses, addresses[0] if addresses else ""
         return tuple(writes)
+
+    def _stays(self, address: str) -> Iterator[Check]:
+        """Require that the ServiceCIDR of an address is as we see it, where another server may be ending it.
+
+        Whoever ends it looks for its addresses after it is marked: those given before are seen, and none after.
+        """
+        if self._store.shared:
+            parsed = ipaddress.ip_address(address)
+            for record in self._store.scan(SERVICE_CIDRS.id):
+                if any(parsed in network for network in _networks((record,))):
+                    yield Check(record.key, record.revision)
+                    return
 
     def take_back(self, owner: Object, addresses: Iterable[str]) -> tuple[Write, ...]:
         """Return the writes that free addresses which a Service holds."""

@@ -23,7 +23,7 @@ from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.allocation.addresses import Addresses
 from vipwire.cluster.controllers.allocation.families import settle_families
 from vipwire.cluster.controllers.allocation.node_ports import NodePorts, ports_of, wants_ports
-from vipwire.cluster.store.record import Write
+from vipwire.cluster.store.record import Step
 
 _VIRTUAL: Final = ("ClusterIP", "NodePort", "LoadBalancer")
 _ADDRESS_FIELDS: Final = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
@@ -54,7 +54,7 @@ class ServiceAllocation:
         return self._settle(new, before)
 
     def _settle(self, new: Object, old: Object) -> Admitted:
-        also: tuple[Write, ...] = ()
+        also: tuple[Step, ...] = ()
         if new["spec"].get("type") in _VIRTUAL:
             self._settle_families(new, old["spec"])
             also = self._addresses.give(new, format_time(self._clock()))
