@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]  # its stubs are another package
+import grpc
 import pytest
 from tests.ingress.site import Site, certificate, endpoint, endpoint_slice, ingress, play, rule, service, tls_secret
 

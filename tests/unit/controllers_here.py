@@ -12,6 +12,7 @@ from vipwire.cluster.api.admission import Admission
 from vipwire.cluster.controllers.allocation.addresses import Addresses
 from vipwire.cluster.controllers.allocation.hook import ServiceAllocation
 from vipwire.cluster.controllers.allocation.node_ports import NodePorts
+from vipwire.cluster.controllers.allocation.port_notes import PortNotes
 from vipwire.cluster.controllers.allocation.ranges import Range
 from vipwire.cluster.controllers.parts import NODE_PORTS
 from vipwire.cluster.store.store import Store
@@ -28,7 +29,7 @@ def allocation(ports: Range = NODE_PORTS) -> Callable[[Store], Sequence[Admissio
     draw = random.Random(7).randrange  # noqa: S311  # a test's
 
     def make(store: Store) -> Sequence[Admission]:
-        return (ServiceAllocation(Addresses(store, draw), NodePorts(store, ports, draw), clock),)
+        return (ServiceAllocation(Addresses(store, draw), NodePorts(store, ports, draw), PortNotes(store), clock),)
 
     return make
 

@@ -147,8 +147,10 @@ def test_every_page_of_a_proxy_is_described() -> None:
 
 def test_dependencies_are_those_that_are_imported_and_each_is_explained() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {re.split(r"[<>=~! ]", line)[0] for line in project["dependencies"]}
+    optional = (line for extra in project["optional-dependencies"].values() for line in extra)
+    declared = {re.split(r"[<>=~! ]", line)[0] for line in (*project["dependencies"], *optional)}
     of_import = {"yaml": "PyYAML", "dns": "dnspython", "prometheus_client": "prometheus-client"}
+    of_import |= {"google": "protobuf", "grpc": "grpcio"}
     imported = {name for path in (ROOT / "src").rglob("*.py") for name in roots_of_imports(path)}
     foreign = {of_import.get(name, name) for name in imported - set(sys.stdlib_module_names) - {"vipwire"}}
     assert declared == foreign

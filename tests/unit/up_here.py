@@ -73,6 +73,12 @@ class Up:
             kind = response.headers.get("Content-Type", "")
             return response.status, json.loads(text) if kind.startswith("application/json") else text
 
+    async def patch(self, path: str, body: Any) -> tuple[int, Any]:
+        """Merge something into an object."""
+        headers = {"Content-Type": "application/merge-patch+json"}
+        async with self.session.patch(self.url + path, data=json.dumps(body), headers=headers) as response:
+            return response.status, await response.json()
+
     async def until(self, path: str, wanted: Any) -> Any:
         """Watch objects until one is as wanted; the cluster has to run meanwhile."""
         async with self.session.get(f"{self.url}{path}?watch=1") as response:

@@ -1,8 +1,9 @@
 """`vipwire up`, and `vipwire store`: backup and restore."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -19,8 +20,36 @@ _FOLDER: Final = click.option(
 )
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _etcd_options(command: F) -> F:
+    """Add the flags that say how etcd is reached."""
+    for option in reversed(
+        (
+            click.option("--etcd-servers", default="", help="URLs of etcd's members, separated by commas."),
+            click.option("--etcd-cafile", default="", help="Authority of etcd's certificates; a PEM file."),
+            click.option("--etcd-certfile", default="", help="Certificate that etcd knows us by; a PEM file."),
+            click.option("--etcd-keyfile", default="", help="Its key."),
+            click.option("--etcd-prefix", default="", help="What all keys begin with; /vipwire if not given."),
+            click.option("--etcd-username", default="", help="User of etcd, if it has users."),
+            click.option("--etcd-password-file", default="", help="File with the user's password."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
 @_FOLDER
+@click.option(
+    "--store",
+    type=click.Choice(["sqlite", "etcd"]),
+    default="sqlite",
+    show_default=True,
+    help="Where objects are: in a file of the data directory, or in etcd, which several servers share.",
+)
+@_etcd_options
 @click.option("--bind-address", default="127.0.0.1", show_default=True, help="Where the API server listens.")
 @click.option("--secure-port", type=click.IntRange(0, 65535), default=6443, show_default=True, help="Port; 0 is any.")
 @click.option("--tls-san", "names", multiple=True, help="A further name or address in the server's certificate.")

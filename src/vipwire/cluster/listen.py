@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -75,7 +75,12 @@ async def serve_api(
     tls = keys.tls
     bounds, metrics = Bounds().fitting(raise_limit()), CollectorRegistry()
     metrics.register(PartFailures(supervisor))
-    server = ApiServer(registry, keys.access.identify, troubles=supervisor.troubles, metrics=metrics, bounds=bounds)
+    store = registry.store
+
+    def troubles() -> Mapping[str, str]:
+        return {**supervisor.troubles(), **({"etcd": store.trouble} if store.shared else {})}
+
+    server = ApiServer(registry, keys.access.identify, troubles=troubles, metrics=metrics, bounds=bounds)
     keys.when_read = server.end_withdrawn
     enrolment = Enrolment(registry, keys.authority, clock)
     keys.access.bootstrap, server.answer_extra = enrolment.user_of, enrolment.answer

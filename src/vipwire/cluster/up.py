@@ -8,6 +8,7 @@ machine cannot do (a port that is taken, an interface that is not there) ends th
 import asyncio
 import signal
 import socket
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,15 +23,17 @@ from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Registry
-from vipwire.cluster.api.stored import is_readable
 from vipwire.cluster.complaints import Complaints
 from vipwire.cluster.controllers.allocation.cidrs import ServiceCidrs
+from vipwire.cluster.controllers.allocation.port_notes import PortNoteRepair
 from vipwire.cluster.controllers.allocation.ranges import Network
 from vipwire.cluster.controllers.allocation.repair import AddressRepair
 from vipwire.cluster.controllers.balancers import Balancers
+from vipwire.cluster.controllers.election import Election
 from vipwire.cluster.controllers.endpoints.controller import EndpointController
 from vipwire.cluster.controllers.own_services import DNS_SERVICE, OwnServices
 from vipwire.cluster.controllers.parts import Ranges, hooks, make_first_cidr
+from vipwire.cluster.controllers.servers import OwnSlices, Server
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.cluster.joining.ended_tokens import delete_ended_tokens
 from vipwire.cluster.listen import Place, serve_api, serve_names
@@ -39,14 +42,14 @@ from vipwire.cluster.machines.heartbeat import Heartbeat
 from vipwire.cluster.machines.node import node_addresses
 from vipwire.cluster.machines.objects import LocalObjects
 from vipwire.cluster.machines.readiness import NodeReadiness
+from vipwire.cluster.opening import open_store
 from vipwire.cluster.own_addresses import internal_addresses
 from vipwire.cluster.part_metrics import PartFailures
 from vipwire.cluster.parts import Part, Parts, simply
 from vipwire.cluster.probing.commands import RunAs
 from vipwire.cluster.probing.probes import Probes
 from vipwire.cluster.source import StoreSource
-from vipwire.cluster.store.database import Database
-from vipwire.cluster.store.embedded import EmbeddedStore
+from vipwire.cluster.store.etcd.settings import EtcdSettings
 from vipwire.cluster.store.record import StoreError
 from vipwire.config.configuration import Config
 from vipwire.dns.settings import Settings as DnsSettings
@@ -55,6 +58,7 @@ from vipwire.kube.proxied import proxy_resources
 from vipwire.process import log
 from vipwire.process.supervision import Begun, Supervisor
 
+_ENDING_SECONDS: Final = 5.0
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
@@ -70,6 +74,7 @@ class Setting:
     port: int = 6443
     names: tuple[str, ...] = ()
     store_limit: int = 0
+    etcd: EtcdSettings | None = None
     ranges: Ranges = field(default_factory=Ranges)
     node: str = field(default_factory=lambda: socket.gethostname().lower())
     proxy: Config | None = None
@@ -90,7 +95,7 @@ class Setting:
 
 async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
     """Run a cluster until SIGTERM or SIGINT. `ready` is told the URL and the admin's kubeconfig."""
-    store = EmbeddedStore(Database(setting.folder, limit=setting.store_limit), is_readable)
+    store = await open_store(setting.folder, setting.store_limit, setting.etcd, now)
     for record in store.damaged():
         log.error("a stored object is damaged; it is left out until it is deleted", object="/".join(record.key))
     cluster = _Cluster(setting, Registry(store, now, hooks(store, now, setting.ranges)))
@@ -100,8 +105,11 @@ async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
         try:
             await cluster.serve(tasks, ready)
         finally:
-            for task in (*cluster.parts.working, storing):
+            for task in cluster.parts.working:
                 task.cancel()
+            if cluster.parts.working:  # they give back what others wait for
+                await asyncio.wait(cluster.parts.working, timeout=_ENDING_SECONDS)
+            storing.cancel()
 
 
 class _Cluster:
@@ -156,19 +164,14 @@ class _Cluster:
         setting, registry, guard = self._setting, self._registry, self._supervisor.guard
         yield Part("watchdog", simply(self._supervisor.watch))
         yield Part("complaints", simply(self._complaints.run))
-        yield Part("garbage collection", simply(GarbageCollector(registry, guard("garbage collection")).run))
         yield Part("Node", simply(self._heartbeat.run))
-        yield Part("Node readiness", simply(NodeReadiness(registry, guard("Node readiness")).run))
-        yield Part("tokens", simply(partial(delete_ended_tokens, registry, now)))
-        yield Part("endpoints", simply(EndpointController(registry, guard("endpoints")).run))
-        yield Part("ServiceCIDRs", simply(ServiceCidrs(registry, guard("ServiceCIDRs")).run))
-        yield Part("IPAddresses", simply(AddressRepair(registry, guard("IPAddresses")).run))
         yield Part("own Services", simply(self._services.run))
-        commands, run_as = setting.exec_probes, setting.run_as
-        yield Part("probes", simply(Probes(registry, guard("probes"), commands=commands, run_as=run_as).run))
-        if setting.balancers:
-            balancers = Balancers(registry, setting.balancers, guard("LoadBalancer addresses"))
-            yield Part("LoadBalancer addresses", simply(balancers.run))
+        if registry.store.shared:
+            identity = f"{setting.node}_{uuid.uuid4()}"
+            yield Part("Lease of this server", simply(Server(registry, setting.node, identity).run))
+            yield Part("election", simply(partial(Election(registry, identity).run, self._lead)))
+        else:
+            yield from self._controllers()
         if setting.announce:
             announced = guard("announcements")
             yield Part("announcements", partial(announce, registry, setting.announce, announced), opens=True)
@@ -176,6 +179,35 @@ class _Cluster:
             yield Part("proxy", partial(self._run_proxy, setting.proxy), opens=True)
         if setting.dns is not None:
             yield Part("DNS", partial(serve_names, setting.dns, registry, self._services, self._place), opens=True)
+
+    async def _lead(self) -> None:
+        """Run what one of several servers runs."""
+        parts = tuple(self._controllers())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part in parts:
+                    tasks.create_task(self._supervisor.keep(part.name, part.work))
+        finally:
+            for part in parts:
+                self._supervisor.forget(part.name)
+
+    def _controllers(self) -> Iterator[Part]:
+        """Name what runs once, however many API servers there are."""
+        setting, registry, guard = self._setting, self._registry, self._supervisor.guard
+        yield Part("garbage collection", simply(GarbageCollector(registry, guard("garbage collection")).run))
+        yield Part("Node readiness", simply(NodeReadiness(registry, guard("Node readiness")).run))
+        yield Part("tokens", simply(partial(delete_ended_tokens, registry, now)))
+        yield Part("endpoints", simply(EndpointController(registry, guard("endpoints")).run))
+        yield Part("ServiceCIDRs", simply(ServiceCidrs(registry, guard("ServiceCIDRs")).run))
+        yield Part("IPAddresses", simply(AddressRepair(registry, guard("IPAddresses")).run))
+        commands, run_as = setting.exec_probes, setting.run_as
+        yield Part("probes", simply(Probes(registry, guard("probes"), commands=commands, run_as=run_as).run))
+        if setting.balancers:
+            balancers = Balancers(registry, setting.balancers, guard("LoadBalancer addresses"))
+            yield Part("LoadBalancer addresses", simply(balancers.run))
+        if registry.store.shared:
+            yield Part("node ports", simply(PortNoteRepair(registry.store, guard("node ports")).run))
+            yield Part("API servers", simply(OwnSlices(registry, guard("API servers")).run))
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         source = StoreSource(self._registry.store, proxy_resources(self._setting.node))
@@ -212,4 +244,6 @@ async def _make_namespaces(registry: Registry) -> None:
             try:
                 await registry.create(NAMESPACES, "", {"metadata": {"name": name}}, Options())
             except ApiError as error:
+                if error.reason == "AlreadyExists":  # another server was first
+                    continue
                 raise StoreError(error.message) from error

@@ -10,6 +10,7 @@ from typing import Any, Final
 from vipwire.cluster.controllers.allocation.ranges import Network, Range, port_range
 from vipwire.cluster.controllers.parts import Ranges
 from vipwire.cluster.probing.commands import RunAs
+from vipwire.cluster.store.etcd.settings import EtcdSettings, read_settings
 from vipwire.cluster.up import Setting
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import build_config, environment_flags, parse_flags
@@ -39,6 +40,7 @@ def read_setting(flags: Mapping[str, Any]) -> Setting:
         port=flags["secure_port"],
         names=flags["names"],
         store_limit=flags["store_limit"] << 20,
+        etcd=_etcd(flags),
         ranges=ranges,
         node=node,
         proxy=read_proxy(flags, node, flags["data_dir"] / "admin.kubeconfig"),
@@ -49,6 +51,17 @@ def read_setting(flags: Mapping[str, Any]) -> Setting:
         announce=flags["announce_interface"],
         node_seconds=flags["node_lease_seconds"],
     )
+
+
+def _etcd(flags: Mapping[str, Any]) -> EtcdSettings | None:
+    given = {name.replace("_", "-"): value for name, value in flags.items() if name.startswith("etcd_") and value}
+    if flags["store"] == "etcd":
+        if flags["store_limit"]:
+            raise ConfigError("--store-limit: etcd has a limit of its own, --quota-backend-bytes")
+        return read_settings(given)
+    if given:
+        raise ConfigError(f"--{min(given)} is for --store etcd")
+    return None
 
 
 def _run_as(flags: Mapping[str, Any]) -> RunAs | None:

@@ -166,6 +166,10 @@ class Supervisor:
             troubles[step.part] = troubles.get(step.part) or f"does not go on since {age:.0f} s{_about(step.thing)}"
         return troubles | ({"event loop": self._loop} if self._loop else {})
 
+    def forget(self, name: str) -> None:
+        """Remove a part that is not to run any more."""
+        self._parts.pop(name, None)
+
     async def watch(self) -> None:
         """Tell of what hangs, until cancelled: steps that do not end, and an event loop that stands still."""
         with LoopWatch(self._stands_still, after=self._stall_after) as loop:

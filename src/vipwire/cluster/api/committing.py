@@ -13,13 +13,14 @@ from typing import Any, Final, TypeVar
 
 from vipwire.cluster.api.admission import Admitted
 from vipwire.cluster.api.bodies.sent import Options
-from vipwire.cluster.api.errors import already_exists, conflict, internal, server_timeout, unknown_outcome
+from vipwire.cluster.api.errors import ApiError, already_exists, conflict, internal, server_timeout, unknown_outcome
 from vipwire.cluster.store.fence import FENCES, HOLDING
 from vipwire.cluster.store.record import (
     ConflictError,
     Key,
     Record,
     StoreError,
+    TooLargeError,
     UnavailableError,
     UnknownOutcomeError,
     Write,
@@ -51,6 +52,8 @@ class Commits:
         except UnavailableError as error:
             verb = "delete" if write.deletes else "update" if write.expected else "create"
             raise server_timeout(write.key.resource, verb, str(error)) from error
+        except TooLargeError as error:
+            raise ApiError(413, "RequestEntityTooLarge", f"Request entity too large: {error}") from error
         except UnknownOutcomeError as error:
             raise unknown_outcome(str(error)) from error
         except StoreError as error:

@@ -22,6 +22,7 @@ from vipwire.cluster.store.record import CompactedError, FutureRevisionError, Re
 from vipwire.cluster.store.store import Store
 
 BOOKMARK_SECONDS: Final = 60.0
+_LAG_SECONDS: Final = 5.0
 _SHORTEST, _LONGEST = 1800, 3600  # how long a watch lasts that does not say: clients should not all come back at once
 _ENOUGH: Final = 1 << 16  # bytes that are written at once; what is larger is passed on as it is, without a copy
 
@@ -75,8 +76,9 @@ async def follow(
     try:
         if since > store.revision:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(request.seconds):
-                    await store.until(since)  # a version that is still to come
+                # a version that is still to come; with several servers, one that came elsewhere a moment ago
+                async with asyncio.timeout(min(request.seconds, _LAG_SECONDS) if store.shared else request.seconds):
+                    await store.until(since)
         since = since or store.revision
         if request.initial:
             since = store.revision

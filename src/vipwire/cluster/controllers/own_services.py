@@ -3,11 +3,13 @@
 Each has the address that people write into their configuration: the first and the tenth of the first range. They
 have no selector; their Endpoints and EndpointSlice are written here, and written again when somebody changes them.
 A Service of one of these names that somebody else has made is left alone, unless it is `kubernetes`.
+
+Where several servers share the store, each has EndpointSlices of its own, which end with its Lease (`servers.py`).
 """
 
 import contextlib
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +35,8 @@ API_SERVICE: Final = ("default", "kubernetes")
 API_NUMBER: Final = 1
 DNS_SERVICE: Final = ("kube-system", "kube-dns")
 DNS_NUMBER: Final = 10
+SERVER: Final = "vipwire.io/server"
+"""The label of an EndpointSlice that one of several servers has made: its Node's name."""
 _LABEL: Final = "app.kubernetes.io/managed-by"
 _OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
 
@@ -105,7 +109,7 @@ class OwnServices:
         """Delete one that an earlier start has made."""
         with self._guard.of(key_of(SERVICES, *name)):
             found = self._read(SERVICES, name)
-            if found is not None and _is_ours(found):
+            if found is not None and _is_ours(found) and not self._registry.store.shared:
                 for resource in (SERVICES, ENDPOINTS, ENDPOINT_SLICES):
                     with contextlib.suppress(ApiError):  # it is not there
                         await self._registry.delete(resource, *name, options=_OPTIONS)
@@ -117,7 +121,7 @@ class OwnServices:
     async def step(self) -> bool:
         """Write again what somebody has changed; tell whether something is to be tried again."""
         changes, anew = self._feed.look()
-        changed = {(change.record.key.namespace, change.record.key.name) for change in changes}
+        changed = {_service_name(change.record.key, self._services.values()) for change in changes}
         changed |= {(key.namespace, key.name) for key in self._guard.due()}
         for name, service in list(self._services.items()):
             if anew or name in changed:
@@ -131,11 +135,16 @@ class OwnServices:
             return
         with contextlib.suppress(ApiError):  # the store cannot write now: again at its next change
             made = await self._apply_service(service, found)
+            if self._registry.store.shared:
+                value = slice_of_server(service, made)
+                name = value["metadata"]["name"]
+                await self._registry.apply(ENDPOINT_SLICES, service.name[0], name, value, _OPTIONS)
+                return
             for resource, value in _endpoints(service, made):
                 await self._registry.apply(resource, *service.name, value, _OPTIONS)
 
     async def _apply_service(self, service: OwnService, found: Object | None) -> Object:
-        body = _service(service)
+        body = _service(service, named=self._registry.store.shared)
         if found is not None:
             body["spec"]["clusterIP"] = at(found, "spec", "clusterIP")
         elif address := self.address(service.number):
@@ -149,13 +158,35 @@ class OwnServices:
         return decoded(record) if record else None
 
 
+def slice_of_server(service: OwnService, made: Object) -> Object:
+    """Write the EndpointSlice of one server, of those that share a Service."""
+    *_, (_, value) = _endpoints(service, made)
+    meta = value["metadata"]
+    labels = meta["labels"] | {SERVER: service.node}
+    return value | {"metadata": meta | {"name": f"{service.name[1]}-{service.node}", "labels": labels}}
+
+
+def _service_name(key: Key, services: Iterable[OwnService]) -> Name:
+    """Name the Service that an object is about: its namesake, or that of a server's own slice."""
+    for service in services:
+        if (key.namespace, key.name) == (service.name[0], f"{service.name[1]}-{service.node}"):
+            return service.name
+    return key.namespace, key.name
+
+
 def _is_ours(value: Object) -> bool:
     return (value["metadata"].get("labels") or {}).get(_LABEL) == MANAGER
 
 
-def _service(service: OwnService) -> Object:
+def _service(service: OwnService, *, named: bool) -> Object:
+    """Write the Service; where several servers share it, each slice says which port has the name."""
     ports = [
-        {"name": port.name, "protocol": port.protocol, "port": port.port, "targetPort": port.target}
+        {
+            "name": port.name,
+            "protocol": port.protocol,
+            "port": port.port,
+            "targetPort": port.name if named else port.target,
+        }
         for port in service.ports
     ]
     meta = {"name": service.name[1], "labels": dict(service.labels) | {_LABEL: MANAGER}}

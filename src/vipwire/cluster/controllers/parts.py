@@ -15,6 +15,7 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.controllers.allocation.addresses import Addresses
 from vipwire.cluster.controllers.allocation.hook import ServiceAllocation
 from vipwire.cluster.controllers.allocation.node_ports import NodePorts
+from vipwire.cluster.controllers.allocation.port_notes import PortNotes
 from vipwire.cluster.controllers.allocation.ranges import Range, port_range
 from vipwire.cluster.controllers.default_class import DefaultIngressClass
 from vipwire.cluster.controllers.endpoints.namesakes import NamesakeDeletion
@@ -40,7 +41,9 @@ class Ranges:
 def hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequence[Admission]:
     """Build the hooks of a registry over a store."""
     draw = secrets.randbelow
-    allocation = ServiceAllocation(Addresses(store, draw), NodePorts(store, ranges.node_ports, draw), clock)
+    notes = PortNotes(store)
+    ports = NodePorts(store, ranges.node_ports, draw, notes.holder)
+    allocation = ServiceAllocation(Addresses(store, draw), ports, notes, clock)
     refusing = (NodeRestriction(), ExecProbeAdmission())
     return (allocation, Workloads(clock), *refusing, NamesakeDeletion(store, clock), DefaultIngressClass(store))
 
@@ -53,4 +56,5 @@ async def make_first_cidr(registry: Registry, ranges: Ranges) -> None:
     try:
         await registry.create(SERVICE_CIDRS, "", body, Options(manager="vipwire"))
     except ApiError as error:
-        raise StoreError(error.message) from error
+        if error.reason != "AlreadyExists":  # another server was first
+            raise StoreError(error.message) from error

@@ -82,6 +82,10 @@ class FullError(StoreError):
     """There is no space left for a change."""
 
 
+class TooLargeError(StoreError):
+    """A change is larger than the store takes at once."""
+
+
 class UnavailableError(StoreError):
     """The store does not answer now. The change was not made."""
 

@@ -5,7 +5,8 @@
              (pkg/registry/core/service/strategy.go, dropTypeDependentFields)
     delete   everything is given back
 
-Addresses are noted in the store; ports in memory, with an undo for writes that do not come to pass.
+Addresses are noted in the store; ports in memory, with an undo for writes that do not come to pass, and in a store
+that other servers write to, too.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,8 @@ from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.allocation.addresses import Addresses
 from vipwire.cluster.controllers.allocation.families import settle_families
-from vipwire.cluster.controllers.allocation.node_ports import NodePorts, ports_of, wants_ports
+from vipwire.cluster.controllers.allocation.node_ports import NodePorts, owner_of, ports_of, wants_ports
+from vipwire.cluster.controllers.allocation.port_notes import PortNotes
 from vipwire.cluster.store.record import Step
 
 _VIRTUAL: Final = ("ClusterIP", "NodePort", "LoadBalancer")
@@ -32,16 +34,20 @@ _ADDRESS_FIELDS: Final = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPoli
 class ServiceAllocation:
     """The hook. `clock` tells the time, for the objects that note addresses."""
 
-    def __init__(self, addresses: Addresses, ports: NodePorts, clock: Callable[[], datetime]) -> None:
-        self._addresses, self._ports, self._clock = addresses, ports, clock
+    def __init__(
+        self, addresses: Addresses, ports: NodePorts, notes: PortNotes, clock: Callable[[], datetime]
+    ) -> None:
+        self._addresses, self._ports, self._notes, self._clock = addresses, ports, notes, clock
 
     def admit(self, attempt: Attempt) -> Admitted | None:
         """Allocate for a Service, or take back what it leaves. Raise ApiError in Kubernetes' words."""
         if attempt.resource is not SERVICES or attempt.subresource:
             return None
+        self._ports.catch_up()
         if attempt.operation is Operation.DELETE:
             old = attempt.old or {}
-            also = self._addresses.take_back(old, _addresses(old))
+            also: tuple[Step, ...] = self._addresses.take_back(old, _addresses(old))
+            also += tuple(self._notes.release(owner_of(old), ports_of(old)))
             return Admitted(also, self._ports.take_back(old, ports_of(old)))
         new, before = attempt.new or {}, attempt.old or {"spec": {}, "metadata": {}}
         if moves(new["spec"], before["spec"]):
@@ -61,6 +67,8 @@ class ServiceAllocation:
         undo_ports = self._ports.give(new)
         left = set(_addresses(old)) - set(_addresses(new))
         also += self._addresses.take_back(new, left)
+        also += tuple(self._notes.note(owner_of(new), ports_of(new)))
+        also += tuple(self._notes.release(owner_of(new), ports_of(old) - ports_of(new)))
         undo_freed = self._ports.take_back(new, ports_of(old) - ports_of(new))
 
         def undo() -> None:

@@ -1,7 +1,8 @@
 """Node ports: one range for the ports of Services and for health checks.
 
 A port belongs to one Service, whatever the protocol: a Service may use the same number for TCP and for UDP. What is
-taken is kept in memory, and read from the Services at start.
+taken is kept in memory, and read from the Services at start; where other servers give ports, too, before each use.
+What they give at the same moment, the store refuses by its notes (`port_notes.py`).
 """
 
 from collections.abc import Callable, Iterable
@@ -14,22 +15,50 @@ from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.api.object import readable
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.allocation.ranges import Draw, Range
+from vipwire.cluster.store.record import CompactedError, FutureRevisionError
 from vipwire.cluster.store.store import Store
 
 Undo: TypeAlias = Callable[[], None]
 Owner: TypeAlias = tuple[str, str]
+Noted: TypeAlias = Callable[[int], Owner | None]
+"""Names the Service that a port is noted for in the store."""
 _TAKEN: Final = "provided port is already allocated"
 
 
 class NodePorts:
     """Knows whose each port is."""
 
-    def __init__(self, store: Store, allowed: Range, draw: Draw) -> None:
+    def __init__(self, store: Store, allowed: Range, draw: Draw, noted: Noted = lambda _: None) -> None:
         self._range, self._draw = allowed, draw
+        self._store, self._noted = store, noted
+        self._read_all()
+
+    def _read_all(self) -> None:
         self._owners: dict[int, Owner] = {}
-        for record in store.scan(SERVICES.id):
+        self._seen = self._store.revision
+        for record in self._store.scan(SERVICES.id):
             for port in ports_of(readable(record)):
                 self._owners.setdefault(port, (record.key.namespace, record.key.name))
+
+    def catch_up(self) -> None:
+        """Read what other servers have changed."""
+        if not self._store.shared:
+            return
+        try:
+            changes = self._store.changes(SERVICES.id, self._seen)
+        except (CompactedError, FutureRevisionError):
+            self._read_all()
+            return
+        self._seen = self._store.revision
+        for change in changes:
+            owner = (change.record.key.namespace, change.record.key.name)
+            now = set[int]() if change.deleted else ports_of(readable(change.record))
+            before = ports_of(readable(change.previous)) if change.previous else set[int]()
+            for port in before - now:
+                if self._owners.get(port) == owner:
+                    del self._owners[port]
+            for port in now:
+                self._owners.setdefault(port, owner)
 
     def give(self, service: Object) -> Undo:
         """Fill in what a Service needs, and take it. Raise ApiError and take nothing, if it cannot have it."""
@@ -98,15 +127,15 @@ class NodePorts:
             last = self._range.first + self._range.size - 1
             why = "provided port is not in the valid range. The range of valid ports is "
             raise _refusal(service, path, port, f"{why}{self._range.first}-{last}")
-        holder = self._owners.get(port)
+        holder = self._owners.get(port) or self._noted(port)
         if alone or holder not in (None, owner):
             raise _refusal(service, path, port, _TAKEN)
-        if holder is None:
+        if port not in self._owners:
             self._owners[port] = owner
             new.append(port)
 
     def _draw_port(self, what: str, owner: Owner, new: list[int]) -> int:
-        port = self._range.choose(self._owners.__contains__, self._draw)
+        port = self._range.choose(lambda n: n in self._owners or self._noted(n) is not None, self._draw)
         if port is None:
             raise internal(f"failed to allocate {what}: range is full")
         self._owners[port] = owner

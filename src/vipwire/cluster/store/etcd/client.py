@@ -1,0 +1,246 @@
+"""Talks to etcd over gRPC: to one member at a time, and to the next where one does not answer.
+
+Each call says that it needs a leader, so that a member which is cut off refuses at once and has done nothing. A call
+that may have been carried out before its connection broke is sent again only if doing it twice is harmless; `Answer`
+says so then. See `verdict.py` for what errors mean.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes to stderr by itself; what it has to say is told here
+import grpc.aio
+
+from vipwire.cluster.store.etcd.messages import MESSAGES
+from vipwire.cluster.store.etcd.settings import EtcdSettings, Server
+from vipwire.cluster.store.etcd.tls_trouble import tls_trouble
+from vipwire.cluster.store.etcd.verdict import Verdict, judge
+from vipwire.cluster.store.record import (
+    CompactedError,
+    FullError,
+    StoreError,
+    TooLargeError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+
+PATIENCE: Final = 7.0
+"""Seconds that a call may take, over all members."""
+_TRY_SECONDS: Final = 3.0
+_PAUSE_SECONDS: Final = 0.1
+_OPTIONS: Final = (
+    ("grpc.keepalive_time_ms", 6000),  # etcd allows one every 5 s
+    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_LEADER: Final = ("hasleader", "true")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A message, and whether an earlier try may have been carried out, too."""
+
+    message: Any
+    repeated: bool
+
+
+class LeaseGoneError(StoreError):
+    """A lease has ended before it was used."""
+
+
+class Client:
+    """A client of a cluster of etcd. `clock` tells the time, for what is said of certificates."""
+
+    def __init__(self, settings: EtcdSettings, clock: Callable[[], datetime]) -> None:
+        self._settings, self._clock = settings, clock
+        self._channels: dict[Server, tuple[object, grpc.aio.Channel]] = {}
+        self._stale: list[grpc.aio.Channel] = []
+        self._at, self._token = 0, ""
+        self.trouble = ""
+
+    @property
+    def server(self) -> Server:
+        """The member that is asked."""
+        return self._settings.servers[self._at % len(self._settings.servers)]
+
+    def elsewhere(self, server: Server) -> None:
+        """Ask the next member, if it is still this one that is asked."""
+        if server == self.server:
+            self._at = (self._at + 1) % len(self._settings.servers)
+
+    async def call(self, method: str, request: Any, *, patience: float = PATIENCE) -> Answer:
+        """Call a method, such as KV/Txn; raise StoreError, or CompactedError, if it is not answered."""
+        loop, repeated = asyncio.get_running_loop(), False
+        end, failed = loop.time() + patience, 0
+        while True:
+            server = self.server
+            try:
+                seconds = min(_TRY_SECONDS, max(end - loop.time(), 0.1))
+                message = await self._once(server, method, request, seconds)
+            except grpc.aio.AioRpcError as error:
+                verdict = self._judged(error, repeated=repeated)
+                repeated |= verdict is Verdict.UNCERTAIN
+                text = str(error.details())
+            else:
+                self.trouble = ""
+                return Answer(message, repeated)
+            failed += 1
+            self.elsewhere(server)
+            if loop.time() + _PAUSE_SECONDS >= end:
+                raise await self._gave_up(text, uncertain=repeated)
+            if failed % len(self._settings.servers) == 0:
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _once(self, server: Server, method: str, request: Any, seconds: float) -> Any:
+        metadata = await self._metadata(server)
+        return await self._unary(server, method)(request, timeout=seconds, metadata=metadata)
+
+    def _judged(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> Verdict:
+        """Judge an error; raise what no other member changes. `repeated`: an earlier try may have been made."""
+        text = str(error.details())
+        verdict = judge(error.code().name, text)
+        if verdict is Verdict.LOGIN:
+            self._token = ""
+        if verdict is Verdict.COMPACTED:
+            raise CompactedError(0, 0) from error
+        raised: dict[Verdict, type[StoreError]] = {
+            Verdict.FULL: FullError,
+            Verdict.LARGE: TooLargeError,
+            Verdict.LEASE_GONE: LeaseGoneError,
+            Verdict.REFUSED: StoreError,
+        }
+        if verdict in raised:
+            if repeated:
+                raise UnknownOutcomeError(f"etcd: {text}") from error
+            remedy = "; compact and defragment it, then disarm the alarm" if verdict is Verdict.FULL else ""
+            raise raised[verdict](f"etcd: {text}{remedy}") from error
+        return verdict
+
+    async def _gave_up(self, text: str, *, uncertain: bool) -> StoreError:
+        """Build the error of a call that nobody has answered."""
+        server, settings = self.server, self._settings
+        why = await asyncio.to_thread(tls_trouble, server, settings, self._clock())
+        self.trouble = f"etcd at {settings}: {why or text}"
+        if why:
+            return CertificateError(self.trouble)
+        return UnknownOutcomeError(self.trouble) if uncertain else UnavailableError(self.trouble)
+
+    async def watch(self, first: bytes, end: bytes, since: int) -> AsyncGenerator[Any, None]:
+        """Yield the answers of a watch from a revision. Raise StoreError when it breaks."""
+        server = self.server
+        created = MESSAGES["WatchCreateRequest"](key=first, range_end=end, start_revision=since)
+        try:
+            metadata = await self._metadata(server)
+            call = self._channel(server).stream_stream(
+                "/etcdserverpb.Watch/Watch",
+                request_serializer=MESSAGES["WatchRequest"].SerializeToString,
+                response_deserializer=MESSAGES["WatchResponse"].FromString,
+            )(metadata=metadata)
+            with contextlib.closing(_Cancelled(call)):
+                await call.write(MESSAGES["WatchRequest"](create_request=created))
+                while (answer := await call.read()) is not grpc.aio.EOF:
+                    yield answer
+        except grpc.aio.AioRpcError as error:
+            self.elsewhere(server)
+            self._judged(error)
+            raise UnavailableError(f"etcd at {server.target}: {error.details()}") from error
+        except asyncio.InvalidStateError as error:  # gRPC's way to say that the call is over already
+            self.elsewhere(server)
+            raise UnavailableError(f"etcd at {server.target}: the watch has ended") from error
+        self.elsewhere(server)
+        raise UnavailableError(f"etcd at {server.target}: the watch has ended")
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for channel in (*self._stale, *(each for _, each in self._channels.values())):
+            await channel.close()
+        self._stale.clear()
+        self._channels.clear()
+
+    async def _metadata(self, server: Server) -> tuple[tuple[str, str], ...]:
+        """Return what goes with a call: that it needs a leader, and who asks."""
+        if not self._settings.user:
+            return (_LEADER,)
+        if not self._token:
+            wanted = MESSAGES["AuthenticateRequest"](name=self._settings.user, password=self._settings.password)
+            answer = await self._unary(server, "Auth/Authenticate")(wanted, timeout=_TRY_SECONDS, metadata=(_LEADER,))
+            self._token = answer.token
+        return (_LEADER, ("token", self._token))
+
+    def _unary(self, server: Server, method: str) -> Any:
+        request, answer = _METHODS[method]
+        return self._channel(server).unary_unary(
+            f"/etcdserverpb.{method}",
+            request_serializer=MESSAGES[request].SerializeToString,
+            response_deserializer=MESSAGES[answer].FromString,
+        )
+
+    def _channel(self, server: Server) -> grpc.aio.Channel:
+        """Return the connection to a member; a new one when TLS files have changed."""
+        stamp = tuple(_stamp(path) for path in self._settings.files)
+        held = self._channels.get(server)
+        if held is not None and held[0] == stamp:
+            return held[1]
+        if held is not None:
+            self._stale.append(held[1])  # a watch may still use it
+        channel = self._opened(server)
+        self._channels[server] = (stamp, channel)
+        return channel
+
+    def _opened(self, server: Server) -> grpc.aio.Channel:
+        if not server.secure:
+            return grpc.aio.insecure_channel(server.target, options=_OPTIONS)
+        settings = self._settings
+        try:
+            files = [Path(path).read_bytes() if path else None
+                     for path in (settings.cafile, settings.keyfile, settings.certfile)]  # fmt: skip
+        except OSError as error:
+            raise StoreError(f"{error.filename}: {error.strerror}") from error
+        return grpc.aio.secure_channel(server.target, grpc.ssl_channel_credentials(*files), options=_OPTIONS)
+
+
+class CertificateError(UnavailableError):
+    """TLS with etcd fails because of a certificate."""
+
+
+class _Cancelled:
+    """Cancels a call when it is closed."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def close(self) -> None:
+        self._call.cancel()
+
+
+_METHODS: Final = {
+    "KV/Range": ("RangeRequest", "RangeResponse"),
+    "KV/Put": ("PutRequest", "PutResponse"),
+    "KV/DeleteRange": ("DeleteRangeRequest", "DeleteRangeResponse"),
+    "KV/Txn": ("TxnRequest", "TxnResponse"),
+    "KV/Compact": ("CompactionRequest", "CompactionResponse"),
+    "Lease/LeaseGrant": ("LeaseGrantRequest", "LeaseGrantResponse"),
+    "Auth/Authenticate": ("AuthenticateRequest", "AuthenticateResponse"),
+}
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_ino

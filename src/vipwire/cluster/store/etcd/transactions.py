@@ -1,0 +1,171 @@
+"""The requests of the store to etcd: transactions, pages of a state, and leases for what has a lifetime.
+
+A transaction compares the mod revisions of all keys that it was made from, and writes the key `changed` as well: the
+revision of that key is the newest change's, which one read that goes through the leader tells (`newest`).
+"""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vipwire.cluster.store.etcd.client import Answer, Client, LeaseGoneError
+from vipwire.cluster.store.etcd.layout import Layout
+from vipwire.cluster.store.etcd.messages import EQUAL, MESSAGES, MOD_REVISION
+from vipwire.cluster.store.record import (
+    Check,
+    ConflictError,
+    FullError,
+    Key,
+    Step,
+    UnknownOutcomeError,
+    Write,
+)
+
+_PAGE: Final = 500
+_MOST_PER_LEASE: Final = 1000
+_Range = MESSAGES["RangeRequest"]
+_Op = MESSAGES["RequestOp"]
+
+
+@dataclass(slots=True)
+class _Lease:
+    number: int
+    until: float
+    used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All objects at a revision, as stored."""
+
+    revision: int
+    found: tuple[tuple[Key, int, bytes], ...]
+
+
+class Transactions:
+    """Sends the requests of one cluster."""
+
+    def __init__(self, client: Client, layout: Layout) -> None:
+        self._client, self._layout = client, layout
+        self._leases: dict[int, _Lease] = {}
+        self._granting = asyncio.Lock()
+
+    async def newest(self) -> tuple[int, int]:
+        """Return the revision of the newest transaction, and etcd's own, as a majority has them."""
+        answer = (await self._client.call("KV/Range", _Range(key=self._layout.changed))).message
+        return (answer.kvs[0].mod_revision if answer.kvs else 0), answer.header.revision
+
+    async def state(self, revision: int) -> State:
+        """Read all objects as they were at a revision. Raise CompactedError."""
+        first, last = self._layout.objects, self._layout.objects[:-1] + b"0"
+        found = list[tuple[Key, int, bytes]]()
+        while True:
+            request = _Range(key=first, range_end=last, limit=_PAGE, revision=revision)
+            page = (await self._client.call("KV/Range", request)).message
+            for each in page.kvs:
+                if (key := self._layout.key(each.key)) is not None:
+                    found.append((key, each.mod_revision, each.value))
+            if not page.more:
+                return State(revision, tuple(found))
+            first = page.kvs[-1].key + b"\0"
+
+    async def commit(self, steps: Sequence[Step], values: Sequence[bytes]) -> int:
+        """Make a transaction; `values` are those of its writes. Return its revision.
+
+        Raise ConflictError or StoreError.
+        """
+        mark = secrets.token_hex(8).encode()
+        try:
+            answer = await self._client.call("KV/Txn", await self._request(steps, values, mark))
+        except LeaseGoneError:
+            self._leases.clear()
+            answer = await self._client.call("KV/Txn", await self._request(steps, values, mark))
+        except FullError:
+            if not all(isinstance(step, Check) or step.deletes for step in steps):
+                raise
+            answer = await self._client.call("KV/Txn", await self._request(steps, values, b""))  # this frees space
+        if answer.message.succeeded:
+            return int(answer.message.header.revision)
+        return self._judge(answer, steps, mark)
+
+    def _judge(self, answer: Answer, steps: Sequence[Step], mark: bytes) -> int:
+        """Return the revision of a transaction that was made by an earlier try, else raise."""
+        *there, changed = [each.response_range.kvs for each in answer.message.responses]
+        if changed and changed[0].value == mark:
+            return int(changed[0].mod_revision)
+        if answer.repeated:
+            raise UnknownOutcomeError("etcd: the connection broke, and the object has changed since")
+        seen = changed[0].mod_revision if changed else 0
+        for step, found in zip(steps, there, strict=False):
+            actual = found[0].mod_revision if found else 0
+            if actual != step.expected:
+                raise ConflictError(step.key, step.expected, actual, max(seen, actual))
+        raise ConflictError(steps[-1].key, steps[-1].expected, 0, seen)
+
+    async def _request(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> Any:
+        places = [self._layout.place(step.key) for step in steps]
+        compare = [
+            MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=place, mod_revision=step.expected)
+            for place, step in zip(places, steps, strict=True)
+        ]
+        success, left = [], iter(values)
+        for place, step in zip(places, steps, strict=True):
+            if isinstance(step, Write):
+                success.append(await self._operation(place, step, next(left)))
+        if mark:
+            success.append(_Op(request_put=MESSAGES["PutRequest"](key=self._layout.changed, value=mark)))
+        shown = [_Op(request_range=_Range(key=place)) for place in (*places, self._layout.changed)]
+        return MESSAGES["TxnRequest"](compare=compare, success=success, failure=shown)
+
+    async def _operation(self, place: bytes, step: Write, value: bytes) -> Any:
+        if step.deletes:
+            return _Op(request_delete_range=MESSAGES["DeleteRangeRequest"](key=place))
+        lease = await self._lease(step.lifetime) if step.lifetime else 0
+        return _Op(request_put=MESSAGES["PutRequest"](key=place, value=value, lease=lease))
+
+    async def _lease(self, lifetime: int) -> int:
+        """Return a lease that lasts for a lifetime, or a little longer: objects of about the same time share one."""
+        loop, shared = asyncio.get_running_loop(), min(60, max(lifetime // 60, 1))
+        async with self._granting:
+            held = self._leases.get(lifetime)
+            if held is None or held.until < loop.time() or held.used >= _MOST_PER_LEASE:
+                request = MESSAGES["LeaseGrantRequest"](TTL=lifetime + shared, ID=0)
+                until = loop.time() + shared
+                granted = (await self._client.call("Lease/LeaseGrant", request)).message
+                held = self._leases[lifetime] = _Lease(granted.ID, until)
+            held.used += 1
+            return held.number
+
+    async def compact(self, revision: int, known: int) -> tuple[bool, int]:
+        """Compact etcd up to a revision, unless another process has compacted since revision `known` of that note.
+
+        Return whether it was done, and the note's revision now.
+        """
+        key = self._layout.compacted
+        note = MESSAGES["PutRequest"](key=key, value=str(revision).encode())
+        compare = MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=key, mod_revision=known)
+        shown = _Op(request_range=_Range(key=key))
+        request = MESSAGES["TxnRequest"](compare=[compare], success=[_Op(request_put=note)], failure=[shown])
+        answer = (await self._client.call("KV/Txn", request)).message
+        if not answer.succeeded:
+            found = answer.responses[0].response_range.kvs
+            return False, found[0].mod_revision if found else 0
+        await self._client.call("KV/Compact", MESSAGES["CompactionRequest"](revision=revision))
+        return True, answer.header.revision
+
+    async def claim(self, owner: bytes) -> bytes:
+        """Note whose prefix this is, unless it is noted; return who has it."""
+        key = self._layout.cluster
+        note = MESSAGES["PutRequest"](key=key, value=owner)
+        compare = MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=key, mod_revision=0)
+        shown = _Op(request_range=_Range(key=key))
+        request = MESSAGES["TxnRequest"](compare=[compare], success=[_Op(request_put=note)], failure=[shown])
+        answer = (await self._client.call("KV/Txn", request)).message
+        return owner if answer.succeeded else bytes(answer.responses[0].response_range.kvs[0].value)
+
+    async def owner(self) -> bytes:
+        """Return whose prefix this is; nothing if nobody has it."""
+        found = (await self._client.call("KV/Range", _Range(key=self._layout.cluster))).message.kvs
+        return bytes(found[0].value) if found else b""

@@ -1,0 +1,102 @@
+"""etcd's members for a test: real ones, on loopback, ended by their process.
+
+with members(folder, 3) as etcd:
+    etcd.urls; etcd.stop(0); etcd.start(0)
+"""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PATIENCE = 60.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Find ports that nobody uses, below those that the kernel gives to outgoing connections."""
+    found: list[int] = []
+    first = 20_000 + time.monotonic_ns() // 1000 % 9_000
+    for port in range(first, 32_000):
+        with contextlib.closing(socket.socket()) as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError("no ports are free")
+
+
+@dataclass
+class Etcd:
+    """Some members."""
+
+    folder: Path
+    ports: Sequence[tuple[int, int]]
+    flags: Sequence[str] = ()
+    secure: bool = False
+    processes: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    @property
+    def servers(self) -> str:
+        """The clients' URLs, as --etcd-servers takes them."""
+        return ",".join(self.url(number) for number in range(len(self.ports)))
+
+    def url(self, number: int) -> str:
+        """Return the client URL of a member."""
+        return f"http{'s' if self.secure else ''}://127.0.0.1:{self.ports[number][0]}"
+
+    def start(self, number: int) -> None:
+        """Start a member, as it was."""
+        peers = [f"http://127.0.0.1:{peer}" for _, peer in self.ports]
+        command = ["etcd", "--name", f"m{number}", "--data-dir", str(self.folder / f"m{number}")]
+        command += ["--listen-client-urls", self.url(number), "--advertise-client-urls", self.url(number)]
+        command += ["--listen-peer-urls", peers[number], "--initial-advertise-peer-urls", peers[number]]
+        command += ["--initial-cluster", ",".join(f"m{each}={peer}" for each, peer in enumerate(peers))]
+        command += ["--initial-cluster-state", "new", "--logger", "zap", "--log-level", "error"]
+        command += ["--heartbeat-interval", "50", "--election-timeout", "500", *self.flags]
+        with (self.folder / f"m{number}.log").open("ab") as log:
+            self.processes[number] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def stop(self, number: int) -> None:
+        """Kill a member."""
+        process = self.processes.pop(number)
+        process.send_signal(signal.SIGKILL)
+        process.wait(PATIENCE)
+
+    def ctl(self, *arguments: str, number: int = 0) -> str:
+        """Run etcdctl at a member."""
+        command = ["etcdctl", "--endpoints", self.url(number), *arguments]
+        environment = {"ETCDCTL_API": "3", "PATH": "/usr/bin:/bin"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def wait(self) -> None:
+        """Wait until a member answers, and the cluster has a leader."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            with contextlib.suppress(AssertionError):
+                self.ctl("endpoint", "health")
+                return
+            assert time.monotonic() < end, "etcd does not answer"
+
+
+@contextlib.contextmanager
+def members(count: int = 3, *flags: str) -> Iterator[Etcd]:
+    """Run members in memory until left."""
+    shared = Path("/dev/shm")  # noqa: S108  # nothing of it is to last
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
+        ports = free_ports(2 * count)
+        etcd = Etcd(Path(folder), list(zip(ports[::2], ports[1::2], strict=True)), flags)
+        try:
+            for number in range(count):
+                etcd.start(number)
+            etcd.wait()
+            yield etcd
+        finally:
+            for number in list(etcd.processes):
+                etcd.stop(number)

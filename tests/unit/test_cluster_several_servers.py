@@ -1,0 +1,128 @@
+"""Several API servers over one etcd: any may be asked, nothing is given twice, controllers run once."""
+
+import asyncio
+import contextlib
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.etcd_here import Etcd, members
+from tests.unit.store_here import prefix, settings
+from tests.unit.up_here import Up, up
+
+from vipwire.cluster.controllers.allocation.ranges import port_range
+from vipwire.cluster.controllers.parts import Ranges
+
+SERVICES = "/api/v1/namespaces/default/services"
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[Etcd]:
+    with members(3) as running:
+        yield running
+
+
+def folder_of(tmp_path: Path, number: int) -> Path:
+    """Make the data directory of one more server: it has the cluster's authority."""
+    folder = tmp_path / f"server{number}"
+    if number and not folder.exists():
+        (folder / "pki").mkdir(parents=True)
+        for name in ("ca.crt", "ca.key"):
+            shutil.copy(tmp_path / "server0/pki" / name, folder / "pki")
+    return folder
+
+
+@contextlib.asynccontextmanager
+async def servers(etcd: Etcd, tmp_path: Path, count: int, **flags: Any) -> AsyncIterator[list[Up]]:
+    """Run some, in this process."""
+    place = prefix()
+    async with contextlib.AsyncExitStack() as stack:
+        found = []
+        for number in range(count):
+            folder = folder_of(tmp_path, number)
+            given = {"etcd": settings(etcd, place), "node": f"n{number}"} | flags
+            found.append(await stack.enter_async_context(up(folder, **given)))
+        yield found
+
+
+def test_any_server_shows_at_once_what_another_has_acknowledged(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with servers(etcd, tmp_path, 3) as found:
+            for number in range(30):
+                body = {"metadata": {"name": f"web-{number}"}, "spec": {"ports": [{"port": 80}]}}
+                code, made = await found[number % 3].ask("POST", SERVICES, body)
+                assert code == 201, made
+                for asked in found:
+                    code, seen = await asked.ask("GET", f"{SERVICES}/web-{number}")
+                    assert (code, seen["spec"]["clusterIP"]) == (200, made["spec"]["clusterIP"])
+            listed = [(await asked.ask("GET", SERVICES))[1]["items"] for asked in found]
+            assert listed[0] == listed[1] == listed[2]
+            await found[1].serves_others()
+
+    asyncio.run(scenario())
+
+
+def test_changes_of_one_object_at_several_servers_are_all_made(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with servers(etcd, tmp_path, 3) as found:
+            maps = "/api/v1/namespaces/default/configmaps"
+            code, _ = await found[0].ask("POST", maps, {"metadata": {"name": "one"}})
+            assert code == 201
+
+            async def change(number: int) -> None:
+                patch = {"data": {f"k{number}": "v"}}
+                code, answer = await found[number % 3].patch(f"{maps}/one", patch)
+                assert code == 200, answer
+
+            await asyncio.gather(*map(change, range(45)))
+            _, one = await found[0].ask("GET", f"{maps}/one")
+            assert len(one["data"]) == 45
+            stale = one | {"data": {"stale": "v"}}
+            code, _ = await found[1].ask("PUT", f"{maps}/one", stale)
+            assert code == 200
+            code, refused = await found[2].ask("PUT", f"{maps}/one", stale)
+            assert (code, refused["reason"]) == (409, "Conflict")
+
+    asyncio.run(scenario())
+
+
+def test_no_address_and_no_node_port_is_given_twice_under_load_while_members_die(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ranges = Ranges(("10.96.0.0/24",), port_range(30000, 30120))
+        async with servers(etcd, tmp_path, 3, ranges=ranges) as found:
+            made: list[str] = []
+
+            async def work(number: int) -> None:
+                for turn in range(12):
+                    name = f"s-{number}-{turn}"
+                    body = {"metadata": {"name": name}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}}
+                    code, answer = await found[number % 3].ask("POST", SERVICES, body)
+                    assert code in (201, 409, 500, 504), answer
+                    if code == 201:
+                        made.append(name)
+                    if code == 201 and turn % 3 == 0:
+                        await found[(number + 1) % 3].ask("DELETE", f"{SERVICES}/{name}")
+
+            async def harm() -> None:
+                for number in (0, 1):
+                    await asyncio.to_thread(etcd.stop, number)
+                    await asyncio.to_thread(etcd.start, number)
+                    await asyncio.to_thread(etcd.wait)
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(harm())
+                for number in range(9):
+                    tasks.create_task(work(number))
+            _, listed = await found[0].ask("GET", SERVICES)
+            specs = [each["spec"] for each in listed["items"]]
+            assert len(specs) > 20
+            addresses = Counter(spec["clusterIP"] for spec in specs)
+            ports = Counter(port["nodePort"] for spec in specs for port in spec["ports"] if "nodePort" in port)
+            assert set(addresses.values()) | set(ports.values()) == {1}
+            _, notes = await found[1].ask("GET", "/apis/networking.k8s.io/v1/ipaddresses")
+            assert {each["metadata"]["name"] for each in notes["items"]} >= set(addresses)
+
+    asyncio.run(scenario())
