@@ -5,14 +5,15 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from tests.fakes.values import cidr, endpoint, named, node_plan, port, service, slice_of
 from tests.kernel.own_network import own_network, run
 
-from vipwire.backends.iptables.build import build, leftovers, run_writer
+from vipwire.backends.iptables.access.tool_access import RuleAccess, Written
+from vipwire.backends.iptables.build import build, leftovers, rule_access
 from vipwire.backends.iptables.counts.nfacct import read_counter
 from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.lock_wait import LockWait
@@ -20,7 +21,6 @@ from vipwire.backends.iptables.names import Key, Rules
 from vipwire.backends.iptables.probe import choose_variant, probe
 from vipwire.backends.iptables.script import Run
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.writing.writer import RunWriter, Written
 from vipwire.errors import CommitError
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
@@ -28,6 +28,7 @@ from vipwire.model.service import Service, TrafficPolicy
 from vipwire.plan.frontends import plan_service
 from vipwire.reconcile.counts import Refusal
 from vipwire.reconcile.reconciler import Reconciler
+from vipwire.xtables.save import Chains
 from vipwire.xtables.tool import PROGRAM, Tool
 from vipwire.xtables.variant import Variant
 from vipwire.xtables.words import LOOPBACK
@@ -109,11 +110,11 @@ def _text(family: Family, number: int) -> str:
 
 
 def started(
-    tool: Tool, count: int = 30, settings: Settings = FULL, writer: RunWriter | None = None
+    tool: Tool, count: int = 30, settings: Settings = FULL, writer: RuleAccess | None = None
 ) -> tuple[Reconciler[Key, Rules], IptablesBackend]:
     """Start a proxy on what the kernel holds, with so many Services, and sync it."""
     able, _ = probe(tool, settings)
-    backend = opened(IptablesBackend(tool, able, writer=writer or run_writer(tool, LockWait())))
+    backend = opened(IptablesBackend(tool, able, writer=writer or rule_access(tool, LockWait())))
     reconciler: Reconciler[Key, Rules] = Reconciler(backend)
     node = node_plan(tool.family)
     reconciler.desire_node(backend.render_node(node))
@@ -199,8 +200,11 @@ class Company:
     """Somebody else writes right after us, before we look."""
 
     def __init__(self, tool: Tool) -> None:
-        self._tool, self._writer, self.harm = tool, run_writer(tool, LockWait()), ""
+        self._tool, self._writer, self.harm = tool, rule_access(tool, LockWait()), ""
         self.batch = self._writer.batch
+
+    def read(self) -> Mapping[str, Chains]:
+        return self._writer.read()
 
     def write(self, run_: Run) -> Written:
         written = self._writer.write(run_)
@@ -425,7 +429,7 @@ def test_kube_proxys_text_is_taken_over_with_the_differences_only(tool: Tool) ->
         text = text.replace("10.180.0.1:80", "[fd00:10::1]:80").replace("10.180.0.1", "fd00:10::1")
     tool.restore(text)
     able, _ = probe(tool, Settings(tree=False, counters=False, localhost_node_ports=False))
-    backend = opened(IptablesBackend(tool, able, writer=run_writer(tool, LockWait())))
+    backend = opened(IptablesBackend(tool, able, writer=rule_access(tool, LockWait())))
     reconciler: Reconciler[Key, Rules] = Reconciler(backend)
     node = node_plan(tool.family)
     reconciler.desire_node(backend.render_node(node))

@@ -9,15 +9,15 @@ from tests.fakes.values import endpoint, named, node_plan, slice_of
 from tests.kernel.own_network import own_network, run
 from tests.kernel.test_iptables_kernel import saved, services
 
-from vipwire.backends.iptables.build import build, run_writer
+from vipwire.backends.iptables.access.nft_access import NftAccess
+from vipwire.backends.iptables.access.trial import samples, unreadable
+from vipwire.backends.iptables.build import build, rule_access
 from vipwire.backends.iptables.counts.nfacct import ensure_counters
 from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.lock_wait import LockWait
 from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, Key, Rules
 from vipwire.backends.iptables.script import Run, TablePart
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.writing.nft_writer import NftWriter
-from vipwire.backends.iptables.writing.trial import samples, unreadable
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import MessageType
@@ -73,7 +73,7 @@ class Proxy:
 
     def __init__(self, tool: Tool, *, by_tools: bool) -> None:
         self.tool = tool
-        self.backend = IptablesBackend(tool, Settings(), writer=run_writer(tool, LockWait(), by_tools=by_tools))
+        self.backend = IptablesBackend(tool, Settings(), writer=rule_access(tool, LockWait(), by_tools=by_tools))
         self.reconciler: Reconciler[Key, Rules] = Reconciler(self.backend)
         self.node: NodePlan = node_plan(tool.family)
         self.reconciler.desire_node(self.backend.render_node(self.node))
@@ -118,8 +118,8 @@ def test_iptables_nft_would_have_written_the_same(family: Family) -> None:
 
 def test_a_rule_of_every_kind_is_shown_as_it_was_written(family: Family) -> None:
     tool = Tool(family, Variant.NFT, "a test")
-    writer = run_writer(tool, LockWait())
-    assert isinstance(writer, NftWriter)
+    writer = rule_access(tool, LockWait())
+    assert isinstance(writer, NftAccess)
     before = saved(tool)
     assert not unreadable(tool, writer, Settings())
     assert saved(tool).count("-A") == before.count("-A") == 0
@@ -203,4 +203,41 @@ def test_a_jump_goes_as_often_as_it_is_there_and_one_of_others_stays(family: Fam
     assert proxy.reconciler.verify()
     proxy.reconciler.sync()
     assert Counter(line for line in saved(tool).splitlines() if line.startswith("-A INPUT")) == jumps
+    proxy.backend.close()
+
+
+def test_what_is_read_is_what_the_tool_shows(family: Family) -> None:
+    tool = Tool(family, Variant.NFT, "a test")
+    run(f"{tool.name} -t nat -N OTHERS")
+    proxy = Proxy(tool, by_tools=False)
+    for subject, slices in services(family, 20):
+        proxy.reconciler.desire(subject.name, plan_service(proxy.node, subject, slices))
+    proxy.reconciler.sync()
+    ours, theirs = rule_access(tool, LockWait()), rule_access(tool, LockWait(), by_tools=True)
+    shown = theirs.read()
+    found = ours.read()
+    for table, chains in shown.items():
+        assert {chain: rules for chain, rules in chains.items() if rules} == {
+            chain: rules for chain, rules in found[table].items() if rules
+        }
+        assert {chain for chain in chains if chain.startswith("KUBE-")} == {
+            chain for chain in found[table] if chain.startswith("KUBE-")
+        }
+    for access in (ours, theirs, proxy.backend):
+        access.close()
+
+
+def test_a_rule_that_is_not_understood_is_read_by_the_tool(family: Family) -> None:
+    tool = Tool(family, Variant.NFT, "a test")
+    proxy = Proxy(tool, by_tools=False)
+    proxy.reconciler.sync()
+    run(f"{tool.name} -t nat -I KUBE-MARK-MASQ -p tcp -m multiport --dports 80,81 -j RETURN")
+    run(f"{tool.name} -t nat -A PREROUTING -p tcp -m multiport --dports 80,81 -j RETURN")
+    access = rule_access(tool, LockWait())
+    assert "-p tcp -m multiport --dports 80,81 -j RETURN" in access.read()["nat"]["KUBE-MARK-MASQ"]
+    assert proxy.reconciler.verify()
+    assert proxy.reconciler.sync().repaired
+    assert "-p tcp -m multiport --dports 80,81 -j RETURN" not in access.read()["nat"]["KUBE-MARK-MASQ"]
+    assert "-A PREROUTING -p tcp -m multiport --dports 80,81 -j RETURN" in saved(tool)
+    access.close()
     proxy.backend.close()

@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from vipwire.backends.iptables.access.nft_access import NftAccess
+from vipwire.backends.iptables.access.tool_access import RuleAccess, ToolAccess
+from vipwire.backends.iptables.access.trial import unreadable
 from vipwire.backends.iptables.change_detector import change_detectors
 from vipwire.backends.iptables.counts.nfacct import read_counter
 from vipwire.backends.iptables.kernel import BATCH, IptablesBackend
@@ -19,9 +22,6 @@ from vipwire.backends.iptables.probe import (
     workable,
 )
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.writing.nft_writer import NftWriter
-from vipwire.backends.iptables.writing.trial import unreadable
-from vipwire.backends.iptables.writing.writer import RunWriter, ToolWriter
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 from vipwire.xtables.tool import Tool, with_tables
@@ -63,8 +63,8 @@ def build(
         locked = any(note.what == UNTRIED for note in notes)  # then it is for all families
         able, missing = probe(tool, settings) if prepare and not locked else (_as_found(settings), [])
         notes += (note for note in missing if note not in notes)
-        writer = run_writer(tool, lock_wait, by_tools=able.by_tools)
-        if prepare and isinstance(writer, NftWriter) and (reason := unreadable(tool, writer, able)):
+        writer = rule_access(tool, lock_wait, by_tools=able.by_tools)
+        if prepare and isinstance(writer, NftAccess) and (reason := unreadable(tool, writer, able)):
             writer.direct = False
             notes.append(Note("rules go through the tool", reason, ""))
         built[family] = IptablesBackend(tool, able, detectors[family], writer)
@@ -73,11 +73,11 @@ def build(
     return built, notes
 
 
-def run_writer(tool: Tool, lock_wait: LockWait, *, by_tools: bool = False) -> RunWriter:
+def rule_access(tool: Tool, lock_wait: LockWait, *, by_tools: bool = False) -> RuleAccess:
     """Build what writes the rules of a family: the kernel directly where that is known, unless `by_tools`."""
-    writer = ToolWriter(tool, lock_wait, BATCH[tool.variant])
+    writer = ToolAccess(tool, lock_wait, BATCH[tool.variant])
     if tool.variant is Variant.NFT and not by_tools:
-        return NftWriter(tool.family, writer, DIRECT_BATCH)
+        return NftAccess(tool.family, writer, DIRECT_BATCH)
     return writer
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from vipwire.backends.iptables import names
+from vipwire.backends.iptables.access.tool_access import RuleAccess, ToolAccess, Written
 from vipwire.backends.iptables.change_detector import ChangeDetector, Observation, change_detectors, grown_by
 from vipwire.backends.iptables.counts.by_service import FEW, Ledger, count, endpoints_of
 from vipwire.backends.iptables.counts.rule_counters import RuleCounter, read_counters
@@ -25,7 +26,6 @@ from vipwire.backends.iptables.rules.skeleton import guards, node_objects
 from vipwire.backends.iptables.rules.tree import DEEPEST, Dispatch, Shape
 from vipwire.backends.iptables.script import Run, Writer, drafts
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.writing.writer import RunWriter, ToolWriter, Written
 from vipwire.model.net import Address, Family, format_address
 from vipwire.model.problem import Problem
 from vipwire.plan.node import NodePlan
@@ -51,7 +51,7 @@ class IptablesBackend:
         tool: RuleTool,
         settings: Settings,
         detector: ChangeDetector | None = None,
-        writer: RunWriter | None = None,
+        writer: RuleAccess | None = None,
     ) -> None:
         self.family = tool.family
         self.settings = settings
@@ -67,7 +67,7 @@ class IptablesBackend:
         self._firewall_missing = True
         self._kubelet = False
         self._ledger = Ledger()
-        self._run_writer = writer or ToolWriter(tool, LockWait(), BATCH[tool.variant])
+        self._access = writer or ToolAccess(tool, LockWait(), BATCH[tool.variant])
         self._locked: LockedError | None = None
 
     @property
@@ -86,7 +86,7 @@ class IptablesBackend:
     def close(self) -> None:
         """Close the socket; the rules stay."""
         self._detector.close()
-        self._run_writer.close()
+        self._access.close()
 
     def render_node(self, node: NodePlan) -> Mapping[Key, Rules]:
         """Render what belongs to no Service. Services rendered from now on are for this node."""
@@ -113,7 +113,7 @@ class IptablesBackend:
         """Read all of ours."""
         self._locked = None
         before = self._detector.look()
-        tables = {table: read_table(self._tool.save(table)) for table in TABLES}
+        tables = self._access.read()
         for where in ROOTS:
             self._dispatches[where].load({})
             self._dispatches[where].strays = frozenset()
@@ -171,7 +171,7 @@ class IptablesBackend:
 
     def _write(self, run: Run) -> Written:
         try:
-            return self._run_writer.write(run)
+            return self._access.write(run)
         except LockedError as error:
             self._locked = error
             raise
@@ -182,7 +182,7 @@ class IptablesBackend:
         return (run.text for run in writer.runs(delta, drafts(delta, self._dispatches)))
 
     def _writer(self, tails: Mapping[tuple[str, str], Rules]) -> Writer:
-        batch = self._run_writer.batch
+        batch = self._access.batch
         return Writer(tails, self._pinned, self._firewall_missing, kubelet=self._kubelet, batch=batch)
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:

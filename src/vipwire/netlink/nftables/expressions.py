@@ -6,6 +6,7 @@ defaults it lists, and without the nesting flag that it leaves out: so a rule th
 """
 
 import struct
+import sys
 
 from vipwire.netlink.attributes import attribute, string, u32be
 from vipwire.netlink.nftables import wire
@@ -112,9 +113,12 @@ def in_range(word: int, first: bytes, last: bytes) -> bytes:
     return expression("range", u32be(1, register(word)), u32be(2, 0), *ends)
 
 
+HOST_ORDER = sys.byteorder
+
+
 def host_order(number: int) -> bytes:
     """Write a number as the kernel's own fields have it: marks."""
-    return struct.pack("=I", number)
+    return number.to_bytes(4, HOST_ORDER)
 
 
 def lookup(word: int, name: str, target: int | None = None, *, flags: int = 0) -> bytes:

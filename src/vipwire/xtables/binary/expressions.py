@@ -24,10 +24,10 @@ from vipwire.xtables.binary.words import Head, Range, UnknownRuleError, address_
 
 COUNTER: Final = nft.counter()
 _WORD: Final = 0
-_SOURCE: Final = {Family.IPV4: 12, Family.IPV6: 8}
-_DESTINATION: Final = {Family.IPV4: 16, Family.IPV6: 24}
+SOURCE: Final = {Family.IPV4: 12, Family.IPV6: 8}
+DESTINATION: Final = {Family.IPV4: 16, Family.IPV6: 24}
 _PORT_AT: Final = 2
-_VERDICTS: Final = {
+VERDICTS: Final = {
     word: nft.verdict(Verdict(code))
     for word, code in (("DROP", Code.DROP), ("ACCEPT", Code.ACCEPT), ("RETURN", Code.RETURN))
 }
@@ -37,16 +37,16 @@ _KEPT: Final = 1 << 12
 _ALL_BITS: Final = 0xFFFFFFFF
 
 
-_COUNTER_DATA: Final = COUNTER[: len(COUNTER) - 28]
+COUNTER_DATA: Final = COUNTER[: len(COUNTER) - 28]
 _COUNTER_NUMBERS: Final = COUNTER[len(COUNTER) - 28 :]
 
 
 def uncounted(expressions: bytes) -> bytes:
     """Return a rule's expressions as they were before it counted."""
-    at = expressions.rfind(_COUNTER_DATA)
+    at = expressions.rfind(COUNTER_DATA)
     if at < 0:
         return expressions
-    at += len(_COUNTER_DATA)
+    at += len(COUNTER_DATA)
     return b"".join((expressions[:at], _COUNTER_NUMBERS, expressions[at + len(_COUNTER_NUMBERS) :]))
 
 
@@ -63,7 +63,7 @@ class Encoder:
     def __init__(self, family: Family) -> None:
         self._family = family
         self._source_only = re.compile(rf" -s (\S+)/{family.bits}")
-        self._source = _compared(_SOURCE[family], family.bits // 8, nft.CMP_EQ)
+        self._source = compared(SOURCE[family], family.bits // 8, nft.CMP_EQ)
         self._head: Callable[[str], tuple[bytes, int]] = lru_cache(_KEPT)(self._encode_head)
         self._match: Callable[[str], bytes] = lru_cache(_KEPT)(self._encode_match)
         self._target: Callable[[str], bytes] = lru_cache(_KEPT)(self._encode_target)
@@ -76,7 +76,7 @@ class Encoder:
         if words.verb == "-j":
             parts.append(self._target(words.target))
         elif words.verb:
-            parts.append(_jump(Code.GOTO, words.target))
+            parts.append(jump(Code.GOTO, words.target))
         return Encoded(b"".join(parts), protocol)
 
     def _encode_head(self, words: str) -> tuple[bytes, int]:
@@ -95,9 +95,9 @@ class Encoder:
 
     def _encode_target(self, words: str) -> bytes:
         if words.startswith("KUBE-"):
-            return _jump(Code.JUMP, words)
-        if words in _VERDICTS:
-            return _VERDICTS[words]
+            return jump(Code.JUMP, words)
+        if words in VERDICTS:
+            return VERDICTS[words]
         return _wrapped("target", target(self._family, words))
 
 
@@ -118,7 +118,7 @@ def _protocol(found: Head) -> list[bytes]:
 
 def _addresses(family: Family, found: Head) -> list[bytes]:
     parts: list[bytes] = []
-    for each, offset in ((found.source, _SOURCE[family]), (found.destination, _DESTINATION[family])):
+    for each, offset in ((found.source, SOURCE[family]), (found.destination, DESTINATION[family])):
         if each is not None:
             parts += _address(each, offset)
     return parts
@@ -130,7 +130,7 @@ def _address(each: Range, offset: int) -> list[bytes]:
     whole = each.mask.rstrip(b"\0")
     if whole == b"\xff" * len(whole):
         size = len(whole)
-        return [_compared(offset, size, operation), each.address[:size], bytes(-size % 4)]
+        return [compared(offset, size, operation), each.address[:size], bytes(-size % 4)]
     return [
         nft.payload(_WORD, nft.NETWORK_HEADER, offset, len(each.mask)),
         nft.bitwise(_WORD, each.mask, bytes(len(each.mask))),
@@ -139,7 +139,7 @@ def _address(each: Range, offset: int) -> list[bytes]:
 
 
 @lru_cache
-def _compared(offset: int, size: int, operation: int) -> bytes:
+def compared(offset: int, size: int, operation: int) -> bytes:
     """Return what compares bytes of the network header, up to the value."""
     whole = nft.payload(_WORD, nft.NETWORK_HEADER, offset, size) + nft.cmp(_WORD, operation, bytes(size))
     return whole[: -(size + 3 & ~3)]
@@ -158,7 +158,8 @@ def _mark(value: int, mask: int, inverted: bool) -> bytes:  # noqa: FBT001 - a f
     return nft.meta(_WORD, nft.META_MARK) + masked + nft.cmp(_WORD, operation, nft.host_order(value))
 
 
-def _jump(code: Code, chain: str) -> bytes:
+def jump(code: Code, chain: str) -> bytes:
+    """Encode what leads to a chain of ours."""
     if not _CHAIN.fullmatch(chain):
         raise UnknownRuleError(f"not a chain: {chain!r}")
     name = chain.encode() + b"\0"
@@ -173,10 +174,10 @@ def _leading(code: Code, size: int) -> bytes:
 
 
 def _wrapped(kind: str, found: Extension) -> bytes:
-    return _opened(kind, found.name, found.revision, len(found.data)) + found.data
+    return opened(kind, found.name, found.revision, len(found.data)) + found.data
 
 
 @lru_cache
-def _opened(kind: str, name: str, revision: int, size: int) -> bytes:
+def opened(kind: str, name: str, revision: int, size: int) -> bytes:
     """Return an expression of xtables up to its struct."""
     return nft.expression(kind, string(1, name), u32be(2, revision), attribute(3, bytes(size)))[:-size]

@@ -28,7 +28,7 @@ def _comment(_: Family, words: str) -> bytes:
 
 
 def _comment_words(_: Family, data: bytes) -> str:
-    text = text_of(data)
+    text = data.rstrip(b"\0").decode("latin-1")
     if not _QUOTED.fullmatch(text):
         raise UnknownRuleError(f"not a comment of ours: {text!r}")
     return f'--comment "{text}"'

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vipwire.model.net import Address, Family, format_address
-from vipwire.xtables.binary.codec import LARGEST_PORT, Codec, Extension, checked, known
+from vipwire.xtables.binary.codec import LARGEST_PORT, Codec, Extension, known
 from vipwire.xtables.binary.words import UnknownRuleError, address_of
 
 _REJECT: Final = {
@@ -59,7 +59,7 @@ def _masquerade_words(family: Family, data: bytes) -> str:
     return known({_masquerade(family, words): words for words in _MASQUERADES}, data[:size])
 
 
-_NAT_RANGE: Final = struct.Struct("=I16s16s2s2sH")
+_NAT_RANGE: Final = struct.Struct("=I16s16s2s2s")
 _MAP_ADDRESS, _MAP_PORT = 1, 2
 _TO: Final = re.compile(r"--to-destination (?:\[(\S+)\]:(\d+)|([0-9.]+)(?::(\d+))?|([0-9a-f:]+))")
 
@@ -73,15 +73,19 @@ def _dnat(family: Family, words: str) -> bytes:
     if port and int(port) > LARGEST_PORT:
         raise UnknownRuleError(f"not a port: {words!r}")
     number = int(port or 0).to_bytes(2)
-    return _NAT_RANGE.pack(_MAP_ADDRESS | _MAP_PORT * bool(port), address, address, number, number, 0)
+    return _NAT_RANGE.pack(_MAP_ADDRESS | _MAP_PORT * bool(port), address, address, number, number)
 
 
 def _dnat_words(family: Family, data: bytes) -> str:
-    flags, address, _, port, *_ = _NAT_RANGE.unpack_from(data)
-    text = format_address(Address(address[: family.bits // 8]))
+    flags, address, last, port, last_port = _NAT_RANGE.unpack_from(data)
+    size = family.bits // 8
+    rest = (last, last_port, address[size:], data[_NAT_RANGE.size :], flags & ~_MAP_PORT)
+    if rest != (address, port, bytes(16 - size), bytes(len(data) - _NAT_RANGE.size), _MAP_ADDRESS):
+        raise UnknownRuleError("a destination that is not ours")
+    text = format_address(Address(address[:size]))
     if flags & _MAP_PORT:
         text = f"{text if family is Family.IPV4 else f'[{text}]'}:{int.from_bytes(port)}"
-    return checked(_dnat, family, f"--to-destination {text}", data)
+    return f"--to-destination {text}"
 
 
 TARGETS: Final[Mapping[str, Codec]] = {
@@ -99,13 +103,17 @@ def target(family: Family, words: str) -> Extension:
     codec = TARGETS.get(name)
     if codec is None:
         raise UnknownRuleError(f"unknown target: {words!r}")
-    size = _LONGER.get((name, family), codec.size)
-    return Extension(name, codec.revision, codec.read(family, options).ljust(size, b"\0"))
+    return Extension(name, codec.revision, codec.read(family, options).ljust(size_of(family, name), b"\0"))
 
 
 def target_words(family: Family, found: Extension) -> str:
     """Write a target, without its `-j`."""
     codec = TARGETS.get(found.name)
-    if codec is None or (codec.revision, codec.size) != (found.revision, len(found.data)):
+    if codec is None or (codec.revision, size_of(family, found.name)) != (found.revision, len(found.data)):
         raise UnknownRuleError(f"unknown target: {found.name!r}")
     return f"{found.name} {codec.write(family, found.data)}".rstrip()
+
+
+def size_of(family: Family, name: str) -> int:
+    """Return the size of a target's struct."""
+    return _LONGER.get((name, family), TARGETS[name].size)

@@ -1,4 +1,4 @@
-"""Writes runs as transactions of nf_tables, without a program.
+"""Reads rules out of nf_tables, and writes runs as its transactions, without a program.
 
 Whatever is read for a run holds until it is committed: the kernel refuses a batch if anybody has committed since the
 generation that it names, and then the run is written anew. What is not known here, or is refused, goes to the tool,
@@ -6,18 +6,24 @@ whose refusal names the rule; if the tool gets it in, everything else goes to th
 """
 
 import errno
+from collections.abc import Mapping
 from typing import Final
 
+from vipwire.backends.iptables.access.nft_batch import BASES, Handles, operations
+from vipwire.backends.iptables.access.nft_dump import read_chains
+from vipwire.backends.iptables.access.tool_access import RuleAccess, Written
+from vipwire.backends.iptables.names import TABLES
 from vipwire.backends.iptables.script import Run
-from vipwire.backends.iptables.writing.nft_batch import BASES, Handles, operations
-from vipwire.backends.iptables.writing.writer import RunWriter, Written
+from vipwire.errors import DecodeError
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import MessageType
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
+from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.process import log
 from vipwire.xtables.binary.expressions import Encoder, uncounted
+from vipwire.xtables.binary.shown import Reader
 from vipwire.xtables.binary.words import UnknownRuleError
+from vipwire.xtables.save import Chains
 
 _OTHERS: Final = frozenset({errno.EEXIST, errno.ENOENT, errno.ERESTART})
 """What a batch is refused with because the rules are not as they were believed to be."""
@@ -25,19 +31,33 @@ TRIES: Final = 20
 """So often a run is begun again because others commit."""
 
 
-class NftWriter:
-    """Writes the rules of one family, in the network namespace in which it was made; `tool` takes the rest."""
+class NftAccess:
+    """The rules of one family, in the network namespace in which this was made; `tool` has what is not known here."""
 
-    def __init__(self, family: Family, tool: RunWriter, batch: int, sock: NetlinkSocket | None = None) -> None:
+    def __init__(self, family: Family, tool: RuleAccess, batch: int, sock: NetlinkSocket | None = None) -> None:
         self._family, self._tool, self.batch = family, tool, batch
         self._socket = sock or NetlinkSocket(NETLINK_NETFILTER)
         self._encoder = Encoder(family)
+        self._words = Reader(family)
         self.direct = True
 
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
         self._tool.close()
+
+    def read(self) -> Mapping[str, Chains]:
+        """Read every table, by the tool where a rule is not known here."""
+        if self.direct:
+            for _ in range(TRIES):
+                try:
+                    return {table: read_chains(self._socket, self._family, self._words, table) for table in TABLES}
+                except DumpInterruptedError:
+                    continue
+                except (UnknownRuleError, DecodeError, OSError) as error:
+                    log.detail(2, "iptables", reading="by the tool", reason=str(error))
+                    break
+        return self._tool.read()
 
     def write(self, run: Run) -> Written:
         """Write one run, by the tool where it is not known how."""

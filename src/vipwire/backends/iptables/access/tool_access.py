@@ -1,9 +1,12 @@
-"""Writes runs by the tools; what writes the kernel itself falls back to this."""
+"""Reads and writes rules by the tools; what speaks to the kernel itself falls back to this."""
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from vipwire.backends.iptables.lock_wait import LockWait
+from vipwire.backends.iptables.names import TABLES
 from vipwire.backends.iptables.script import Run
+from vipwire.xtables.save import Chains, read_table
 from vipwire.xtables.tool import RuleTool
 
 
@@ -14,11 +17,14 @@ class Written(NamedTuple):
     commits: int
 
 
-class RunWriter(Protocol):
-    """Writes runs into the kernel."""
+class RuleAccess(Protocol):
+    """Reads the tables of one family, and writes runs into them."""
 
     batch: int
     """Lines a run is divided into at most; 0: one run takes all."""
+
+    def read(self) -> Mapping[str, Chains]:
+        """Read every table; raise CommitError if that is impossible."""
 
     def write(self, run: Run) -> Written:
         """Write one run; raise CommitError if the kernel, or who holds the lock, refuses it."""
@@ -27,11 +33,15 @@ class RunWriter(Protocol):
         """Close sockets."""
 
 
-class ToolWriter:
-    """Gives each run to iptables-restore."""
+class ToolAccess:
+    """Reads with iptables-save, and gives each run to iptables-restore."""
 
     def __init__(self, tool: RuleTool, lock_wait: LockWait, batch: int) -> None:
         self._tool, self._lock_wait, self.batch = tool, lock_wait, batch
+
+    def read(self) -> Mapping[str, Chains]:
+        """Read every table."""
+        return {table: read_table(self._tool.save(table)) for table in TABLES}
 
     def write(self, run: Run) -> Written:
         """Write one run."""

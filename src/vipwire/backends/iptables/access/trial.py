@@ -1,4 +1,4 @@
-"""Tries whether the iptables-nft of this machine reads what `NftWriter` writes.
+"""Tries whether the iptables-nft of this machine reads what `NftAccess` writes.
 
 The program's versions differ in what they write as expressions of nf_tables, and in what they understand. Rules that
 it would show as something else are left to it.
@@ -6,12 +6,12 @@ it would show as something else are left to it.
 
 from typing import Final
 
+from vipwire.backends.iptables.access.nft_access import NftAccess
 from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, NAT, Rules
 from vipwire.backends.iptables.rules.bpf import hash_match
 from vipwire.backends.iptables.rules.words import chance, counted, masked, remember, seen
 from vipwire.backends.iptables.script import Run, TablePart
 from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.iptables.writing.nft_writer import NftWriter
 from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, Protocol, format_address
 from vipwire.xtables.binary.words import UnknownRuleError
@@ -22,7 +22,7 @@ CHAIN: Final = "KUBE-PROXY-PROBE"
 """The chain that kernels are tried with."""
 
 
-def unreadable(tool: Tool, writer: NftWriter, settings: Settings) -> str:
+def unreadable(tool: Tool, writer: NftAccess, settings: Settings) -> str:
     """Write rules of every kind into a chain that nobody reaches; return what the program does not show so, or ""."""
     wanted = samples(tool.family, settings)
     try:
