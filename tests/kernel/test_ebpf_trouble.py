@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,13 @@ from vipwire.backends.ebpf.kernel import EbpfBackend, Wanted
 from vipwire.backends.ebpf.layout import Settings
 from vipwire.backends.ebpf.names import FRONTENDS, Ours
 from vipwire.backends.ebpf.pinned import NodePins
+from vipwire.backends.ebpf.remarks import standing
 from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.bpf import maps, pins, programs
 from vipwire.bpf.programs import HOOKS
 from vipwire.bpf.syscall import Command, bpf
+from vipwire.config.configuration import Config
+from vipwire.config.sections import EBPF
 from vipwire.model.net import Family
 from vipwire.reconcile.delta import diff
 
@@ -129,6 +133,30 @@ def test_a_map_that_somebody_has_frozen_is_replaced(backend: EbpfBackend) -> Non
     assert ours(backend) == after
     assert backend.pins.held("frontends4").number != number
     assert set(backend.pins.in_force()) == set(HOOKS)
+
+
+def test_status_says_how_programs_and_maps_stand(backend: EbpfBackend, cgroup: Path) -> None:
+    config = replace(Config(), ebpf=EBPF(cgroup=str(cgroup)))
+
+    def said() -> dict[str, str]:
+        return {each.what: each.said for each in standing(config, backend.pins.folder)}
+
+    whole = said()
+    assert whole.keys() == {"in force", "maps of IPv4"}
+    assert whole["in force"] == f"9 of 9 programs, for {cgroup}"
+    assert "frontends4 6 of 16384, slots4 12 of 65536" in whole["maps of IPv4"]
+    code = bytes.fromhex("b700000001000000" + "9500000000000000")
+    target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    program = programs.load("connect4", code, "GPL", "theirs")
+    theirs = programs.create_link(program, target, "connect4")
+    for each in (program, target):
+        os.close(each)
+    backend.pins.take_out(["connect6"])
+    assert said()["in force"] == f"8 of 9 programs, for {cgroup}; not connect6"
+    assert said()["other programs"].startswith("programs of others are called at connect4:")
+    os.close(theirs)
+    backend.pins.remove()
+    assert said()["in force"].startswith("0 of 9 programs")
 
 
 def test_programs_whose_maps_were_replaced_are_not_left_in_force(backend: EbpfBackend, refuse: Refuse) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from tests.unit.golden_text import matches_golden
 from tests.unit.inspected import REFUSING, Shelf, Teller, example, look, make_config, programmed
 
+from vipwire.backends.spec import Remark
 from vipwire.config.configuration import Config
 from vipwire.inspect.decisions import plan_document, plan_view
 from vipwire.inspect.difference import diff_document, diff_exit, script_lines
@@ -60,6 +61,15 @@ def as_json(document: Any) -> str:
 def test_status_is_the_recorded_one(drifted: Situation, name: str, view: Callable[[Any], str]) -> None:
     document = status_document(drifted, find_services(drifted.store.services, ""))
     assert matches_golden(name, view(document))
+
+
+def test_what_a_mode_has_beside_rules_stands_in_the_head(drifted: Situation) -> None:
+    standing = (Remark("programs", "8 of 9", "rules serve what they do not", bad=True), Remark("maps", "1 of 2"))
+    document = status_document(drifted, [], standing=standing)
+    head = shown(status_view(document, wide=False, details=False)).splitlines()
+    assert "programs: 8 of 9 (rules serve what they do not)" in head
+    assert "maps: 1 of 2" in head
+    assert [each["bad"] for each in document["standing"]] == [True, False]
 
 
 def test_the_plan_is_the_recorded_one(drifted: Situation) -> None:

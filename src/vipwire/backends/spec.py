@@ -133,6 +133,11 @@ class Driver:
         del config
         return ()
 
+    def standing(self, config: Config) -> Iterable[Remark]:
+        """Say how what it has beside rules stands now, for `vipwire status`: reads only, and tries nothing."""
+        del config
+        return ()
+
     def kernel_counters(self) -> Mapping[str, Callable[[], float | None]]:
         """Return what reads the counters that the kernel keeps for it, by the name of the metric."""
         return {}

@@ -13,6 +13,7 @@ import click
 from rich.console import RenderableType
 from rich.live import Live
 
+from vipwire.backends.registry import driver_of, selected
 from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError
 from vipwire.inspect import decisions, difference, show
@@ -65,7 +66,8 @@ def status(config: Config, service: str, output: str, interval: float, *, watch:
     def document(situation: Situation) -> Document:
         found = find_services(situation.store.services, service)
         counted = see(situation, (each.name for each in found))
-        return status_document(situation, found, counted, proxy_document(config))
+        standing = driver_of(selected(config)).standing(config)
+        return status_document(situation, found, counted, proxy_document(config), standing)
 
     def view(made: Document) -> RenderableType:
         return status_view(made, wide=output == "wide", details=bool(service))

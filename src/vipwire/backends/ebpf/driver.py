@@ -74,6 +74,12 @@ class EbpfDriver(Driver):
 
         return remarks(config, folder())
 
+    def standing(self, config: Config) -> Iterable[Remark]:
+        """Say which programs are in force where, who else has some, and how full the maps are."""
+        from vipwire.backends.ebpf.remarks import standing  # noqa: PLC0415  # not to run
+
+        return standing(config, folder())
+
     def remains(self, family: Family, running: ModeSpec) -> ProgramRemains | None:
         """Find programs and maps, unless this mode runs."""
         if running is MODE:

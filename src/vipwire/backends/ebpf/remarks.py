@@ -1,4 +1,4 @@
-"""What `vipwire check` says of ebpf mode here: whether it can be had, who else is there, how full maps are."""
+"""What `check` and `status` say of ebpf mode: is it in force, or can it be; who else is there; how full maps are."""
 
 import os
 from collections.abc import Iterator
@@ -40,9 +40,32 @@ def remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterato
     if config.ebpf.clients in ("", "all"):
         yield _pods(cgroup)
     with closing(NodePins(folder, cgroup)) as pinned:
+        if pinned.exists:
+            yield _in_force(cgroup, pinned)
         yield from _foreign(cgroup, pinned)
         yield from _fill(pinned)
     yield from _meshes(config, proc)
+
+
+def standing(config: Config, folder: Path) -> Iterator[Remark]:
+    """Say how programs and maps stand. Nothing is tried."""
+    try:
+        cgroup = find_cgroup(config.ebpf.cgroup)
+        with closing(NodePins(folder, cgroup)) as pinned:
+            yield _in_force(cgroup, pinned)
+            yield from _foreign(cgroup, pinned)
+            yield from _fill(pinned)
+    except (VipwireError, OSError) as error:
+        yield Remark("programs", f"cannot be read: {error}", bad=True)
+
+
+def _in_force(cgroup: Path, pinned: NodePins) -> Remark:
+    running = pinned.in_force()
+    missing = [hook for hook in HOOKS if hook not in running]
+    said = f"{len(running)} of {len(HOOKS)} programs, for {cgroup}"
+    if missing:
+        return Remark("in force", f"{said}; not {', '.join(missing)}", "rules serve what they do not", bad=True)
+    return Remark("in force", said)
 
 
 def _pods(cgroup: Path) -> Remark:
@@ -73,13 +96,11 @@ def _foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
     missing = [hook for hook in ours if ours[hook] not in there[hook]]
     if missing:
         yield Remark(
-            "in force",
+            "overridden",
             f"ours are not called at {', '.join(missing)}: a program of others above the cgroup overrides them",
             "see `bpftool cgroup tree`",
             bad=True,
         )
-    elif ours:
-        yield Remark("in force", f"{len(ours)} of {len(HOOKS)} programs")
 
 
 def _fill(pinned: NodePins) -> Iterator[Remark]:

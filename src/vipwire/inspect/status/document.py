@@ -4,11 +4,12 @@ Names are those of Kubernetes where it has the thing (`nodePort`, `sessionAffini
 """
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 from vipwire.app.report import missing_node
+from vipwire.backends.spec import Remark
 from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.status.counts import AllCounts, count_document, open_document, refusal_documents
@@ -211,9 +212,16 @@ def _forward_document(forward: Forward) -> Document:
 
 
 def status_document(
-    situation: Situation, services: list[Service], seen: AllCounts | None = None, proxy: Document | None = None
+    situation: Situation,
+    services: list[Service],
+    seen: AllCounts | None = None,
+    proxy: Document | None = None,
+    standing: Iterable[Remark] = (),
 ) -> Document:
-    """Describe everything, or the Services that were asked for; `seen` is what was counted, `proxy` who keeps it."""
+    """Describe everything, or the Services that were asked for; `seen` is what was counted, `proxy` who keeps it.
+
+    `standing` is what the mode says of itself.
+    """
     seen = seen or AllCounts()
     wanted = {service.name for service in services}
     everything = len(wanted) == len(situation.store.services)
@@ -223,6 +231,7 @@ def status_document(
         "mode": situation.config.proxy_mode,
         **({} if proxy is None else {"proxy": proxy}),
         "families": [family_document(side) for side in situation.sides],
+        **({"standing": said} if (said := [each._asdict() for each in standing]) else {}),
         "services": [service_document(situation, service, seen) for service in services],
         "refusals": refusal_documents(_refusals(seen, wanted, everything=everything)),
         "problems": problem_documents(situation, None if everything else wanted),

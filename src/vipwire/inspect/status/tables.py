@@ -50,6 +50,10 @@ def _head(document: Document) -> Text:
         text.append(f"\n{family['family']}: ", style="dim")
         text.append(coloured(family["state"]))
         text.append(_family_words(family))
+    for each in document.get("standing", ()):
+        text.append(f"\n{each['what']}: ", style="dim")
+        text.append(each["said"], style="yellow" if each["remedy"] or each["bad"] else "")
+        text.append(f" ({each['remedy']})" if each["remedy"] else "")
     return text
 
 
