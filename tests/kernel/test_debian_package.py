@@ -1,0 +1,141 @@
+"""The Debian package: installed by dpkg in a copy of this system, run, upgraded and purged there."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripts import debian
+
+from vipwire import __version__
+
+pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(1200)]
+ROOT = Path(__file__).parents[2]
+LATER = "99.0.0"
+SERVICE = """\
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
+"""
+# Overlays stand on the root alone: what is mounted below it (/tmp, maybe) is not seen in them.
+ENTER = """\
+set -e
+mount -t tmpfs tmpfs "$1"; mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+mount -t proc proc "$1/root/proc"; mount --bind /dev "$1/root/dev"; mount -t tmpfs tmpfs "$1/root/run"
+mount -t tmpfs tmpfs "$1/root/tmp"; mkdir "$1/root/tmp/packages"
+mount --bind "$2" "$1/root/tmp/packages"
+exec chroot "$1/root" /bin/sh
+"""
+
+
+class System:
+    """A shell in a copy of this system that nobody keeps, with network and processes of its own."""
+
+    def __init__(self, place: Path, packages: Path) -> None:
+        unshared = ["unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--kill-child", "--mount-proc"]
+        clean = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+        self._shell = subprocess.Popen(
+            [*unshared, "sh", "-c", ENTER, "sh", str(place), str(packages)],
+            env=clean,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, line: str) -> str:
+        """Run a line, which has to succeed; return what it printed."""
+        assert self._shell.stdin is not None
+        assert self._shell.stdout is not None
+        self._shell.stdin.write(f"( {line}\n) </dev/null 2>&1; echo; echo ended with $?\n")
+        self._shell.stdin.flush()
+        said: list[str] = []
+        for text in self._shell.stdout:
+            if text.startswith("ended with "):
+                output = "".join(said).strip()
+                assert text.split()[-1] == "0", f"{line}: {output}"
+                return output
+            said.append(text)
+        pytest.fail(f"the system ended at {line}: {''.join(said)}")
+
+    def close(self) -> None:
+        self._shell.communicate()
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the package, and one with another version number."""
+    folder = tmp_path_factory.mktemp("packages")
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder), "-t", "wheel"]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIPWIRE_"))}
+    subprocess.run(build, cwd=ROOT, env=clean, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    package = debian.build(wheel, folder, "gzip")
+    again = folder / "again"
+    subprocess.run(["dpkg-deb", "--raw-extract", str(package), str(again)], check=True)
+    control = again / "DEBIAN/control"
+    text = control.read_text(encoding="utf-8")
+    control.write_text(text.replace(f"Version: {__version__}", f"Version: {LATER}"), encoding="utf-8")
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(again), str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture
+def system(packages: Path, tmp_path: Path) -> Iterator[System]:
+    found = System(tmp_path, packages)
+    yield found
+    found.close()
+
+
+def test_installed_run_upgraded_and_purged(system: System) -> None:
+    install(system)
+    serve(system)
+    upgrade(system)
+    purge(system)
+
+
+def install(system: System) -> None:
+    before = system.run("find /etc /usr /lib/systemd -xdev | sort | md5sum")
+    system.run(f"dpkg -i /tmp/packages/vipwire_{__version__}_*.deb")
+    assert __version__ in system.run("cd / && vipwire version")
+    assert system.run("dpkg --verify vipwire") == ""
+    assert "VIPWIRE-PROXY" in system.run("zcat /usr/share/man/man8/vipwire-proxy.8.gz | head -5")
+    assert system.run("test -d /run/systemd/system || echo no") == "no"
+    system.run("bash -n /usr/share/bash-completion/completions/vipwire")
+    assert system.run("find /etc /usr /lib/systemd -xdev | sort | md5sum") != before
+
+
+def serve(system: System) -> None:
+    """Start what the unit starts, and ask the kernel for what it has written."""
+    system.run("ip link set lo up")
+    system.run(f"cat >/etc/vipwire/services/web.yaml <<'END'\n{SERVICE}END")
+    start = "sed -n 's/^ExecStart=//p' /lib/systemd/system/vipwire.service"
+    system.run(
+        f". /etc/vipwire/vipwire.env; command=$({start}); "
+        '$(eval echo "$command") --oom-score-adj=0 >/tmp/log 2>&1 & echo $! >/tmp/pid'
+    )
+    ready = "curl -sf http://127.0.0.1:10256/readyz >/dev/null"
+    system.run(f"for i in $(seq 300); do {ready} && exit; sleep 0.2; done; cat /tmp/log; exit 1")
+    assert "10.96.0.1" in system.run("nft list table ip vipwire")
+    assert "web" in system.run("vipwire status --manifests=/etc/vipwire/services --hostname-override=a")
+    system.run("kill $(cat /tmp/pid)")
+
+
+def upgrade(system: System) -> None:
+    system.run("echo 'VIPWIRE_FLAGS=--v=4' >/etc/vipwire/vipwire.env")
+    system.run(f"dpkg --force-confdef -i /tmp/packages/vipwire_{LATER}_*.deb")
+    assert system.run("dpkg-query -W -f '${Version}' vipwire") == LATER
+    assert system.run("cat /etc/vipwire/vipwire.env") == "VIPWIRE_FLAGS=--v=4", "its owner's file stays"
+    assert "10.96.0.1" in system.run("nft list table ip vipwire"), "the rules outlive an upgrade"
+
+
+def purge(system: System) -> None:
+    system.run("dpkg -r vipwire && test -e /etc/vipwire/vipwire.env && ! test -e /usr/bin/vipwire")
+    system.run("mkdir -p /var/lib/vipwire")
+    assert "/var/lib/vipwire is left" in system.run("dpkg -P vipwire")
+    left = system.run("find /etc/vipwire /usr/lib/vipwire /usr/share/doc/vipwire 2>/dev/null; true")
+    assert left.split() == ["/etc/vipwire", "/etc/vipwire/services", "/etc/vipwire/services/web.yaml"]
