@@ -5,7 +5,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo check test quick debian lint types imports pytest fuzz soak bench build sbom lock man docs clean
+.PHONY: help demo check test quick debian lint types imports pytest fuzz soak bench build deb image release sbom lock man docs clean
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
@@ -15,6 +15,9 @@ help:
 	@echo "make soak    ten minutes of changes while everything goes wrong"
 	@echo "make bench   the benchmarks behind docs/performance.md"
 	@echo "make build   the wheel, and what it is installed with (CycloneDX), in dist/"
+	@echo "make deb     the Debian package, in dist/"
+	@echo "make image   the images, with podman or docker"
+	@echo "make release the wheel, sdist, Debian package, Helm chart and checksums, built twice and compared, in dist/"
 	@echo "make lock    pin the newest versions of all dependencies in requirements/"
 	@echo "make man     the manual pages, in build/man8/"
 	@echo "make docs    write docs/annotations.md, configuration.md and metrics.md anew, after a change of what they list"
@@ -81,6 +84,25 @@ bench: .venv/ready-for-test
 build: .venv/ready-for-test
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@$(MAKE) --no-print-directory sbom
+
+deb: build
+	@$(BIN)/python -m scripts.debian --wheel dist/vipwire-*.whl
+
+# One image for each need (docs/deploy.md): IMAGE=registry.of.yours/vipwire make image
+IMAGE ?= registry.example/vipwire
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+BUILDER := $(shell command -v podman || command -v docker)
+image:
+	@[ -n "$(BUILDER)" ] || { echo "make image needs podman or docker" >&2; exit 1; }
+	$(BUILDER) build -f deploy/Containerfile --target nftables -t $(IMAGE):$(VERSION) .
+	$(BUILDER) build -f deploy/Containerfile --target iptables -t $(IMAGE):$(VERSION)-iptables .
+	$(BUILDER) build -f deploy/Containerfile --target ipvs -t $(IMAGE):$(VERSION)-ipvs .
+	$(BUILDER) build -f deploy/ingress/Containerfile --build-arg VIPWIRE=$(IMAGE):$(VERSION) -t $(IMAGE):$(VERSION)-ingress .
+
+# The same commit gives the same bytes: everything is built twice and compared.
+release: .venv/ready-for-test
+	@rm -rf dist
+	@$(BIN)/python -m scripts.release --twice
 
 # CycloneDX: every package that an installation has, with version and hashes.
 sbom: .venv/ready-for-test

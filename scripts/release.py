@@ -1,0 +1,104 @@
+"""Make all that a release consists of: `python -m scripts.release`, or `make release`.
+
+The wheel, the sdist, the Debian package, the Helm chart, the list of what they are made of (CycloneDX) and SHA256SUMS, in
+dist/. The same commit gives the same bytes: with --twice everything is built again elsewhere and compared.
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from scripts import debian
+from scripts.debian import ROOT, run
+
+HELM: Final = ROOT / ".venv/tools/helm"
+
+
+def say(text: str) -> None:
+    """Tell a step."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def python_packages(to: Path) -> Path:
+    """Build sdist and wheel; return the wheel."""
+    say("the sdist and the wheel")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIPWIRE_"))}
+    with tempfile.TemporaryDirectory(prefix="vipwire-release-") as name:
+        # A checkout of what is committed: what else lies about is not released.
+        source = Path(name) / "source"
+        run("git", "clone", "--quiet", "--no-local", ROOT, source)
+        command = [sys.executable, "-m", "hatchling", "build", "-d", str(to), "-t", "sdist", "-t", "wheel"]
+        subprocess.run(command, cwd=source, env=clean, check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = to.glob("*.whl")
+    return wheel
+
+
+def chart(to: Path) -> None:
+    """Pack the chart, with what it has by a link as a file."""
+    say("the Helm chart")
+    with tempfile.TemporaryDirectory(prefix="vipwire-chart-") as name:
+        staged = Path(name) / "vipwire"
+        shutil.copytree(ROOT / "deploy/helm/vipwire", staged)
+        debian.settle(staged)
+        run(HELM, "package", staged, "--destination", to)
+
+
+def materials(to: Path) -> None:
+    """List what an installation has, with versions and hashes."""
+    say("the list of materials")
+    tool = Path(sys.executable).with_name("cyclonedx-py")
+    options = ["--pyproject", ROOT / "pyproject.toml", "--output-reproducible"]
+    run(tool, "requirements", *options, "--output-file", to / "vipwire.cdx.json", ROOT / "requirements/run.lock")
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """Give the SHA-256 of each file by its name."""
+    files = (path for path in sorted(folder.iterdir()) if path.name != "SHA256SUMS")
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def release(to: Path) -> dict[str, str]:
+    """Make everything in an empty folder; return the sums, which are written beside it, too."""
+    to.mkdir(parents=True, exist_ok=True)
+    if left := sorted(path.name for path in to.iterdir()):
+        raise SystemExit(f"{to} is not empty: {', '.join(left[:5])}; remove it, or name another folder with --to")
+    wheel = python_packages(to)
+    say("the Debian package")
+    debian.build(wheel, to)
+    chart(to)
+    materials(to)
+    made = sums(to)
+    (to / "SHA256SUMS").write_text("".join(f"{each}  {name}\n" for name, each in made.items()), encoding="utf-8")
+    return made
+
+
+def main() -> None:
+    """Read the command line and build."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.release", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--to", type=Path, default=ROOT / "dist")
+    parser.add_argument("--twice", action="store_true", help="build everything again elsewhere and compare the bytes")
+    given = parser.parse_args()
+    if changed := run("git", "-C", ROOT, "status", "--porcelain").splitlines():
+        raise SystemExit(f"commit first: a release is what is committed, and {len(changed)} files differ from it")
+    os.environ["SOURCE_DATE_EPOCH"] = run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip()
+    made = release(given.to)
+    if given.twice:
+        with tempfile.TemporaryDirectory(prefix="vipwire-again-") as name:
+            say("all of it again, to compare")
+            again = release(Path(name) / "dist")
+        if differing := sorted(name for name in made.keys() | again.keys() if made.get(name) != again.get(name)):
+            raise SystemExit(f"built twice, these differ: {', '.join(differing)}")
+        say("built twice, every byte the same")
+    for name in made:
+        say(f"  {(given.to / name).stat().st_size / 1e6:6.1f} MB  {name}")
+
+
+if __name__ == "__main__":
+    main()
