@@ -1,7 +1,7 @@
 """Make all that a release consists of: `python -m scripts.release`, or `make release`.
 
-The wheel, the sdist, the Debian package, the Helm chart, the list of what they are made of (CycloneDX) and SHA256SUMS, in
-dist/. The same commit gives the same bytes: with --twice everything is built again elsewhere and compared.
+The wheel, the sdist, the Debian package, the Helm chart, the list of what they are made of (CycloneDX) and SHA256SUMS,
+in dist/. The same commit gives the same bytes: with --twice everything is built again elsewhere and compared.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def materials(to: Path) -> None:
     """List what an installation has, with versions and hashes."""
     say("the list of materials")
     tool = Path(sys.executable).with_name("cyclonedx-py")
-    options = ["--pyproject", ROOT / "pyproject.toml", "--output-reproducible"]
+    options: list[str | Path] = ["--pyproject", ROOT / "pyproject.toml", "--output-reproducible"]
     run(tool, "requirements", *options, "--output-file", to / "vipwire.cdx.json", ROOT / "requirements/run.lock")
 
 
