@@ -1,7 +1,7 @@
 """Make all that a release consists of: `python -m scripts.release`, or `make release`.
 
-The wheel, the sdist, the Debian package, the Helm chart, the list of what they are made of (CycloneDX) and SHA256SUMS,
-in dist/. The same commit gives the same bytes: with --twice everything is built again elsewhere and compared.
+That is the wheel, the sdist, the Debian package, the Helm chart, the list of what they are made of (CycloneDX) and
+SHA256SUMS, in dist/. The same commit gives the same bytes: with --twice all is built again elsewhere and compared.
 """
 
 import argparse
