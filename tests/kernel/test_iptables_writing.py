@@ -121,8 +121,8 @@ def test_a_rule_of_every_kind_is_shown_as_it_was_written(family: Family) -> None
     writer = rule_access(tool, LockWait())
     assert isinstance(writer, NftAccess)
     before = saved(tool)
-    assert not unreadable(tool, writer, Settings())
-    assert saved(tool).count("-A") == before.count("-A") == 0
+    assert not unreadable(tool, Settings())
+    assert saved(tool) == before
     parts = {table: TablePart({"KUBE-X": rules}) for table, rules in samples(family, Settings()).items()}
     writer.transact(Run(parts))
     ours = dumped(family)

@@ -4,31 +4,33 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.backends.iptables.probe import affinity_note, decide
+from vipwire.backends.iptables.probe import Presence, affinity_note, decide
 from vipwire.xtables.variant import Variant
 
-NFT_EMPTY = "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"
-RULES = "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp -j DROP\nCOMMIT\n"
-KUBELET = "*mangle\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n"
-PROXY = "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n"
+EMPTY = Presence()
+RULES = Presence(rules=1)
+KUBELET = Presence(kubelet=True, kubes=True)
+PROXY = Presence(kubes=True)
+KUBELET_AND_RULES = Presence(kubelet=True, kubes=True, rules=1)
+PROXY_AND_RULES = Presence(kubes=True, rules=1)
 
 
 @pytest.mark.parametrize(
     ("nft", "legacy", "plain", "chosen", "both"),
     [
-        (NFT_EMPTY, NFT_EMPTY, Variant.LEGACY, Variant.LEGACY, False),
-        (NFT_EMPTY, NFT_EMPTY, None, Variant.NFT, False),
-        (RULES, NFT_EMPTY, Variant.LEGACY, Variant.NFT, False),
+        (EMPTY, EMPTY, Variant.LEGACY, Variant.LEGACY, False),
+        (EMPTY, EMPTY, None, Variant.NFT, False),
+        (RULES, EMPTY, Variant.LEGACY, Variant.NFT, False),
         (RULES, PROXY, Variant.NFT, Variant.LEGACY, True),
         (RULES, KUBELET, None, Variant.LEGACY, True),
-        (NFT_EMPTY, RULES + KUBELET, None, Variant.LEGACY, False),
+        (EMPTY, KUBELET_AND_RULES, None, Variant.LEGACY, False),
         (PROXY, KUBELET, Variant.NFT, Variant.LEGACY, False),
-        (RULES + KUBELET, RULES + PROXY, Variant.LEGACY, Variant.NFT, True),
+        (KUBELET_AND_RULES, PROXY_AND_RULES, Variant.LEGACY, Variant.NFT, True),
         (RULES, RULES, Variant.LEGACY, Variant.LEGACY, True),
     ],
 )
 def test_the_variant_is_what_kubelet_uses_then_what_holds_kube_chains_then_more_rules(
-    nft: str, legacy: str, plain: Variant | None, chosen: Variant, *, both: bool
+    nft: Presence, legacy: Presence, plain: Variant | None, chosen: Variant, *, both: bool
 ) -> None:
     choice = decide({Variant.NFT: nft, Variant.LEGACY: legacy}, plain)
     assert (choice.variant, choice.both) == (chosen, both)

@@ -128,12 +128,12 @@ def nft_engine() -> bool:
     return True
 
 
-def legacy_tables(family: Family) -> bool:
-    """Report whether the legacy engine has any tables of a family in this network namespace."""
+def legacy_tables(family: Family) -> tuple[str, ...]:
+    """List the tables that the legacy engine has of a family in this network namespace."""
     try:
-        return bool((_PROC_NET / _LEGACY_TABLES[family]).read_text(encoding="ascii").strip())
+        return tuple((_PROC_NET / _LEGACY_TABLES[family]).read_text(encoding="ascii").split())
     except OSError:
-        return False
+        return ()
 
 
 def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple[list[Tool], list[str]]:

@@ -64,7 +64,7 @@ def build(
         able, missing = probe(tool, settings) if prepare and not locked else (_as_found(settings), [])
         notes += (note for note in missing if note not in notes)
         writer = rule_access(tool, lock_wait, by_tools=able.by_tools)
-        if prepare and isinstance(writer, NftAccess) and (reason := unreadable(tool, writer, able)):
+        if prepare and isinstance(writer, NftAccess) and (reason := unreadable(tool, able)):
             writer.direct = False
             notes.append(Note("rules go through the tool", reason, ""))
         built[family] = IptablesBackend(tool, able, detectors[family], writer)

@@ -5,9 +5,6 @@ many rules each table has, how large it is and where its chains begin: what a fl
 others do while we write shows in the number of rules, if that is not what ours have become.
 """
 
-import ctypes
-import os
-import socket
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol, TypeAlias
@@ -15,13 +12,12 @@ from typing import Final, Protocol, TypeAlias
 from vipwire.backends.iptables.names import TABLES
 from vipwire.model.net import Family
 from vipwire.netlink.generations import Generations
+from vipwire.xtables.legacy import LegacySocket
 from vipwire.xtables.variant import Variant
 
 Observation: TypeAlias = int | tuple[bytes, ...]
 """What was seen of the rules: two that differ mean that the rules were changed in between."""
 
-_GET_INFO: Final = 64
-"""IPT_SO_GET_INFO and IP6T_SO_GET_INFO (linux/netfilter_ipv4/ip_tables.h)."""
 _NAME_SIZE: Final = 32
 _INFO_SIZE: Final = _NAME_SIZE + 13 * 4
 """struct ipt_getinfo: name, valid_hooks, hook_entry[5], underflow[5], num_entries, size."""
@@ -45,14 +41,11 @@ class TableSizes:
     """The legacy variant's."""
 
     def __init__(self, family: Family) -> None:
-        ipv4 = family is Family.IPV4
-        self._level = socket.IPPROTO_IP if ipv4 else socket.IPPROTO_IPV6
-        self._socket = socket.socket(socket.AF_INET if ipv4 else socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_RAW)
-        self._getsockopt = ctypes.CDLL(None, use_errno=True).getsockopt
+        self._socket = LegacySocket(family)
 
     def look(self) -> tuple[bytes, ...]:
         """Read the sizes of every table."""
-        return tuple(self._info(table) for table in TABLES)
+        return tuple(self._socket.info(table).raw for table in TABLES)
 
     def after(self, before: Observation, commits: int) -> Observation | None:
         """Read the sizes after a commit of ours."""
@@ -62,14 +55,6 @@ class TableSizes:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
-
-    def _info(self, table: str) -> bytes:
-        buffer = ctypes.create_string_buffer(table.encode(), _INFO_SIZE)
-        length = ctypes.c_uint32(_INFO_SIZE)
-        if self._getsockopt(self._socket.fileno(), self._level, _GET_INFO, buffer, ctypes.byref(length)):
-            code = ctypes.get_errno()
-            raise OSError(code, f"the legacy table {table}: {os.strerror(code)}")
-        return buffer.raw
 
 
 def grown_by(before: Observation, after: Observation, more: Mapping[str, int]) -> bool:

@@ -6,20 +6,26 @@ where more rules are, then what the plain name `iptables` means here. Rules of b
 rarely wanted: that is reported.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from vipwire.backends.iptables.apart import apart
 from vipwire.backends.iptables.counts.nfacct import ensure_counters
-from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, MANGLE, NAT
+from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, TABLES
 from vipwire.backends.iptables.rules.bpf import hash_match
 from vipwire.backends.iptables.settings import Settings
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
+from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables.wire import MessageType
+from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.xtables.legacy import Census, LegacySocket
 from vipwire.xtables.refusal import LockedError
 from vipwire.xtables.tool import Tool, legacy_tables, preferred, versions
-from vipwire.xtables.variant import Variant, count_rules, has_kubelets_chains
+from vipwire.xtables.variant import KUBELETS, Variant
 
 PURPOSE: Final = "iptables mode"
 PROBE: Final = "KUBE-PROXY-PROBE"
@@ -97,11 +103,15 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The variant that the host uses, why, and whether there are rules of the other: then there will be of both."""
+    """The variant that the host uses, why, and whether there are rules of the other: then there will be of both.
+
+    `works`: it has chains of Kubernetes already, so that its tables can be written.
+    """
 
     variant: Variant
     reason: str
     both: bool = False
+    works: bool = False
 
 
 def choose_variant(families: Iterable[Family]) -> Choice:
@@ -112,42 +122,77 @@ def choose_variant(families: Iterable[Family]) -> Choice:
             "iptables mode needs the programs iptables, iptables-save and iptables-restore (version 1.8 or later): "
             "install the package iptables, or choose another --proxy-mode"
         )
-    texts = {variant: _rules(variant, families) for variant in installed}
-    return decide(texts, preferred())
+    found = {variant: presence(variant, families) for variant in installed}
+    return decide(found, preferred())
 
 
-def _rules(variant: Variant, families: Iterable[Family]) -> str:
-    """Read every table of a variant; of the legacy one only what exists, because asking creates the tables."""
-    parts: list[str] = []
+class Presence(NamedTuple):
+    """What there is of a variant: kubelet's chains, chains of Kubernetes, any rules."""
+
+    kubelet: bool = False
+    kubes: bool = False
+    rules: int = 0
+
+
+def presence(variant: Variant, families: Iterable[Family]) -> Presence:
+    """Look at every table of a variant, as far as it lets us."""
+    chains: set[str] = set()
+    rules = 0
     for family in families:
-        if variant is Variant.LEGACY and not legacy_tables(family):
-            continue
-        try:
-            tool = Tool(family, variant, PURPOSE)
-            parts += (tool.save(table) for table in (MANGLE, NAT, FILTER))
-        except (CommitError, UnsupportedError):
-            continue
-    return "\n".join(parts)
+        for table in TABLES:
+            try:
+                found = _census(variant, family, table)
+            except OSError:
+                continue
+            chains |= found.chains
+            rules += found.rules
+    return Presence(not chains.isdisjoint(KUBELETS), any(chain.startswith("KUBE-") for chain in chains), rules)
 
 
-def decide(texts: Mapping[Variant, str], plain: Variant | None) -> Choice:
-    """Choose among the installed variants, given what iptables-save prints for each. Pure."""
-    variant, reason = _variant(texts, plain)
-    return Choice(variant, reason, any(count_rules(text) for other, text in texts.items() if other is not variant))
+def _census(variant: Variant, family: Family, table: str) -> Census:
+    """Count what is in a table; of the legacy ones only those that exist, because asking creates them."""
+    if variant is Variant.NFT:
+        return _nft_census(family, table)
+    if table not in legacy_tables(family):
+        return Census(frozenset(), 0)
+    with closing(LegacySocket(family)) as opened:
+        return opened.census(table)
 
 
-def _variant(texts: Mapping[Variant, str], plain: Variant | None) -> tuple[Variant, str]:
-    counts = {variant: count_rules(text) for variant, text in texts.items()}
-    for reason, told in (("kubelet's chains are there", has_kubelets_chains), ("KUBE- chains are there", _has_kubes)):
-        found = [variant for variant, text in texts.items() if told(text)]
-        if len(found) == 1:
-            return found[0], reason
-    if len(set(counts.values())) > 1:
-        most = max(counts, key=lambda variant: counts[variant])
-        return most, f"{counts[most]} rules are there"
-    if plain is not None and plain in texts:
+def _nft_census(family: Family, table: str) -> Census:
+    request = encode.list_objects(family, table)
+    with NetlinkSocket(NETLINK_NETFILTER) as sock:
+        chains = [decode.chain(payload) for payload in sock.dump(MessageType.GETCHAIN, request)]
+        rules = sum(1 for _ in sock.dump(MessageType.GETRULE, request))
+    return Census(frozenset(each.name for each in chains if each.table == table and each.hook is None), rules)
+
+
+def decide(found: Mapping[Variant, Presence], plain: Variant | None) -> Choice:
+    """Choose among the installed variants, given what there is of each. Pure."""
+    variant, reason = _variant(found, plain)
+    return Choice(
+        variant,
+        reason,
+        any(there.rules for other, there in found.items() if other is not variant),
+        found[variant].kubes,
+    )
+
+
+def _variant(found: Mapping[Variant, Presence], plain: Variant | None) -> tuple[Variant, str]:
+    marks: tuple[tuple[str, Callable[[Presence], bool]], ...] = (
+        ("kubelet's chains are there", lambda there: there.kubelet),
+        ("KUBE- chains are there", lambda there: there.kubes),
+    )
+    for reason, told in marks:
+        having = [variant for variant, there in found.items() if told(there)]
+        if len(having) == 1:
+            return having[0], reason
+    if len({there.rules for there in found.values()}) > 1:
+        most = max(found, key=lambda variant: found[variant].rules)
+        return most, f"{found[most].rules} rules are there"
+    if plain is not None and plain in found:
         return plain, "the program iptables is of that kind"
-    return next(iter(texts)), "it is installed"
+    return next(iter(found)), "it is installed"
 
 
 def workable(choice: Choice, families: Iterable[Family]) -> Choice:
@@ -155,6 +200,8 @@ def workable(choice: Choice, families: Iterable[Family]) -> Choice:
 
     Raise UnsupportedError, with what each said, if neither can have a chain.
     """
+    if choice.works:
+        return choice
     family = next(iter(families))
     reasons: list[str] = []
     for variant in sorted(versions(family), key=lambda each: each is not choice.variant):
@@ -173,10 +220,6 @@ def workable(choice: Choice, families: Iterable[Family]) -> Choice:
     )
 
 
-def _has_kubes(saved: str) -> bool:
-    return "\n:KUBE-" in f"\n{saved}"
-
-
 def probe(tool: Tool, settings: Settings) -> tuple[Settings, list[Note]]:
     """Try what the rules need. Return the settings that this machine can do, and what is missing.
 
@@ -189,8 +232,7 @@ def probe(tool: Tool, settings: Settings) -> tuple[Settings, list[Note]]:
         notes.append(Note("nfacct", obstacle, "kube-proxy's two metrics of such counters are absent"))
     needs = [need for need in _NEEDS if not need.feature or getattr(settings, need.feature)]
     try:
-        refused = {} if not _refused(tool, needs) else {need: _refused(tool, [need]) for need in needs}
-        _clean(tool)
+        refused = apart(lambda: _tried(tool, needs))
     except LockedError as error:
         return settings, [Note(UNTRIED, str(error), "what is missing will show when rules are refused")]
     for need, reason in refused.items():
@@ -204,6 +246,13 @@ def probe(tool: Tool, settings: Settings) -> tuple[Settings, list[Note]]:
         settings = replace(settings, **{need.feature: False})
         notes.append(Note(need.name, f"it is for {need.purpose}: {reason}", need.instead))
     return settings, notes
+
+
+def _tried(tool: Tool, needs: Sequence[Need]) -> dict[Need, str]:
+    ensure_counters((INVALID_COUNTER, LOCALHOST_COUNTER))
+    refused = {} if not _refused(tool, needs) else {need: _refused(tool, [need]) for need in needs}
+    _clean(tool)
+    return refused
 
 
 def affinity_note(clients: Path = _RECENT) -> Note | None:

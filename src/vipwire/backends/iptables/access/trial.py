@@ -4,9 +4,14 @@ The program's versions differ in what they write as expressions of nf_tables, an
 it would show as something else are left to it.
 """
 
+from contextlib import closing
 from typing import Final
 
 from vipwire.backends.iptables.access.nft_access import NftAccess
+from vipwire.backends.iptables.access.tool_access import ToolAccess
+from vipwire.backends.iptables.apart import apart
+from vipwire.backends.iptables.counts.nfacct import ensure_counters
+from vipwire.backends.iptables.lock_wait import LockWait
 from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, NAT, Rules
 from vipwire.backends.iptables.rules.bpf import hash_match
 from vipwire.backends.iptables.rules.words import chance, counted, masked, remember, seen
@@ -22,8 +27,18 @@ CHAIN: Final = "KUBE-PROXY-PROBE"
 """The chain that kernels are tried with."""
 
 
-def unreadable(tool: Tool, writer: NftAccess, settings: Settings) -> str:
-    """Write rules of every kind into a chain that nobody reaches; return what the program does not show so, or ""."""
+def unreadable(tool: Tool, settings: Settings) -> str:
+    """Write rules of every kind, where nobody is; return what the program does not show so, or ""."""
+    return apart(lambda: _tried(tool, settings))
+
+
+def _tried(tool: Tool, settings: Settings) -> str:
+    ensure_counters((INVALID_COUNTER,))
+    with closing(NftAccess(tool.family, ToolAccess(tool, LockWait(), 0), 0)) as access:
+        return _shown(tool, access, settings)
+
+
+def _shown(tool: Tool, writer: NftAccess, settings: Settings) -> str:
     wanted = samples(tool.family, settings)
     try:
         writer.transact(Run({table: TablePart({CHAIN: rules}) for table, rules in wanted.items()}))

@@ -6,9 +6,6 @@ Of each rule only its place, its comment and its counter are decoded. iptables-n
 holds its name).
 """
 
-import ctypes
-import os
-import socket
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -19,6 +16,7 @@ from vipwire.model.net import Family
 from vipwire.netlink.attributes import TYPE_MASK, string
 from vipwire.netlink.nftables.wire import NFPROTO, RULE_CHAIN, RULE_TABLE, MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.xtables.legacy import LegacySocket
 from vipwire.xtables.variant import Variant
 
 
@@ -96,9 +94,6 @@ def _note(message: bytes) -> str:
 
 
 # The legacy engine.
-_GET_INFO, _GET_ENTRIES = 64, 65
-_INFO: Final = struct.Struct("=32s I 5I 5I I I")
-_ASK: Final = struct.Struct("=32s I 4x")
 _EXTENSION: Final = struct.Struct("=H 29s B")
 _XT_HEADER: Final = 32
 
@@ -117,29 +112,8 @@ _PACKETS: Final = struct.Struct("=Q")
 
 
 def _block(family: Family, table: str) -> bytes:
-    """Read a table as the kernel keeps it. It may grow in between: then it is asked for again."""
-    ipv4 = family is Family.IPV4
-    level = socket.IPPROTO_IP if ipv4 else socket.IPPROTO_IPV6
-    name = table.encode()
-    with socket.socket(socket.AF_INET if ipv4 else socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_RAW) as opened:
-        while True:
-            info = _INFO.unpack(_ask(opened, level, _GET_INFO, name.ljust(_INFO.size, b"\0")))
-            try:
-                answer = _ask(opened, level, _GET_ENTRIES, _ASK.pack(name, info[-1]) + bytes(info[-1]))
-            except BlockingIOError:
-                continue
-            return answer[_ASK.size :]
-
-
-def _ask(opened: socket.socket, level: int, what: int, question: bytes) -> bytes:
-    """Call getsockopt(2) with a buffer that holds the question, which socket.getsockopt cannot."""
-    buffer = ctypes.create_string_buffer(question, len(question))
-    length = ctypes.c_uint32(len(question))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.getsockopt(opened.fileno(), level, what, buffer, ctypes.byref(length)):
-        code = ctypes.get_errno()
-        raise OSError(code, f"the legacy tables: {os.strerror(code)}")
-    return buffer.raw
+    with closing(LegacySocket(family)) as opened:
+        return bytes(opened.entries(table))
 
 
 def _entries(family: Family, block: bytes) -> Iterator[RuleCounter]:
