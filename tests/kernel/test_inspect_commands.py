@@ -230,7 +230,7 @@ def test_connections_are_followed_and_counted_while_they_come(programmed: list[s
     assert vipwire("trace", "--seconds=0", *programmed).stdout.strip() == "No new connection to a VIP was seen."
     (top,) = [
         json.loads(line)
-        for line in vipwire("top", "-n1", "--interval=0.1", "-o=json", *programmed).stdout.splitlines()
+        for line in vipwire("top", "-c1", "--interval=0.1", "-o=json", *programmed).stdout.splitlines()
     ]
     assert (top["source"], top["rows"]) == ("connection tracking events", [])
 

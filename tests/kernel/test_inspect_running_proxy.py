@@ -88,3 +88,20 @@ def test_a_record_is_not_believed_in_the_next_namespace_of_the_same_number(tmp_p
     for _ in range(20):  # the kernel gives the number of the inode again, sooner or later
         with own_network():
             assert read_record(str(tmp_path)) == (ProxyState.NONE, None)
+
+
+@pytest.mark.usefixtures("proxy")
+def test_a_namespace_and_names_alone(tmp_path: Path) -> None:
+    def said(*arguments: str) -> tuple[int, str]:
+        command = [*VIPWIRE, *arguments, f"--state-dir={tmp_path}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return done.returncode, done.stdout
+
+    assert said("status", "-o", "name", "-n", "kube-system") == (0, "kube-system/away\n")
+    assert said("plan", "-o=name", "-A")[1].splitlines() == [
+        *("default/empty", "default/web", "default/wrong", "kube-system/away")
+    ]
+    assert said("status", "web", "-n", "default", "-o", "name") == (0, "default/web\n")
+    assert said("status", "-n", "default", "-A")[0] == 2
+    assert said("status", "kube-system/away", "-n", "default")[0] == 2
+    assert said("diff", "-n", "kube-system") == (0, "")

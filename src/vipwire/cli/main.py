@@ -29,7 +29,7 @@ _ELSEWHERE: Final = {
     "status": (
         "vipwire.inspect.cli",
         "status",
-        "Show Services, their endpoints and shares, and whether the kernel agrees.",
+        "Show Services, their endpoints, and whether the kernel agrees.",
     ),
     "plan": ("vipwire.inspect.cli", "plan", "Show what vipwire decided for each Service, and why."),
     "diff": ("vipwire.inspect.cli", "diff", "Show what a sync would change in the kernel."),
@@ -67,6 +67,15 @@ _ELSEWHERE: Final = {
     "man": ("vipwire.cli.man", "man", "Print the manual page of a command, or write all of them."),
 }
 """Commands that are imported when they are used: module, attribute, and what they do."""
+
+
+_TASKS: Final = {
+    "Serve Services": ("proxy", "up", "join", "leave", "token", "ingress", "dns", "cleanup"),
+    "Look": ("status", "view", "explain", "plan", "diff", "top", "trace", "check"),
+    "Change": ("drain", "expose", "store"),
+    "Learn": ("lab",),
+}
+"""The commands by task, as `--help` lists them; those that no task names come last."""
 
 
 class LazyGroup(click.Group):
@@ -107,12 +116,16 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", error.ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with their first lines, without importing those that live elsewhere."""
+        """List the commands by task, with their first lines, without importing those that live elsewhere."""
         del ctx
         own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
         rows = own | {name: text for name, (_, _, text) in _ELSEWHERE.items()}
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(rows.items()))
+        named = {name for names in _TASKS.values() for name in names}
+        tasks = {**_TASKS, "This program": tuple(sorted(rows.keys() - named))}
+        widest = max(map(len, rows))
+        for task, names in tasks.items():
+            with formatter.section(task):
+                formatter.write_dl([(name.ljust(widest), rows[name]) for name in names if name in rows])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the names of commands, without importing them; and the group's own options."""

@@ -6,7 +6,7 @@ Those that follow connections as they come are in `live`, the one that steers is
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -26,7 +26,17 @@ from vipwire.inspect.leave_ipvs.changes import judge as judge_leaving
 from vipwire.inspect.leave_ipvs.document import leave_document, leave_exit, leave_view
 from vipwire.inspect.leave_ipvs.look import look
 from vipwire.inspect.live.flows import flows_of
-from vipwire.inspect.options import OUTPUT, CompareCommand, LookCommand
+from vipwire.inspect.options import (
+    EVERYWHERE,
+    INTERVAL,
+    NAMESPACE,
+    OUTPUT,
+    SERVICES_OUTPUT,
+    WATCH,
+    CompareCommand,
+    LookCommand,
+    scoped,
+)
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.situation import Situation, opened, take
 from vipwire.inspect.source import follow, make_source, read_objects
@@ -39,7 +49,7 @@ from vipwire.model.net import Family
 from vipwire.model.text import visible_document
 from vipwire.netlink.conntrack import Flow
 from vipwire.plan.resolve import Packet
-from vipwire.process.terminal import warn
+from vipwire.process.terminal import say, warn
 
 _SERVICE = click.argument("service", default="", metavar="[SERVICE]")
 
@@ -50,44 +60,62 @@ def _looked(config: Config) -> Situation:
         return take(config, read_objects(config), kernel)
 
 
+@dataclass(frozen=True)
+class Scope:
+    """Which Services, how to print them, and whether to go on: the options that commands about Services share."""
+
+    config: Config
+    services: str
+    output: str
+    interval: float = 2.0
+    watch: bool = False
+
+    def show(self, document: Callable[[Situation], Document], view: Callable[[Document], RenderableType]) -> None:
+        """Print a document once, or whenever it looks different."""
+        if not self.watch:
+            self.print(document(_looked(self.config)), view)
+            return
+        with opened(self.config) as kernel:
+            _follow(self, lambda store: document(take(self.config, store, kernel)), view)
+
+    def print(self, made: Document, view: Callable[[Document], RenderableType]) -> None:
+        """Print a document as it is asked for."""
+        if self.output == "name":
+            for each in made["services"]:
+                say(f"{each['namespace']}/{each['name']}")
+        else:
+            show.print_view(made, self.output, view)
+
+
 @click.command(cls=LookCommand)
 @_SERVICE
-@OUTPUT
-@click.option("--watch", "-w", is_flag=True, help="Show changes until interrupted.")
-@click.option("--interval", default=2.0, show_default=True, help="With --watch: seconds between looks.")
-def status(config: Config, service: str, output: str, interval: float, *, watch: bool) -> None:
-    """Show Services: their addresses, their endpoints with each one's share, and whether the kernel agrees.
+@NAMESPACE
+@EVERYWHERE
+@SERVICES_OUTPUT
+@WATCH
+@INTERVAL
+def status(
+    config: Config, service: str, namespace: str, output: str, interval: float, *, everywhere: bool, watch: bool
+) -> None:
+    """Show Services: their addresses, how many endpoints are in use, and whether the kernel agrees.
 
-    SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace; with it, every endpoint is listed with the
-    reason why it is used or not. The first lines say whether a proxy runs here and how old its last sync is. None
-    needs to run: the objects are read now, from manifests or the API server, and compared with the kernel.
+    SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace; with it, every address is listed and every
+    endpoint with its share and the reason why it is used or not. The first lines say whether a proxy runs here and
+    how old its last sync is. None needs to run: the objects are read now, from manifests or the API server, and
+    compared with the kernel.
     """
+    scope = Scope(config, scoped(service, namespace, everywhere=everywhere), output, interval, watch)
 
     def document(situation: Situation) -> Document:
-        found = find_services(situation.store.services, service)
+        found = find_services(situation.store.services, scope.services)
         counted = see(situation, (each.name for each in found))
         standing = driver_of(selected(config)).standing(config)
         return status_document(situation, found, counted, proxy_document(config), standing)
 
-    def view(made: Document) -> RenderableType:
-        return status_view(made, wide=output == "wide", details=bool(service))
-
-    if not watch:
-        situation = _looked(config)
-        made = document(situation)
-        show.print_view(made, output, view)
-        return
-    with opened(config) as kernel:
-        _follow(config, interval, output, lambda store: document(take(config, store, kernel)), view)
+    scope.show(document, lambda made: status_view(made, wide=output == "wide", details=bool(service)))
 
 
-def _follow(
-    config: Config,
-    interval: float,
-    output: str,
-    document: Callable[[Any], Document],
-    view: Callable[[Document], RenderableType],
-) -> None:
+def _follow(scope: Scope, document: Callable[[Any], Document], view: Callable[[Document], RenderableType]) -> None:
     """Print anew whenever something looks different, on a terminal in place."""
     last: list[Document] = []
     with Live(console=show.console(), auto_refresh=False, transient=False) as live:
@@ -97,45 +125,58 @@ def _follow(
             if last[-1:] == [made]:
                 return
             last[:] = [made]
-            if output in ("json", "yaml"):
-                show.print_document(made, output)
+            if scope.output in ("json", "yaml", "name"):
+                scope.print(made, view)
             elif live.console.is_terminal:
                 live.update(view(visible_document(made)), refresh=True)
             else:
-                live.console.print(time.strftime("%H:%M:%S"), view(visible_document(made)), sep="\n")
+                live.console.print(time.strftime("%H:%M:%S"))
+                show.write(live.console, view(visible_document(made)))
 
         try:
-            follow(make_source(config), look, max(interval, 0.1))
+            follow(make_source(scope.config), look, max(scope.interval, 0.1))
         except KeyboardInterrupt:
             return
 
 
 @click.command(cls=LookCommand)
 @_SERVICE
-@OUTPUT
-def plan(config: Config, service: str, output: str) -> None:
+@NAMESPACE
+@EVERYWHERE
+@SERVICES_OUTPUT
+@WATCH
+@INTERVAL
+def plan(
+    config: Config, service: str, namespace: str, output: str, interval: float, *, everywhere: bool, watch: bool
+) -> None:
     """Show what vipwire decided for each Service, and why: who answers where, whom they see, what is dropped.
 
     SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace.
     """
-    situation = _looked(config)
-    document = decisions.plan_document(situation, find_services(situation.store.services, service))
-    show.print_view(document, output, decisions.plan_view)
+    scope = Scope(config, scoped(service, namespace, everywhere=everywhere), output, interval, watch)
+
+    def document(situation: Situation) -> Document:
+        return decisions.plan_document(situation, find_services(situation.store.services, scope.services))
+
+    scope.show(document, decisions.plan_view)
 
 
 @click.command(cls=CompareCommand)
 @_SERVICE
+@NAMESPACE
+@EVERYWHERE
 @OUTPUT
 @click.option("--family", type=click.Choice(["ipv4", "ipv6"]), help="Show this family only.")
-def diff(config: Config, service: str, output: str, family: str | None) -> None:
+def diff(config: Config, service: str, namespace: str, output: str, family: str | None, *, everywhere: bool) -> None:
     """Show what a sync would change in the kernel, without changing it.
 
     Prints the commands of the mode's own tool, under a comment that names it. iptables has a tool for each family:
     `vipwire diff --family ipv4 | iptables-restore --noflush`. The exit status is 0 if nothing would change, 1 if
     anything would, 2 if that cannot be told.
     """
+    wanted = scoped(service, namespace, everywhere=everywhere)
     situation = _looked(config)
-    chosen = find_services(situation.store.services, service) if service else None
+    chosen = find_services(situation.store.services, wanted) if wanted else None
     families = [each for each in Family if family in (None, each.value.lower())]
     document = difference.diff_document(situation, chosen, families)
     if output in ("json", "yaml"):

@@ -171,6 +171,29 @@ def _config(given: Any) -> Config:
     return config
 
 
+def scoped(service: str, namespace: str, *, everywhere: bool) -> str:
+    """Write which Services are meant, as `find_services` reads it. Raise UsageError for -n beside -A or NS/NAME."""
+    if namespace and everywhere:
+        raise click.UsageError("-n and -A contradict each other")
+    if namespace and "/" in service:
+        raise click.UsageError(f"{service!r} has a namespace of its own: leave out -n")
+    return f"{namespace}/{service}" if namespace else service
+
+
+NAMESPACE = click.option("--namespace", "-n", default="", metavar="NS", help="Only the Services of this namespace.")
+EVERYWHERE = click.option(
+    "--all-namespaces", "-A", "everywhere", is_flag=True, help="All namespaces; so it is without -n."
+)
+WATCH = click.option("--watch", "-w", is_flag=True, help="Show changes until interrupted.")
+INTERVAL = click.option("--interval", default=2.0, show_default=True, help="With --watch: seconds between looks.")
+SERVICES_OUTPUT = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
+    default="table",
+    show_default=True,
+    help="How to print it: tables for a person, json or yaml for a program, or the Services' names alone.",
+)
 OUTPUT = click.option(
     "--output",
     "-o",

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import click
 import yaml
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderableType, RenderHook, RenderResult
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from vipwire.model.text import visible_document, visible_lines
+from vipwire.process.columns import Column, Grid, Prose
 
 WIDTH_OF_A_FILE: Final = 160
 """Columns where the output is no terminal: what reads it may search for whole words."""
@@ -59,7 +59,19 @@ def print_view(document: Any, output: str, view: Callable[[Any], RenderableType]
     if output in ("json", "yaml"):
         print_document(document, output)
     else:
-        console().print(view(visible_document(document)), soft_wrap=soft_wrap)
+        write(console(), view(visible_document(document)), soft_wrap=soft_wrap)
+
+
+def write(screen: Console, view: RenderableType, *, soft_wrap: bool = False) -> None:
+    """Print a view: a word that is wider than the screen goes over its edge as a whole."""
+    screen.print(view if soft_wrap else _folding(view), soft_wrap=soft_wrap, crop=False)
+
+
+def _folding(view: RenderableType) -> RenderableType:
+    """Let all text of a view be folded at blanks alone."""
+    if isinstance(view, Group):
+        return Group(*map(_folding, view.renderables))
+    return Prose(view) if isinstance(view, Text) else view
 
 
 class _Visible(ConsoleRenderable):
@@ -95,21 +107,9 @@ def coloured(word: str, by: str | None = None) -> Text:
     return Text(word, style=COLOURS.get(by or word, ""))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """Lay out rows under upper-case titles, as kubectl does. Text in square brackets is text."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column.upper(), overflow="fold")
-    for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
-    return made
-
-
-def shortened(items: Sequence[str], most: int | None) -> str:
-    """Write items one a line, at most so many; say how many more there are."""
-    if most is None or len(items) <= most:
-        return "\n".join(items) or "-"
-    return "\n".join([*items[: most - 1], f"… {len(items) - most + 1} more"])
+def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str | Text]], *, whole: bool = False) -> Grid:
+    """Lay out rows under upper-case titles, as kubectl does; with `whole` no column is left out."""
+    return Grid([each if isinstance(each, Column) else Column(each) for each in columns], rows, whole=whole)
 
 
 def ago(when: str, now: float) -> str:

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from vipwire.lab import state
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import Outcome, ProbeResult, Target
 from vipwire.lab.sctp import raw_sockets
 from vipwire.lab.topology import Client, Node
+from vipwire.process.columns import Column, Grid
 
 _COLOURS = {Outcome.ANSWERED: "green", Outcome.TIMED_OUT: "yellow"}
 _WIDTH_OF_A_FILE = 140
@@ -22,9 +22,7 @@ _WIDTH_OF_A_FILE = 140
 
 def show(lab: Lab) -> None:
     """Print a lab's hosts, and how to go on."""
-    table = Table(title=f"lab {lab.name}", title_justify="left", title_style="bold")
-    for title in ("host", "what it is", "addresses", "network namespace"):
-        table.add_column(title, no_wrap=title != "what it is")
+    rows: list[list[str | Text]] = []
     for host in lab.topology.hosts():
         match host:
             case Node():
@@ -34,10 +32,12 @@ def show(lab: Lab) -> None:
             case _:
                 ports = ", ".join(map(str, host.ports))
                 what, colour = f"Pod on {host.node}, answers on {ports}", "green"
-        name = f"[{colour}]{host.name}[/{colour}]"
-        table.add_row(name, what, "\n".join(host.addresses), state.namespace_of(lab.name, host.name))
+        namespace = state.namespace_of(lab.name, host.name)
+        rows.append([Text(host.name, style=colour), what, "\n".join(host.addresses), namespace])
     console = _console()
-    console.print(table)
+    console.print(f"lab {lab.name}", style="bold", markup=False)
+    columns = [Column("host"), Column("what it is", prose=True), Column("addresses"), Column("namespace", rank=1)]
+    console.print(Grid(columns, rows), overflow="ignore", crop=False)
     if not raw_sockets.in_kernel():
         console.print("This kernel has no SCTP sockets: Pods and probes speak SCTP themselves.", style="yellow")
     option = "" if lab.name == "demo" else f" --name {lab.name}"
@@ -47,17 +47,18 @@ def show(lab: Lab) -> None:
 
 def show_results(host: str, target: Target, results: Sequence[ProbeResult]) -> None:
     """Print who answered how often, whom they saw, and how long it took."""
-    table = Table(title=escape(f"{host} to {target}"), title_justify="left", title_style="bold")
-    for title in ("times", "outcome", "by", "which saw", "median ms"):
-        table.add_column(title, justify="right" if title in ("times", "median ms") else "left")
     groups: dict[tuple[str, str, str], list[ProbeResult]] = {}
     for result in results:
         groups.setdefault((_words(result), result.pod, result.saw), []).append(result)
+    rows: list[list[str | Text]] = []
     for (words, pod, saw), group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
         colour = _COLOURS.get(group[0].outcome, "red")
         middle = statistics.median(result.duration for result in group) * 1000
-        table.add_row(str(len(group)), f"[{colour}]{words}[/{colour}]", pod, saw, f"{middle:.2f}")
-    _console().print(table)
+        rows.append([str(len(group)), Text(words, style=colour), pod or "-", saw or "-", f"{middle:.2f}"])
+    columns = [Column("times"), Column("outcome"), Column("by"), Column("which saw"), Column("median ms", rank=1)]
+    console = _console()
+    console.print(f"{host} to {target}", style="bold", markup=False)
+    console.print(Grid(columns, rows), overflow="ignore", crop=False)
 
 
 def result_object(result: ProbeResult) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from vipwire.handover.rules import own_chains
 from vipwire.inspect.check.facts import Facts, ForeignTable
 from vipwire.inspect.show import coloured, plural, table
 from vipwire.inspect.status.document import Document, share_text
+from vipwire.process.columns import Column
 
 _OURS: Final = frozenset({"ip vipwire", "ip6 vipwire"})
 _KUBELETS: Final = frozenset({"KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"})
@@ -292,4 +293,4 @@ def check_view(document: Document, *, wide: bool) -> RenderableType:
         verdict = Text(f"{document['mode']} mode will not work well here: {bad} bad, {warnings}", style="bold red")
     else:
         verdict = Text(f"{document['mode']} mode can work here ({warnings})", style="green")
-    return Group(table(["area", "what", "state", "found"], rows), Text(), verdict)
+    return Group(table([Column("area", rank=1), "what", "state", Column("found", prose=True)], rows), Text(), verdict)

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from vipwire.inspect import show
 from vipwire.inspect.status.document import Document
+from vipwire.process.columns import Column
 
 
 def drain_view(document: Document) -> RenderableType:
@@ -39,4 +40,8 @@ def list_view(document: Document) -> RenderableType:
         served = "\n".join(each["services"]) or "nobody has it any more"
         until = each["until"] or "undone"
         rows.append([each["endpoint"], each["service"] or "all", served, each["since"], until, left])
-    return show.table(["endpoint", "drained for", "used by", "since", "until", "connections"], rows)
+    columns = [
+        *(Column("endpoint"), Column("drained for", rank=3), Column("used by")),
+        *(Column("since", rank=2), Column("until", rank=1), Column("connections")),
+    ]
+    return show.table(columns, rows)

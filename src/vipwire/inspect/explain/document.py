@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -15,10 +16,17 @@ from vipwire.model.net import format_address, format_endpoint
 from vipwire.netlink.conntrack import Flow
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import from_pod
-from vipwire.reconcile.explainer import Walk
+from vipwire.process.columns import Column
+from vipwire.reconcile.explainer import ObjectState, Walk
 from vipwire.serve.service_health import ServiceHealthCheck
 
 _MANY = 20
+_STEPS: Final = (
+    Column("on the way"),
+    Column("rule or element", prose=True),
+    Column("what it does", prose=True, rank=1),
+    Column("state"),
+)
 
 
 def explain_document(explanation: Explanation) -> Document:
@@ -160,7 +168,10 @@ def _kernel(kernel: Document) -> Iterator[RenderableType]:
         )
     if kernel["path"]:
         rows = [[step["object"], step["text"], step["effect"], coloured(step["state"])] for step in kernel["path"]]
-        yield table(["on the way", "rule or element", "what it does", "state"], rows)
+        if all(step["state"] == ObjectState.PLANNED.value for step in kernel["path"]):
+            yield table(_STEPS[:-1], [row[:-1] for row in rows])
+        else:
+            yield table(_STEPS, rows)
 
 
 def _flows(flows: list[Document]) -> Iterator[RenderableType]:

@@ -8,6 +8,7 @@ from rich.text import Text
 from vipwire.inspect.leave_ipvs.changes import Difference, Leaving, Level
 from vipwire.inspect.show import coloured, plural, table
 from vipwire.inspect.status.document import Document
+from vipwire.process.columns import Column
 
 UNKNOWN = 2
 
@@ -46,9 +47,13 @@ def leave_view(document: Document, *, wide: bool) -> RenderableType:
         rows.append([each["area"], coloured(each["level"]), each["now"], then])
     parts: list[RenderableType] = [Text(_heading(document)), Text()]
     if rows:
-        parts += [table(["area", "", "now", f"in {document['mode']} mode"], rows), Text()]
+        parts += [_changes(rows, document["mode"]), Text()]
     parts += [Text(f"not looked at: {each}", style="yellow") for each in document["obstacles"]]
     return Group(*parts, _verdict(document))
+
+
+def _changes(rows: list[list[str | Text]], mode: str) -> RenderableType:
+    return table(["area", "", Column("now", prose=True), Column(f"in {mode} mode", prose=True)], rows)
 
 
 def _heading(document: Document) -> str:

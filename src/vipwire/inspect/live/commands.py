@@ -15,7 +15,7 @@ from vipwire.inspect import show
 from vipwire.inspect.live.flows import FlowEvents, Frontends, tracked
 from vipwire.inspect.live.top import Rates, top_view
 from vipwire.inspect.live.trace import Tracer, event_view, summary_view
-from vipwire.inspect.options import OUTPUT, LookCommand
+from vipwire.inspect.options import EVERYWHERE, NAMESPACE, OUTPUT, LookCommand, scoped
 from vipwire.inspect.packet import read_destination
 from vipwire.inspect.situation import opened, planned
 from vipwire.inspect.source import read_objects
@@ -26,7 +26,7 @@ from vipwire.model.text import visible_document
 
 @click.command(cls=LookCommand)
 @click.argument("destination", default="", metavar="[DST:PORT[/PROTO]]")
-@click.option("--seconds", "-n", type=click.FloatRange(0), help="For how long; until interrupted otherwise.")
+@click.option("--seconds", "-s", type=click.FloatRange(0), help="For how long; until interrupted otherwise.")
 @OUTPUT
 def trace(config: Config, destination: str, seconds: float | None, output: str) -> None:
     """Follow real connections to VIPs as they come: which endpoint each new one got, and whom that sees.
@@ -57,21 +57,32 @@ def _print_event(document: Document, output: str, view: Callable[[Document], Ren
         show.print_document(document, output)
     else:
         shown = view(visible_document(document))
-        show.console().print(shown, soft_wrap=isinstance(shown, Text))
+        show.write(show.console(), shown, soft_wrap=isinstance(shown, Text))
 
 
 @click.command(cls=LookCommand)
 @click.option("--interval", default=2.0, show_default=True, help="Seconds between looks.")
 @click.option("--window", default=10.0, show_default=True, help="Over how many seconds rates are taken.")
-@click.option("--count", "-n", type=click.IntRange(1), help="How many looks; until interrupted otherwise.")
+@click.option("--count", "-c", type=click.IntRange(1), help="How many looks; until interrupted otherwise.")
+@NAMESPACE
+@EVERYWHERE
 @OUTPUT
-def top(config: Config, interval: float, window: float, count: int | None, output: str) -> None:
+def top(
+    config: Config,
+    interval: float,
+    window: float,
+    count: int | None,
+    namespace: str,
+    output: str,
+    *,
+    everywhere: bool,
+) -> None:
     """Show live rates of every Service and endpoint: new, ended and unanswered connections, and those tracked now.
 
     Connections come from the events of connection tracking. Bytes (in/s and out/s) and what is refused are what the
     mode has counted, as far as it does: bytes, in nftables mode, with --count-traffic.
     """
-    interval = max(interval, 0.1)
+    interval, wanted = max(interval, 0.1), scoped("", namespace, everywhere=everywhere)
     with (
         FlowEvents() as events,
         opened(config) as kernel,
@@ -86,6 +97,7 @@ def top(config: Config, interval: float, window: float, count: int | None, outpu
                     rates.take(heard)
                 rates.count(time.time(), counted_now(situation, kernel))
                 document = rates.document(time.time(), tracked())
+                document["rows"] = [row for row in document["rows"] if row["service"].startswith(wanted)]
                 if output in ("json", "yaml"):
                     _print_event(document, output, lambda _: Text())
                     continue
@@ -94,4 +106,4 @@ def top(config: Config, interval: float, window: float, count: int | None, outpu
                 if live.console.is_terminal:
                     live.update(view, refresh=True)
                 else:
-                    live.console.print(view)
+                    show.write(live.console, view)

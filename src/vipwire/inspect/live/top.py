@@ -18,6 +18,7 @@ from vipwire.inspect.show import size_text, table
 from vipwire.inspect.status.document import Document
 from vipwire.model.net import format_endpoint
 from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
+from vipwire.process.columns import Column
 from vipwire.reconcile.counts import Count, Counts
 
 _Row = tuple[str, str]
@@ -158,7 +159,10 @@ def top_view(document: Document, most: int) -> RenderableType:
     parts: list[RenderableType] = [Text(head, style="dim")]
     if document["lostEvents"]:
         parts.append(Text("more happened than could be read: rates are too low", style="yellow"))
-    titles = ["service / endpoint", "new/s", "ended/s", "unanswered/s", "tracked", "in/s", "out/s"]
+    titles = [
+        *(Column("service / endpoint"), Column("new/s"), Column("ended/s", rank=1), Column("unanswered/s")),
+        *(Column("tracked"), Column("in/s", rank=2), Column("out/s", rank=2)),
+    ]
     parts.append(table(titles, rows[:most]))
     if not rows:
         parts.append(Text("no connection to a VIP yet"))

@@ -1,24 +1,22 @@
 """`vipwire status`: the tables of a status document."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from vipwire.inspect.show import coloured, shortened, size_text, table
+from vipwire.inspect.show import coloured, plural, size_text, table
 from vipwire.inspect.status.document import Document, share_text, state_words
 from vipwire.inspect.status.proxy import proxy_text
-
-_MOST = 4
-"""Lines of one cell where not everything was asked for."""
+from vipwire.process.columns import Column
 
 
 def status_view(document: Document, *, wide: bool, details: bool) -> RenderableType:
     """Lay out a status document; with `details`, all endpoints of few Services."""
     parts: list[RenderableType] = [_head(document), Text()]
     if document["services"]:
-        parts.append(_services(document, wide=wide, most=None if wide or details else _MOST))
+        parts.append(_services_in_full(document) if wide else _services(document))
     else:
         parts.append(Text("There are no Services with a ClusterIP."))
     if details:
@@ -66,37 +64,96 @@ def _family_words(family: Document) -> str:
     return f" ({family['observedObjects']} objects{''.join(f', {count}' for count in counts)})"
 
 
-def _services(document: Document, *, wide: bool, most: int | None) -> RenderableType:
-    columns = ["service", "type", "reached at", "endpoints", "share", "connections", "policy", "kernel"]
-    rows = []
+_SHORT: Final = (
+    Column("service"),
+    Column("type", rank=3),
+    Column("address"),
+    Column("endpoints"),
+    Column("here", rank=4),
+    Column("connections", rank=2),
+    Column("policy", rank=1),
+    Column("kernel"),
+)
+_WIDE: Final = ("service", "type", "reached at", "endpoints", "share", "connections", "policy", "kernel")
+_MORE: Final = ("traffic", "nodes", "annotations")
+
+
+def _services(document: Document) -> RenderableType:
+    """Lay out a line for each Service port."""
+    rows: list[list[str | Text]] = []
     for service in document["services"]:
+        last: list[str | Text] = [", ".join(policy_words(service)), _kernel(service)]
         if not service["ports"]:
             name = f"{service['namespace']}/{service['name']}"
-            rows.append(
-                [name, service["type"], coloured("no usable port", "warning"), "-", "-", "-", "-", _kernel(service)]
-            )
+            rows.append([name, service["type"], "-", coloured("no usable port", "warning"), "-", "-", *last])
         for port in service["ports"]:
-            rows.append(_row(service, port, most))
-            if wide:
-                rows[-1].append(_traffic(port["counts"]))
-                rows[-1].append(shortened(sorted({each["node"] or "-" for each in port["endpoints"]}), None))
-                rows[-1].append(shortened([f"{k}={v}" for k, v in service["annotations"].items()], None))
-    return table([*columns, *(["traffic", "nodes", "annotations"] if wide else [])], rows)
+            ends = [_port_name(service, port), service["type"], _addresses(port), *_numbers(port)]
+            rows.append([*ends, *last])
+    return table(_SHORT, rows)
 
 
-def _row(service: Document, port: Document, most: int | None) -> list[str | Text]:
-    name = f"{service['namespace']}/{service['name']}" + (f":{port['name']}" if port["name"] else "")
+def _addresses(port: Document) -> str:
+    """Write the first address, and how many more there are."""
+    places = [_place(each) for each in (*port["frontends"], *port.get("ranges", ()))]
+    return "-" if not places else places[0] + (f" +{len(places) - 1}" if len(places) > 1 else "")
+
+
+def _numbers(port: Document) -> list[str | Text]:
+    """Count the endpoints in use, of all; those here; and the connections that they were given."""
+    first = next(iter(port["frontends"]), None)
+    counts = port["counts"]
+    connections = "-" if counts is None or counts["connections"] is None else str(counts["connections"])
+    used = [each for each in port["endpoints"] if each["forPolicies"]]
+    number = f"{people(used)}/{people(port['endpoints'])}"
+    if first is not None and first["action"] != "forward":
+        return [coloured(f"{number} {first['action']}", first["action"]), "-", connections]
+    return [number, str(people(each for each in used if each["local"])), connections]
+
+
+def people(endpoints: Iterable[Document]) -> int:
+    """Count endpoints as people do: Pods, which have an address of each family."""
+    families: dict[str, set[tuple[str, int]]] = {}
+    for each in endpoints:
+        families.setdefault(each["family"], set()).add((each["address"], each["port"]))
+    return max(map(len, families.values()), default=0)
+
+
+def _services_in_full(document: Document) -> RenderableType:
+    """Lay out all addresses and endpoints of each Service port, a line each."""
+    rows: list[list[str | Text]] = []
+    for service in document["services"]:
+        last: list[str | Text] = ["\n".join(policy_words(service)), _kernel(service)]
+        annotations = _column([f"{k}={v}" for k, v in service["annotations"].items()])
+        if not service["ports"]:
+            name, nothing = f"{service['namespace']}/{service['name']}", ["-", "-", "-"]
+            unusable = coloured("no usable port", "warning")
+            rows.append([name, service["type"], unusable, *nothing, *last, "-", "-", annotations])
+        for port in service["ports"]:
+            nodes = sorted({each["node"] or "-" for each in port["endpoints"]})
+            rows.append([*_row(service, port), *last, _traffic(port["counts"]), _column(nodes), annotations])
+    return table([*_WIDE, *_MORE], rows, whole=True)
+
+
+def _row(service: Document, port: Document) -> list[str | Text]:
     ends = _endpoints(port)
+    counts = port["counts"]
+    counted = counts is not None and counts["connections"] is not None
     return [
-        name,
+        _port_name(service, port),
         service["type"],
-        shortened([_place(each) for each in (*port["frontends"], *port.get("ranges", ()))], most),
-        shortened([end for end, _, _ in ends], most),
-        shortened([share for _, share, _ in ends], most if len(ends) != most else None),
-        _connections(port, [number for _, _, number in ends], most),
-        shortened(list(policy_words(service)), None),
-        _kernel(service),
+        _column([_place(each) for each in (*port["frontends"], *port.get("ranges", ()))]),
+        _column([end for end, _, _ in ends]),
+        _column([share for _, share, _ in ends]),
+        "\n".join(number for _, _, number in ends) or str(counts["connections"]) if counted else "-",
     ]
+
+
+def _port_name(service: Document, port: Document) -> str:
+    return f"{service['namespace']}/{service['name']}" + (f":{port['name']}" if port["name"] else "")
+
+
+def _column(items: Sequence[str]) -> str:
+    return "\n".join(items) or "-"
 
 
 def _place(frontend: Document) -> str:
@@ -110,16 +167,6 @@ def _place(frontend: Document) -> str:
 def _listening(frontend: Document) -> str:
     """Show where clients connect instead, in a mode that listens and has no rules."""
     return f" at {', '.join(frontend['listening'])}" if frontend.get("listening") else ""
-
-
-def _connections(port: Document, numbers: list[str], most: int | None) -> str:
-    """Write what each endpoint was given, or all together where the endpoints do not all stand there."""
-    counts = port["counts"]
-    if counts is None or counts["connections"] is None:
-        return "-"
-    if most is not None and len(numbers) > most:
-        return f"{counts['connections']} in all"
-    return "\n".join(numbers) or str(counts["connections"])
 
 
 def _traffic(counts: Document | None) -> str:
@@ -206,19 +253,33 @@ def _kernel(service: Document) -> Text:
     return text or Text("-")
 
 
+_ENDPOINTS: Final = (
+    Column("endpoint"),
+    Column("node", rank=3),
+    Column("share"),
+    Column("conditions", rank=2),
+    Column("used by policy", rank=5),
+    Column("connections", rank=1),
+    Column("traffic", rank=4),
+    Column("why", prose=True),
+)
+
+
 def _details(document: Document) -> Iterator[RenderableType]:
     for service in document["services"]:
         for port in service["ports"]:
-            rows = [_usage(usage) for usage in port["endpoints"]]
             name = f"{service['namespace']}/{service['name']}:{port['name'] or port['port']}"
+            yield Text(f"\nAddresses of {name}", style="bold")
+            yield from (Text(f"  {_place(each)}") for each in (*port["frontends"], *port.get("ranges", ())))
+            shares = {end.removesuffix(" (here)"): share for end, share, _ in _endpoints(port)}
+            rows = [_usage(usage, shares.get(endpoint_text(usage), "-")) for usage in port["endpoints"]]
             yield Text(f"\nEndpoints of {name}", style="bold")
             if rows:
-                titles = ["endpoint", "node", "conditions", "used by policy", "connections", "traffic", "why"]
-                yield table(titles, rows)
+                yield table(_ENDPOINTS, rows)
             else:
                 yield Text("none: no EndpointSlice has an endpoint for this port")
         if check := service.get("healthCheckNodePort"):
-            here = f"{check['localEndpoints']} endpoint{'s' * (check['localEndpoints'] != 1)} here"
+            here = f"{plural(check['localEndpoints'], 'endpoint')} here"
             yield Text(f"\nhealth check on node port {check['port']}: {here}")
 
 
@@ -229,12 +290,13 @@ def _given(usage: dict[str, Any]) -> str:
     return number if now is None else f"{number} ({now['active']} open)"
 
 
-def _usage(usage: dict[str, Any]) -> list[str | Text]:
+def _usage(usage: dict[str, Any], share: str) -> list[str | Text]:
     conditions = [word for word in ("ready", "serving", "terminating") if usage[word]]
     used = "/".join(usage["forPolicies"])
     return [
         endpoint_text(usage),
         (usage["node"] or "-") + (" (here)" if usage["local"] else ""),
+        share,
         ", ".join(conditions) or "not ready",
         coloured(used or "none", "ok" if used else "warning"),
         _given(usage),

@@ -1,0 +1,171 @@
+"""Lays out tables as kubectl does: a line for a row, and no break inside a word, an address or a number.
+
+Where a terminal is too narrow, prose is folded at its blanks, then the columns that matter least are left out, and a
+line below says which. What is still too wide goes over the edge as a whole. In a file nothing is left out.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.text import Text
+
+GAP: Final = "  "
+NARROWEST_PROSE: Final = 20
+"""Columns that prose keeps before others are left out for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. `prose` may be folded at blanks. Of those with a `rank` the highest is left out first; 0 stays."""
+
+    title: str
+    prose: bool = False
+    rank: int = 0
+
+
+Line: TypeAlias = str | Text
+_Cell: TypeAlias = Sequence[Line]
+
+
+class Grid:
+    """Rows below upper-case titles. Text in square brackets is text."""
+
+    def __init__(
+        self, columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, whole: bool = False
+    ) -> None:
+        self._columns = tuple(columns)
+        self._rows = [tuple(_lines(cell) for cell in row) for row in rows]
+        self._whole = whole
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Ask for the whole width."""
+        del console
+        return Measurement(1, options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield a line for each row, and one for what is left out."""
+        cuts = console.is_terminal and not self._whole
+        shown = _chosen(self._columns, self._widths(), options.max_width) if cuts else range(len(self._columns))
+        kept = _Kept(self._columns, [*shown], self._widths(), options.max_width)
+        titles = tuple((Text(self._columns[index].title.upper(), "bold"),) for index in kept.indices)
+        for cells in (titles, *map(kept.cells, self._rows)):
+            yield from _print(console, cells, kept.widths)
+        if left := [column.title.upper() for index, column in enumerate(self._columns) if index not in kept.indices]:
+            words = f"not shown here: {', '.join(left)} (a wider terminal, or -o wide, shows more)"
+            yield Prose(Text(words, style="dim"))
+
+    def _widths(self) -> list[int]:
+        """Measure each column as it is, unfolded."""
+        return [
+            max([cell_len(column.title), *(_width(line) for row in self._rows for line in row[index])])
+            for index, column in enumerate(self._columns)
+        ]
+
+
+class Prose:
+    """Text that is folded at blanks, never inside a word."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield its lines."""
+        for line in _folded(_lines(self._text), options.max_width):
+            yield from (Segment(line),) if isinstance(line, str) else line.render(console)
+            yield Segment.line()
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The columns that are shown, and their widths: prose shares what the others leave."""
+
+    columns: Sequence[Column]
+    indices: list[int]
+    natural: Sequence[int]
+    width: int
+    widths: list[int] = field(default_factory=list)
+
+    def cells(self, row: Sequence[_Cell]) -> tuple[_Cell, ...]:
+        """Choose a row's cells, and fold its prose."""
+        return tuple(
+            tuple(_folded(row[index], width)) if self.columns[index].prose else row[index]
+            for index, width in zip(self.indices, self.widths, strict=True)
+        )
+
+    def __post_init__(self) -> None:
+        self.widths = [self.natural[index] for index in self.indices]
+        over = sum(self.widths) + len(GAP) * (len(self.widths) - 1) - self.width
+        prose = [at for at, index in enumerate(self.indices) if self.columns[index].prose]
+        while over > 0 and prose:
+            widest = max(prose, key=lambda at: self.widths[at])
+            others = [self.widths[at] for at in prose if at != widest]
+            least = max(NARROWEST_PROSE, max(others, default=0) - 1)
+            cut = min(over, max(0, self.widths[widest] - least))
+            if cut == 0:
+                break
+            self.widths[widest] -= cut
+            over -= cut
+        if over > 0:  # the few cells that are wider than most go over their column's edge, not every row
+            widest = max(range(len(self.widths)), key=lambda at: self.widths[at])
+            self.widths[widest] -= min(over, self.widths[widest] // 3)
+
+
+def _chosen(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
+    """Choose the columns that fit, with prose as narrow as it may be."""
+    shown = list(range(len(columns)))
+
+    def needed() -> int:
+        least = (min(natural[index], NARROWEST_PROSE) if columns[index].prose else natural[index] for index in shown)
+        return sum(least) + len(GAP) * (len(shown) - 1)
+
+    while needed() > width and (ranked := [index for index in shown if columns[index].rank]):
+        shown.remove(max(ranked, key=lambda index: (columns[index].rank, index)))
+    return shown
+
+
+def _width(line: Line) -> int:
+    return cell_len(line if isinstance(line, str) else line.plain)
+
+
+def _lines(cell: Line) -> _Cell:
+    return cell.split("\n") if isinstance(cell, str) else [*cell.split("\n", allow_blank=True)] or [Text()]
+
+
+def _folded(lines: Iterable[Line], width: int) -> Iterator[Line]:
+    """Fold lines at blanks; a word that is longer than the width stays whole."""
+    for line in lines:
+        plain = line if isinstance(line, str) else line.plain
+        start = end = 0
+        for begin, stop in _words(plain):
+            if end > start and cell_len(plain[start:stop]) > width:
+                yield line[start:end]
+                start = begin
+            end = stop
+        yield line[start:end]
+
+
+def _words(text: str) -> Iterator[tuple[int, int]]:
+    at = 0
+    for word in text.split(" "):
+        if word or at == 0:
+            yield at, at + len(word)
+        at += len(word) + 1
+
+
+def _print(console: Console, cells: Sequence[_Cell], widths: Sequence[int]) -> Iterator[Segment]:
+    """Write a row, as many lines as its highest cell has."""
+    for number in range(max(map(len, cells), default=0)):
+        blanks = ""
+        for cell, width in zip(cells, widths, strict=True):
+            line: Line = cell[number] if number < len(cell) else ""
+            if size := _width(line):
+                yield Segment(blanks)
+                yield from (Segment(line),) if isinstance(line, str) else line.render(console)
+                blanks = ""
+            blanks += " " * (width - size) + GAP
+        yield Segment.line()
