@@ -358,7 +358,12 @@ def test_what_is_served_is_told_in_both_forms(tmp_path: Path) -> None:
         assert set(found) >= {"services/status", "namespaces/finalize", "pods", "nodes", "secrets", "events"}
         _, groups = await here.send("GET", "/apis")
         named = [group["name"] for group in groups["groups"]]
-        assert named == ["coordination.k8s.io", "discovery.k8s.io", "networking.k8s.io"]
+        assert named == [
+            "coordination.k8s.io",
+            "discovery.k8s.io",
+            "gateway.networking.k8s.io",
+            "networking.k8s.io",
+        ]
         accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
         _, new = await here.send("GET", "/apis", Accept=accept)
         assert new["kind"] == "APIGroupDiscoveryList"
@@ -366,6 +371,16 @@ def test_what_is_served_is_told_in_both_forms(tmp_path: Path) -> None:
         assert plurals == [
             "leases",
             "endpointslices",
+            "backendtlspolicies",
+            "gatewayclasses",
+            "gateways",
+            "grpcroutes",
+            "httproutes",
+            "listenersets",
+            "referencegrants",
+            "tcproutes",
+            "tlsroutes",
+            "udproutes",
             "ingressclasses",
             "ingresses",
             "ipaddresses",
@@ -385,6 +400,7 @@ def test_openapi_describes_what_is_served(tmp_path: Path) -> None:
             "api/v1",
             "apis/coordination.k8s.io/v1",
             "apis/discovery.k8s.io/v1",
+            "apis/gateway.networking.k8s.io/v1",
             "apis/networking.k8s.io/v1",
         }
         for entry in index["paths"].values():

@@ -61,6 +61,11 @@ _ELSEWHERE: Final = {
         "ingress",
         "Serve Ingresses with HAProxy: hosts, paths, TLS, sticky sessions.",
     ),
+    "gateway": (
+        "vipwire.gateway.cli",
+        "gateway",
+        "Serve the Gateway API with HAProxy: HTTP, gRPC, TLS and TCP routes.",
+    ),
     "dns": ("vipwire.dns.cli", "dns", "Answer DNS queries for Services, and forward all others."),
     "store": ("vipwire.cluster.cli", "store", "Back up and restore the objects of `vipwire up`."),
     "completion": ("vipwire.cli.completion", "completion", "Print a script that completes commands in a shell."),

@@ -2,4 +2,5 @@
 
 watch/  Gateways, routes, grants and policies, from an API server or manifests
 plan/   pure: listeners and who may attach to them; routes to the plan of `ingress.plan`; what statuses say
+run/    the writer of statuses, the command; HAProxy is driven by `ingress.run`
 """

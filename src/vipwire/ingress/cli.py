@@ -4,29 +4,36 @@ import asyncio
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 import click
 
 from vipwire.errors import ConfigError
 from vipwire.process.terminal import plain_errors, warn
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+Write: TypeAlias = Callable[[Sequence[tuple[str, str]]], None]
 _BIND = re.compile(r"(\*|\d+\.\d+\.\d+\.\d+|\[?[0-9a-f:]+\]?)?:(\d{1,5})")
-_FLAGS: Final = (
-    click.option("--manifests", multiple=True, type=click.Path(path_type=Path), help="Files or folders of objects."),
-    click.option("--kubeconfig", type=click.Path(path_type=Path), help="How to reach the API server."),
-    click.option("--master", default="", help="URL of the API server."),
+_OWN_FLAGS: Final = (
     click.option("--ingress-class", default="vipwire", show_default=True, help="The class that is ours."),
     click.option(
         "--controller", default="vipwire.io/ingress", show_default=True, help="Our IngressClasses' controller."
     ),
     click.option("--watch-ingress-without-class", is_flag=True, help="Serve Ingresses that name no class, too."),
     click.option("--hosts-apart", is_flag=True, help="A host is one namespace's, that of its oldest Ingress."),
-    click.option("--zone", default="", envvar="VIPWIRE_ZONE", help="Where we are, for endpoints' hints of zones."),
     click.option("--http", default="*:80", show_default=True, help="Where to listen for HTTP; empty for nowhere."),
     click.option("--https", default="*:443", show_default=True, help="Where to listen for HTTPS; empty for nowhere."),
+    click.option(
+        "--run-dir", type=click.Path(path_type=Path), default=Path("/run/vipwire-ingress"), show_default=True
+    ),
+)
+COMMON_FLAGS: Final = (
+    click.option("--manifests", multiple=True, type=click.Path(path_type=Path), help="Files or folders of objects."),
+    click.option("--kubeconfig", type=click.Path(path_type=Path), help="How to reach the API server."),
+    click.option("--master", default="", help="URL of the API server."),
+    click.option("--zone", default="", envvar="VIPWIRE_ZONE", help="Where we are, for endpoints' hints of zones."),
     click.option("--accept-proxy", is_flag=True, help="Clients come with a PROXY protocol header."),
     click.option(
         "--trust-forwarded-headers", is_flag=True, help="Clients are balancers whose X-Forwarded-* headers are true."
@@ -37,26 +44,40 @@ _FLAGS: Final = (
     click.option("--threads", default=0, help="Threads of HAProxy; 0 is one for each CPU."),
     click.option("--max-connections", default=0, help="Most connections at once; 0 leaves it to HAProxy."),
     click.option("--default-certificate", type=click.Path(path_type=Path), help="PEM file with certificate and key."),
+)
+PROCESS_FLAGS: Final = (
+    click.option("--haproxy", default="haproxy", show_default=True, help="The program."),
     click.option(
-        "--run-dir", type=click.Path(path_type=Path), default=Path("/run/vipwire-ingress"), show_default=True
+        "--haproxy-user",
+        default="",
+        help="Whom HAProxy's workers run as if we are root, in an empty folder: haproxy or nobody; - for root.",
     ),
+    click.option("--reload-pause", default=1.0, show_default=True, help="Least seconds between two reloads."),
+    click.option("--grace", default=30.0, show_default=True, help="Seconds that connections have when it ends."),
+    click.option(
+        "--leave-running", is_flag=True, help="Leave HAProxy running at the end; the next start takes it over."
+    ),
+    click.option("-v", "verbosity", default=0, help="Verbosity of the log."),
 )
 
 
-def _flags(command: Any) -> Any:
-    for option in reversed(_FLAGS):
-        command = option(command)
-    return command
+def with_flags(*flags: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Give flags to a command, in their order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(flags):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+_flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, *COMMON_FLAGS[3:])
 
 
 @click.group(invoke_without_command=True)
 @_flags
-@click.option("--haproxy", default="haproxy", show_default=True, help="The program.")
-@click.option(
-    "--haproxy-user",
-    default="",
-    help="Whom HAProxy's workers run as if we are root, in an empty folder: haproxy or nobody; - for root.",
-)
+@with_flags(*PROCESS_FLAGS)
 @click.option("--publish-address", multiple=True, help="Address or name for status.loadBalancer; may be repeated.")
 @click.option(
     "--publish-service", default="", help="NAMESPACE/NAME of a Service whose addresses are written instead."
@@ -68,11 +89,7 @@ def _flags(command: Any) -> Any:
     help="NAMESPACE/NAME of the Lease whose holder writes the status; empty: every replica does.",
 )
 @click.option("--metrics-bind-address", default="127.0.0.1:10254", show_default=True, help="Metrics and /healthz.")
-@click.option("--reload-pause", default=1.0, show_default=True, help="Least seconds between two reloads.")
-@click.option("--grace", default=30.0, show_default=True, help="Seconds that connections have when it ends.")
-@click.option("--leave-running", is_flag=True, help="Leave HAProxy running at the end; the next start takes it over.")
 @click.option("--takeover", is_flag=True, help="Take the place of the ingress that runs here; its HAProxy goes on.")
-@click.option("-v", "verbosity", default=0, help="Verbosity of the log.")
 @click.pass_context
 def ingress(context: click.Context, /, **given: Any) -> None:
     """Serve Ingresses with HAProxy, which is started, configured and watched.
@@ -102,12 +119,19 @@ def render(output_dir: Path | None, **given: Any) -> None:
     """
     from vipwire.ingress.run.app import render_once  # noqa: PLC0415  # not for --help
 
-    with plain_errors(), _writing():
-        folder = (output_dir or given["run_dir"]).absolute()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with plain_errors(), rendered(output_dir, given["run_dir"]) as (folder, write):
         files, problems = asyncio.run(render_once(options_of({**given, "run_dir": folder})))
         for problem in problems:
             warn(str(problem))
+        write(files)
+
+
+@contextlib.contextmanager
+def rendered(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Write]]:
+    """Give the folder to render for, and what writes the files there, or prints the first of them."""
+    folder = (output_dir or run_dir).absolute()
+
+    def write(files: Sequence[tuple[str, str]]) -> None:
         if output_dir is None:
             click.echo(files[0][1], nl=False)
             return
@@ -116,11 +140,9 @@ def render(output_dir: Path | None, **given: Any) -> None:
             target.touch(mode=0o600)
             target.write_text(content, encoding="ascii")
 
-
-@contextlib.contextmanager
-def _writing() -> Iterator[None]:
     try:
-        yield
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield folder, write
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}") from error
 
@@ -151,12 +173,12 @@ def options_of(given: dict[str, Any]) -> Any:
         connections=given["max_connections"],
         resolvers=tuple(_bind("--resolver", each) for each in given["resolver"]),
     )
-    if not layout.http and not layout.https:
+    if not layout.http and not layout.https and "bind" not in given:
         raise ConfigError("--http and --https are both empty: there is nothing to serve")
     return Options(
         folder,
         layout,
-        _setting(given),
+        setting_of(given),
         haproxy_user=given.get("haproxy_user", ""),
         manifests=given["manifests"],
         kubeconfig=given["kubeconfig"],
@@ -174,7 +196,8 @@ def options_of(given: dict[str, Any]) -> Any:
     )
 
 
-def _setting(given: dict[str, Any]) -> Any:
+def setting_of(given: dict[str, Any]) -> Any:
+    """Build the `Setting` of a command line."""
     from vipwire.ingress.plan.planner import Setting  # noqa: PLC0415  # not for --help
 
     names = ("ingress_class", "controller", "watch_ingress_without_class", "zone", "hosts_apart")

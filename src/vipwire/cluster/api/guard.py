@@ -3,7 +3,7 @@
     admin   group system:masters     everything
     node    group system:nodes       what a service proxy and a kubelet of this system read and report
     view    group vipwire:view       reads everything but Secrets
-    ingress group vipwire:ingress    what an Ingress controller reads, with Secrets, and reports
+    ingress group vipwire:ingress    what an Ingress or Gateway controller reads, with Secrets, and reports
 
 Nobody else may do anything but ask for version, health and discovery's root.
 """
@@ -16,6 +16,7 @@ from typing import Final
 
 from vipwire.cluster.api.errors import ApiError, refused
 from vipwire.cluster.api.kinds.catalogue import RESOURCES
+from vipwire.cluster.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
 from vipwire.cluster.api.route import Route
 
 _READ: Final = frozenset({"get", "list", "watch"})
@@ -35,8 +36,11 @@ _NODE_RIGHTS: Final = {
 }
 
 
+_GATEWAY_PLURALS: Final = tuple(each.plural for each in (*GATEWAY_RESOURCES, GATEWAY_CLASSES))
 _INGRESS_RIGHTS: Final = {
     **dict.fromkeys(("services", "endpointslices", "ingresses", "ingressclasses", "secrets"), _READ),
+    **dict.fromkeys(("namespaces", "configmaps", *_GATEWAY_PLURALS), _READ),
+    **dict.fromkeys((f"{each}/status" for each in _GATEWAY_PLURALS), _READ | _WRITE),
     "ingresses/status": _READ | _WRITE,
     "events": _READ | _WRITE,
     "leases": _READ | _WRITE,

@@ -37,7 +37,7 @@ def _reader(kind: IngressKind) -> object:
         spec = source.data if isinstance(source, wire.ConfigMap) else getattr(source, "spec", None)
         content = Content(spec, meta.creation_timestamp or "", meta.generation or 0, labels)
         known = Known(meta.uid or "", meta.resource_version or "", source.status)
-        return Declared(kind, name, content, known), found.problems()
+        return Declared(kind, name, content, known, (known.uid, f"{wire.GROUP}/v1")), found.problems()
 
     return convert
 
@@ -53,9 +53,9 @@ _OWN: Final = (
     _resource(IngressKind.HTTP_ROUTE, "httproutes", wire.HttpRoute),
     _resource(IngressKind.GRPC_ROUTE, "grpcroutes", wire.GrpcRoute),
     _resource(IngressKind.TLS_ROUTE, "tlsroutes", wire.TlsRoute),
-    _resource(IngressKind.TCP_ROUTE, "tcproutes", wire.PlainRoute, f"{_BASE}/v1alpha2"),
-    _resource(IngressKind.UDP_ROUTE, "udproutes", wire.PlainRoute, f"{_BASE}/v1alpha2"),
-    _resource(IngressKind.REFERENCE_GRANT, "referencegrants", wire.ReferenceGrant, f"{_BASE}/v1beta1"),
+    _resource(IngressKind.TCP_ROUTE, "tcproutes", wire.PlainRoute),
+    _resource(IngressKind.UDP_ROUTE, "udproutes", wire.PlainRoute),
+    _resource(IngressKind.REFERENCE_GRANT, "referencegrants", wire.ReferenceGrant),
     _resource(IngressKind.BACKEND_TLS_POLICY, "backendtlspolicies", wire.BackendTlsPolicy),
     _resource(IngressKind.NAMESPACE, "namespaces", wire.Namespace, "/api/v1"),
     _resource(IngressKind.CONFIG_MAP, "configmaps", wire.ConfigMap, "/api/v1"),

@@ -275,8 +275,6 @@ class BackendTlsPolicy(Object, frozen=True):
 class Namespace(Object, frozen=True):
     """Namespace, for its labels."""
 
-    spec: None = None
-
 
 class ConfigMap(Object, frozen=True):
     """ConfigMap, for authorities' certificates."""

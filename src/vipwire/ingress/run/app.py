@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from vipwire.errors import ConfigError, ungrouped
 from vipwire.http.server import Pages, Reply, Request
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.certificates import read_pair
-from vipwire.ingress.plan.planner import IngressPlanner, Setting
+from vipwire.ingress.plan.planner import IngressPlanner, Planner, Setting
 from vipwire.ingress.run.claim import claim_ingress
 from vipwire.ingress.run.confinement import confined
 from vipwire.ingress.run.control import ControlError, ask
@@ -32,13 +32,14 @@ from vipwire.ingress.run.process import Haproxy
 from vipwire.ingress.run.reporter import IngressReporter
 from vipwire.ingress.run.statistics import Statistics
 from vipwire.ingress.run.status import StatusWriter
-from vipwire.ingress.watch.kinds import MANIFESTS, RESOURCES
+from vipwire.ingress.watch.kinds import MANIFESTS, RESOURCES, IngressResource
 from vipwire.ingress.watch.objects import IngressKind, IngressObject
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.access.user_kubeconfig import kubectls, of_this_machine
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder
+from vipwire.kube.manifests.documents import ManifestReader
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.model.names import ObjectName
 from vipwire.process import log
@@ -76,15 +77,15 @@ class Options:
     haproxy_user: str = ""
 
 
-def run_ingress(options: Options) -> int:
-    """Run until a signal ends it; return the exit status."""
+def run_ingress(options: Options, served: Callable[[], "Served"] | None = None) -> int:
+    """Run until a signal ends it; return the exit status. `served` makes what is served, if not Ingresses alone."""
     os.umask(0o077)
     try:
         options.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
     with claim_ingress(options.folder, options.layout, takeover=options.takeover) as claim, ungrouped():
-        return asyncio.run(IngressProcess(options).run(claim))
+        return asyncio.run(IngressProcess(options, served() if served else None).run(claim))
 
 
 def default_pem(options: Options) -> str:
@@ -101,9 +102,27 @@ def default_pem(options: Options) -> str:
     return pair.pem
 
 
-def make_source(options: Options, access: Access | None) -> Source:
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a process reads, and who plans it: Ingresses, or what else HAProxy is to serve.
+
+    `choose` asks an API server for the versions of the kinds; `parts` yields what writes statuses, while the last
+    argument says that we are the one who writes.
+    """
+
+    planner: Planner
+    resources: Mapping[IngressKind, IngressResource] = field(default_factory=lambda: RESOURCES)
+    manifests: ManifestReader[IngressKind, IngressObject] = MANIFESTS
+    choose: Callable[[Access], Awaitable[Mapping[IngressKind, IngressResource]]] | None = None
+    parts: Callable[[Access, Snapshot, Desired, Callable[[], bool]], Iterator[tuple[str, Part]]] | None = None
+
+
+async def make_source(options: Options, access: Access | None, served: Served) -> Source:
     """Build the source of objects."""
-    return ManifestSource(options.manifests, MANIFESTS) if access is None else ApiSource(access, RESOURCES.values())
+    if access is None:
+        return ManifestSource(options.manifests, served.manifests)
+    resources = await served.choose(access) if served.choose else served.resources
+    return ApiSource(access, resources.values())
 
 
 def find_api_server(options: Options) -> Access | None:
@@ -125,9 +144,9 @@ def find_api_server(options: Options) -> Access | None:
         raise
 
 
-async def list_once(options: Options) -> Snapshot:
+async def list_once(options: Options, served: Served) -> Snapshot:
     """Read all objects once; raise ConfigError when they do not come."""
-    snapshot, source = Snapshot(), make_source(options, find_api_server(options))
+    snapshot, source = Snapshot(served.resources), await make_source(options, find_api_server(options), served)
     task = asyncio.ensure_future(source.run(snapshot.apply))
     try:
         async with asyncio.timeout(_LIST_SECONDS):
@@ -155,15 +174,16 @@ def _anew(part: Part) -> Work:
 class IngressProcess:
     """One running controller."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, served: Served | None = None) -> None:
         self._options, self._access = options, find_api_server(options)
+        self._served = served or Served(IngressPlanner(options.setting))
         self.haproxy = Haproxy(options.haproxy, options.folder)
-        self._snapshot = Snapshot()
+        self._snapshot = Snapshot(self._served.resources)
         layout = confined(options.layout, options.folder, options.haproxy_user)
         self._recorder = EventRecorder(self._access, socket.gethostname().lower()) if self._access else None
         self._teller = IngressReporter(self._snapshot, self._recorder)
-        desired = Desired(self._snapshot, IngressPlanner(options.setting), layout, default_pem(options))
-        self._controller = Controller(self._snapshot, desired, self.haproxy, self._synced, options.pause)
+        self._desired = Desired(self._snapshot, self._served.planner, layout, default_pem(options))
+        self._controller = Controller(self._snapshot, self._desired, self.haproxy, self._synced, options.pause)
         self._statistics = Statistics()
         self._teller.registry.register(self._statistics)
         self._supervisor = Supervisor(self._count_failure)
@@ -185,7 +205,7 @@ class IngressProcess:
         options, stop = self._options, Stop(lambda: None)
         claim.when_asked(stop.make_room)
         log.info("starting", version=__version__, ingress_class=options.setting.class_name, folder=options.folder)
-        source = make_source(options, self._access)
+        source = await make_source(options, self._access, self._served)
         reason = "an error"
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -217,16 +237,22 @@ class IngressProcess:
         yield "problems", lambda: self._tell(source)
         if self._recorder:
             yield "events", self._recorder.run
-        if self._access and (self._options.addresses or self._options.publish_service):
+        publishes = self._options.addresses or self._options.publish_service
+        if self._access and (publishes or self._served.parts):
             yield from self._status(self._access)
 
     def _status(self, access: Access) -> Iterator[tuple[str, Part]]:
-        """Yield what keeps the status: the election, if there is one, and the writer."""
+        """Yield what keeps the status: the election, if there is one, and the writers."""
         keeper = None
         if self._options.lease is not None:
             keeper = LeaseKeeper(access, self._options.lease, f"{socket.gethostname()}_{uuid.uuid4()}")
             yield "election", keeper.run
-        writer = StatusWriter(access, self._addresses, keeper.leading if keeper else lambda: True)
+        leading = keeper.leading if keeper else lambda: True
+        if self._served.parts is not None:
+            yield from self._served.parts(access, self._snapshot, self._desired, leading)
+        if IngressKind.INGRESS not in self._served.resources:
+            return
+        writer = StatusWriter(access, self._addresses, leading)
         yield (
             "status",
             lambda: writer.run(lambda: self._controller.desired.plan.admitted, lambda: self._snapshot.ingresses),
@@ -290,10 +316,13 @@ class IngressProcess:
         return Reply("ok" if serving else "HAProxy does not serve", 200 if serving else 503)
 
 
-async def render_once(options: Options) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
+async def render_once(
+    options: Options, served: Served | None = None
+) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
     """Write all files that HAProxy needs, and a line for each problem."""
-    snapshot = await list_once(options)
-    desired = Desired(snapshot, IngressPlanner(options.setting), options.layout, default_pem(options))
+    served = served or Served(IngressPlanner(options.setting))
+    snapshot = await list_once(options, served)
+    desired = Desired(snapshot, served.planner, options.layout, default_pem(options))
     desired.update(Touched(structure=True), time.time())
     made = desired.made(str(options.folder))
     return (("haproxy.cfg", made.text("vipwire-rendered")), *made.files()), [str(each) for each in desired.problems]

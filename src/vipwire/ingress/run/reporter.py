@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from vipwire.ingress.run.controller import START, Done
-from vipwire.ingress.watch.objects import Ingress
+from vipwire.ingress.watch.objects import Ingress, IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.events import EventRecorder, EventType, Subject
 from vipwire.model.names import ObjectName
@@ -63,18 +63,28 @@ class IngressReporter:
                 field=problem.field,
                 error=problem.message,
             )
-            self._record(problem.object, "Rejected", f"{problem.field}: {problem.message}", EventType.WARNING)
+            self._record(
+                problem.kind, problem.object, "Rejected", f"{problem.field}: {problem.message}", EventType.WARNING
+            )
         ours = frozenset(admitted)
         for name in sorted(ours - self._admitted):
-            self._record(name, "Sync", "Scheduled for HAProxy by vipwire", EventType.NORMAL)
+            self._record("Ingress", name, "Sync", "Scheduled for HAProxy by vipwire", EventType.NORMAL)
         kinds = {problem.kind for problem in now | self._told}
         for kind in kinds:
             self._problems.labels(kind=kind).set(sum(problem.kind == kind for problem in now))
         self._ingresses.set(len(ours))
         self._told, self._admitted = now, ours
 
-    def _record(self, name: ObjectName, reason: str, message: str, kind: EventType) -> None:
-        ingress: Ingress | None = self._snapshot.ingresses.get(name)
-        if self._recorder is not None and ingress is not None:
-            about = Subject("Ingress", name.name, name.namespace, ingress.uid, _API)
-            self._recorder.record(about, reason, message, kind)
+    def _record(self, kind: str, name: ObjectName, reason: str, message: str, level: EventType) -> None:
+        about = self._subject(kind, name)
+        if self._recorder is not None and about is not None:
+            self._recorder.record(about, reason, message, level)
+
+    def _subject(self, kind: str, name: ObjectName) -> Subject | None:
+        """Return whom an Event is about: an Ingress, or an object of another kind that asks for something."""
+        ingress: Ingress | None = self._snapshot.ingresses.get(name) if kind == "Ingress" else None
+        if ingress is not None:
+            return Subject(kind, name.name, name.namespace, ingress.uid, _API)
+        of = next((each for each in IngressKind if each.value == kind), IngressKind.INGRESS)
+        declared = self._snapshot.declared(of).get(name)
+        return Subject(kind, name.name, name.namespace, *declared.identity) if declared else None

@@ -188,6 +188,8 @@ class Declared:
     """All of it that planning depends on."""
     state: Any = field(default=None, compare=False)
     """The rest, such as its status."""
+    identity: tuple[str, str] = ("", "")
+    """Its UID and API version."""
 
 
 IngressObject: TypeAlias = Ingress | IngressClass | BackendService | BackendSlice | Secret | Declared

@@ -3,6 +3,7 @@
 from typing import Final
 
 from vipwire.cluster.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire.cluster.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
 from vipwire.cluster.api.kinds.networking import INGRESS_CLASSES, INGRESSES, IP_ADDRESSES, SERVICE_CIDRS
 from vipwire.cluster.api.kinds.node import NAMESPACES, NODES
 from vipwire.cluster.api.kinds.plain import CONFIG_MAPS, EVENTS, LEASES, SECRETS
@@ -11,6 +12,7 @@ from vipwire.cluster.api.kinds.service import ENDPOINTS, SERVICES
 from vipwire.cluster.api.resource import Resource
 
 RESOURCES: Final[tuple[Resource, ...]] = (
+    *GATEWAY_RESOURCES,
     INGRESSES,
     SERVICES,
     PODS,
@@ -23,6 +25,7 @@ RESOURCES: Final[tuple[Resource, ...]] = (
     NAMESPACES,
     NODES,
     INGRESS_CLASSES,
+    GATEWAY_CLASSES,
     SERVICE_CIDRS,
     IP_ADDRESSES,
 )

@@ -1,0 +1,118 @@
+"""`vipwire gateway`, and `vipwire gateway render`."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from vipwire.errors import ConfigError
+from vipwire.ingress.cli import COMMON_FLAGS, PROCESS_FLAGS, options_of, with_flags
+from vipwire.process.terminal import plain_errors, warn
+
+_OWN_FLAGS: Final = (
+    click.option(
+        "--controller", default="vipwire.io/gateway", show_default=True, help="Our GatewayClasses' controller."
+    ),
+    click.option("--bind", default="*", show_default=True, help="Where Gateways listen that name no address."),
+    click.option("--address", multiple=True, help="An address of this machine that Gateways may name; repeatable."),
+    click.option(
+        "--run-dir", type=click.Path(path_type=Path), default=Path("/run/vipwire-gateway"), show_default=True
+    ),
+)
+_flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, *COMMON_FLAGS[3:])
+
+
+@click.group(invoke_without_command=True)
+@_flags
+@with_flags(*PROCESS_FLAGS)
+@click.option(
+    "--publish-address", multiple=True, help="Address or name for the status of Gateways that name none; repeatable."
+)
+@click.option(
+    "--lease",
+    default="kube-system/vipwire-gateway",
+    show_default=True,
+    help="NAMESPACE/NAME of the Lease whose holder writes statuses; empty: every replica does.",
+)
+@click.option("--metrics-bind-address", default="127.0.0.1:10255", show_default=True, help="Metrics and /healthz.")
+@click.option("--takeover", is_flag=True, help="Take the place of the gateway that runs here; its HAProxy goes on.")
+@click.pass_context
+def gateway(context: click.Context, /, **given: Any) -> None:
+    """Serve the Gateway API with HAProxy, which is started, configured and watched.
+
+    GatewayClasses whose controller is ours, their Gateways, and the routes that attach to them. Hosts, paths and
+    endpoints are changed while HAProxy runs; it is reloaded, without losing a connection, only where it must be.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from vipwire.config.sections import Logging  # noqa: PLC0415
+    from vipwire.ingress.run.app import run_ingress  # noqa: PLC0415  # not for --help
+    from vipwire.process import log  # noqa: PLC0415
+
+    log.configure(Logging(verbosity=given["verbosity"]))
+    with plain_errors():
+        parts = _parts(given)
+        status = run_ingress(_options(given), lambda: parts.served)
+    sys.exit(status)
+
+
+@gateway.command()
+@_flags
+@click.option("--output-dir", type=click.Path(path_type=Path), help="Write haproxy.cfg, maps and certificates there.")
+def render(output_dir: Path | None, **given: Any) -> None:
+    """Print the configuration for people who run HAProxy themselves.
+
+    With --output-dir all files are written there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
+    """
+    from vipwire.ingress.cli import rendered  # noqa: PLC0415
+    from vipwire.ingress.run.app import render_once  # noqa: PLC0415  # not for --help
+
+    with plain_errors(), rendered(output_dir, given["run_dir"]) as (folder, write):
+        parts = _parts(given)
+        files, problems = asyncio.run(render_once(_options({**given, "run_dir": folder}), parts.served))
+        for problem in problems:
+            warn(str(problem))
+        write(files)
+
+
+def _options(given: dict[str, Any]) -> Any:
+    ingress = {"http": "", "https": "", "ingress_class": "", "watch_ingress_without_class": False}
+    return options_of({**given, **ingress, "hosts_apart": False})
+
+
+def _parts(given: dict[str, Any]) -> Any:
+    from vipwire.gateway.plan.objects import GatewaySetting  # noqa: PLC0415  # not for --help
+    from vipwire.gateway.run.app import GatewayParts  # noqa: PLC0415
+
+    for flag, texts in (("--bind", (given["bind"],)), ("--address", given["address"])):
+        for text in texts:
+            _check_address(flag, text)
+    published = tuple(given.get("publish_address", ()))
+    bind = given["bind"]
+    reached = published or ((bind.strip("[]"),) if bind != "*" else _own_address())
+    usable = frozenset(given["address"])
+    return GatewayParts(GatewaySetting(given["controller"], given["zone"], bind, reached, usable))
+
+
+def _check_address(flag: str, text: str) -> None:
+    import ipaddress  # noqa: PLC0415  # not for --help
+
+    try:
+        if text != "*":
+            ipaddress.ip_address(text.strip("[]"))
+    except ValueError:
+        raise ConfigError(f"{flag}: {text!r} is no address (such as 192.0.2.1 or [2001:db8::1])") from None
+
+
+def _own_address() -> tuple[str, ...]:
+    """Return the address from which this machine reaches others, which others mostly reach it at."""
+    import socket  # noqa: PLC0415  # not for --help
+
+    with socket.socket(type=socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(("192.0.2.1", 9))  # sends nothing: the kernel only chooses
+        except OSError:
+            return ("127.0.0.1",)
+        return (str(asking.getsockname()[0]),)

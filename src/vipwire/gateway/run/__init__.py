@@ -1,0 +1,1 @@
+"""The shell: statuses written, versions found, every part wired."""

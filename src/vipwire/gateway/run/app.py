@@ -1,0 +1,48 @@
+"""`vipwire gateway`, wired: the process of `vipwire ingress`, given other kinds and another planner."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from vipwire.gateway.plan.objects import GatewaySetting
+from vipwire.gateway.plan.planner import GatewayPlanner
+from vipwire.gateway.run.status import GatewayStatusWriter
+from vipwire.gateway.run.versions import served_versions
+from vipwire.gateway.watch.kinds import RESOURCES, at_versions, manifests
+from vipwire.ingress.run.app import Part, Served
+from vipwire.ingress.run.desired import Desired
+from vipwire.ingress.watch.kinds import IngressResource
+from vipwire.ingress.watch.objects import IngressKind
+from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.kube.access.access import Access
+
+
+class GatewayParts:
+    """What `vipwire gateway` adds to the process: kinds at a server's versions, and the writer of statuses."""
+
+    def __init__(self, setting: GatewaySetting) -> None:
+        self._setting = setting
+        self._planner = GatewayPlanner(setting)
+        self._resources: Mapping[IngressKind, IngressResource] = RESOURCES
+
+    @property
+    def served(self) -> Served:
+        """Return what the process serves."""
+        return Served(self._planner, RESOURCES, manifests(RESOURCES), self._choose, self._parts)
+
+    async def _choose(self, access: Access) -> Mapping[IngressKind, IngressResource]:
+        self._resources = at_versions(RESOURCES, await served_versions(access))
+        return self._resources
+
+    def _parts(
+        self, access: Access, snapshot: Snapshot, desired: Desired, leading: Callable[[], bool]
+    ) -> Iterator[tuple[str, Part]]:
+        del desired
+
+        def there(kind: IngressKind) -> Mapping[Any, Any]:
+            return snapshot.declared(kind)
+
+        async def write() -> None:
+            writer = GatewayStatusWriter(access, self._resources, self._setting.controller, leading)
+            await writer.run(lambda: self._planner.statuses, there)
+
+        yield "statuses", write

@@ -1,0 +1,166 @@
+"""`vipwire gateway` as a process, at a `vipwire up`: kinds with their validation, statuses, Events, rendering."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.ports import free_port
+from tests.gateway.site import tls_secret
+from tests.unit.cluster_process import CLIENTS, PATIENCE, Kubectl, up
+
+COMMAND = (sys.executable, "-m", "vipwire", "gateway")
+SERVICE = """
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec: {ports: [{port: 8080}]}
+"""
+CLASS = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: vipwire}
+spec: {controllerName: vipwire.io/gateway}
+"""
+GATEWAY = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: default}
+spec:
+  gatewayClassName: vipwire
+  listeners:
+  - {name: http, port: HTTP, protocol: HTTP}
+  - {name: https, port: HTTPS, protocol: HTTPS, tls: {certificateRefs: [{name: missing}]}}
+  - {name: odd, port: 1234, protocol: HTTP, allowedRoutes: {kinds: [{kind: TCPRoute}]}}
+"""
+ROUTE = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: web, namespace: default}
+spec:
+  parentRefs: [{name: edge, sectionName: http}, {name: edge, sectionName: nonsense}]
+  hostnames: [a.example.com]
+  rules:
+  - {backendRefs: [{name: web, port: 8080}]}
+  - {matches: [{path: {value: /gone}}], backendRefs: [{name: gone, port: 1}]}
+"""
+
+
+@contextmanager
+def running(folder: Path, *flags: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run the gateway."""
+    common = ("--run-dir", str(folder / "run"), "--bind", "127.0.0.1", "--grace", "0.2", "--threads", "1")
+    more = ("--metrics-bind-address", f"127.0.0.1:{free_port()}")
+    with (
+        (folder / "log").open("ab") as log,
+        subprocess.Popen((*COMMAND, *common, *more, *flags), stdout=log, stderr=log) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def until(found: Callable[[], bool], folder: Path) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + PATIENCE
+    while not found():
+        assert time.monotonic() < end, (folder / "log").read_text()[-3000:]
+        time.sleep(0.1)
+
+
+def code(port: int, host: str, path: str = "/") -> str:
+    """Ask; return the status code, 000 if nobody answers."""
+    command = (
+        "curl",
+        "-s",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+        "-H",
+        f"Host: {host}",
+        f"http://127.0.0.1:{port}{path}",
+    )
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE).stdout
+
+
+def conditions(of: Any) -> dict[str, tuple[str, str]]:
+    return {each["type"]: (each["status"], each["reason"]) for each in of["conditions"]}
+
+
+def test_a_site_in_vipwire_up_with_its_statuses(tmp_path: Path) -> None:
+    http, https = free_port(), free_port()
+    gateway = GATEWAY.replace("HTTPS,", f"{https},", 1).replace("port: HTTP,", f"port: {http},")
+    with up(tmp_path / "cluster"):
+        kubectl = Kubectl(CLIENTS[0], tmp_path / "cluster" / "admin.kubeconfig", tmp_path)
+
+        def shown(*what: str) -> Any:
+            return json.loads(kubectl("get", *what, "-o", "json"))
+
+        kubectl(
+            "apply",
+            "-f",
+            "-",
+            stdin=f"{CLASS}---\n{gateway}---\n{ROUTE}---\n{SERVICE}",
+        )
+        rule = shown("httproute", "web")["spec"]["rules"][0]
+        assert rule["matches"] == [{"path": {"type": "PathPrefix", "value": "/"}}]
+        config = str(tmp_path / "cluster" / "ingress.kubeconfig")
+        with running(tmp_path, "--kubeconfig", config, "--publish-address", "192.0.2.1"):
+            until(lambda: code(http, "a.example.com") == "503", tmp_path)
+            assert code(http, "a.example.com", "/gone") == "500"
+            until(lambda: "conditions" in shown("gateway", "edge").get("status", {}), tmp_path)
+            until(lambda: "parents" in shown("httproute", "web").get("status", {}), tmp_path)
+            status = shown("gateway", "edge")["status"]
+            assert status["addresses"] == [{"type": "IPAddress", "value": "192.0.2.1"}]
+            assert conditions(status) == {
+                "Accepted": ("True", "ListenersNotValid"),
+                "Programmed": ("True", "Programmed"),
+            }
+            listeners = {each["name"]: each for each in status["listeners"]}
+            assert [listeners[name]["attachedRoutes"] for name in ("http", "https", "odd")] == [1, 0, 0]
+            assert conditions(listeners["https"])["ResolvedRefs"] == ("False", "InvalidCertificateRef")
+            assert conditions(listeners["https"])["Programmed"] == ("False", "Invalid")
+            assert conditions(listeners["odd"])["ResolvedRefs"] == ("False", "InvalidRouteKinds")
+            assert not listeners["odd"].get("supportedKinds")
+            first, second = shown("httproute", "web")["status"]["parents"]
+            assert conditions(first) == {
+                "Accepted": ("True", "Accepted"),
+                "ResolvedRefs": ("False", "BackendNotFound"),
+            }
+            assert conditions(second)["Accepted"] == ("False", "NoMatchingParent")
+            classed = shown("gatewayclass", "vipwire")["status"]
+            assert conditions(classed)["Accepted"] == ("True", "Accepted")
+            assert {"name": "HTTPRoute"} in classed["supportedFeatures"]
+            until(lambda: "gone does not exist" in kubectl("get", "events"), tmp_path)
+            kubectl("patch", "gateway", "edge", "--type=merge", "-p", '{"metadata": {"annotations": {"a": "b"}}}')
+            before = {each["type"]: each for each in shown("gateway", "edge")["status"]["conditions"]}
+            kubectl("apply", "-f", "-", stdin=tls_secret("missing", "a.example.com", namespace="default"))
+
+            def programmed() -> bool:
+                found = {each["name"]: each for each in shown("gateway", "edge")["status"]["listeners"]}
+                return conditions(found["https"])["Programmed"] == ("True", "Programmed")
+
+            until(programmed, tmp_path)
+            after = {each["type"]: each for each in shown("gateway", "edge")["status"]["conditions"]}
+            assert after["Programmed"]["lastTransitionTime"] == before["Programmed"]["lastTransitionTime"]
+            kubectl("delete", "httproute", "web")
+            until(lambda: code(http, "a.example.com") == "404", tmp_path)
+
+
+def test_render_writes_what_haproxy_takes(tmp_path: Path) -> None:
+    manifests, output = tmp_path / "manifests", tmp_path / "out"
+    manifests.mkdir()
+    gateway = GATEWAY.replace("HTTPS,", "8443,", 1).replace("port: HTTP,", "port: 8080,")
+    (manifests / "all.yaml").write_text(f"{CLASS}---\n{gateway}---\n{ROUTE}---\n{SERVICE}")
+    command = (*COMMAND, "render", "--manifests", str(manifests), "--output-dir", str(output))
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "warning: HTTPRoute default/web: spec.rules: BackendNotFound: the Service default/gone" in done.stderr
+    checked = subprocess.run(("haproxy", "-c", "-f", str(output / "haproxy.cfg")), capture_output=True, check=False)
+    assert checked.returncode == 0, checked.stderr
