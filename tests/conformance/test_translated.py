@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from tests.conformance import own_cgroup
 from tests.conformance.cluster import Cluster
-from tests.conformance.packets import NODE, POD, Caller
+from tests.conformance.packets import NODE, POD, Caller, family_of
+from tests.conformance.proxy import until
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
+from tests.conformance.test_ejection import Ejecting, closed
 from tests.conformance.translated import look
 
 from vipwire.lab.echo.answer import HELLO, Answer
@@ -211,3 +213,28 @@ def test_a_stranger_in_the_same_cgroup_meets_the_rules(cluster: Cluster, family:
         stranger.connect(told(target))
         assert say_hello(stranger).pod == "pod-2a"
     assert counted(cluster, target) == before
+
+
+def test_an_endpoint_that_refuses_a_pods_sockets_is_ejected(cluster: Cluster, family: Family) -> None:
+    """Whether endpoints answer is learned from what rules translate: such a Service is left to them, wholly."""
+    of = Ejecting(cluster, "direct-eject", family, *PODS, eject_for="60m").write()
+
+    def knock() -> list[str]:
+        return [name for _ in range(6) if (name := answering(cluster, of.vip))]
+
+    assert set(knock()) <= set(PODS)
+    assert look(cluster.lab, cluster.node_name, of.vip).held == b""
+    with closed(cluster, PODS[1]):
+        until(lambda: knock() and of.ejected(), lambda: f"one is ejected:\n{cluster.proxy.log[-3000:]}")
+        assert of.ejected() == [PODS[1]]
+        assert knock() == [PODS[0]] * 6
+    plain = cluster.service(of.service.name, cluster.pods(*PODS))
+    assert look(cluster.lab, cluster.node_name, plain.vip(family)).held, "without the annotation programs lead there"
+    assert set(knock()) <= set(PODS)
+    of.end()
+
+
+def answering(cluster: Cluster, target: Target) -> str:
+    """Connect from a Pod by a socket that is bound to nothing; name who answers, "" if it is refused."""
+    with opened(cluster, POD.host, socket.SOCK_STREAM, family_of(target)) as stream:
+        return "" if stream.connect_ex(told(target)) else say_hello(stream).pod
