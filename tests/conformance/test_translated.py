@@ -3,14 +3,17 @@
 That the programs did it is asked of their counters; that nftables did, by these not having grown.
 """
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.conformance import own_cgroup
-from tests.conformance.cluster import Cluster
+from tests.conformance.cluster import POD_CIDRS, Cluster
+from tests.conformance.conftest import ClusterWith
 from tests.conformance.packets import NODE, POD, Caller, family_of
 from tests.conformance.proxy import until
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
@@ -238,3 +241,72 @@ def answering(cluster: Cluster, target: Target) -> str:
     """Connect from a Pod by a socket that is bound to nothing; name who answers, "" if it is refused."""
     with opened(cluster, POD.host, socket.SOCK_STREAM, family_of(target)) as stream:
         return "" if stream.connect_ex(told(target)) else say_hello(stream).pod
+
+
+@pytest.fixture
+def connecting(cluster_with: ClusterWith) -> Cluster:
+    """A cluster in which connected UDP sockets are given endpoints, too."""
+    return cluster_with([POD_CIDRS, "--ebpf-connected-udp"])
+
+
+@contextmanager
+def connected(
+    cluster: Cluster, host: str, where: tuple[str, int], *, mapped: bool = False
+) -> Iterator[socket.socket]:
+    """Open a UDP socket on a host that is connected."""
+    family = Family.IPV6 if ":" in where[0] and not mapped else Family.IPV4
+    with opened(cluster, host, socket.SOCK_DGRAM, family, mapped=mapped) as datagrams:
+        datagrams.connect(where)
+        yield datagrams
+
+
+def exchanged(datagrams: socket.socket) -> tuple[str, tuple[str, int]]:
+    """Send a datagram to the peer; name who answers, and from where."""
+    datagrams.send(HELLO)
+    line, source = datagrams.recvfrom(1500)
+    return Answer.decode(line).pod, source[:2]
+
+
+@pytest.mark.parametrize("host", [POD.host, NODE.host])
+def test_connected_datagram_sockets_are_given_endpoints_where_that_is_asked_for(
+    connecting: Cluster, family: Family, host: str, *, mapped: bool
+) -> None:
+    target = connecting.service("direct-udp", connecting.pods(*PODS), [UDP]).vip(family)
+    where, seen, before = told(target, mapped=mapped), set(), counted(connecting, target)
+    for _ in range(MANY):
+        with connected(connecting, host, where, mapped=mapped) as datagrams:
+            assert datagrams.getpeername()[:2] == where
+            (pod, source), again = exchanged(datagrams), exchanged(datagrams)
+            assert (pod, source) == again
+            assert source == where
+            seen.add(pod)
+    assert seen == set(PODS)
+    assert counted(connecting, target) == before + MANY
+
+
+def test_connected_sockets_are_ended_when_their_endpoint_goes_and_no_others(
+    connecting: Cluster, family: Family, *, mapped: bool
+) -> None:
+    name = "direct-ended"
+    target = connecting.service(name, connecting.pods("pod-2a"), [UDP]).vip(family)
+    address = connecting.lab.address("pod-2a", family)
+    where = [told(target, mapped=mapped), (f"::ffff:{address}" if mapped else address, 80)]
+    with (
+        connected(connecting, POD.host, where[0], mapped=mapped) as ended,
+        connected(connecting, NODE.host, where[0], mapped=mapped) as of_node,
+        connected(connecting, POD.host, where[1], mapped=mapped) as direct,
+    ):
+        assert [exchanged(each)[0] for each in (ended, of_node, direct)] == ["pod-2a"] * 3
+        connecting.service(name, connecting.pods("pod-1a", "pod-2a"), [UDP])
+        assert [exchanged(each)[0] for each in (ended, of_node, direct)] == ["pod-2a"] * 3, "it serves still"
+        connecting.service(name, connecting.pods("pod-1a"), [UDP])
+        for each in (ended, of_node):
+            until(partial(is_ended, each), "it is ended")
+            each.connect(where[0])
+            assert exchanged(each) == ("pod-1a", where[0])
+        assert exchanged(direct)[0] == "pod-2a"
+
+
+def is_ended(datagrams: socket.socket) -> bool:
+    """Report, once, whether somebody has ended a socket."""
+    return datagrams.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNABORTED

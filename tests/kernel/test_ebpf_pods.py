@@ -14,6 +14,7 @@ from tests.conformance import own_cgroup
 from tests.fakes.values import node_plan
 from tests.kernel.own_network import own_network
 
+from vipwire.backends.ebpf import driver
 from vipwire.backends.ebpf.cgroup import find_cgroup, find_pods
 from vipwire.backends.ebpf.driver import DRIVER
 from vipwire.backends.ebpf.kernel import EbpfBackend
@@ -22,7 +23,7 @@ from vipwire.backends.ebpf.names import FRONTENDS
 from vipwire.bpf.programs import HOOKS
 from vipwire.config.configuration import Config
 from vipwire.config.sections import EBPF
-from vipwire.errors import ConfigError
+from vipwire.errors import ConfigError, UnsupportedError
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import Reconciler
@@ -137,6 +138,13 @@ def test_kubelets_cgroup_may_be_made_late_and_made_anew() -> None:
 def test_a_folder_that_is_no_cgroup_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a folder of cgroup2"):
         find_cgroup(str(tmp_path))
+
+
+def test_connected_udp_sockets_of_pods_need_a_right_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "capabilities", lambda: frozenset({"CAP_BPF", "CAP_NET_ADMIN"}))
+    asked = replace(Config(), ebpf=EBPF(connected_udp=True))
+    with pytest.raises(UnsupportedError, match=r"CAP_SYS_ADMIN.*hostPID"):
+        DRIVER.build(asked, [Family.IPV4], prepare=True)
 
 
 def test_who_only_looks_sees_the_programs_as_they_are_wanted(node: EbpfBackend) -> None:

@@ -16,7 +16,7 @@ from vipwire.model.net import Prefix, family_of
 from vipwire.model.problem import Problem
 from vipwire.plan.plan import HealthCheck, ServicePlan, joint_health_check
 from vipwire.process import log
-from vipwire.reconcile.offers import Relaying
+from vipwire.reconcile.offers import Connecting, Relaying
 from vipwire.serve.metrics import Metrics
 from vipwire.serve.service_health import ServiceHealthCheck
 from vipwire.serve.service_listeners import ServiceListeners
@@ -50,6 +50,8 @@ class FlowKeeper:
             ours = reachable(self._addresses.addresses)
             ours = frozenset(address for address in ours if family_of(address) is line.family)
             self._delete(line.family.value, "stale UDP flows", Staleness(frontends, ours, ranges))
+        if isinstance(line.backend, Connecting) and (frontends or outcome.first):
+            _end_sockets(line, frontends, whole=outcome.first)
         waiting = waiting_in_vain(outcome.changes.values())
         if waiting.endpoints and not isinstance(line.backend, Relaying):
             self._delete(line.family.value, "unanswered flows to ejected endpoints", waiting)
@@ -76,6 +78,17 @@ class FlowKeeper:
     def _give_up(self, error: UnsupportedError) -> None:
         self._table = None
         log.warning("not deleting stale flows", error=error)
+
+
+def _end_sockets(line: Line, frontends: UdpFrontends, *, whole: bool) -> None:
+    backend = line.backend
+    try:
+        ended = backend.end_sockets(frontends, whole=whole) if isinstance(backend, Connecting) else 0
+    except OSError as error:
+        log.warning("cannot end UDP sockets whose endpoint is gone", ip_family=line.family.value, error=error)
+    else:
+        if ended:
+            log.info("ended UDP sockets whose endpoint is gone", ip_family=line.family.value, ended=ended)
 
 
 def suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:

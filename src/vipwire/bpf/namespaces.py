@@ -4,12 +4,14 @@ import ctypes
 import os
 import socket
 import struct
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 _SO_NETNS_COOKIE: Final = 71
 _CLONE_NEWNET: Final = 0x40000000
+T = TypeVar("T")
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -22,25 +24,21 @@ def netns_cookie() -> int:
 
 def cookie_of(path: Path) -> int:
     """Tell the cookie of another network namespace, such as /run/netns/NAME; needs CAP_SYS_ADMIN. Raise OSError."""
-    found: list[int | OSError] = []
-    thread = threading.Thread(target=lambda: found.append(_inside(path)), name="netns cookie")
-    thread.start()
-    thread.join()
-    if isinstance(found[0], OSError):
-        raise found[0]
-    return found[0]
+    return within(path, netns_cookie)
 
 
-def _inside(path: Path) -> int | OSError:
-    """Enter a namespace for good, in a thread of its own."""
+def within(path: Path, action: Callable[[], T]) -> T:
+    """Do something in another network namespace, in a thread that need not come back. Needs CAP_SYS_ADMIN."""
+    with ThreadPoolExecutor(1, "network namespace") as thread:
+        return thread.submit(_entered, path, action).result()
+
+
+def _entered(path: Path, action: Callable[[], T]) -> T:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if _LIBC.setns(descriptor, _CLONE_NEWNET) != 0:
-                code = ctypes.get_errno()
-                return OSError(code, os.strerror(code), str(path))
-            return netns_cookie()
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        return error
+        if _LIBC.setns(descriptor, _CLONE_NEWNET) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+        return action()
+    finally:
+        os.close(descriptor)

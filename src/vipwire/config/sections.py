@@ -142,11 +142,13 @@ class EBPF:
     """The `ebpf` section: vipwire's own, which kube-proxy does not know.
 
     `cgroup` is the folder of cgroup2 whose sockets are translated, by default the machine's root. `clients` says
-    whose they are: all, node, or the network namespaces of Pods, as paths.
+    whose they are: all, node, or the network namespaces of Pods, as paths. `connected_udp`: connected UDP sockets are
+    given endpoints, too, and ended when these go.
     """
 
     cgroup: str = setting("cgroup", ValueKind.STRING, "")
     clients: str = setting("clients", ValueKind.STRING, "all")
+    connected_udp: bool = setting("connectedUDP", ValueKind.BOOL, default=False)
 
 
 class Series(enum.Enum):

@@ -30,6 +30,16 @@ class Relaying(Protocol):
 
 
 @runtime_checkable
+class Connecting(Protocol):
+    """A mode that may have connected UDP sockets of this node's clients to endpoints: no datagram can move them."""
+
+    def end_sockets(
+        self, serving: Mapping[tuple[Address | None, int], frozenset[tuple[Address, int]]], *, whole: bool
+    ) -> int:
+        """End those whose endpoint serves no more at a frontend that is named, or (`whole`) at any; count them."""
+
+
+@runtime_checkable
 class RuleWriter(Protocol):
     """A mode that writes rules, and counts them by table: all of ours, and those that the last commit wrote."""
 

@@ -41,6 +41,7 @@ class EbpfDriver(Driver):
         families = tuple(families)
         cgroup = None
         if prepare:
+            _require_namespaces(config)
             cgroup = find_cgroup(config.ebpf.cgroup)
             require_mounted(may_mount=True)
             probe(cgroup)
@@ -131,14 +132,26 @@ def _hooks(family: Family, families: tuple[Family, ...]) -> tuple[str, ...]:
 
 
 def _wanted(config: Config, cgroup: Path | None) -> Wanted:
-    clients = frozenset[int]()
     listed = config.ebpf.clients not in ("", _ALL)
-    if listed and config.ebpf.clients != _NODE:
-        clients = frozenset(map(_cookie, config.ebpf.clients.split(",")))
-    settings = Settings(_node(), 0, 0, listed, _counting(config), build().number)
-    wanted = Wanted(settings, clients, None if listed or cgroup is None else partial(find_pods, cgroup))
+    paths = config.ebpf.clients.split(",") if listed and config.ebpf.clients != _NODE else []
+    settings = Settings(_node(), 0, 0, listed, _counting(config), build().number, config.ebpf.connected_udp)
+    wanted = Wanted(
+        settings,
+        frozenset(map(_cookie, paths)),
+        None if listed or cgroup is None else partial(find_pods, cgroup),
+        tuple(map(Path, paths)) if listed else None,
+    )
     wanted.look_for_pods()
     return wanted
+
+
+def _require_namespaces(config: Config) -> None:
+    """Raise UnsupportedError where connected UDP sockets of Pods could not be ended."""
+    if config.ebpf.connected_udp and config.ebpf.clients != _NODE and "CAP_SYS_ADMIN" not in capabilities():
+        raise UnsupportedError(
+            "--ebpf-connected-udp ends sockets in the network namespaces of Pods, which needs the capability "
+            "CAP_SYS_ADMIN and the node's processes (hostPID): add both, or use --ebpf-clients=node"
+        )
 
 
 def _cookie(path: str) -> int:

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from vipwire.backends.ebpf.cgroup import PodsCgroup
+from vipwire.backends.ebpf.connected import ConnectedSockets, Serving
 from vipwire.backends.ebpf.counted import CountedConnections
 from vipwire.backends.ebpf.counts import counts
 from vipwire.backends.ebpf.layout import Counting, Settings
@@ -37,11 +39,13 @@ class Wanted:
     """What the programs of a node should be like, for both families; what only looks takes it from the kernel.
 
     `find_pods` looks for kubelet's cgroup, which may be made late, and made anew; None where it tells nobody.
+    `namespaces` are those of Pods in which there may be connected UDP sockets; None: of any process.
     """
 
     settings: Settings
     clients: frozenset[int] = frozenset()
     find_pods: Callable[[], PodsCgroup] | None = field(default=None, compare=False)
+    namespaces: tuple[Path, ...] | None = ()
 
     def look_for_pods(self) -> bool:
         """Take in where kubelet's cgroup is now; tell whether that is another one than before."""
@@ -120,6 +124,12 @@ class EbpfBackend:
     def housekeep(self) -> None:
         """Try again what could not be written."""
         self._try(self._undone.delta())
+
+    def end_sockets(self, serving: Serving, *, whole: bool) -> int:
+        """End connected UDP sockets that were given an endpoint which serves no more; see `offers.Connecting`."""
+        if not self.wanted.settings.connected:
+            return 0
+        return ConnectedSockets(self.family, self.pins, self.wanted.namespaces).end(serving, whole=whole)
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Add what the programs counted to what the rules did; see `CountingBackend`."""

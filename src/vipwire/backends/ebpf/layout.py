@@ -49,17 +49,19 @@ class Settings(NamedTuple):
     listed: bool
     counting: Counting
     build: int
+    connected: bool = False
 
     @property
     def packed(self) -> bytes:
         """As the programs have them."""
-        return _SETTINGS.pack(self.node, self.pods_cgroup, self.pods_level, self.listed, self.counting, 0, self.build)
+        words = self.pods_level, self.listed, self.counting, self.connected
+        return _SETTINGS.pack(self.node, self.pods_cgroup, *words, self.build)
 
     @classmethod
     def read(cls, data: bytes) -> Self:
         """Read them. Raise struct.error where another version has other ones."""
-        node, cgroup, level, listed, counting, _, build = _SETTINGS.unpack(data)
-        return cls(node, cgroup, level, bool(listed), Counting(min(counting, 2)), build)
+        node, cgroup, level, listed, counting, connected, build = _SETTINGS.unpack(data)
+        return cls(node, cgroup, level, bool(listed), Counting(min(counting, 2)), build, bool(connected))
 
 
 def version(family: Family) -> str:

@@ -70,6 +70,10 @@ HELP: Final[dict[str, str]] = {
         "Whose sockets: all (the node's and its Pods'), or node. Beside a service mesh whose sidecars must see the "
         "Service's address, choose node. For tests also the Pods' network namespaces, as paths with commas."
     ),
+    "ebpf-connected-udp": (
+        "Give connected UDP sockets endpoints, too. When an endpoint goes its sockets are ended: the next call gets "
+        "ECONNABORTED, and they may connect again. Needs CAP_SYS_ADMIN and hostPID for Pods."
+    ),
     # Addresses and local traffic
     "bind-address": (
         "The Node's primary IP address, if it is not the one in the Node object. vipwire binds nothing to it. An "

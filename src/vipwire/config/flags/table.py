@@ -134,6 +134,7 @@ _EBPF = _group(
     Group.EBPF,
     _flag("ebpf-cgroup", _S, "ebpf.cgroup"),
     _flag("ebpf-clients", _S, "ebpf.clients"),
+    _flag("ebpf-connected-udp", _B, "ebpf.connectedUDP"),
 )
 _TRAFFIC = _group(
     Group.TRAFFIC,

@@ -147,7 +147,7 @@ INLINE int N(recall)(struct N(told_value) *told, struct N(pair) *pair)
 }
 
 /* Remember what a socket that connects was given. What `peers` has no room for is kept in the socket, which takes twice
- * as long. 0: nobody could tell for whom its peer stands. */
+ * as long; but not of UDP, for nobody would find it. 0: nobody could tell for whom its peer stands. */
 INLINE int N(note)(struct bpf_sock_addr *ctx, struct bpf_sock *sk, const struct N(pair) *pair)
 {
 	__u64 cookie = socket_cookie(ctx);
@@ -155,13 +155,15 @@ INLINE int N(note)(struct bpf_sock_addr *ctx, struct bpf_sock *sk, const struct 
 
 	if (!map_update(&N(peers), &cookie, pair, BPF_ANY))
 		return 1;
+	if (pair->frontend.protocol == IPPROTO_UDP)
+		return 0;
 	told = sk_storage(&N(told), sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (told)
 		told->pairs[0] = *pair; /* the others are empty: see forget */
 	return told != 0;
 }
 
-/* Forget what a socket was told: from now on it speaks with somebody else. What `peers` has of it is written over, or
+/* Forget what a socket was told: from now on it speaks with somebody else. What `peers` has of TCP is written over, or
  * tells of an endpoint that is not its peer; to delete that would cost each connection that names no Service. */
 INLINE void N(forget)(struct bpf_sock *sk)
 {
@@ -169,6 +171,15 @@ INLINE void N(forget)(struct bpf_sock *sk)
 
 	if (told)
 		__builtin_memset(told, 0, sizeof(*told));
+}
+
+/* Forget to whom a UDP socket was connected: it may be connected again, or to nobody, as often as it likes. */
+INLINE void N(part)(struct bpf_sock_addr *ctx)
+{
+	__u64 cookie = socket_cookie(ctx);
+
+	if (map_lookup(&N(peers), &cookie))
+		map_delete(&N(peers), &cookie);
 }
 
 /* Find what a socket that names this frontend is to speak with. 0: leave it alone. */
@@ -184,10 +195,12 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, const struct N(key) *key, str
 		return 0;
 	if (connecting)
 		N(forget)(sk);
+	if (conf.connected && key->protocol == IPPROTO_UDP && (connecting || !sk->dst_port))
+		N(part)(ctx);
 	frontend = map_lookup(&N(frontends), key);
-	/* A connected UDP socket asks nobody again where its endpoint goes: it is left to connection tracking. With an
-	 * IPv4 peer an IPv6 socket comes by sendmsg4 for each datagram, although it is connected and names nobody. */
-	if (!frontend || (key->protocol == IPPROTO_UDP && (connecting || sk->dst_port)))
+	/* A connected UDP socket asks nobody again when its endpoint goes: it is left to connection tracking, unless it will
+	 * be ended then. With an IPv4 peer an IPv6 socket comes by sendmsg4 for each datagram, although it names nobody. */
+	if (!frontend || (key->protocol == IPPROTO_UDP && (connecting ? !conf.connected : sk->dst_port)))
 		return 0;
 	role = role_of(netns_cookie(ctx));
 	if (!(frontend->flags & role) || sk->bound_dev_if)

@@ -53,7 +53,7 @@ struct settings {
 	__u32 pods_level;  /* its depth below the root */
 	__u32 listed;      /* whether `clients` says who is a Pod */
 	__u32 counting;
-	__u32 zero;
+	__u32 connected; /* whether connected UDP sockets are given endpoints: somebody ends those whose endpoint goes */
 	__u64 build; /* of which object these programs are; nothing to the programs */
 };
 

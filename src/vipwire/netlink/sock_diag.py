@@ -1,0 +1,57 @@
+"""Encodes and decodes sock_diag(7) for UDP sockets that have a peer: which there are, and ending one. Pure.
+
+Source: include/uapi/linux/inet_diag.h. An identity is struct inet_diag_sockid: ports, addresses, interface, cookie.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from vipwire.errors import DecodeError
+from vipwire.model.net import Address, Family, Protocol
+
+BY_FAMILY: Final = 20
+DESTROY: Final = 21
+_FAMILIES: Final = {Family.IPV4: 2, Family.IPV6: 10}
+_REQUEST: Final = struct.Struct("=BBBBI")
+_IDENTITY: Final = 48
+_ANY_STATE: Final = 0xFFFFFFFF
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+
+
+class ConnectedSocket(NamedTuple):
+    """A UDP socket: its cookie, and its peer. One of IPv6 may have an IPv4 peer."""
+
+    kind: int
+    identity: bytes
+
+    @property
+    def cookie(self) -> bytes:
+        """The cookie, as programs see it."""
+        return self.identity[40:48]
+
+    @property
+    def peer(self) -> tuple[Address, int]:
+        """The address and port to which it is connected; port 0: to none."""
+        address = self.identity[20:36]
+        plain = self.kind == _FAMILIES[Family.IPV4]
+        if plain or address.startswith(_MAPPED):
+            address = address[:4] if plain else address[12:]
+        return Address(address), int.from_bytes(self.identity[2:4])
+
+
+def list_sockets(family: Family) -> bytes:
+    """Ask for all UDP sockets of a family (NLM_F_DUMP)."""
+    identity = bytes(40) + b"\xff" * 8  # no cookie: any
+    return _REQUEST.pack(_FAMILIES[family], Protocol.UDP, 0, 0, _ANY_STATE) + identity
+
+
+def read_socket(payload: bytes) -> ConnectedSocket:
+    """Read one answer: struct inet_diag_msg."""
+    if len(payload) < 4 + _IDENTITY or payload[0] not in _FAMILIES.values():
+        raise DecodeError("sock_diag describes a socket in a form that is not known")
+    return ConnectedSocket(payload[0], bytes(payload[4 : 4 + _IDENTITY]))
+
+
+def destroy(found: ConnectedSocket) -> bytes:
+    """Ask to end a socket: whoever waits for it is told ECONNABORTED, and may connect again."""
+    return _REQUEST.pack(found.kind, Protocol.UDP, 0, 0, _ANY_STATE) + found.identity
