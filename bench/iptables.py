@@ -21,7 +21,9 @@ from bench.cluster import POD_CIDR, new_address, node_plan, objects
 from bench.options import Options
 from bench.report import Figure
 
+from vipwire.backends.iptables.build import rule_access
 from vipwire.backends.iptables.kernel import IptablesBackend, dispatches
+from vipwire.backends.iptables.lock_wait import LockWait
 from vipwire.backends.iptables.names import ENTRY, NAT, SERVICES, Key, Rules
 from vipwire.backends.iptables.rules.tree import Branch, Dispatch
 from vipwire.backends.iptables.settings import Settings
@@ -31,6 +33,7 @@ from vipwire.model.service import Service
 from vipwire.plan.planner import Planner
 from vipwire.process import cyclic_garbage
 from vipwire.reconcile.reconciler import Reconciler
+from vipwire.state.store import CROWD
 from vipwire.xtables.tool import WAIT_SECONDS, Tool
 from vipwire.xtables.variant import Variant
 
@@ -68,10 +71,12 @@ class Proxy:
 
     def __init__(self, variant: Variant, services: list[Service], slices: list[EndpointSlice]) -> None:
         self.tool = TimedTool(Family.IPV4, variant, "a bench")
-        self.backend = IptablesBackend(self.tool, SETTINGS)
+        access = rule_access(self.tool, LockWait())
+        self.backend = IptablesBackend(self.tool, SETTINGS, writer=access)
         self._slices = {piece.service: piece for piece in slices}
         self._services = {service.name: service for service in services}
-        self._planner = Planner(node_plan())
+        crowded = sum(len(piece.endpoints) for piece in slices) > CROWD
+        self._planner = Planner(replace(node_plan(), crowded=crowded))
         self.reconciler: Reconciler[Key, Rules] = Reconciler(self.backend)
         self.reconciler.desire_node(self.backend.render_node(self._planner.node))
 

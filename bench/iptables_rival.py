@@ -1,8 +1,8 @@
 """What kube-proxy 1.36 would give to iptables-restore for the same cluster in its iptables mode: all in one text.
 
 Chains, names, rules, words and their order are those of its golden test outputs (TestOverallIPTablesRules). It writes
-Services in the order of a Go map, which is none: here they are shuffled, the same way in each run. It leaves out most
-comments where there are more than 1,000 endpoints, which makes its rules smaller than ours: here it has them.
+Services in the order of a Go map, which is none: here they are shuffled, the same way in each run. Where there are
+more than 1,000 endpoints it leaves out their comments, and so does vipwire.
 """
 
 import base64
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import format_address, format_endpoint
 from vipwire.model.service import Service
+from vipwire.state.store import CROWD
 
 _FILTER = """\
 *filter
@@ -49,17 +50,18 @@ def text(services: Iterable[Service], slices: Iterable[EndpointSlice], pods: str
     """Write the whole input of iptables-restore: `pods` are the Pods' addresses."""
     pairs = list(zip(services, slices, strict=True))
     random.Random(1).shuffle(pairs)
+    noted = sum(len(piece.endpoints) for _, piece in pairs) <= CROWD
     chains: list[str] = []
     rules: list[str] = []
     for service, piece in pairs:
         ends = [format_endpoint(endpoint.address, piece.ports[0].port or 0) for endpoint in piece.endpoints]
         seps = [_chain("SEP", service, end) for end in ends]
         chains += (f":{chain} - [0:0]\n" for chain in (_chain("SVC", service), *seps))
-        rules += _rules(service, ends, seps, pods)
+        rules += _rules(service, ends, seps, pods, noted=noted)
     return "".join((_FILTER, _NAT_CHAINS, *chains, *rules, _NAT_END))
 
 
-def _rules(service: Service, ends: list[str], seps: list[str], pods: str) -> Iterator[str]:
+def _rules(service: Service, ends: list[str], seps: list[str], pods: str, *, noted: bool) -> Iterator[str]:
     name, svc = f"{service.name}:{service.ports[0].name}", _chain("SVC", service)
     vip = f"-d {format_address(service.cluster_ips[0])} --dport {service.ports[0].port}"
     here = f'-m comment --comment "{name} cluster IP" -m tcp -p tcp {vip}'
@@ -68,9 +70,11 @@ def _rules(service: Service, ends: list[str], seps: list[str], pods: str) -> Ite
     for at, (end, sep) in enumerate(zip(ends, seps, strict=True)):
         left = len(ends) - at
         chance = f"-m statistic --mode random --probability {1 / left:.10f} " if left > 1 else ""
-        yield f'-A {svc} -m comment --comment "{name} -> {end}" {chance}-j {sep}\n'
-        yield f"-A {sep} -m comment --comment {name} -s {end.rpartition(':')[0]} -j KUBE-MARK-MASQ\n"
-        yield f"-A {sep} -m comment --comment {name} -m tcp -p tcp -j DNAT --to-destination {end}\n"
+        lead = f'-m comment --comment "{name} -> {end}" ' * noted
+        note = f"-m comment --comment {name} " * noted
+        yield f"-A {svc} {lead}{chance}-j {sep}\n"
+        yield f"-A {sep} {note}-s {end.rpartition(':')[0]} -j KUBE-MARK-MASQ\n"
+        yield f"-A {sep} {note}-m tcp -p tcp -j DNAT --to-destination {end}\n"
 
 
 def _chain(kind: str, service: Service, end: str = "") -> str:

@@ -4,14 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.fakes.values import cidr, ip, ips
+from tests.fakes.values import cidr, endpoint, ip, ips, slice_of
 
-from vipwire.app.node_plan import node_plan, primary_address
+from vipwire.app.node_plan import node_plan, planned_node, primary_address
 from vipwire.config.configuration import Config
 from vipwire.config.sections import DetectLocal, NFTables
 from vipwire.model.net import Family
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
+from vipwire.state.event import Upserted
+from vipwire.state.store import Store
 
 FOUR, SIX = Family.IPV4, Family.IPV6
 NODE = Node(
@@ -135,3 +137,15 @@ def test_the_service_ranges_are_each_familys_own_sorted_and_once() -> None:
 @pytest.mark.parametrize("on", [True, False])
 def test_the_gate_decides_about_external_ips(*, on: bool) -> None:
     assert made(feature_gates=(("AllowServiceExternalIPs", on),)).external_ips is on
+
+
+@pytest.mark.parametrize(("mode", "crowded"), [("iptables", True), ("nftables", False)])
+def test_a_mode_that_says_less_of_very_many_endpoints_is_told_of_them(mode: str, *, crowded: bool) -> None:
+    store = Store()
+    config = replace(Config(), mode=mode)
+    pieces = [slice_of(f"s{at}", *(endpoint(f"10.{at}.0.{last}") for last in range(1, 252))) for at in range(4)]
+    for piece in pieces:
+        assert not planned_node(config, Family.IPV4, "here", store, ()).crowded
+        store.apply(Upserted(piece))
+    assert planned_node(config, Family.IPV4, "here", store, ()).crowded is crowded
+    assert not planned_node(config, Family.IPV6, "here", store, ()).crowded

@@ -130,6 +130,34 @@ def test_endpoints_have_equal_chances_one_after_the_other() -> None:
     assert ["0.33333333349" in rules[0], "0.50000000000" in rules[1], "statistic" in rules[2]] == [True, True, False]
 
 
+def test_among_very_many_endpoints_theirs_are_rules_without_comments_as_kube_proxy_has_them() -> None:
+    world = world_of(service("web", "10.96.0.1", affinity_seconds=60), "10.1.0.1", "10.1.0.2", crowded=True)
+    assert [rule for rule in world.chain(suffix(world, "SVC")) if "KUBE-SEP" in rule] == [
+        rule.replace("@", chain)
+        for rule in (
+            "-m recent --rcheck --seconds 60 --reap --name @ --mask 255.255.255.255 --rsource -j @",
+            "-m statistic --mode random --probability 0.50000000000 -j @",
+        )
+        for chain in _choices(world)
+        if rule.startswith("-m recent") or chain == _choices(world)[0]
+    ] + [f"-j {_choices(world)[1]}"]
+    first = world.chain(_choices(world)[0])
+    assert first == [
+        "-s 10.1.0.1/32 -j KUBE-MARK-MASQ",
+        (
+            f"-p tcp -m recent --set --name {_choices(world)[0]} --mask 255.255.255.255 --rsource "
+            "-m tcp -j DNAT --to-destination 10.1.0.1:8080"
+        ),
+    ]
+    assert all("--comment" in rule for rule in world.chain("KUBE-SERVICES")), "those of Services stay"
+
+
+def _choices(world: World) -> list[str]:
+    """Name the endpoints' chains in the order in which they are chosen."""
+    rules = world.chain(suffix(world, "SVC"))
+    return list(dict.fromkeys(rule.rpartition(" ")[2] for rule in rules if "KUBE-SEP" in rule))
+
+
 def test_affinity_asks_every_endpoint_first_and_remembers_in_the_endpoints_chain() -> None:
     world = world_of(service(affinity_seconds=10800), "10.1.0.1", "10.1.0.2")
     rules = world.chain(suffix(world, "SVC"))

@@ -5,7 +5,7 @@ from tests.fakes.values import endpoint, ips, named, port, service, slice_of
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
-from vipwire.model.net import Prefix
+from vipwire.model.net import Family, Prefix
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
 from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
@@ -238,3 +238,24 @@ def test_the_problem_of_endpoints_is_spoken_of_by_their_first_slice() -> None:
         assert store.apply(Upserted(first, (BAD_ENDPOINTS,))) == ()
         assert store.apply(Upserted(first)) == ()
         assert problems(store) == ()
+
+
+def test_very_many_endpoints_of_a_family_are_told_and_few_enough_again() -> None:
+    store = Store()
+    store.node_changed = False
+
+    def hold(name: str, count: int) -> None:
+        store.apply(Upserted(slice_of(name, *(endpoint(f"10.{at >> 8}.{at & 255}.1") for at in range(count)))))
+
+    hold("a", 600)
+    hold("b", 400)
+    assert (store.crowded, store.node_changed) == (frozenset(), False)
+    hold("b", 401)
+    assert store.crowded == {Family.IPV4}
+    assert store.node_changed
+    store.node_changed = False
+    hold("b", 301)
+    assert store.crowded == {Family.IPV4}, "around the limit nothing changes"
+    assert not store.node_changed
+    store.apply(Deleted(Kind.ENDPOINT_SLICE, slice_of("b").name))
+    assert (store.crowded, store.node_changed) == (frozenset(), True)

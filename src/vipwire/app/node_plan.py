@@ -5,6 +5,7 @@ Pure. The addresses of a node are, as in kube-proxy: a specific `bindAddress`, e
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from vipwire.backends.registry import selected
 from vipwire.config.configuration import PRIMARY, Config, LocalMode
@@ -12,6 +13,7 @@ from vipwire.model.drain import Drain
 from vipwire.model.net import Address, Family, Prefix, family_of, parse_address
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes, PodTraffic
+from vipwire.state.store import Store
 
 _EVERYWHERE = {
     Family.IPV4: Prefix(Address(bytes(4)), 0),
@@ -46,6 +48,19 @@ def node_plan(
         port_ranges=selected(config).port_ranges and not selected(config).without_rules(config),
         drained=frozenset(drain for drain in drained if family_of(drain.address) is family),
     )
+
+
+def planned_node(
+    config: Config,
+    family: Family,
+    name: str,
+    store: Store,
+    machine: Sequence[Address],
+    drained: frozenset[Drain] = frozenset(),
+) -> NodePlan:
+    """Plan this node as the current objects have it."""
+    plan = node_plan(config, family, name, store.nodes.get(name), store.service_cidrs, machine, drained)
+    return replace(plan, crowded=selected(config).terse and family in store.crowded)
 
 
 def _named_addresses(config: Config, family: Family, machine: Sequence[Address]) -> tuple[Address, ...]:

@@ -20,7 +20,7 @@ from vipwire.app.fallback import mode_here
 from vipwire.app.loop import Loop, Parts, Source
 from vipwire.app.machine import adjust_machine
 from vipwire.app.modes import attach_counters
-from vipwire.app.node_plan import health_check_prefixes, node_plan
+from vipwire.app.node_plan import health_check_prefixes, planned_node
 from vipwire.app.record import ProxyRecord, Recorder
 from vipwire.app.reloader import Reloader
 from vipwire.app.report import Reporter, missing_node
@@ -225,10 +225,7 @@ class Proxy:
 
     def _make_node_plan(self, family: Family, store: Store) -> NodePlan:
         machine = global_addresses(self._addresses.addresses)
-        node = store.nodes.get(self._node_name)
-        return node_plan(
-            self._config, family, self._node_name, node, store.service_cidrs, machine, self._drains.drained
-        )
+        return planned_node(self._config, family, self._node_name, store, machine, self._drains.drained)
 
     def _listeners(self) -> ServiceListeners:
         return ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses())

@@ -79,7 +79,8 @@ class ModeSpec:
     `includes` names modes whose rules are a part of it. `direct`: connections of this node's clients may go to
     endpoints as they are, and connection tracking sees no Service in them. `port_ranges`: it serves the annotation
     port-range. `per_address`: it has an object for each of the node's addresses, and must be told them. `relays`: the
-    proxy itself is the endpoint's client, and node ports are sockets.
+    proxy itself is the endpoint's client, and node ports are sockets. `terse`: where there are very many endpoints,
+    it says less about each.
     `without_rules` tells whether a configuration makes it do without rules, and so without CAP_NET_ADMIN; `way_out`
     says how to have that.
     """
@@ -100,6 +101,7 @@ class ModeSpec:
     direct: bool = False
     per_address: bool = False
     relays: bool = False
+    terse: bool = False
     without_rules: Callable[[Config], bool] = field(default=_always_writes_rules)
     way_out: str = ""
 

@@ -15,7 +15,7 @@ from typing import Any
 from vipwire.app.drain_orders import drains_path, in_force, read_orders
 from vipwire.app.machine import families
 from vipwire.app.modes import build_explainer, build_modes, vip_devices
-from vipwire.app.node_plan import node_plan
+from vipwire.app.node_plan import planned_node
 from vipwire.app.record import read_record
 from vipwire.backends.spec import Mode
 from vipwire.config.configuration import Config
@@ -157,7 +157,7 @@ def plan_family(
     """Plan one family, as the proxy does that has ejected these."""
     name = node_name(config)
     machine = global_addresses(addresses)
-    node = node_plan(config, family, name, store.nodes.get(name), store.service_cidrs, machine, drained)
+    node = planned_node(config, family, name, store, machine, drained)
     planner = Planner(node)
     ejected = ejected or {}
     planner.ejected_elsewhere = {service: frozenset(each) for service, each in ejected.items()}

@@ -45,6 +45,7 @@ class NodePlan:
     ClusterIPs come from, empty if unknown. `external_ips` is the feature gate AllowServiceExternalIPs (KEP-5707).
     `addresses` are the machine's own, without loopback and VIPs, for modes that need each one named; else empty.
     `drained` are endpoints that get no new connections from this node. `port_ranges`: the mode serves port ranges.
+    `crowded`: there are so many endpoints that the mode says less about each.
     """
 
     family: Family
@@ -59,6 +60,7 @@ class NodePlan:
     external_ips: bool = True
     addresses: tuple[Address, ...] = ()
     port_ranges: bool = False
+    crowded: bool = False
     drained: frozenset[Drain] = frozenset()
 
     @property

@@ -3,16 +3,23 @@
 Pure but for its own dictionaries: the same events in any order per object leave the same contents.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
+from vipwire.model.net import Family
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
 from vipwire.state.event import Deleted, Event, Kind, Listed, Object, Upserted
+
+CROWD: Final = 1000
+"""Of more endpoints than this, at all ports, kube-proxy says less (its largeClusterEndpointsThreshold)."""
+THINNED: Final = 900
+"""So few it takes until all is said again: a cluster around the limit is not written anew time and again."""
 
 _Subject: TypeAlias = tuple[Kind, ObjectName]
 """What an event is about."""
@@ -30,6 +37,9 @@ class Store:
         self._problems: dict[_Subject, tuple[Problem, ...]] = {}
         self._waiting = set(Kind)
         self._dirty: dict[ObjectName, None] = {}
+        self._endpoints: Counter[Family] = Counter()
+        self.crowded: frozenset[Family] = frozenset()
+        """The families of which there are so many endpoints that a mode may say less about each."""
         self.node_changed = True
         self.services = MappingProxyType(self._services)
         self.nodes = MappingProxyType(self._nodes)
@@ -159,6 +169,7 @@ class Store:
         slices = self._slices.setdefault(piece.service, {})
         if slices.get(piece.name) == piece:
             return
+        self._count(slices.get(piece.name), piece)
         slices[piece.name] = piece
         self._slice_service[piece.name] = piece.service
         self._dirty[piece.service] = None
@@ -172,7 +183,7 @@ class Store:
                 owner = self._slice_service.pop(name, None)
                 if owner is not None:
                     slices = self._slices[owner]
-                    del slices[name]
+                    self._count(slices.pop(name), None)
                     if not slices:
                         del self._slices[owner]
                     self._dirty[owner] = None
@@ -180,6 +191,17 @@ class Store:
                 self.node_changed |= self._nodes.pop(name.name, None) is not None
             case Kind.SERVICE_CIDR:
                 self.node_changed |= self._cidrs.pop(name.name, None) is not None
+
+    def _count(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        """Count the endpoints of each family at all ports, and tell when they become very many, or no longer are."""
+        for piece, by in ((old, -1), (new, +1)):
+            if piece is not None:
+                self._endpoints[piece.family] += by * len(piece.endpoints) * len(piece.ports)
+        for family, count in self._endpoints.items():
+            limit = THINNED if family in self.crowded else CROWD
+            if (count > limit) is not (family in self.crowded):
+                self.crowded ^= {family}
+                self.node_changed = True
 
 
 def _name(item: Object) -> ObjectName:

@@ -37,4 +37,5 @@ MODE: Final = ModeSpec(
     ),
     tools=(Tool("iptables-restore", "iptables mode writes its rules with it", needed=True),),
     port_ranges=True,
+    terse=True,
 )

@@ -39,7 +39,10 @@ from vipwire.xtables.words import (
 
 
 class End(NamedTuple):
-    """An endpoint in words: its address, with its port, its chain, the comment of the rules that lead there."""
+    """An endpoint in words: its address, with its port, its chain, the comment of the rules that lead there.
+
+    The comment has a blank behind it; it is empty where there are very many endpoints, as kube-proxy has it.
+    """
 
     address: str
     text: str
@@ -57,7 +60,7 @@ class PortWriter:
     ) -> None:
         self._node, self._settings, self._name = node, settings, name
         self._family, self._text, self._label = node.family, str(name), name.protocol.label
-        self._note = comment(self._text)
+        self._note = "" if node.crowded else f"{comment(self._text)} "
         self._chains = port_chains(name, wide=self.WIDE)
         self._endpoint_chain = endpoint_chains(name, wide=self.WIDE)
         self._frontends = tuple(frontends)
@@ -173,10 +176,10 @@ class PortWriter:
         if forward.affinity_seconds is not None and self._settings.affinity:
             for end in map(self._end, forward.pool):
                 known = seen(self._family, self._memory(forward, end), forward.affinity_seconds)
-                yield f"{end.note} {known} -j {end.chain}"
+                yield f"{end.note}{known} -j {end.chain}"
         for match, target in choices(self._family, forward, hashes=self._settings.source_hash):
             end = self._end(target)
-            yield f"{end.note} {match} -j {end.chain}" if match else f"{end.note} -j {end.chain}"
+            yield f"{end.note}{match} -j {end.chain}" if match else f"{end.note}-j {end.chain}"
 
     def _memory(self, forward: Forward, end: "End") -> str:
         """Name the list of an endpoint's clients: kube-proxy's, or one for all ports of the Service."""
@@ -189,7 +192,7 @@ class PortWriter:
         if end is None:
             address = format_address(target.address)
             text = f"{address}:{target.port}" if self._family is Family.IPV4 else f"[{address}]:{target.port}"
-            note = comment(f"{self._text} -> {text}")
+            note = "" if self._node.crowded else f"{comment(f'{self._text} -> {text}')} "
             end = self._ends[target] = End(address, text, self._endpoint_chain(text), note)
         return end
 
@@ -213,8 +216,8 @@ class PortWriter:
             yield (
                 Key(CHAIN, NAT, end.chain),
                 (
-                    f"-s {end.address}/{bits} {note} -j {names.MARK_MASQ}",
-                    f"-p {label} {note} {memory}-m {label} -j DNAT --to-destination {end.text}",
+                    f"-s {end.address}/{bits} {note}-j {names.MARK_MASQ}",
+                    f"-p {label} {note}{memory}-m {label} -j DNAT --to-destination {end.text}",
                 ),
             )
 
