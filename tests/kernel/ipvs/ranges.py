@@ -145,3 +145,23 @@ def test_cleaning_up_leaves_no_rule_and_no_virtual_server_of_a_range(lab: Lab) -
         proxy.clean()
         assert "-f" not in proxy.ipvsadm("-Sn").split()
         assert "KUBE" not in proxy.state()
+
+
+@FAMILIES
+@pytest.mark.parametrize("forwarding", ["tunnel", "dsr"])
+def test_a_range_with_direct_return_is_answered_as_the_vip_at_every_port(
+    lab: Lab, proxy: IpvsProxy, family: Family, forwarding: str
+) -> None:
+    here = ("pod-1a", "pod-1b")  # what dsr reaches
+    lab.serve("pod-1b", [FIRST, WITHIN])
+    words = annotated(port_range="10000-20000", forwarding=forwarding)
+    of = web(ports=(RTP,), external_ips=addresses(EXTERNAL), annotations=words)
+    proxy.put(of, *slices(lab, "web", here, FIRST))
+    for port in (FIRST, WITHIN):
+        results = asked(lab, EXTERNAL[family], port)
+        assert pods_of(results) == dict.fromkeys(here, 2), port
+        assert {result.saw for result in results} == {lab.address("client", family)}
+        local = {result.answer.local for result in results if result.answer}
+        assert {(each.address, each.port) for each in local} == {(EXTERNAL[family], port)}
+    assert pods_of(asked(lab, VIP[family])) == dict.fromkeys(here, 2)
+    lab.stop("pod-1b", [FIRST, WITHIN])
