@@ -1,14 +1,18 @@
 """Lists and watches by HTTP: pages, revisions, selectors, bookmarks, and what is said when history is gone."""
 
+import json
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cluster_here import SERVICES, Here, play, service
+from tests.unit.cluster_here import SERVICES, START, Here, play, service
 
+from vipwire.cluster.api.answers.form import Form, show_list
 from vipwire.cluster.api.kinds.catalogue import RESOURCES
+from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
 from vipwire.cluster.api.serving.bounds import Bounds
+from vipwire.cluster.store.record import Key, Record
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 META = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
@@ -219,6 +223,18 @@ def test_the_fields_that_can_be_asked_for(tmp_path: Path) -> None:
 
     assert {resource.kind: set(resource.fields) for resource in RESOURCES if resource.fields} == FIELDS
     play(tmp_path, scenario)
+
+
+def test_large_objects_of_a_list_are_passed_on_as_they_are_stored() -> None:
+    """So many lists that nobody reads hold one copy, whatever the size of an object."""
+    records = []
+    for number, size in enumerate((1, 100_000, 100_000, 1, 80_000)):
+        value = {"metadata": {"name": f"m{number}"}, "data": {"a": "x" * size}}
+        records.append(Record(Key("configmaps", "default", f"m{number}"), number, json.dumps(value).encode()))
+    pieces = list(show_list(records, CONFIG_MAPS, Form(), {"resourceVersion": "5"}, START))
+    assert [piece for piece in pieces if len(piece) > 1000] == [records[at].value for at in (1, 2, 4)]
+    assert all(any(piece is records[at].value for piece in pieces) for at in (1, 2, 4))
+    assert json.loads(b"".join(pieces))["items"] == [json.loads(record.value) for record in records]
 
 
 def test_a_watch_from_a_revision_and_from_now(tmp_path: Path) -> None:

@@ -31,7 +31,17 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.route import READING, Route, find_route
 from vipwire.cluster.api.selectors import select
 from vipwire.cluster.api.serving.accept import Listening, bound
-from vipwire.cluster.api.serving.answer import JSON, abort, add_warnings, send, split, status, stream
+from vipwire.cluster.api.serving.answer import (
+    JSON,
+    WATCHED,
+    abort,
+    add_warnings,
+    hold_little,
+    send,
+    split,
+    status,
+    stream,
+)
 from vipwire.cluster.api.serving.bodies import read_body
 from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.api.serving.connections import Connection, Connections
@@ -249,13 +259,15 @@ class ApiServer:
         if request.version >= (1, 1):
             response.enable_chunked_encoding()
         try:
+            hold_little(request)
             await response.prepare(request)
             events = follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
             async with contextlib.aclosing(events):
                 async for lines in events:
-                    for part in split(lines):
+                    for part in split(lines, WATCHED):
                         async with asyncio.timeout(self.bounds.stall_seconds):
                             await response.write(part)
+                            await request.writer.drain()
                         await asyncio.sleep(0)
             async with asyncio.timeout(self.bounds.stall_seconds):
                 await response.write_eof()

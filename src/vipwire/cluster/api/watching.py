@@ -24,7 +24,7 @@ from vipwire.cluster.store.store import Store
 BOOKMARK_SECONDS: Final = 60.0
 _LAG_SECONDS: Final = 5.0
 _SHORTEST, _LONGEST = 1800, 3600  # how long a watch lasts that does not say: clients should not all come back at once
-_ENOUGH: Final = 1 << 16  # bytes that are written at once; what is larger is passed on as it is, without a copy
+_ENOUGH: Final = 1 << 14  # bytes that are written at once; what is larger is passed on as it is, without a copy
 
 Line: TypeAlias = tuple[bytes, ...]
 """An event as parts of a line: watchers share those of an object."""

@@ -111,7 +111,13 @@ def show_list(
     piece = b'%s,"%s":[' % (encode(head)[:-1], name.encode())
     comma = b""
     for record in records:
-        piece += comma + write(record)
+        value = write(record)
+        if len(value) >= _PIECE:  # as it is stored: lists that nobody reads share it
+            yield piece + comma
+            yield value
+            piece = b""
+        else:
+            piece += comma + value
         comma = b","
         if len(piece) >= _PIECE:
             yield piece

@@ -17,6 +17,8 @@ from vipwire.cluster.api.serving.connections import Connection
 
 JSON: Final = "application/json"
 _PIECE: Final = 64 << 10
+WATCHED: Final = 16 << 10
+"""Bytes that are written at once to who watches: of watches one client has many more at a time than of lists."""
 _MOST_WARNINGS: Final = 50  # headers that common clients take
 _LONGEST_WARNING, _ALL_WARNINGS = 256, 4096  # characters, as kube-apiserver's (apiserver/pkg/endpoints/filters)
 
@@ -72,10 +74,16 @@ async def stream(
     return response
 
 
-def split(piece: bytes) -> Iterator[memoryview]:
+def split(piece: bytes, size: int = _PIECE) -> Iterator[memoryview]:
     """Divide bytes into pieces that can be written at once, without a copy."""
     whole = memoryview(piece)
-    return (whole[at : at + _PIECE] for at in range(0, len(piece), _PIECE))
+    return (whole[at : at + size] for at in range(0, len(piece), size))
+
+
+def hold_little(request: BaseRequest) -> None:
+    """Have a connection hold a `WATCHED` piece and no more until its client has read that."""
+    if request.transport is not None:
+        request.transport.set_write_buffer_limits(WATCHED)
 
 
 async def _in_time(request: BaseRequest, bounds: Bounds, write: Awaitable[object]) -> None:

@@ -38,7 +38,7 @@ class Bounds:
     writes: int = 200
     of_one: float = 0.5
     watches: int = 10_000
-    one_watcher: int = 2_000
+    one_watcher: int = 1_000
 
     def fitting(self, files: int) -> "Bounds":
         """Lower the number of connections to what a limit of open files allows."""
