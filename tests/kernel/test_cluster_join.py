@@ -12,13 +12,17 @@ import pytest
 from tests.kernel.test_cluster_up_packets import PATIENCE, Cluster, names, until
 from tests.unit.cluster_process import CLIENTS
 
+from vipwire.cluster.announcing.choose import choose
 from vipwire.lab.cluster import Lab
 from vipwire.lab.demo.apiserver import Standalone
 from vipwire.lab.demo.process import Listened
 from vipwire.lab.topology import make_topology
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
-FLAGS = ("--node-name", "node-1", "--bind-address", "0.0.0.0", "--no-dns")
+ANNOUNCED = ("--announce-interface", "lan0")
+FLAGS = ("--node-name", "node-1", "--bind-address", "0.0.0.0", "--no-dns", *ANNOUNCED)
+POOL = [f"10.0.0.{number}" for number in range(64, 80)]
+MOVING = next(each for each in POOL if choose(each, ("node-1", "node-2")) == "node-2")
 
 
 class Machine:
@@ -44,9 +48,9 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Lab(make_topology((2, 1))) as lab:
+    with Lab(make_topology((2, 1), lan=True)) as lab:
         here = Standalone(lab, "node-1", tmp_path_factory.mktemp("up"), CLIENTS[-1])
-        here.start(*FLAGS)
+        here.start(*FLAGS, "--load-balancer-range", "10.0.0.64/28")
         yield Cluster(lab, here)
         assert here.process
         assert here.process.end(PATIENCE) == 0
@@ -62,30 +66,49 @@ def nodes(cluster: Cluster) -> dict[str, str]:
     }
 
 
+def holder(cluster: Cluster) -> str:
+    """Tell who has the address that moves, as the cluster and as the client's neighbour table say it."""
+    lease = f"vipwire-address-{MOVING.replace('.', '-')}"
+    found = cluster.here.kubectl("get", "lease", lease, "-n", "kube-system", "-o", "jsonpath={.spec.holderIdentity}")
+    neighbour = cluster.lab.run("client", ["ip", "neigh", "show", MOVING]).stdout
+    link = cluster.lab.run(found or "node-1", ["ip", "-br", "link"])
+    hardware = next(line.split()[2] for line in link.stdout.splitlines() if line.startswith("lan0"))
+    return found if hardware in neighbour else f"{found}, but the client says {neighbour}"
+
+
 def test_it_joins_serves_is_lost_comes_back_and_leaves(cluster: Cluster, tmp_path: Path) -> None:
     address, _ = cluster.applied("web", 8101)
     machine = Machine(cluster.lab, "node-2", tmp_path / "node-2")
     made = machine_on(cluster, "token", "create", "--ttl", "1h")
     words = shlex.split(made)
-    assert words[:3] == ["vipwire", "join", "https://192.168.0.1:6443"]
-    machine.start(*words[2:], "--node-name", "node-2", "--node-lease-seconds", "2")
+    assert words[:3] == ["vipwire", "join", "https://10.0.0.1:6443"]
+    machine.start(*words[2:], "--node-name", "node-2", "--node-lease-seconds", "2", *ANNOUNCED)
     assert nodes(cluster) == {"node-1": "True", "node-2": "True"}
     cluster.until("pod-2a", address, names())  # by the rules of its own node
+
+    single = {"ipFamilyPolicy": "SingleStack"}
+    cluster.applied("front", 8102, type="LoadBalancer", loadBalancerIP=MOVING, **single)
+    cluster.until("client", MOVING, names())
+    until(lambda: holder(cluster), "node-2")
 
     there = cluster.lab.topology.pods[-1]
     machine.end(signal.SIGKILL)
     until(lambda: nodes(cluster), {"node-1": "True", "node-2": "Unknown"})
     cluster.until("pod-1a", address, names(there))
-    machine.start("--node-lease-seconds", "2")
+    until(lambda: holder(cluster), "node-1")
+    cluster.until("client", MOVING, names(there))
+    machine.start("--node-lease-seconds", "2", *ANNOUNCED)
     until(lambda: nodes(cluster), {"node-1": "True", "node-2": "True"})
     cluster.until("pod-1a", address, names())
     cluster.until("pod-2a", address, names())
+    until(lambda: holder(cluster), "node-2")
 
     left = machine.vipwire("leave", "--data-dir", str(machine.folder))
     assert (left.returncode, left.stdout.splitlines()[-1:]) == (0, ["Node node-2 has left"]), left.stderr
     assert machine.process
     assert machine.process.end(PATIENCE) == 0
     assert nodes(cluster) == {"node-1": "True"}
+    until(lambda: holder(cluster), "node-1")
     assert cluster.lab.run("node-2", ["nft", "list", "tables"]).stdout == ""
     assert not list(machine.folder.rglob("*.key"))
 

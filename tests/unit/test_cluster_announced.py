@@ -7,7 +7,8 @@ from tests.unit.cluster_here import SERVICES, Here, play, service
 from tests.unit.controllers_here import items
 
 from vipwire.cluster.announced import Announced
-from vipwire.cluster.controllers.allocation.holders import Holders
+from vipwire.cluster.machines.objects import LocalObjects
+from vipwire.model.names import ObjectName
 
 HARDWARE = bytes.fromhex("020000000099")
 
@@ -15,16 +16,16 @@ HARDWARE = bytes.fromhex("020000000099")
 def test_events_about_the_service(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         await here.post(SERVICES, service("web", clusterIP="None"))
-        holders = Holders()
-        holders.put(("default", "web"), ["192.0.2.7"])
+        announced = Announced(LocalObjects(here.registry, "test"), "n1", "near", here.clock)
+        announced.holders = {"192.0.2.7": [ObjectName("default", "web")]}.__getitem__
         async with asyncio.TaskGroup() as tasks:
-            announced = Announced(here.registry, "near", holders, tasks)
+            announced.tasks = tasks
             announced.began([bytes((192, 0, 2, 7))])
             for _ in range(3):
                 announced.claimed(bytes((192, 0, 2, 7)), HARDWARE)
         told = await items(here, "/api/v1/namespaces/default/events")
         assert sorted((each["type"], each["reason"], each["message"]) for each in told) == [
-            ("Normal", "AddressAnnounced", "192.0.2.7 is announced on near"),
+            ("Normal", "AddressAnnounced", "192.0.2.7 is announced by n1 on near"),
             ("Warning", "AddressConflict", "192.0.2.7 is announced by 02:00:00:00:00:99 on near, too"),
         ]
         assert {each["involvedObject"]["name"] for each in told} == {"web"}

@@ -5,29 +5,19 @@
            to who solicits, which come to the address's solicited-node group
 
 The kernel would do this for addresses of its own. These are none: no interface has them, and packets for them are
-translated before routing. So they are answered here, from raw sockets, which needs CAP_NET_RAW. New ones are told
-three times, a second apart: the first may be lost while a switch learns.
+translated before routing. So they are answered here, from raw sockets, which needs CAP_NET_RAW.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
-from vipwire.cluster.announced import Announced
-from vipwire.cluster.api.kinds.service import SERVICES
-from vipwire.cluster.api.object import decoded
-from vipwire.cluster.api.registry import Registry
-from vipwire.cluster.controllers.allocation.holders import Holders
-from vipwire.cluster.controllers.balancers import is_ours, status_addresses
-from vipwire.cluster.controllers.feed import Feed
-from vipwire.cluster.store.record import Key
 from vipwire.errors import ConfigError
-from vipwire.process.supervision import Guard
 
-TIMES: Final = 3
 _ETH_ARP: Final = 0x0806
 _EVERYBODY: Final = b"\xff" * 6
 _ALL_NODES: Final = "ff02::1"
@@ -58,6 +48,11 @@ def advertisement(address: bytes, hardware: bytes, *, solicited: bool) -> bytes:
     return struct.pack("!BBHI", _ADVERTISEMENT, 0, 0, flags) + address + b"\x02\x01" + hardware
 
 
+def solicitation(address: bytes, hardware: bytes) -> bytes:
+    """Write a neighbour solicitation, which asks who has an address (RFC 4861 4.3)."""
+    return struct.pack("!BBHI", _SOLICITATION, 0, 0, 0) + address + b"\x01\x01" + hardware
+
+
 def solicited_group(address: bytes) -> bytes:
     """Name the group that who asks for an address asks in: ff02::1:ffXX:XXXX (RFC 4291 2.7.1)."""
     return bytes.fromhex("ff0200000000000000000001ff") + address[13:]
@@ -80,12 +75,19 @@ def claimed_by_advertisement(message: bytes) -> tuple[bytes, bytes] | None:
 class Announcer:
     """Speaks for addresses on one interface. Raise ConfigError if it cannot.
 
-    `claimed` is told an address of ours and the hardware address of another machine that says to have it.
+    `claimed` is told an address of ours and the hardware address of another machine that says to have it. `speaks` is
+    asked before every word: while it says no, nothing is told or answered.
     """
 
-    def __init__(self, interface: str, claimed: Claimed = lambda _address, _hardware: None) -> None:
-        self._interface, self._claimed = interface, claimed
+    def __init__(
+        self,
+        interface: str,
+        claimed: Claimed = lambda _address, _hardware: None,
+        speaks: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._interface, self._claimed, self._speaks = interface, claimed, speaks
         self._addresses: set[bytes] = set()
+        self._probed: dict[bytes, bytes] = {}
         try:
             self._index = socket.if_nametoindex(interface)
             self._arp = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_ARP))
@@ -136,6 +138,32 @@ class Announcer:
         self._addresses -= old
         return new
 
+    async def probe(self, addresses: Iterable[str], times: int, seconds: float) -> dict[str, bytes]:
+        """Ask who has addresses that are to be announced; give those that somebody answers for, with its hardware's.
+
+        Ask so many times, and wait so many seconds after each.
+        """
+        packed = {_packed(each): each for each in addresses}
+        for each in packed:
+            self._probed[each] = b""
+        try:
+            for _ in range(times):
+                for each in packed:
+                    self._ask(each)
+                await asyncio.sleep(seconds)
+            return {text: found for each, text in packed.items() if (found := self._probed[each])}
+        finally:
+            for each in packed:
+                del self._probed[each]
+
+    def _ask(self, address: bytes) -> None:
+        if len(address) == 4:
+            self._send(arp(1, self._hardware, bytes(4), _EVERYBODY, address))  # from nobody: no table changes by it
+            return
+        group = socket.inet_ntop(socket.AF_INET6, solicited_group(address))
+        with contextlib.suppress(OSError):  # the link is down, or has no address of its own yet
+            self._icmp.sendto(solicitation(address, self._hardware), (group, 0, 0, self._index))
+
     def _join(self, option: int, group: bytes) -> None:
         try:
             self._icmp.setsockopt(socket.IPPROTO_IPV6, option, group)
@@ -144,6 +172,8 @@ class Announcer:
 
     def tell(self, addresses: Iterable[bytes]) -> None:
         """Announce to all neighbours the addresses that are still ours."""
+        if not self._speaks():
+            return
         for address in self._addresses.intersection(addresses):
             if len(address) == 4:
                 for operation in (1, 2):
@@ -158,11 +188,15 @@ class Announcer:
             return
         self._hear_claim(claimed_by_arp(frame))
         asked = asked_by_arp(frame)
-        if asked is not None and asked[2] in self._addresses and asked[1] != asked[2]:
+        if asked is not None and asked[2] in self._addresses and asked[1] != asked[2] and self._speaks():
             self._send(arp(2, self._hardware, asked[2], asked[0], asked[1]))
 
     def _hear_claim(self, claim: tuple[bytes, bytes] | None) -> None:
-        if claim is not None and claim[1] in self._addresses and claim[0] != self._hardware:
+        if claim is None or claim[0] == self._hardware:
+            return
+        if claim[1] in self._probed:
+            self._probed[claim[1]] = claim[0]
+        if claim[1] in self._addresses:
             self._claimed(claim[1], claim[0])
 
     def _hear_solicitation(self) -> None:
@@ -172,6 +206,8 @@ class Announcer:
             return
         self._hear_claim(claimed_by_advertisement(message))
         if len(message) < 24 or message[0] != _SOLICITATION or message[8:24] not in self._addresses:
+            return
+        if not self._speaks():
             return
         host = sender[0].partition("%")[0]
         nobody = host == "::"  # a machine that looks whether it may have the address: RFC 4862 5.4
@@ -194,44 +230,3 @@ class Announcer:
 
 def _packed(address: str) -> bytes:
     return ipaddress.ip_address(address).packed
-
-
-async def announce(registry: Registry, interface: str, guard: Guard[Key], begun: Callable[[], None]) -> None:
-    """Announce the addresses of a registry's LoadBalancer Services until cancelled.
-
-    Raise ConfigError for an interface that it cannot use; else `begun` is called.
-    """
-    feed, loop, tasks = Feed(registry.store, (SERVICES,)), asyncio.get_running_loop(), asyncio.TaskGroup()
-    holders, pending = Holders(), set[asyncio.TimerHandle]()
-    announced = Announced(registry, interface, holders, tasks)
-    announcer = Announcer(interface, announced.claimed)
-    begun()
-    announcer.listen(loop)
-
-    async def step() -> None:
-        nonlocal pending
-        changes, anew = feed.look()
-        touched = set(holders.clear() if anew else ())
-        for change in changes:
-            addresses: Sequence[str] = ()
-            with guard.of(change.record.key):
-                value = decoded(change.record)
-                addresses = status_addresses(value) if is_ours(value) and not change.deleted else ()
-            touched.update(holders.put((change.record.key.namespace, change.record.key.name), addresses))
-        new = announcer.speak_for(
-            (each for each in touched if each in holders), (each for each in touched if each not in holders)
-        )
-        announced.began(new)
-        for seconds in range(TIMES if new else 0):
-            pending.add(loop.call_later(seconds, announcer.tell, new))
-        pending = {each for each in pending if each.when() > loop.time() - 1}
-
-    try:
-        async with tasks:
-            await feed.run(step, guard)
-    finally:
-        for each in pending:
-            each.cancel()
-        for watched in announcer.sockets:
-            loop.remove_reader(watched)
-        announcer.close()

@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.app.run import run_beside
-from vipwire.cluster.announce import announce
+from vipwire.cluster.announced import Announced
+from vipwire.cluster.announcing.claims import Claims
+from vipwire.cluster.announcing.keeper import AddressKeeper
+from vipwire.cluster.announcing.kinds import RESOURCES as ANNOUNCED_RESOURCES
 from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NAMESPACES
@@ -125,6 +128,9 @@ class _Cluster:
         objects = LocalObjects(registry, "vipwire-node")
         self._heartbeat = Heartbeat(objects, setting.node, addresses, now, seconds=setting.node_seconds)
         self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own)
+        claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
+        announced = Announced(objects, setting.node, setting.announce, now)
+        self._addresses = AddressKeeper(claims, announced, setting.announce)
         self._ending = asyncio.Event()
         self.parts = Parts(self._supervisor)
 
@@ -143,6 +149,7 @@ class _Cluster:
                 await each.wait()
             ready(served.url, served.kubeconfig)
             await self._ending.wait()
+            await self._addresses.hand_over()
         finally:
             await served.runner.cleanup()
 
@@ -173,8 +180,8 @@ class _Cluster:
         else:
             yield from self._controllers()
         if setting.announce:
-            announced = guard("announcements")
-            yield Part("announcements", partial(announce, registry, setting.announce, announced), opens=True)
+            follow = StoreSource(registry.store, ANNOUNCED_RESOURCES).run
+            yield Part("announcements", partial(self._addresses.run, follow), opens=True)
         if setting.proxy is not None:
             yield Part("proxy", partial(self._run_proxy, setting.proxy), opens=True)
         if setting.dns is not None:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from vipwire.lab import links, netns, rtnetlink, state
+from vipwire.lab import lan, links, netns, rtnetlink, state
 from vipwire.lab.continuous import Connection, Continuous
 from vipwire.lab.echo import servers
 from vipwire.lab.errors import LabError
@@ -219,6 +219,8 @@ class Lab:
         for host, requests in plan.requests.items():
             with self.inside(host):
                 rtnetlink.apply(requests)
+        if self.topology.lan:
+            lan.build({host: self.netns(host) for host in (UNDERLAY, *self.topology.lan)}, self.topology)
 
 
 def _set(settings: dict[str, str]) -> None:

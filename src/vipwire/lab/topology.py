@@ -55,6 +55,8 @@ class Topology:
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
     clients: tuple[Client, ...]
+    lan: tuple[str, ...] = ()
+    """Hosts that are also on one Ethernet, by an interface lan0 each, at the addresses of `lan_addresses`."""
 
     def __post_init__(self) -> None:
         _check_names([host.name for host in self.hosts()])
@@ -74,6 +76,11 @@ class Topology:
     def names(self) -> tuple[str, ...]:
         """Name every namespace of the lab, the underlay's first."""
         return (UNDERLAY, *(host.name for host in self.hosts()))
+
+    def lan_addresses(self, host: str) -> tuple[str, ...]:
+        """Return a host's addresses on the Ethernet, with the lengths of their prefixes."""
+        number = self.lan.index(host) + 1
+        return f"10.0.0.{number}/24", f"fd00:10::{number:x}/64"
 
     def node_of(self, host: str) -> str:
         """Name the node on which a host is: a Pod's node, the node itself, "" outside."""
@@ -108,9 +115,16 @@ def make_pod(node: int, number: int, ports: tuple[int, ...] = (80, 8080)) -> Pod
     )
 
 
-def make_topology(pods: tuple[int, ...] = (3, 2), ports: tuple[int, ...] = (80, 8080)) -> Topology:
-    """Build a cluster with so many Pods on each node, and one client outside with two addresses a family."""
+def make_topology(
+    pods: tuple[int, ...] = (3, 2), ports: tuple[int, ...] = (80, 8080), *, lan: bool = False
+) -> Topology:
+    """Build a cluster with so many Pods on each node, and one client outside with two addresses a family.
+
+    With `lan` the nodes and the client are also on one Ethernet.
+    """
+    nodes = tuple(f"node-{number + 1}" for number in range(len(pods)))
     return Topology(
+        lan=(*nodes, "client") if lan else (),
         nodes=tuple(make_node(number + 1) for number in range(len(pods))),
         pods=tuple(make_pod(node + 1, number + 1, ports) for node, many in enumerate(pods) for number in range(many)),
         clients=(Client("client", ("203.0.113.2", "203.0.113.130", "2001:db8:113::2", "2001:db8:113::130")),),

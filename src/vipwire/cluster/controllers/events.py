@@ -1,6 +1,7 @@
 """Events: what controllers have to tell people about an object, found again by `kubectl describe`."""
 
 import contextlib
+from datetime import datetime
 from typing import Final
 
 from vipwire.cluster.api.answers.cells import format_time
@@ -21,19 +22,27 @@ async def warn(
     Nothing is said in a namespace that goes, or where the store is full.
     What is in no namespace is reported in `default`, as Kubernetes does.
     """
-    meta, now = about["metadata"], format_time(registry.clock())
+    event = event_about(resource, about, reason, message, registry.clock(), kind=kind)
+    where = about["metadata"]["namespace"] if resource.namespaced else "default"
+    with contextlib.suppress(ApiError):  # to have said it is not worth failing for
+        await registry.create(EVENTS, where, event, _OPTIONS)
+
+
+def event_about(  # an Event's parts
+    resource: Resource, about: Object, reason: str, message: str, now: datetime, *, kind: str
+) -> Object:
+    """Write an Event about an object."""
+    meta, time = about["metadata"], format_time(now)
     place = {"namespace": meta["namespace"]} if resource.namespaced else {}
     which = {"apiVersion": resource.api_version, "kind": resource.kind}
-    event = {
+    return {
         "metadata": {"generateName": f"{meta['name']}."},
         "involvedObject": which | place | {"name": meta["name"], "uid": meta["uid"]},
         "type": kind,
         "reason": reason,
         "message": message,
         "count": 1,
-        "firstTimestamp": now,
-        "lastTimestamp": now,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
         "source": {"component": "vipwire"},
     }
-    with contextlib.suppress(ApiError):  # to have said it is not worth failing for
-        await registry.create(EVENTS, place.get("namespace", "default"), event, _OPTIONS)

@@ -47,6 +47,7 @@ _KUBECONFIG: Final = click.option(
     default=0,
     help="Port of 127.0.0.1 that leads to the API; 0 is any.",
 )
+@click.option("--announce-interface", default="", help="Announce LoadBalancer addresses here: ARP and NDP.")
 @click.option("--takeover", is_flag=True, help="Take the place of the join or proxy that runs here: it ends first.")
 @click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
 def join(**flags: Any) -> None:
@@ -110,7 +111,7 @@ def _setting(flags: dict[str, Any], node: str) -> Any:
 
     folder: Path = flags["data_dir"]
     proxy = read_proxy(flags, node, Folder(folder).kubeconfig)
-    return Setting(folder, proxy, flags["node_lease_seconds"], flags["relay_port"])
+    return Setting(folder, proxy, flags["node_lease_seconds"], flags["relay_port"], flags["announce_interface"])
 
 
 @contextlib.contextmanager

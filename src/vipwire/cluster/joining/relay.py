@@ -8,12 +8,13 @@ its connections after SILENT_MS; the clients come back and are led to another.
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 from vipwire.process import log
 
 CONNECT_SECONDS: Final = 1.0
+BESIDE: Final = 0.2
 SILENT_MS: Final = 3000
 _PIECE: Final = 1 << 16
 _OPTIONS: Final = (
@@ -23,6 +24,7 @@ _OPTIONS: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_MS),
 )
+_Dialled: TypeAlias = tuple[str, asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Relay:
@@ -44,25 +46,52 @@ class Relay:
             writer.close()
             return
         there, to = found
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_copy(reader, to, writer))
-            tasks.create_task(_copy(there, writer, to))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_copy(reader, to, writer))
+                tasks.create_task(_copy(there, writer, to))
+        except asyncio.CancelledError:  # the relay ends: nobody waits for this task, and asyncio would log it
+            return
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        for server in sorted(self._servers(), key=lambda each: each != self._last):
-            parts = urlsplit(server)
-            try:
-                async with asyncio.timeout(CONNECT_SECONDS):
-                    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-            except OSError:
-                continue
-            for option in _OPTIONS:
-                writer.get_extra_info("socket").setsockopt(*option)
-            if server != self._last:
-                log.info("asking an API server", server=server)
-                self._last = server
-            return reader, writer
+        """Connect to the server that answers first; each is given a moment before the next is tried beside it."""
+        servers = sorted(self._servers(), key=lambda each: each != self._last)
+        dialled: list[asyncio.Task[_Dialled | None]] = []
+        async with asyncio.TaskGroup() as tasks:
+            for server in servers:
+                dialled.append(tasks.create_task(_dial(server)))
+                await asyncio.wait(dialled, timeout=BESIDE, return_when=asyncio.FIRST_COMPLETED)
+                if _first(dialled):
+                    break
+            while not _first(dialled) and (left := [each for each in dialled if not each.done()]):
+                await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            found = _first(dialled)
+            for each in dialled:
+                each.cancel()
+        if found is None:
+            return None
+        server, reader, writer = found
+        for option in _OPTIONS:
+            writer.get_extra_info("socket").setsockopt(*option)
+        if server != self._last:
+            log.info("asking an API server", server=server)
+            self._last = server
+        return reader, writer
+
+
+def _first(dialled: Sequence["asyncio.Task[_Dialled | None]"]) -> _Dialled | None:
+    return next((found for each in dialled if each.done() and (found := each.result())), None)
+
+
+async def _dial(server: str) -> _Dialled | None:
+    """Connect to a server; None if it does not answer."""
+    parts = urlsplit(server)
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    except OSError:
         return None
+    return server, reader, writer
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: asyncio.StreamWriter) -> None:

@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.app.run import run_beside
+from vipwire.cluster.announced import Announced
+from vipwire.cluster.announcing.claims import RENEW_TIMEOUT, Claims
+from vipwire.cluster.announcing.keeper import AddressKeeper
+from vipwire.cluster.announcing.kinds import RESOURCES
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.service import ENDPOINTS
@@ -42,12 +46,16 @@ _RENEW_SECONDS: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a machine does besides. `node_seconds` is how long it may be silent; `port` is the relay's, 0 for any."""
+    """What a machine does besides. `node_seconds` is how long it may be silent; `port` is the relay's, 0 for any.
+
+    `announce` is the interface where it announces LoadBalancer addresses, "" for none.
+    """
 
     folder: Path
     proxy: Config | None = None
     node_seconds: int = 40
     port: int = 0
+    announce: str = ""
 
 
 async def run(setting: Setting, member: Member, ready: Callable[[str], None]) -> None:
@@ -71,6 +79,7 @@ class _Machine:
         self.parts = Parts(self._supervisor)
         self._ending = asyncio.Event()
         self._url = ""
+        self._addresses: AddressKeeper | None = None
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str], None]) -> None:
         """Start all, and wait for the end."""
@@ -80,6 +89,8 @@ class _Machine:
             await self.parts.start(tasks, part).wait()
         ready(self._url)
         await self._ending.wait()
+        if self._addresses is not None:
+            await self._addresses.hand_over()
 
     def _parts(self) -> Iterator[Part]:
         """Name what runs on a machine."""
@@ -87,6 +98,8 @@ class _Machine:
         yield Part("Node", simply(self._beat))
         yield Part("API servers", simply(self._look_for_servers))
         yield Part("credentials", simply(self._renew))
+        if self._setting.announce:
+            yield Part("announcements", self._announce, opens=True)
         if self._setting.proxy is not None:
             yield Part("proxy", partial(self._run_proxy, self._setting.proxy), opens=True)
 
@@ -112,6 +125,13 @@ class _Machine:
         async with self._objects() as objects:
             seconds = self._setting.node_seconds
             await Heartbeat(objects, self._member.node, addresses, now, seconds=seconds).run()
+
+    async def _announce(self, begun: Begun) -> None:
+        node, interface = self._member.node, self._setting.announce
+        async with RemoteObjects(self._access(), "vipwire-announcer", timeout=RENEW_TIMEOUT) as objects:
+            announced = Announced(objects, node, interface, now)
+            keeper = self._addresses = AddressKeeper(Claims(objects, node, interface, now), announced, interface)
+            await keeper.run(ApiSource(self._access(), RESOURCES).run, begun)
 
     async def _look_for_servers(self) -> None:
         """Learn of API servers that came later, by Service `kubernetes`; forget none, since they may come back."""

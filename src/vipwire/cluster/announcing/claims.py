@@ -1,0 +1,249 @@
+"""Which addresses this machine has: by Leases, so that no two machines have one at a time.
+
+    vipwire-announcer-NODE    the machine's own: renewed several times a second
+    vipwire-address-ADDRESS   who has the address; written only when that changes
+
+A machine speaks for its addresses until FENCE of its Lease's seconds after the last renewal that was acknowledged,
+counted from before it was sent, by a clock that also runs while the machine sleeps. Then it is silent, whatever
+happens. Another machine takes its addresses only after it has seen its Lease unchanged for all of these seconds, and
+then fences it first: it writes into that Lease that nobody holds it, on condition that it is still the state which it
+saw. If the first machine had renewed meanwhile, that write is refused; if not, the first one's next renewal is. A
+machine that was fenced takes each address anew by a write, or finds that another has it.
+
+So the order of writes at the store decides. No machine's clock is compared with another's; only their seconds must be
+equally long.
+"""
+
+import ipaddress
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from vipwire.cluster.announcing.kinds import (
+    ADDRESSES,
+    LEASE_ADDRESS,
+    LEASE_INTERFACES,
+    MACHINES,
+    SYSTEM,
+    Held,
+)
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.plain import LEASES
+from vipwire.cluster.api.resource import Object
+from vipwire.cluster.machines.leases import held, holder_of, new_lease
+from vipwire.cluster.machines.objects import Objects
+from vipwire.model.names import ObjectName
+from vipwire.process import log
+
+SECONDS: Final = 2
+FENCE: Final = 0.75
+RENEW_TIMEOUT: Final = 0.5
+PARTS: Final = 5
+"""How many renewals fit into a Lease's time."""
+
+
+def boot_seconds() -> float:
+    """Return seconds of a clock that never goes back, and goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A machine's Lease, and since when it looks like this."""
+
+    lease: Held
+    since: float
+
+
+class Claims:
+    """The Leases of addresses as a machine sees them, and its own. `clock` gives seconds that never go back."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        node: str,
+        interface: str,
+        now: Callable[[], datetime],
+        *,
+        seconds: int = SECONDS,
+        clock: Callable[[], float] = boot_seconds,
+    ) -> None:
+        self._objects, self.node, self._interface, self._now = objects, node, interface, now
+        self._seconds, self._clock = seconds, clock
+        self._own: Object | None = None
+        self._machines: dict[str, _Seen] = {}
+        self._addresses: dict[str, Held] = {}
+        self.mine: set[str] = set()
+        """Addresses that this machine has taken since it was last fenced, or late."""
+        self._epoch = 0
+        self._interrupted = clock()
+        self.until = float("-inf")
+        """The time when it falls silent unless it renews."""
+
+    def speaks(self) -> bool:
+        """Report whether this machine may speak for its addresses now."""
+        return self._clock() < self.until
+
+    def note(self, lease: Held) -> None:
+        """Learn of a Lease's state."""
+        if lease.name.name.startswith(ADDRESSES):
+            self._addresses[lease.address] = lease
+            if lease.holder != self.node:
+                self.mine.discard(lease.address)
+            return
+        name = lease.name.name.removeprefix(MACHINES)
+        seen = self._machines.get(name)
+        if seen is None or seen.lease != lease:
+            self._machines[name] = _Seen(lease, self._clock())
+
+    def forget(self, name: str) -> None:
+        """Learn that a Lease is gone, by its name. A machine whose Lease is gone may yet speak until it learns it."""
+        for address in [each for each, lease in self._addresses.items() if lease.name.name == name]:
+            del self._addresses[address]
+            self.mine.discard(address)
+
+    def clear(self) -> None:
+        """Forget the Leases of addresses, before all are told anew. What was seen when stays."""
+        self._addresses.clear()
+
+    def alive(self) -> dict[str, str]:
+        """Name the machines whose Leases are not over, with the interfaces that they announce on."""
+        now = self._clock()
+        found = {
+            name: seen.lease.interface
+            for name, seen in self._machines.items()
+            if seen.lease.holder and name != self.node and now - seen.since < seen.lease.seconds
+        }
+        return found | ({self.node: self._interface} if self.speaks() else {})
+
+    def holder(self, address: str) -> str:
+        """Tell who has an address."""
+        lease = self._addresses.get(address)
+        return lease.holder if lease is not None else ""
+
+    def next_end(self) -> float:
+        """Return in how many seconds the next machine's Lease is over; at most one's time."""
+        now = self._clock()
+        ends = [seen.since + seen.lease.seconds - now for seen in self._machines.values() if seen.lease.holder]
+        return min([each for each in ends if each > 0], default=float(self._seconds))
+
+    async def renew(self) -> None:
+        """Renew this machine's own Lease. Raise ApiError, UnreachableError."""
+        began = self._clock()
+        if self._own is None or began >= self.until:
+            self._begin_anew()  # it was silent: each address is taken anew, or is another's by now
+        if self._own is None:
+            self._own = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
+        try:
+            if self._own is None:
+                self._own = await self._objects.create(LEASES, SYSTEM, self._lease())
+            else:
+                value = held(self._own, self.node, self._seconds, self._now())
+                value["metadata"].setdefault("annotations", {})[LEASE_INTERFACES] = self._interface
+                self._own = await self._objects.replace(LEASES, SYSTEM, value)
+        except ApiError as error:
+            if error.code in (404, 409):  # fenced, or deleted
+                self.fall_silent()
+            raise
+        self.until = began + self._seconds * FENCE
+
+    def fall_silent(self) -> None:
+        """Have nothing from now on."""
+        self.until = float("-inf")
+        self._own = None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._epoch += 1
+        self._interrupted = self._clock()
+        self.mine.clear()
+
+    async def take(self, address: str) -> bool:
+        """Take an address that nobody has, or whose holder is silent; report whether it is this machine's now."""
+        epoch, holder = self._epoch, self.holder(address)
+        if not self.speaks():
+            return False
+        if holder not in ("", self.node) and not await self._fence(holder):
+            return False
+        try:
+            found = await self._write(address, self.node)
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
+            return False
+        if not found or epoch != self._epoch:  # fenced meanwhile: another may have taken it since
+            return False
+        self.mine.add(address)
+        return True
+
+    async def give(self, address: str, to: str) -> None:
+        """Give an address to another machine, or "" to nobody; who calls has fallen silent about it."""
+        self.mine.discard(address)
+        try:
+            await self._write(address, to)
+        except ApiError as error:
+            if error.code not in (404, 409):  # it is another's already
+                raise
+
+    async def resign(self) -> None:
+        """Say of this machine that it announces nothing any more, so that nobody needs to wait for it."""
+        own = self._own
+        self.fall_silent()
+        if own is not None:
+            await self._objects.replace(LEASES, SYSTEM, held(own, "", 1, self._now()))
+
+    async def _write(self, address: str, holder: str) -> bool:
+        """Write who has an address, if it is as it was seen. Raise ApiError."""
+        name, lease = _name(address), self._addresses.get(address)
+        if lease is None:
+            value = new_lease(name, holder, self._seconds, self._now())
+            value["metadata"]["annotations"] = {LEASE_ADDRESS: address}
+            made = await self._objects.create(LEASES, SYSTEM, value)
+        else:
+            found = await self._objects.read(LEASES, SYSTEM, name)
+            if found is None or found["metadata"]["resourceVersion"] != lease.version:
+                return False  # there is news of it, which comes by the watch
+            made = await self._objects.replace(LEASES, SYSTEM, held(found, holder, self._seconds, self._now()))
+        self._addresses[address] = _read(made, address)
+        return True
+
+    async def _fence(self, node: str) -> bool:
+        """Make sure that a machine is silent; report whether it is."""
+        now = self._clock()
+        nothing = Held(ObjectName(SYSTEM, f"{MACHINES}{node}"), node, float(self._seconds), "", "", "")
+        seen = self._machines.setdefault(node, _Seen(nothing, now))
+        if not seen.lease.holder:
+            return True
+        # Where the store itself was away, nobody could renew: they are given time to.
+        if now - seen.since < seen.lease.seconds or now - self._interrupted < self._seconds / 2:
+            return False
+        found = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{node}")
+        if found is None:
+            return True
+        if found["metadata"]["resourceVersion"] != seen.lease.version:
+            return False
+        try:
+            await self._objects.replace(LEASES, SYSTEM, held(found, "", 1, self._now()))
+        except ApiError as error:
+            if error.code in (404, 409):
+                return False
+            raise
+        log.warning("a machine does not announce any more: its addresses are taken", node=node, by=self.node)
+        return True
+
+    def _lease(self) -> Object:
+        lease = new_lease(f"{MACHINES}{self.node}", self.node, self._seconds, self._now())
+        lease["metadata"]["annotations"] = {LEASE_INTERFACES: self._interface}
+        return lease
+
+
+def _name(address: str) -> str:
+    return ADDRESSES + re.sub("[.:]", "-", ipaddress.ip_address(address).exploded)
+
+
+def _read(lease: Object, address: str) -> Held:
+    meta: Mapping[str, str] = lease["metadata"]
+    return Held(ObjectName(SYSTEM, meta["name"]), holder_of(lease), 1.0, meta["resourceVersion"], "", address)

@@ -1,0 +1,257 @@
+"""Addresses that move: who should have which, and that no two machines have one at a time whatever fails when."""
+
+import asyncio
+import copy
+import itertools
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from vipwire.cluster.announcing.choose import View, choose
+from vipwire.cluster.announcing.claims import SECONDS, Claims
+from vipwire.cluster.announcing.kinds import (
+    RESOURCES,
+    AnnounceKind,
+    Balanced,
+    Held,
+    Machine,
+)
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.object import encode
+from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.machines.objects import UnreachableError
+from vipwire.kube.resource import Reader
+from vipwire.model.names import ObjectName
+
+NODES = ("n1", "n2", "n3")
+ADDRESSES = tuple(f"192.0.2.{number}" for number in range(1, 31))
+NAME = ObjectName("default", "web")
+READERS = {resource.kind: Reader(resource) for resource in RESOURCES}
+
+
+def test_addresses_are_spread_evenly_and_few_move() -> None:
+    many = [f"10.0.{high}.{low}" for high in range(4) for low in range(250)]
+    before = {address: choose(address, NODES) for address in many}
+    for node in NODES:
+        assert 250 < list(before.values()).count(node) < 420
+    without = {address: choose(address, NODES[:2]) for address in many}
+    assert all(without[address] == node for address, node in before.items() if node != "n3")
+    assert choose("10.0.0.1", ()) == ""
+
+
+def machine(name: str, *labels: tuple[str, str], ready: bool = True, excluded: bool = False) -> Machine:
+    return Machine(name, ready, frozenset(labels), excluded)
+
+
+def balanced(
+    *wanted: tuple[str, str], name: ObjectName = NAME, addresses: str = "a", local: bool = False, interface: str = ""
+) -> Balanced:
+    return Balanced(name, tuple(addresses), local, interface, wanted)
+
+
+BOTH = (machine("n1"), machine("n2"))
+
+
+@pytest.mark.parametrize(
+    ("machines", "service", "nodes", "able"),
+    [
+        (BOTH, balanced(), (), {"n1", "n2"}),
+        ((machine("n1", ready=False), machine("n2")), balanced(), (), {"n2"}),
+        ((machine("n1", excluded=True), machine("n2")), balanced(), (), {"n2"}),
+        (BOTH, balanced(local=True), ("n1",), {"n1"}),
+        (BOTH, balanced(local=True), (), {""}),
+        ((machine("n1", ("rack", "a")), machine("n2")), balanced(("rack", "a")), (), {"n1"}),
+        (BOTH, balanced(interface="eth1"), (), {"n2"}),
+        ((machine("n1"), machine("n3")), balanced(), (), {"n1"}),
+    ],
+)
+def test_who_may_announce(
+    machines: tuple[Machine, ...], service: Balanced, nodes: tuple[str, ...], able: set[str]
+) -> None:
+    view = View()
+    view.machines = {each.name: each for each in machines}
+    view.services[NAME] = service
+    view.slices[NAME] = NAME, frozenset(nodes)
+    assert view.wanted({"n1": "eth0", "n2": "eth1"})["a"] in able
+
+
+def test_services_that_share_an_address_share_the_machine() -> None:
+    view = View()
+    view.machines = {each: machine(each) for each in NODES}
+    other = ObjectName("default", "other")
+    view.services = {NAME: balanced(local=True), other: balanced(name=other, addresses="ab", local=True)}
+    view.slices = {NAME: (NAME, frozenset(("n1", "n2"))), other: (other, frozenset(("n2", "n3")))}
+    assert view.wanted(dict.fromkeys(NODES, "eth0"))["a"] == "n2"
+    assert view.holders("a") == [other, NAME]
+
+
+def read(kind: AnnounceKind, value: dict[str, Any]) -> Any:
+    return READERS[kind].read(encode(value), "").object
+
+
+def test_objects_are_read_as_far_as_they_matter() -> None:
+    meta = {"name": "web", "namespace": "default", "annotations": {"announce.vipwire.io/from": "rack=a, edge"}}
+    ingress = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}
+    spec = {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}
+    service = {"metadata": meta, "spec": spec, "status": ingress}
+    found = read(AnnounceKind.SERVICE, service)
+    assert (found.addresses, found.local, found.wanted) == (("192.0.2.1",), True, (("rack", "a"), ("edge", "")))
+    for other in ({"type": "ClusterIP"}, {"type": "LoadBalancer", "loadBalancerClass": "others"}):
+        assert read(AnnounceKind.SERVICE, service | {"spec": other}) is None
+    lease = {"metadata": {"name": "n1", "namespace": "kube-node-lease"}, "spec": {"holderIdentity": "n1"}}
+    assert read(AnnounceKind.LEASE, lease) is None
+    labelled = {"name": "s", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}}
+    ends = [{"nodeName": "n1", "conditions": {"ready": True}}, {"nodeName": "n2", "conditions": {"ready": False}}]
+    assert read(AnnounceKind.SLICE, {"metadata": labelled, "endpoints": ends}).nodes == {"n1"}
+
+
+class World:
+    """A store in memory, whose requests fail before or after they are done, and which tells of changes late."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance, self.now = chance, 0.0
+        self.leases: dict[str, Object] = {}
+        self.history: list[Object] = []
+        self._versions = itertools.count(1)
+        self.unreachable: set[str] = set()
+
+    def store(self, value: Object) -> Object:
+        value = copy.deepcopy(value)
+        value["metadata"]["resourceVersion"] = str(next(self._versions))
+        value["metadata"]["namespace"] = "kube-system"
+        self.leases[value["metadata"]["name"]] = value
+        self.history.append(value)
+        return copy.deepcopy(value)
+
+
+class Objects:
+    """The world as a machine reaches it."""
+
+    def __init__(self, world: World, node: str) -> None:
+        self._world, self._node = world, node
+
+    async def _passed(self) -> None:
+        """Let time pass and others act on the way; perhaps lose the message."""
+        for _ in range(self._world.chance.randrange(4)):
+            await asyncio.sleep(0)
+        if self._node in self._world.unreachable or self._world.chance.random() < 0.03:
+            raise UnreachableError("lost")
+
+    async def read(self, _resource: Resource, _namespace: str, name: str) -> Object | None:
+        await self._passed()
+        found = copy.deepcopy(self._world.leases.get(name))
+        await self._passed()
+        return found
+
+    async def create(self, _resource: Resource, _namespace: str, value: Object) -> Object:
+        await self._passed()
+        if value["metadata"]["name"] in self._world.leases:
+            raise ApiError(409, "AlreadyExists", "there is one")
+        made = self._world.store(value)
+        await self._passed()
+        return made
+
+    async def replace(self, _resource: Resource, _namespace: str, value: Object, *, subresource: str = "") -> Object:
+        del subresource
+        await self._passed()
+        found = self._world.leases.get(value["metadata"]["name"])
+        if found is None:
+            raise ApiError(404, "NotFound", "there is none")
+        if found["metadata"]["resourceVersion"] != value["metadata"]["resourceVersion"]:
+            raise ApiError(409, "Conflict", "it has changed")
+        made = self._world.store(value)
+        await self._passed()
+        return made
+
+    async def list(self, _resource: Resource, _namespace: str = "") -> list[Object]:
+        raise NotImplementedError
+
+    async def edit(self, *_: Any, **__: Any) -> Object:
+        raise NotImplementedError
+
+    async def delete(self, *_: Any) -> None:
+        raise NotImplementedError
+
+
+class Peer:
+    """A machine in the world."""
+
+    def __init__(self, world: World, node: str) -> None:
+        self.world, self.node, self.heard = world, node, 0
+        self.claims = Claims(Objects(world, node), node, "eth0", self.time, clock=lambda: world.now)
+
+    def time(self) -> datetime:
+        return datetime.fromtimestamp(self.world.now, UTC)
+
+    def hear(self) -> None:
+        """Read some of the changes, in their order."""
+        if self.node in self.world.unreachable:
+            return
+        until = self.world.chance.randint(self.heard, len(self.world.history))
+        for value in self.world.history[self.heard : until]:
+            found = read(AnnounceKind.LEASE, value)
+            assert isinstance(found, Held)
+            self.claims.note(found)
+        self.heard = until
+
+    async def renew(self) -> None:
+        while True:
+            await _tried(self.claims.renew())
+            await _ticks(self.world, SECONDS / 5)
+
+    async def settle(self) -> None:
+        while True:
+            self.hear()
+            alive = self.claims.alive()
+            for address in ADDRESSES[:3]:
+                wanted = choose(address, alive)
+                mine = address in self.claims.mine
+                if wanted == self.node and not mine:
+                    await _tried(self.claims.take(address))
+                elif mine and wanted not in ("", self.node):
+                    await _tried(self.claims.give(address, wanted))
+            await _ticks(self.world, 0.1)
+
+    def announces(self) -> set[str]:
+        return self.claims.mine if self.claims.speaks() else set()
+
+
+async def _tried(step: Any) -> None:
+    try:
+        await step
+    except (ApiError, UnreachableError):
+        return
+
+
+async def _ticks(world: World, seconds: float) -> None:
+    until = world.now + seconds
+    while world.now < until:  # noqa: ASYNC110  # a clock that the test moves
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_two_machines_announce_one_address_whatever_fails(seed: int) -> None:
+    async def scenario() -> int:
+        chance = random.Random(seed)  # noqa: S311  # a test's
+        world = World(chance)
+        peers, owned = [Peer(world, node) for node in NODES], 0
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(work) for peer in peers for work in (peer.renew(), peer.settle())]
+            while world.now < 120:
+                world.now += chance.choice((0.01, 0.02, 0.05))
+                if chance.random() < 0.02:
+                    world.unreachable = {node for node in NODES if chance.random() < 0.4}
+                if chance.random() < 0.002:
+                    world.now += chance.uniform(0, 5)  # all machines stood still
+                await asyncio.sleep(0)
+                for address in ADDRESSES[:3]:
+                    having = [peer.node for peer in peers if address in peer.announces()]
+                    assert len(having) <= 1, f"{address} at {world.now}: {having}"
+                    owned += len(having)
+            for task in running:
+                task.cancel()
+        return owned
+
+    assert asyncio.run(scenario()) > 1000
