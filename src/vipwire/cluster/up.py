@@ -168,7 +168,7 @@ class _Cluster:
 
     def _parts(self) -> Iterator[Part]:
         """Name what runs beside the API server."""
-        setting, registry, guard = self._setting, self._registry, self._supervisor.guard
+        setting, registry = self._setting, self._registry
         yield Part("watchdog", simply(self._supervisor.watch))
         yield Part("complaints", simply(self._complaints.run))
         yield Part("Node", simply(self._heartbeat.run))
