@@ -88,6 +88,8 @@ Userspace mode does not read these annotations. Its relay tries another endpoint
 | object | annotation | read by |
 |---|---|---|
 | Ingress, IngressClass | a vocabulary of its own: [ingress.md](ingress.md#annotations) | `vipwire ingress` |
+| Service | `announce.vipwire.io/from`, `announce.vipwire.io/interface`: which machines may announce its addresses, \
+see [standalone.md](standalone.md#addresses-that-move) | `vipwire up`, `vipwire join` |
 | Pod | `vipwire.io/address`: where a workload is reached, see [standalone.md](standalone.md) | `vipwire up` |
 | EndpointSlice | `endpoints.kubernetes.io/last-change-trigger-time`: for the metrics of latency | `vipwire proxy` |
 """
