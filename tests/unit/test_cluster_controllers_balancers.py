@@ -10,7 +10,8 @@ from tests.unit.controllers_here import items, play_allocating
 from vipwire.cluster.announce import arp, asked_by_arp, solicited_group
 from vipwire.cluster.api.errors import internal
 from vipwire.cluster.api.registry import Registry, Result
-from vipwire.cluster.controllers.balancers import CLASS, Balancers
+from vipwire.cluster.controllers.balanced import CLASS
+from vipwire.cluster.controllers.balancers import Balancers
 
 POOL = (ipaddress.ip_network("192.0.2.0/31"),)
 EVENTS = "/api/v1/namespaces/default/events"

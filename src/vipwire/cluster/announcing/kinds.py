@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, field
 
-from vipwire.cluster.controllers.balancers import is_ours, status_addresses
+from vipwire.cluster.controllers.balanced import is_ours, status_addresses
 from vipwire.kube import wire
 from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName

@@ -19,13 +19,13 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.allocation.pool import Pool
 from vipwire.cluster.controllers.allocation.ranges import Network
+from vipwire.cluster.controllers.balanced import is_foreign, is_ours, status_addresses
 from vipwire.cluster.controllers.endpoints.selection import Name
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.store.record import Key
 from vipwire.process.supervision import Guard
 
-CLASS: Final = "vipwire.io/pool"
 _OPTIONS: Final = Options(manager="vipwire-load-balancer", validation="Ignore")
 
 
@@ -77,7 +77,7 @@ class Balancers:
         value = decoded(record)
         wanted, problem = self._wanted(value) if is_ours(value) else ([], "")
         self._put(name, wanted)
-        if wanted != status_addresses(value) and not _is_foreign(value):
+        if wanted != status_addresses(value) and not is_foreign(value):
             await self._write(value, wanted)
         await self._report(value, problem)
 
@@ -130,22 +130,6 @@ class Balancers:
             self._told[name] = problem
         if problem and problem != before:
             await warn(self._registry, SERVICES, service, "AllocationFailed", problem)
-
-
-def status_addresses(service: Object) -> list[str]:
-    """List the addresses in a Service's status."""
-    entries = at(service, "status", "loadBalancer", "ingress") or ()
-    return [entry["ip"] for entry in entries if family_of(entry.get("ip") or "")]
-
-
-def is_ours(service: Object) -> bool:
-    """Report whether a Service wants an address of us."""
-    spec = service.get("spec") or {}
-    return spec.get("type") == "LoadBalancer" and not _is_foreign(service)
-
-
-def _is_foreign(service: Object) -> bool:
-    return at(service, "spec", "loadBalancerClass") not in (None, "", CLASS)
 
 
 def _name(service: Object) -> Name:

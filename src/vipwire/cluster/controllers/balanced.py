@@ -1,0 +1,26 @@
+"""Tells which Services get LoadBalancer addresses from us, and which they have. Pure."""
+
+from typing import Final
+
+from vipwire.cluster.api.addresses import family_of
+from vipwire.cluster.api.answers.cells import at
+from vipwire.cluster.api.resource import Object
+
+CLASS: Final = "vipwire.io/pool"
+
+
+def status_addresses(service: Object) -> list[str]:
+    """List the addresses in a Service's status."""
+    entries = at(service, "status", "loadBalancer", "ingress") or ()
+    return [entry["ip"] for entry in entries if family_of(entry.get("ip") or "")]
+
+
+def is_ours(service: Object) -> bool:
+    """Report whether a Service wants an address of us."""
+    spec = service.get("spec") or {}
+    return spec.get("type") == "LoadBalancer" and not is_foreign(service)
+
+
+def is_foreign(service: Object) -> bool:
+    """Report whether a Service wants its address of somebody else."""
+    return at(service, "spec", "loadBalancerClass") not in (None, "", CLASS)
