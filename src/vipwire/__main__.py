@@ -1,6 +1,6 @@
 """`python -m vipwire` is `vipwire`."""
 
-from vipwire.cli.main import main
+from vipwire.cli.start import start
 
 if __name__ == "__main__":
-    main(prog_name="vipwire")
+    start()

@@ -20,7 +20,7 @@ from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.backends.nftables.text import describe, element_text, table_name
 from vipwire.config.file import read_config
 from vipwire.kube.manifests.inventory import listed, take_inventory
-from vipwire.kube.proxied import MANIFESTS
+from vipwire.kube.proxied_manifests import MANIFESTS
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.plan.plan import ServicePlan

@@ -33,7 +33,7 @@ from vipwire.inspect.source import node_name
 from vipwire.inspect.status.slow_start import grown
 from vipwire.kube.manifests.inventory import Inventory, differences, listed
 from vipwire.kube.manifests.source import ManifestSource
-from vipwire.kube.proxied import MANIFESTS
+from vipwire.kube.proxied_manifests import MANIFESTS
 from vipwire.lab.outcome import ProbeResult, Target
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, format_endpoint, parse_address

@@ -16,7 +16,7 @@ from vipwire.cluster.api.errors import ApiError
 from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.access.access import Access, access_of
 from vipwire.kube.access.kubeconfig import parse_kubeconfigs
-from vipwire.kube.proxied import MANIFESTS
+from vipwire.kube.proxied_manifests import MANIFESTS
 
 FILE: Final = "/no-such-folder/kubeconfig"
 PEM: Final = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="

@@ -18,7 +18,7 @@ from vipwire.backends.nftables.skeleton import AFFINITY_SIZE, node_objects, sets
 from vipwire.cli.main import main
 from vipwire.config.flags.table import FLAGS
 from vipwire.config.modes import mode_names
-from vipwire.kube.proxied import MANIFESTS
+from vipwire.kube.proxied_manifests import MANIFESTS
 from vipwire.model.net import Address, Family, Prefix
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.serve.health import ProxyHealth

@@ -12,7 +12,7 @@ from vipwire.dns import watch as dns
 from vipwire.dns.zone import Zone
 from vipwire.ingress.watch import kinds as ingress
 from vipwire.ingress.watch.snapshot import Snapshot
-from vipwire.kube import proxied, wire
+from vipwire.kube import proxied, proxied_manifests, wire
 from vipwire.kube.manifests.documents import ManifestReader, kind_in_manifests
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.resource import Reader, Resource
@@ -60,7 +60,7 @@ async def follow(source: ManifestSource[Any, Any], emit: Callable[[Any], Any], w
 
 def consumers() -> Iterator[tuple[ManifestReader[Any, Any], Callable[[Any], object], Callable[[], object]]]:
     store, zone, snapshot = Store(), Zone("cluster.local"), Snapshot()
-    yield proxied.MANIFESTS, store.apply, lambda: list(store.services)
+    yield proxied_manifests.MANIFESTS, store.apply, lambda: list(store.services)
     yield dns.MANIFESTS, zone.apply, lambda: zone.sizes["services"]
     yield ingress.MANIFESTS, snapshot.apply, lambda: list(snapshot.services)
 

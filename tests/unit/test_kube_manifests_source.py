@@ -13,7 +13,7 @@ from tests.fakes.objects import service
 
 from vipwire.errors import ConfigError
 from vipwire.kube.manifests.source import ManifestSource
-from vipwire.kube.proxied import MANIFESTS
+from vipwire.kube.proxied_manifests import MANIFESTS
 from vipwire.state.event import Deleted, Kind, Listed, Object, Upserted
 
 

@@ -39,8 +39,7 @@ from vipwire.kube.access.access import load_access
 from vipwire.kube.access.connection import Answered
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder
-from vipwire.kube.manifests.source import ManifestSource
-from vipwire.kube.proxied import MANIFESTS, proxy_resources
+from vipwire.kube.proxied import proxy_resources
 from vipwire.model.net import Family, format_address
 from vipwire.plan.node import NodePlan
 from vipwire.process import log
@@ -208,6 +207,9 @@ class Proxy:
         if self._given is not None:
             return self._given, None
         if config.manifests:
+            from vipwire.kube.manifests.source import ManifestSource  # noqa: PLC0415  # most have an API server
+            from vipwire.kube.proxied_manifests import MANIFESTS  # noqa: PLC0415
+
             return ManifestSource(map(Path, config.manifests), MANIFESTS), None
         kubeconfig = Path(connection.kubeconfig) if connection.kubeconfig else None
         access = load_access(kubeconfig, config.master or None)

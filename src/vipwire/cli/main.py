@@ -10,18 +10,16 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
 from vipwire import __version__
-from vipwire.errors import VipwireError
-from vipwire.process.terminal import MISUSED, plain_errors, usage_error
+from vipwire.cli.start import default_sigterm
+from vipwire.process.terminal import usage_error
 
 if TYPE_CHECKING:
-    from vipwire.config.configuration import Config
     from vipwire.config.flags.parse import Given
 
 _ELSEWHERE: Final = {
@@ -102,8 +100,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, which SIGTERM ends also as the first process of a container, whatever it has done so far."""
-        if os.getpid() == 1:  # for which the kernel leaves out signals that it has not asked for
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        default_sigterm()
         return super().invoke(ctx)
 
     def resolve_command(
@@ -178,10 +175,9 @@ class GoFlagsCommand(click.Command):
         from vipwire.process import early_sighup  # noqa: PLC0415  # only needed by this command
 
         early_sighup.remember()
-        from vipwire.config.flags.parse import environment_flags, parse_flags  # noqa: PLC0415  # only needed by this command
+        from vipwire.cli.proxy import given_flags  # noqa: PLC0415  # from here on a SIGHUP ends nothing
 
-        with plain_errors(MISUSED):
-            given = {**environment_flags(), **parse_flags(args)}
+        given = given_flags(args)
         if given.get("help"):
             click.echo(ctx.get_help())
             ctx.exit()
@@ -221,7 +217,9 @@ def main() -> None:
 )
 def proxy(given: "Given") -> None:
     """Run the proxy, or do the one thing that a flag asks for instead."""
-    sys.exit(_proxy(given))
+    from vipwire.cli.proxy import run  # noqa: PLC0415  # not for --help
+
+    sys.exit(run(given))
 
 
 @main.command(
@@ -234,43 +232,15 @@ def proxy(given: "Given") -> None:
 )
 def cleanup(given: "Given") -> None:
     """Remove what was programmed."""
-    sys.exit(_proxy({**given, "cleanup": True}))
+    from vipwire.cli.proxy import run  # noqa: PLC0415  # not for --help
+
+    sys.exit(run({**given, "cleanup": True}))
 
 
 @main.command()
 def version() -> None:
     """Show the version."""
     click.echo(f"vipwire {__version__}")
-
-
-def _proxy(given: "Given") -> int:
-    from vipwire.config.flags.parse import build_config  # noqa: PLC0415
-    from vipwire.process import log  # noqa: PLC0415  # not for --help
-
-    reread = partial(build_config, given)
-    with plain_errors(MISUSED):
-        config, warnings = reread()
-    log.configure(config.logging)
-    for warning in warnings:
-        log.warning(warning)
-    with plain_errors():
-        if config.write_config_to:
-            return _write_config(config)
-        run = importlib.import_module("vipwire.app.run")
-        status: int = run.run_cleanup(config) if config.cleanup else run.run_proxy(config, reread)
-        return status
-
-
-def _write_config(config: "Config") -> int:
-    from pathlib import Path  # noqa: PLC0415  # not for --help
-
-    from vipwire.config.file import dump_config  # noqa: PLC0415
-
-    try:
-        Path(config.write_config_to).write_text(dump_config(config), encoding="utf-8")
-    except OSError as error:
-        raise VipwireError(f"{config.write_config_to}: cannot write the configuration: {error.strerror}") from error
-    return 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ is merely unknown or given twice is a warning, because kube-proxy's own reader f
 a value of the wrong type is an error, and all errors of a file are collected.
 """
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -197,6 +196,8 @@ def _join(path: str, name: str) -> str:
 
 def _suggestion(name: str, known: dict[str, Any]) -> str:
     lowered = {other.lower(): other for other in known}
+    import difflib  # noqa: PLC0415  # only for a mistake
+
     close = difflib.get_close_matches(name.lower(), lowered, n=1)
     return f" (did you mean {lowered[close[0]]}?)" if close else ""
 

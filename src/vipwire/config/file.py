@@ -7,15 +7,17 @@ gives what reading takes: `read_config(dump_config(config))` is the same configu
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-import yaml
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vipwire.config.configuration import API_VERSION, KIND, Config, complete
-from vipwire.config.decode import Decoder
 from vipwire.config.duration import format_duration
 from vipwire.config.schema import ValueKind, file_fields, setting_of
 from vipwire.errors import ConfigError
+
+if TYPE_CHECKING:
+    import yaml
+
+    from vipwire.config.decode import Decoder
 
 
 class Loaded(NamedTuple):
@@ -37,6 +39,8 @@ def load_config(path: str) -> Loaded:
 
 def read_config(text: str, file: str = "<config>") -> Loaded:
     """Read a configuration from text; `file` is only named in messages."""
+    from vipwire.config.decode import Decoder  # noqa: PLC0415  # with YAML, which a start without a file does not need
+
     root = _compose(text, file)
     decoder = Decoder(file)
     _check_type(decoder, root)
@@ -47,7 +51,9 @@ def read_config(text: str, file: str = "<config>") -> Loaded:
     return Loaded(complete(config), tuple(dict.fromkeys(decoder.warnings)))
 
 
-def _compose(text: str, file: str) -> yaml.Node:
+def _compose(text: str, file: str) -> "yaml.Node":
+    import yaml  # noqa: PLC0415  # see read_config
+
     if text.lstrip().startswith("{"):
         # JSON may be indented by tabs, which YAML refuses; a bare tab cannot stand inside a JSON string.
         text = text.replace("\t", " ")
@@ -65,7 +71,7 @@ def _compose(text: str, file: str) -> yaml.Node:
     return root
 
 
-def _check_type(decoder: Decoder, root: yaml.Node) -> None:
+def _check_type(decoder: "Decoder", root: "yaml.Node") -> None:
     for name, allowed in (("apiVersion", API_VERSION), ("kind", KIND)):
         found = decoder.scalar(root, name)
         if found != allowed:
@@ -82,6 +88,8 @@ def config_document(config: Config) -> dict[str, Any]:
 
 def dump_config(config: Config) -> str:
     """Write the configuration as YAML, keys in alphabetical order as kube-proxy writes them."""
+    import yaml  # noqa: PLC0415  # see read_config
+
     return yaml.safe_dump(config_document(config), sort_keys=True, default_flow_style=False, width=1000)
 
 

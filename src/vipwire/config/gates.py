@@ -5,7 +5,6 @@ it is in kube-proxy. `AllAlpha` and `AllBeta` set every gate of that stage that 
 Kubernetes that mean nothing to a service proxy are taken, and it is said (`config_gates_foreign`).
 """
 
-import difflib
 import enum
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -88,6 +87,8 @@ def gate_errors(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
 
 
 def _meant(name: str) -> str:
+    import difflib  # noqa: PLC0415  # only for a mistake
+
     near = difflib.get_close_matches(name, (*KNOWN_GATES, *FOREIGN_GATES), n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 

@@ -14,11 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT
 from vipwire.handover.configured import DEFAULT_MODE
-from vipwire.kube.yaml_errors import NOT_YAML
 
 _NAME: Final = "kube-proxy"
 _MODES: Final = ("iptables", "ipvs", "nftables", "userspace")
@@ -109,6 +106,10 @@ def _configured_mode(folder: Path) -> str:
         return ""
     flags = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
     if file := flags.get("config"):
+        import yaml  # noqa: PLC0415  # only for a kube-proxy with a configuration file
+
+        from vipwire.kube.yaml_errors import NOT_YAML  # noqa: PLC0415
+
         try:
             read = yaml.safe_load(_text(folder / "root" / file.lstrip("/")))
         except (OSError, *NOT_YAML):

@@ -16,7 +16,8 @@ from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, ungrouped
 from vipwire.kube.contact import Health
 from vipwire.kube.manifests.source import ManifestSource
-from vipwire.kube.proxied import MANIFESTS, proxy_resources
+from vipwire.kube.proxied import proxy_resources
+from vipwire.kube.proxied_manifests import MANIFESTS
 from vipwire.process.terminal import note, warn
 from vipwire.state.event import Event
 from vipwire.state.store import Store

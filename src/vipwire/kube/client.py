@@ -7,7 +7,6 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterable
-from email.utils import parsedate_to_datetime
 from typing import Generic
 
 from vipwire import __version__
@@ -105,6 +104,8 @@ def retry_after(text: str, now: float) -> float:
     """Read the header Retry-After (RFC 9110 10.2.3) as seconds from `now` (since the epoch); 0 if unusable."""
     if text.isascii() and text.isdigit():
         return float(text[:9])
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  # heavy, and few servers send a date
+
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - now)
     except (ValueError, OverflowError):

@@ -6,15 +6,11 @@ along, are sorted out by the conversion.
 """
 
 from dataclasses import replace
-from typing import Final, TypeAlias
-
-import msgspec
+from typing import TypeAlias
 
 from vipwire.kube import wire
-from vipwire.kube.convert import convert_cidr, convert_endpoints, convert_node, convert_service, convert_slice
-from vipwire.kube.manifests.documents import ManifestKind, ManifestReader, kind_in_manifests
+from vipwire.kube.convert import convert_cidr, convert_node, convert_service, convert_slice
 from vipwire.kube.resource import Resource
-from vipwire.model.problem import Problem
 from vipwire.state.event import Kind, Object
 
 SERVICE_PROXY_NAME = "service.kubernetes.io/service-proxy-name"
@@ -64,18 +60,3 @@ def own_node(name: str) -> ProxyResource:
 def proxy_resources(node_name: str) -> tuple[ProxyResource, ...]:
     """Name all that the proxy of a node watches."""
     return SERVICES, ENDPOINT_SLICES, SERVICE_CIDRS, own_node(node_name)
-
-
-def _read_endpoints(document: object) -> tuple[tuple[Object, ...], tuple[Problem, ...]]:
-    return convert_endpoints(msgspec.convert(document, wire.Endpoints))
-
-
-IN_MANIFESTS: Final[tuple[ManifestKind[Kind, Object], ...]] = (
-    kind_in_manifests(SERVICES),
-    kind_in_manifests(ENDPOINT_SLICES),
-    kind_in_manifests(NODES, namespaced=False),
-    kind_in_manifests(SERVICE_CIDRS, "networking.k8s.io/v1beta1", namespaced=False),
-    ManifestKind(Kind.ENDPOINT_SLICE, "Endpoints", ("v1",), _read_endpoints),
-)
-MANIFESTS: Final = ManifestReader(*IN_MANIFESTS)
-"""Reads files for the proxy."""

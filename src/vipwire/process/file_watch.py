@@ -6,15 +6,17 @@ are watched, and, where that is impossible or hears nothing (a network file syst
 """
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from watchfiles import awatch
+from vipwire.process.folder_watch import changes
 
 _LOOK_SECONDS: Final = 2.0
 """How often a file is read although nothing was heard of its folder."""
+_SETTLE_SECONDS: Final = 0.05
+"""Writers do several things to a folder at once: they are one change."""
 
 
 async def contents(path: Path) -> AsyncIterator[bytes | None]:
@@ -23,34 +25,34 @@ async def contents(path: Path) -> AsyncIterator[bytes | None]:
     yield last
     while True:
         folders = await asyncio.to_thread(_folders, path)
-        async for _ in _hints(folders):
-            now = await asyncio.to_thread(_content, path)
-            if now != last:
-                last = now
-                yield now
-            if await asyncio.to_thread(_folders, path) != folders:
-                break
+        async with contextlib.aclosing(_hints(folders)) as hints:
+            async for _ in hints:
+                now = await asyncio.to_thread(_content, path)
+                if now != last:
+                    last = now
+                    yield now
+                if await asyncio.to_thread(_folders, path) != folders:
+                    break
 
 
-async def _hints(folders: frozenset[Path]) -> AsyncIterator[None]:
+async def _hints(folders: frozenset[Path]) -> AsyncGenerator[None, None]:
     """Yield when something may have changed in the folders, and now and then."""
     if not folders:
         await asyncio.sleep(_LOOK_SECONDS)
         yield
         return
-    stop = threading.Event()
     try:
-        every = int(_LOOK_SECONDS * 1000)
-        heard = awatch(
-            *folders, watch_filter=None, recursive=False, rust_timeout=every, yield_on_timeout=True, stop_event=stop
-        )
-        async for _ in heard:
-            yield
+        with changes(folders) as changed:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await changed.wait()
+                        await asyncio.sleep(_SETTLE_SECONDS)
+                changed.clear()
+                yield
     except OSError:  # a folder has gone meanwhile, or the kernel has no more watches to give
         await asyncio.sleep(_LOOK_SECONDS)
         yield
-    finally:
-        stop.set()
 
 
 def _folders(path: Path) -> frozenset[Path]:

@@ -7,12 +7,13 @@ with 2 when they could not look.
 
 import contextlib
 from collections.abc import Iterator
-from typing import Final
-
-import click
+from typing import TYPE_CHECKING, Final
 
 from vipwire.errors import VipwireError, ungrouped
 from vipwire.model.text import visible, visible_lines
+
+if TYPE_CHECKING:
+    import click
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -20,23 +21,23 @@ MISUSED: Final = 2
 
 def say(text: str) -> None:
     """Print lines that hold parts of objects."""
-    click.echo(visible_lines(text))
+    _echo(visible_lines(text))
 
 
 def note(text: str) -> None:
     """Print a remark on stderr, where it does not mix with a result."""
-    click.echo(visible_lines(text), err=True)
+    _echo(visible_lines(text), err=True)
 
 
 def warn(text: str) -> None:
     """Print a warning."""
-    click.echo(f"warning: {visible(text)}", err=True)
+    _echo(f"warning: {visible(text)}", err=True)
 
 
 def complain(error: VipwireError | str) -> None:
     """Print an error: one line for each line of its text."""
     for line in str(error).splitlines():
-        click.echo(f"error: {visible(line)}", err=True)
+        _echo(f"error: {visible(line)}", err=True)
 
 
 @contextlib.contextmanager
@@ -47,17 +48,25 @@ def plain_errors(status: int = FAILED) -> Iterator[None]:
             yield
     except VipwireError as error:
         complain(error)
-        raise click.exceptions.Exit(status) from error
+        raise SystemExit(status) from error
     except PermissionError as error:
         complain(f"{error.filename or 'this'}: {error.strerror}: run it as root, or with CAP_NET_ADMIN")
-        raise click.exceptions.Exit(status) from error
+        raise SystemExit(status) from error
 
 
-def usage_error(error: click.ClickException) -> int:
+def usage_error(error: "click.ClickException") -> int:
     """Print an error of click's in our style; return the exit status."""
+    import click  # noqa: PLC0415  # whose error it is
+
     context = getattr(error, "ctx", None)
     if isinstance(error, click.UsageError) and context is not None:
-        click.echo(context.get_usage(), err=True)
-        click.echo(f"Try `{context.command_path} --help`.", err=True)
+        _echo(context.get_usage(), err=True)
+        _echo(f"Try `{context.command_path} --help`.", err=True)
     complain(error.format_message())
     return error.exit_code
+
+
+def _echo(text: str, *, err: bool = False) -> None:
+    import click  # noqa: PLC0415  # a proxy that starts well prints nothing
+
+    click.echo(text, err=err)

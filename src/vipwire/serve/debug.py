@@ -1,9 +1,7 @@
 """Pages below /debug, with `--profiling`: where the process is, what takes its time, how much it logs."""
 
 import asyncio
-import cProfile
 import io
-import pstats
 import sys
 import threading
 import traceback
@@ -57,6 +55,9 @@ async def _profile(request: Request) -> Reply:
         seconds = -1.0
     if not 0 < seconds <= _LONGEST_PROFILE:
         return _text(f"seconds must be a number above 0 and at most {_LONGEST_PROFILE:g}\n", status=400)
+    import cProfile  # noqa: PLC0415  # heavy, and few ask
+    import pstats  # noqa: PLC0415
+
     profile = cProfile.Profile()
     try:
         profile.enable()

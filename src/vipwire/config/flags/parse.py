@@ -10,7 +10,6 @@ count beside it; without it the flags stand on the defaults.
 """
 
 import dataclasses
-import difflib
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,6 +75,8 @@ def _find(argument: str) -> tuple[Flag, str | None]:
     name, equals, text = argument[2:].partition("=")
     flag = FLAGS.get(name.replace("_", "-"))
     if flag is None:
+        import difflib  # noqa: PLC0415  # only for a mistake
+
         close = difflib.get_close_matches(name.replace("_", "-"), FLAGS, n=1)
         raise ConfigError(f"unknown flag: --{name}" + (f" (did you mean --{close[0]}?)" if close else ""))
     return flag, text if equals else None

@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-import yaml
 from msgspec import Struct, field
 
 from vipwire.errors import ConfigError
-from vipwire.kube.yaml_errors import NOT_YAML
 
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
@@ -142,6 +140,10 @@ def parse_kubeconfigs(texts: Iterable[tuple[str, Path]]) -> Selected:
 
 
 def _config(text: str, file: Path) -> _Config:
+    import yaml  # noqa: PLC0415  # heavy, and a Pod with a service account reads no YAML
+
+    from vipwire.kube.yaml_errors import NOT_YAML  # noqa: PLC0415
+
     try:
         document = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:

@@ -1,0 +1,43 @@
+"""What `vipwire proxy` and `vipwire cleanup` do: read flags, configure, and then the one thing that is asked for."""
+
+import importlib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from vipwire.config.configuration import Config
+from vipwire.config.file import dump_config
+from vipwire.config.flags.parse import Given, build_config, environment_flags, parse_flags
+from vipwire.errors import VipwireError
+from vipwire.process import log
+from vipwire.process.terminal import MISUSED, plain_errors
+
+
+def given_flags(words: Sequence[str]) -> Given:
+    """Read the flags of a command line and of the environment; end the process with one line if they are wrong."""
+    with plain_errors(MISUSED):
+        return {**environment_flags(), **parse_flags(words)}
+
+
+def run(given: Given) -> int:
+    """Run the proxy, or do the one thing that a flag asks for instead; return the exit status."""
+    reread = partial(build_config, given)
+    with plain_errors(MISUSED):
+        config, warnings = reread()
+    log.configure(config.logging)
+    for warning in warnings:
+        log.warning(warning)
+    with plain_errors():
+        if config.write_config_to:
+            return _write_config(config)
+        app = importlib.import_module("vipwire.app.run")
+        status: int = app.run_cleanup(config) if config.cleanup else app.run_proxy(config, reread)
+        return status
+
+
+def _write_config(config: Config) -> int:
+    try:
+        Path(config.write_config_to).write_text(dump_config(config), encoding="utf-8")
+    except OSError as error:
+        raise VipwireError(f"{config.write_config_to}: cannot write the configuration: {error.strerror}") from error
+    return 0

@@ -1,0 +1,39 @@
+"""Starts a command: `vipwire proxy` at once, every other one by way of click.
+
+click reads nothing of the proxy's command line, whose flags are Go's. Importing it takes a tenth of the CPU time
+until a small cluster's Services work.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from vipwire.process import early_sighup
+
+
+def start() -> None:
+    """Run the command that this process was started with."""
+    command, *words = sys.argv[1:] or [""]
+    if command == "proxy" and "_VIPWIRE_COMPLETE" not in os.environ:
+        _proxy(words)
+    from vipwire.cli.main import main  # noqa: PLC0415  # heavy, and the proxy goes on without it
+
+    main(prog_name="vipwire")
+
+
+def default_sigterm() -> None:
+    """Let SIGTERM end this process also as the first of a container, for which the kernel leaves signals out."""
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def _proxy(words: Sequence[str]) -> None:
+    """Run the proxy and end the process; return if it is the help or the version that is wanted."""
+    default_sigterm()
+    early_sighup.remember()
+    from vipwire.cli.proxy import given_flags, run  # noqa: PLC0415  # from here on a SIGHUP ends nothing
+
+    given = given_flags(words)
+    if not given.get("help") and not given.get("version"):
+        sys.exit(run(given))
