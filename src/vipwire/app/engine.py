@@ -8,8 +8,9 @@ Nothing is programmed before every kind of object has been listed once: an empty
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from vipwire.backends.spec import Mode
 from vipwire.errors import CommitError, DecodeError, VipwireError
@@ -33,8 +34,7 @@ MakeNodePlan = Callable[[Family, Store], NodePlan]
 """Makes a family's plan of this node from the current objects."""
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(Struct):
     """The result of one sync of one family; `seconds` is its duration. With an `error` the old rules stay.
 
     `full` when the kernel was observed rather than believed; `first` for the first that succeeded. `unasked` are

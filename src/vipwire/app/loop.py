@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import field
 
 from vipwire.app.after_sync import FlowKeeper, HealthPorts
 from vipwire.app.ejections.follower import EjectionFollower
@@ -20,6 +21,7 @@ from vipwire.app.report import Reporter
 from vipwire.app.view.history import History
 from vipwire.host.addresses import AddressWatch
 from vipwire.kube.contact import Health
+from vipwire.model.value import Value
 from vipwire.plan.ejection import Tallies
 from vipwire.process import log
 from vipwire.serve.health import ProxyHealth
@@ -40,8 +42,7 @@ class Source(Protocol):
         """Emit events until cancelled."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Value, frozen=True):
     """The parts that the loop drives. `in_cluster`: without our Node object the node is not eligible."""
 
     engine: Engine

@@ -16,13 +16,15 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import field
 
 from vipwire.app.claim import running_proxy
+from vipwire.model.value import Value
 from vipwire.process import log
 from vipwire.process.single_instance import Holder
 
@@ -44,8 +46,7 @@ class ProxyState(enum.Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class EjectedEndpoint:
+class EjectedEndpoint(Value, frozen=True):
     """An endpoint that a proxy has ejected from a Service port, until a time in seconds since the epoch."""
 
     namespace: str
@@ -57,8 +58,7 @@ class EjectedEndpoint:
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyRecord:
+class ProxyRecord(Value, frozen=True):
     """One proxy. Times are seconds since the epoch.
 
     `flags` would start the same proxy again; they include what its configuration file says. `synced` has the time of

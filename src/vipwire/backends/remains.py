@@ -1,13 +1,12 @@
 """The interface for removing what a mode left on a node beside rules of iptables: see `handover.leftovers`."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from vipwire.model.value import Value
 from vipwire.xtables.ownership import Place
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalResult:
+class RemovalResult(Value, frozen=True):
     """What one look has removed, and what waits for its connections to end. In words."""
 
     removed: tuple[str, ...] = ()

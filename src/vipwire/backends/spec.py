@@ -7,8 +7,9 @@ No mode knows another. What it must know of others, such as whose rules are in f
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
+
+from msgspec import field
 
 from vipwire.backends.remains import Remains
 from vipwire.config.configuration import Config
@@ -16,6 +17,7 @@ from vipwire.config.modes import MetricGroup, ModeSettings
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
+from vipwire.model.value import Value
 from vipwire.plan.annotations import Lack
 from vipwire.reconcile.backend import Backend
 from vipwire.reconcile.explainer import Explainer
@@ -67,8 +69,7 @@ def _always_writes_rules(_: Config) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class ModeSpec:
+class ModeSpec(Value, frozen=True):
     """The description of a mode.
 
     `driver` names the module with its DRIVER. `fallback` lists the modes to try in its place, in that order.

@@ -7,8 +7,9 @@ one was reset. So nobody fails because an event was lost. `now` is seconds of on
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from vipwire.model.net import Address
 from vipwire.netlink.conntrack import Flow, FlowChange, FlowEvent
@@ -28,8 +29,7 @@ class _Begun(NamedTuple):
     flow: Flow
 
 
-@dataclass(slots=True)
-class Attempts:
+class Attempts(Struct):
     """The connections to watched endpoints that are followed, by endpoint, the oldest first.
 
     `direct`: sockets name the endpoint themselves, so that a connection past the Service cannot be told from others.

@@ -13,10 +13,10 @@ takes any flow to the number of a node port for its own, whichever machine that 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from vipwire.model.net import Address, Family, Prefix, Protocol, family_of
+from vipwire.model.value import Value
 from vipwire.netlink.conntrack import Flow
 
 UdpEndpoint: TypeAlias = tuple[Address, int]
@@ -34,8 +34,7 @@ All serving endpoints count, whatever the traffic policy now chooses among them:
 _UDP = int(Protocol.UDP)  # comparing with the enum's member takes longer than the rest of a judgement
 
 
-@dataclass(frozen=True, slots=True)
-class Staleness:
+class Staleness(Value, frozen=True):
     """Decides which flows are stale, given what is true now.
 
     `frontends` are those to judge flows by: the ones that have changed, or all of them. `node_addresses` are the

@@ -6,9 +6,9 @@ its next packet meets the rules, which choose among the others. A flow that was 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from vipwire.model.net import Address, Family, Protocol, family_of
+from vipwire.model.value import Value
 from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Flow
 from vipwire.plan.plan import Forward, ServicePlan
 from vipwire.plan.planner import PlanChange
@@ -17,8 +17,7 @@ Place = tuple[int, Address, int]
 """Protocol, address and port of an endpoint, as a flow has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered:
+class Unanswered(Value, frozen=True):
     """Decides which flows to these endpoints are to go. `destination_ports` are the frontends'; None for any."""
 
     endpoints: frozenset[Place]

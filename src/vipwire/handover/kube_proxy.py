@@ -10,12 +10,12 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT
 from vipwire.handover.configured import DEFAULT_MODE
+from vipwire.model.value import Value
 
 _NAME: Final = "kube-proxy"
 _MODES: Final = ("iptables", "ipvs", "nftables", "userspace")
@@ -24,8 +24,7 @@ _LONGEST: Final = 64 << 10
 """Bytes of a configuration: a common one has 2,000."""
 
 
-@dataclass(frozen=True, slots=True)
-class KubeProxy:
+class KubeProxy(Value, frozen=True):
     """A running kube-proxy. `pid` is 0 where it is not to be seen, `mode` empty where nobody tells."""
 
     pid: int = 0

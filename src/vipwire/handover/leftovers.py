@@ -12,7 +12,6 @@ connections of a virtual server that goes, so that those which are in use stay u
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from vipwire.backends import remains
@@ -20,6 +19,7 @@ from vipwire.backends.registry import driver_of, every_spec
 from vipwire.backends.spec import ModeSpec
 from vipwire.handover.rules import engines, modes_of, remove_rules
 from vipwire.model.net import Family
+from vipwire.model.value import Value
 from vipwire.xtables.ownership import Place
 
 
@@ -40,8 +40,7 @@ class Removed(NamedTuple):
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeftoverRemovals:
+class LeftoverRemovals(Value, frozen=True):
     """What one look has removed, and what waits for its connections to end."""
 
     removed: tuple[Removed, ...] = ()

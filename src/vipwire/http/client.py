@@ -15,13 +15,13 @@ import socket
 import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from vipwire.http.wire import Answer, HttpError, Wire
 from vipwire.model.net import bracketed
+from vipwire.model.value import Value
 
 CONNECT_TIMEOUT: Final = 15.0
 """Seconds for a TCP connection, and again for the TLS handshake."""
@@ -41,8 +41,7 @@ _KEEPALIVE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(Value, frozen=True):
     """Whom to ask: `url` (scheme, host, port), how TLS is done, and the URL of a proxy in between.
 
     `tls_name` is the name that the certificate must have, None for the URL's host.

@@ -21,12 +21,14 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeAlias, cast
 from urllib.parse import parse_qsl, unquote
 
 import httptools
+from msgspec import field
+
+from vipwire.model.value import Value
 
 LONGEST_REQUEST: Final = 64 << 10
 """Bytes of a request: target, header fields and body."""
@@ -40,8 +42,7 @@ TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Value, frozen=True):
     """What a client asks. `path` is decoded; `headers` has the names in small letters; of double ones, the last."""
 
     method: str
@@ -56,8 +57,7 @@ class Request:
         return self.body.decode("utf-8", "replace")
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Value, frozen=True):
     """What it is told. Text goes out as UTF-8."""
 
     body: bytes | str = b""
@@ -65,8 +65,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=lambda: TEXT)
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Value, frozen=True):
     """An answer that goes on: pieces as they come, until there are no more or the client leaves."""
 
     pieces: AsyncGenerator[bytes, None]

@@ -5,7 +5,9 @@ by chance so that a cluster's nodes do not come back in step. What ends a row is
 that a watch lived: a server that lists well and breaks every watch would otherwise be asked without end.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from vipwire.model.value import Value
 
 LEAST_WAIT, MOST_WAIT = 0.8, 30.0
 """Bounds of the wait after failures, in seconds; it doubles between them."""
@@ -15,8 +17,7 @@ ABSENT_WAIT = 300.0
 """How long a kind that the server does not have is left alone, in seconds; up to twice that, by chance."""
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Value, frozen=True):
     """The state of the contact to the server, for one kind.
 
     `synced`: a complete list was seen once. `error` is empty when all is well, else it says what is wrong, `since`

@@ -14,14 +14,15 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, Witness, ignored
 from vipwire.model.text import visible
+from vipwire.model.value import Value
 
 COMPONENT = "vipwire"
 QUEUE = 1000
@@ -42,8 +43,7 @@ class EventType(enum.Enum):
     WARNING = "Warning"
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Value, frozen=True):
     """The object that an Event is about (`involvedObject`)."""
 
     kind: str
@@ -53,8 +53,7 @@ class Subject:
     api_version: str = "v1"
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Value, frozen=True):
     """One Event to send about an object."""
 
     about: Subject
@@ -63,8 +62,7 @@ class Note:
     message: str
 
 
-@dataclass(slots=True)
-class _Sent:
+class _Sent(Struct):
     name: str
     count: int
     first: float

@@ -5,7 +5,6 @@ whichever they get. The proxy's are in `kube.proxied`, those of DNS and Ingress 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from vipwire.kube import wire
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire.model.value import Value
 from vipwire.state.event import Deleted, K, K_co, Listed, Named, T, T_co, Upserted
 
 BROKEN = (msgspec.MsgspecError, RecursionError, ValueError)
@@ -27,8 +27,7 @@ class Decoded(Protocol):
         """Its metadata, if it has any."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resource(Generic[K_co, T_co]):
+class Resource(Value, Generic[K_co, T_co], frozen=True):
     """One kind of object at an API server; `kind.value` is its name in a manifest.
 
     `optional_field_selector` is dropped when a server refuses it. `optional` kinds may be unknown to the server or
@@ -63,8 +62,7 @@ class Resource(Generic[K_co, T_co]):
         return f"{self.plural}.{group}" if group else self.plural
 
 
-@dataclass(frozen=True, slots=True)
-class Reading(Generic[T_co]):
+class Reading(Value, Generic[T_co], frozen=True):
     """The result of reading one object.
 
     `object` is None when it is not one to read, `name` when it could not be read.

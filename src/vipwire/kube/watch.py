@@ -19,7 +19,6 @@ Rules that matter:
 See "Efficient detection of changes" and "Retrieving large results sets in chunks" in the Kubernetes documentation.
 """
 
-from dataclasses import dataclass
 from typing import Generic, TypeAlias
 
 import msgspec
@@ -29,6 +28,7 @@ from vipwire.kube.contact import Contact, Health
 from vipwire.kube.resource import BROKEN, Reader, Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire.model.value import Value
 from vipwire.state.event import Deleted, EventOf, K, Listed, T, Upserted
 
 PAGE_SIZE = 500
@@ -39,8 +39,7 @@ BRIEF = 1.0
 LONGEST_LINE = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Value, frozen=True):
     """GET `path` with `query`. `timeout` bounds the whole answer, in seconds."""
 
     path: str
@@ -49,8 +48,7 @@ class Request:
     timeout: float
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(Value, frozen=True):
     """Wait so many seconds, then ask again what to do."""
 
     seconds: float

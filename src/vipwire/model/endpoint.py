@@ -5,12 +5,11 @@ there may be a hundred thousand, is a msgspec struct: made in a tenth of a froze
 third, and nothing that the garbage collector has to look at.
 """
 
-from dataclasses import dataclass
-
 import msgspec
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Protocol
+from vipwire.model.value import Value
 
 
 class Endpoint(msgspec.Struct, frozen=True, gc=False):
@@ -28,8 +27,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointPort:
+class EndpointPort(Value, frozen=True):
     """A port that every endpoint of the slice serves; `name` ties it to the Service's port of that name."""
 
     name: str
@@ -37,8 +35,7 @@ class EndpointPort:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointSlice:
+class EndpointSlice(Value, frozen=True):
     """A valid EndpointSlice of one Service and one family.
 
     `triggered` is `endpoints.kubernetes.io/last-change-trigger-time` in seconds since the epoch, None when absent.

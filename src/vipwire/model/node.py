@@ -1,12 +1,10 @@
 """The Node that this proxy serves, and the ServiceCIDRs of the cluster."""
 
-from dataclasses import dataclass
-
 from vipwire.model.net import Address, Prefix
+from vipwire.model.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Value, frozen=True):
     """The Node object of this machine.
 
     `addresses` are its InternalIPs in order, then its ExternalIPs; `deleting` is true from the moment it has a
@@ -22,8 +20,7 @@ class Node:
     uid: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceCIDR:
+class ServiceCIDR(Value, frozen=True):
     """A range from which ClusterIPs are allocated (KEP-1880): one prefix, or one of each family."""
 
     name: str

@@ -1,10 +1,10 @@
 """A Service as far as a service proxy reads it."""
 
 import enum
-from dataclasses import dataclass
 
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Prefix, Protocol
+from vipwire.model.value import Value
 
 
 class TrafficPolicy(enum.Enum):
@@ -22,8 +22,7 @@ class ServiceType(enum.Enum):
     LOAD_BALANCER = "LoadBalancer"
 
 
-@dataclass(frozen=True, slots=True)
-class ServicePort:
+class ServicePort(Value, frozen=True):
     """One entry of `spec.ports`. `node_port` is 0 where there is none."""
 
     name: str
@@ -32,8 +31,7 @@ class ServicePort:
     node_port: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Value, frozen=True):
     """A valid Service that has a ClusterIP, both families together.
 
     `created` is seconds since the epoch (0 when unknown) and decides conflicts: the older Service keeps an address.

@@ -15,12 +15,14 @@ Pure: `now` is seconds of one monotonic clock, given by the caller, and `due` sa
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from msgspec import Struct, field
+
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Protocol, format_endpoint
+from vipwire.model.value import Value
 
 LONGEST_SECONDS: Final = 300.0
 """An ejection is not doubled beyond this."""
@@ -46,8 +48,7 @@ class Failure(enum.Enum):
     RESET = "reset"
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """What became of new connections to one endpoint: whether any was answered, and the failures since."""
 
     answered: bool = False
@@ -67,8 +68,7 @@ class Tally:
 Tallies = Mapping[EndpointKey, Tally]
 
 
-@dataclass(frozen=True, slots=True)
-class EjectionPolicy:
+class EjectionPolicy(Value, frozen=True):
     """After how many failures in a row, for how many seconds at first, and how many percent at most."""
 
     after: int
@@ -95,8 +95,7 @@ class EjectionNote(NamedTuple):
     how: Failure = Failure.SILENT
 
 
-@dataclass(slots=True)
-class _Record:
+class _Record(Struct):
     """What is known of an endpoint that has failed. `ejections` in a row, `since` the last failure or return."""
 
     failures: int = 0
@@ -106,8 +105,7 @@ class _Record:
     trial: bool = False
 
 
-@dataclass(slots=True)
-class Outliers:
+class Outliers(Struct):
     """The endpoints of one Service port, and which of them are ejected."""
 
     policy: EjectionPolicy

@@ -14,8 +14,9 @@ Where Pods cannot be told from other clients nobody counts as one, and a Cluster
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName, ServicePortName
@@ -56,8 +57,7 @@ class _Policies(NamedTuple):
     short_circuit: Forward | None
 
 
-@dataclass(slots=True)
-class _Share:
+class _Share(Struct):
     """The frontends that a Service gets of all it asks for, and who holds the others."""
 
     holder: Holder

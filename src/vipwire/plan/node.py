@@ -3,30 +3,27 @@
 A change here changes the plan of every Service, and is rare.
 """
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Prefix
+from vipwire.model.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class PodPrefixes:
+class PodPrefixes(Value, frozen=True):
     """Traffic is from a Pod if its source is in one of these prefixes (ClusterCIDR, NodeCIDR)."""
 
     prefixes: tuple[Prefix, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PodBridge:
+class PodBridge(Value, frozen=True):
     """Traffic is from a Pod of this node if it arrives on this interface (BridgeInterface)."""
 
     interface: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodInterfaces:
+class PodInterfaces(Value, frozen=True):
     """Traffic is from a Pod of this node if the interface it arrives on begins so (InterfaceNamePrefix)."""
 
     prefix: str
@@ -36,8 +33,7 @@ PodTraffic: TypeAlias = PodPrefixes | PodBridge | PodInterfaces
 """How Pod traffic is told from other traffic. None, where it is absent, means that it cannot be told."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodePlan:
+class NodePlan(Value, frozen=True):
     """The plan of this node for one family.
 
     `address` is the node's primary address, None if it has none of this family. `node_port_addresses` are the

@@ -8,13 +8,13 @@ recognise a packet. It belongs to one Service port only; see `claims`.
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Prefix, Protocol, format_endpoint
 from vipwire.model.problem import Problem
 from vipwire.model.service import TrafficPolicy
+from vipwire.model.value import Value
 from vipwire.plan.annotations import NOTHING, Wishes
 from vipwire.plan.spread import EVENLY, Spread
 
@@ -49,8 +49,7 @@ class Reason(enum.Enum):
     NO_LOCAL_ENDPOINTS = "has no local endpoints"
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(Value, frozen=True):
     """Each new connection goes to one target of the pool. `affinity_seconds` keeps a client where it went before.
 
     A target on this node that is the client itself (hairpin) is masqueraded in any case, or it would answer itself
@@ -71,15 +70,13 @@ class Forward:
         return self.spread.weights or (1,) * len(self.pool)
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Value, frozen=True):
     """The packet vanishes: another node may be able to answer."""
 
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(Value, frozen=True):
     """The client is told that nobody answers here."""
 
     reason: Reason
@@ -109,8 +106,7 @@ class FrontendKey(NamedTuple):
         return f"{where}/{self.protocol.label}"
 
 
-@dataclass(frozen=True, slots=True)
-class Frontend:
+class Frontend(Value, frozen=True):
     """One way to reach one Service port, and what happens to packets that take it.
 
     `short_circuit`, where present, is what happens instead to clients on this node, Pods and the node itself: they
@@ -139,8 +135,7 @@ class RangeKey(NamedTuple):
         return f"{format_endpoint(self.address, self.first)}-{self.last}/{self.protocol.label}"
 
 
-@dataclass(frozen=True, slots=True)
-class RangeFrontend:
+class RangeFrontend(Value, frozen=True):
     """A range of ports at which a Service port is reached as well; see `ranges`.
 
     What happens is what happens at the port itself, as `frontend` says, but for the port of an endpoint that is the
@@ -162,8 +157,7 @@ class HealthCheck(NamedTuple):
     local_endpoints: int
 
 
-@dataclass(frozen=True, slots=True)
-class ServicePlan:
+class ServicePlan(Value, frozen=True):
     """Everything about one Service and one family.
 
     `cluster_ips` are addresses that this Service owns wholly: a port of theirs that no frontend names is rejected.

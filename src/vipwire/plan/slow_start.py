@@ -14,8 +14,10 @@ Pure: `now` is seconds of one monotonic clock, given by the caller, and `due` sa
 
 import heapq
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
+
+from msgspec import Struct, field
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
@@ -29,8 +31,7 @@ _ROUNDING = 1e-6
 _ALWAYS = float("-inf")
 
 
-@dataclass(slots=True)
-class SlowStart:
+class SlowStart(Struct):
     """Since when each endpoint is in a pool, of the Services that want slow start, and when the next step is due.
 
     `_order` has every step, the next one first, so that to ask costs the same however many Services grow; steps that

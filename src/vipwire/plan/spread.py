@@ -10,9 +10,10 @@ import enum
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
+
+from vipwire.model.value import Value
 
 T = TypeVar("T")
 
@@ -35,8 +36,7 @@ class Algorithm(enum.Enum):
     MAGLEV = "maglev"
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Value, frozen=True):
     """The distribution over a pool. `weights` has one number from 1 to 1000 a target, or none: all are equal.
 
     A weight of the annotation is at most 100; where an endpoint starts slowly, all are in tenths.

@@ -21,11 +21,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from msgspec import field
+
 from vipwire.errors import VipwireError
+from vipwire.model.value import Value
 
 INHERITED: Final = "VIPWIRE_CLAIMS"
 """The variable that tells a program, when it replaces itself, which descriptors are its claims."""
@@ -44,8 +46,7 @@ class AlreadyRunningError(VipwireError):
     """Another process has what is wanted: says which, since when, and what can be done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Value, frozen=True):
     """The process that has a name. `pid` is 0 where it is in a pid namespace that we do not see.
 
     `said` is what it says of itself: `command`, `since`, `flags` and more; empty if it does not answer.

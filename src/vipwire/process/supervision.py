@@ -16,9 +16,10 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from vipwire.errors import told_plainly
 from vipwire.process import log
@@ -46,8 +47,7 @@ def _nobody(part: str, thing: Hashable, error: Exception, *, again: bool) -> Non
     """Ignore a failure."""
 
 
-@dataclass(slots=True)
-class _Suspension:
+class _Suspension(Struct):
     """How often an object has failed, when it is due again (monotonic seconds), and its last error."""
 
     times: int
@@ -121,8 +121,7 @@ class Guard(Generic[T]):
         return bool(self._suspended)
 
 
-@dataclass(slots=True)
-class _Part:
+class _Part(Struct):
     begun: bool
     first_pause: float
     pause: float

@@ -6,10 +6,12 @@ and which exist as long as one does.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
+from msgspec import field
+
 from vipwire.model.problem import Problem
+from vipwire.model.value import Value
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.delta import Delta
@@ -18,8 +20,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered(Generic[K, V]):
+class Rendered(Value, Generic[K, V], frozen=True):
     """The objects of one Service. Whoever shares a key gives it the same value."""
 
     own: Mapping[K, V] = field(default_factory=dict)

@@ -10,12 +10,14 @@ element replaced, a reboot), which whoever computes rates from counters must exp
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from msgspec import field
+
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address
+from vipwire.model.value import Value
 from vipwire.plan.plan import ServicePlan
 
 
@@ -74,8 +76,7 @@ class OpenConnections(NamedTuple):
     inactive: int
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Value, frozen=True):
     """The counts of one family's objects, of all Services or those that were asked for.
 
     Only what was seen need be in it: a Service port without traffic may be absent, or 0. `refusals` are packets by

@@ -4,15 +4,17 @@ The law that makes it one: patch(have, diff(have, want)) == want.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from msgspec import field
+
+from vipwire.model.value import Value
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
-class Delta(Generic[K, V]):
+class Delta(Value, Generic[K, V], frozen=True):
     """The objects to add, to change (old value, new value) and to remove (old value). No key is in two of them."""
 
     added: dict[K, V] = field(default_factory=dict)

@@ -5,11 +5,11 @@ Optional: where a mode lacks it, the plan is still explained, only without the k
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from vipwire.model.net import Address
+from vipwire.model.value import Value
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 
@@ -67,8 +67,7 @@ BY_ADDRESS_AND_PORT: Final = "the client's address and port decide which of them
 """How a target is chosen, for `Walk.choice`; modes that know other ways have words of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Value, frozen=True):
     """A packet's way through the kernel's objects.
 
     `shares` are the probabilities of what a new connection meets: a target (address, port), or None where this slot

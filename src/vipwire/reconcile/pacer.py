@@ -4,11 +4,10 @@ The minimum period counts from the end of one sync to the start of the next (as 
 times are seconds of one monotonic clock, given by the caller.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 
-@dataclass(slots=True)
-class Pacer:
+class Pacer(Struct):
     """Decides when the next sync is due.
 
     `minimum` is the least time between syncs, 0 for none. `period` is the time between checks of the kernel. After a

@@ -13,9 +13,10 @@ says.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 from vipwire.errors import CommitError
 from vipwire.model.names import ObjectName
@@ -30,8 +31,7 @@ NODE = ObjectName("", "")
 """The name under which the objects that belong to no Service are kept."""
 
 
-@dataclass(slots=True)
-class Report(Generic[K]):
+class Report(Struct, Generic[K]):
     """The result of one sync. Counts are of kernel objects; `size` is bytes sent to the kernel.
 
     `observed` is how many objects were read, None when nothing was. `repaired` are the objects that someone else had

@@ -1,8 +1,9 @@
 """Builds one transaction: the delta from what is believed of some Services to what they should be."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 from vipwire.model.names import ObjectName
 from vipwire.reconcile.backend import Rendered
@@ -14,8 +15,7 @@ V = TypeVar("V")
 _MISSING = object()
 
 
-@dataclass(slots=True)
-class Belief(Generic[K, V]):
+class Belief(Struct, Generic[K, V]):
     """The kernel's content, as far as we know.
 
     `services` is what each Service has, `sharers` counts who shares an object, and `unowned` holds what the kernel

@@ -11,9 +11,10 @@ node that is about to go away; /livez, which restarts the Pod, does not. Bodies 
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from vipwire.model.net import Family
 from vipwire.model.node import Node
@@ -34,14 +35,12 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = _HEADERS
 
 
-@dataclass(slots=True)
-class _FamilyHealth:
+class _FamilyHealth(Struct):
     updated: float | None = None
     oldest_queued: float | None = None
 
 
-@dataclass(slots=True)
-class ProxyHealth:
+class ProxyHealth(Struct):
     """Stores the syncs so far, and derives the answers. `now` is seconds since the epoch everywhere.
 
     `families` are those that are programmed, `lists` the kinds whose first list is awaited (`Service`), and

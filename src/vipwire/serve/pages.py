@@ -6,14 +6,15 @@ people's scripts read them. `/readyz` and the pages below `/debug` are vipwire's
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
 
+from msgspec import field
 from prometheus_client.exposition import choose_encoder
 
 from vipwire.http.server import Handler, Pages, Reply, Request
+from vipwire.model.value import Value
 from vipwire.serve.debug import add_debug_pages
 from vipwire.serve.health import Answer, ProxyHealth
 from vipwire.serve.metrics import Metrics
@@ -26,8 +27,7 @@ _WARNING: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyInfo:
+class ProxyInfo(Value, frozen=True):
     """The facts about this process that the pages show.
 
     `config` is the configuration as kube-proxy's file has it, `flags` every flag's value, `started` seconds since the
@@ -46,8 +46,7 @@ class ProxyInfo:
     set_verbosity: Callable[[int], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
+class Addresses(Value, frozen=True):
     """The addresses of the two servers (`IP:port`, empty for none), and what to do where binding fails."""
 
     healthz: str

@@ -11,11 +11,11 @@ A port that is taken is no reason to stop proxying: kube-proxy tries again every
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from vipwire.errors import UnsupportedError
 from vipwire.http.server import Site, serve
+from vipwire.model.value import Value
 from vipwire.serve.listen import listen, split_address
 
 RETRY_SECONDS: Final = 5.0
@@ -26,8 +26,7 @@ def _ignore(_server: str, _reason: str) -> None:
     """Report a failure to nobody."""
 
 
-@dataclass(frozen=True, slots=True)
-class BindPolicy:
+class BindPolicy(Value, frozen=True):
     """The reaction to a port that cannot be bound: fail, or try again after `retry_seconds`.
 
     `on_failure` is called with the server's name and the reason, once as long as the reason stays the same.

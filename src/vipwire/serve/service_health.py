@@ -8,18 +8,17 @@ the body's layout, tabs and all, is kube-proxy's.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from vipwire.model.names import ObjectName
+from vipwire.model.value import Value
 from vipwire.serve.health import Answer
 
 WEIGHT_HEADER: Final = "X-Load-Balancing-Endpoint-Weight"
 """Tells a load balancer how many endpoints are behind this node, for weighted balancing."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceHealthCheck:
+class ServiceHealthCheck(Value, frozen=True):
     """One Service with a healthCheckNodePort and the number of its ready endpoints on this node."""
 
     service: ObjectName
@@ -41,8 +40,7 @@ class ServiceHealthCheck:
         return Answer(status, json.dumps(body, indent="\t"), headers)
 
 
-@dataclass(frozen=True, slots=True)
-class PortChanges:
+class PortChanges(Value, frozen=True):
     """The ports to close and to open, so that those in `desired` are served."""
 
     close: tuple[int, ...]

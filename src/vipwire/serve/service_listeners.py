@@ -6,20 +6,19 @@ A port that cannot be bound is reported once, as a `Problem` of the Service, and
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Self
 
 from vipwire.http.server import Reply, Request, Serving, Site, serve
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire.model.value import Value
 from vipwire.serve.listen import listen
 from vipwire.serve.service_health import ServiceHealthCheck, port_changes
 
 _GRACE_SECONDS: Final = 1.0  # a check that is being answered must not hold up a sync
 
 
-@dataclass(frozen=True, slots=True)
-class _Listening:
+class _Listening(Value, frozen=True):
     service: ObjectName
     serving: tuple[Serving, ...]
 

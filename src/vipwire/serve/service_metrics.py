@@ -6,9 +6,9 @@ series once begun goes on, then those with the most. `vipwire_counters_left_out`
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
+from msgspec import Struct, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -46,8 +46,7 @@ async def _nothing() -> Iterable[Counts]:
     return ()
 
 
-@dataclass(slots=True)
-class _Room:
+class _Room(Struct):
     """Limits how many keys get series of their own. `known` are those that have, while they exist."""
 
     limit: int

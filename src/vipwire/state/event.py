@@ -6,7 +6,6 @@ Ingress) has the same sources: `EventOf[K, T]` tells of objects `T` whose kinds 
 """
 
 import enum
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from vipwire.model.endpoint import EndpointSlice
@@ -14,6 +13,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
+from vipwire.model.value import Value
 
 
 class Named(Protocol):
@@ -44,8 +44,7 @@ class Kind(enum.Enum):
     SERVICE_CIDR = "ServiceCIDR"
 
 
-@dataclass(frozen=True, slots=True)
-class Listed(Generic[K_co, T_co]):
+class Listed(Value, Generic[K_co, T_co], frozen=True):
     """All objects of a kind: any other does not exist. Ends the wait for that kind at start."""
 
     kind: K_co
@@ -53,16 +52,14 @@ class Listed(Generic[K_co, T_co]):
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Upserted(Generic[T_co]):
+class Upserted(Value, Generic[T_co], frozen=True):
     """An object was added or changed."""
 
     object: T_co
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted(Generic[K_co]):
+class Deleted(Value, Generic[K_co], frozen=True):
     """An object is gone, or has become one that is not read (for the proxy: headless, another's, invalid)."""
 
     kind: K_co

@@ -16,11 +16,11 @@ import enum
 import struct
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple, Self, TypeAlias
 
 from vipwire.backends.nftables.language import SetSpec
 from vipwire.model.net import Address
+from vipwire.model.value import Value
 from vipwire.netlink.nftables.userdata import LONGEST_COMMENT
 from vipwire.plan.plan import FrontendKey, Target
 from vipwire.plan.spread import Algorithm
@@ -73,8 +73,7 @@ class Verdict(NamedTuple):
     chain: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(Value, frozen=True):
     """Where a base chain is called: nft's words for the type and the hook, and the priority."""
 
     type: str
@@ -82,8 +81,7 @@ class Hook:
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(Value, frozen=True):
     """A chain with its rules as nft text. `hook` is None for a chain that is only jumped to."""
 
     rules: tuple[str, ...]

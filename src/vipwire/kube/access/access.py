@@ -8,7 +8,6 @@ kubeconfig's server and needs no kubeconfig; $KUBECONFIG counts only when somebo
 import base64
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,13 +16,13 @@ from vipwire.kube.access.credentials import Credential, Credentials, ExecPlugin,
 from vipwire.kube.access.http_proxy import check_proxy, environment_proxy
 from vipwire.kube.access.kubeconfig import Cluster, Selected, parse_kubeconfig
 from vipwire.kube.access.tls import AuthorityFile, ClientCertificate, ClientFiles, Tls, read_text
+from vipwire.model.value import Value
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _SYSTEM = "the system's store, which --master alone relies on (a --kubeconfig can name another)"
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Value, frozen=True):
     """The way to an API server.
 
     `server` is its URL without a slash at the end, `proxy` an HTTP proxy's URL, `certificate` the client's: in files,

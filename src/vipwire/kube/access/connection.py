@@ -8,7 +8,6 @@ import contextlib
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NamedTuple, Self, TypeAlias
 from urllib.parse import quote, urlencode, urlsplit
@@ -19,6 +18,7 @@ from vipwire.http.wire import Answer
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential
 from vipwire.kube.access.tls import Material
+from vipwire.model.value import Value
 
 ANSWER_TIMEOUT = 60.0
 """Seconds in which an answer must have begun. A watch's begins at once; only its events may take long to come."""
@@ -27,8 +27,7 @@ TRANSPORT_ERRORS = (TimeoutError, OSError, VipwireError)
 """What a request raises when there is no usable answer: network, TLS, HTTP framing, credentials."""
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Value, frozen=True):
     """The body of a request."""
 
     body: bytes

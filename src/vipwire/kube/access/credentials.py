@@ -9,7 +9,6 @@ import base64
 import contextlib
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +17,7 @@ from msgspec import Struct
 
 from vipwire.errors import ConfigError
 from vipwire.kube.access.kubeconfig import Exec
+from vipwire.model.value import Value
 
 EXEC_TIMEOUT = 60.0
 """Seconds that an exec plugin may take."""
@@ -25,8 +25,7 @@ EXPIRY_MARGIN = 10.0
 """Seconds before its expiry from which a credential is no longer used."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(Value, frozen=True):
     """The credentials of a request: a value for the header `Authorization`, a certificate and its key as PEM."""
 
     authorization: str = ""
@@ -43,8 +42,7 @@ class Credentials(Protocol):
         """Discard what is kept: the server answered 401."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Value, frozen=True):
     """A token, a user name with its password, or nothing: it never changes."""
 
     credential: Credential = Credential()
@@ -57,8 +55,7 @@ class Fixed:
         """Nothing was kept that could be forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenFile:
+class TokenFile(Value, frozen=True):
     """A token in a file that somebody rotates: the kubelet, for a service account."""
 
     path: Path

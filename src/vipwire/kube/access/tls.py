@@ -8,11 +8,11 @@ the authorities that several installers make do not pass them.
 
 import os
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from vipwire.errors import ConfigError
+from vipwire.model.value import Value
 
 ClientCertificate: TypeAlias = tuple[str, str]
 """A certificate (with its chain) and its key as PEM texts."""
@@ -22,8 +22,7 @@ _OUT_OF_DATE: Final = (9, 10)
 _OTHER_NAME: Final = (62, 63, 64)
 
 
-@dataclass(frozen=True, slots=True)
-class ClientFiles:
+class ClientFiles(Value, frozen=True):
     """A client certificate and its key in files that somebody may rotate (the kubelet does)."""
 
     certificate: Path
@@ -36,8 +35,7 @@ class ClientFiles:
         return certificate, read_text(self.key, f"{self.where}.client-key")
 
 
-@dataclass(frozen=True, slots=True)
-class AuthorityFile:
+class AuthorityFile(Value, frozen=True):
     """The authority's certificates in a file that somebody may rotate."""
 
     path: Path
@@ -55,8 +53,7 @@ class Material(NamedTuple):
     certificate: ClientCertificate | None
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
+class Tls(Value, frozen=True):
     """The rules by which the server is verified.
 
     `authority` is a file, or PEM text, None for the system's; `name` is what the server's certificate must say, None

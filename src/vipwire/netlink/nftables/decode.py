@@ -5,9 +5,9 @@ bytes that are not what they should be.
 """
 
 import struct
-from dataclasses import dataclass
 
 from vipwire.errors import DecodeError
+from vipwire.model.value import Value
 from vipwire.netlink.attributes import attributes, number_of, text_of
 from vipwire.netlink.nftables import userdata, wire
 from vipwire.netlink.nftables.encode import POLICIES, Hook
@@ -17,8 +17,7 @@ _NOTHING = memoryview(b"")
 _POLICY = {number: name for name, number in POLICIES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Value, frozen=True):
     """A table. `family` is the NFPROTO number: tables of families that vipwire does not know are listed too."""
 
     family: int
@@ -27,8 +26,7 @@ class Table:
     comment: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(Value, frozen=True):
     """A chain. `hook` is None for one that is only jumped to."""
 
     family: int
@@ -39,8 +37,7 @@ class Chain:
     comment: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Value, frozen=True):
     """A rule. `expressions` are the raw attributes, to be compared with a compiled rule."""
 
     family: int
@@ -51,8 +48,7 @@ class Rule:
     comment: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SetDeclaration:
+class SetDeclaration(Value, frozen=True):
     """A set or map. Lengths are in bytes, `timeout` in ms, `size` 0 when unlimited.
 
     `attributes` are all raw attributes after table and name, to be compared with a compiled set. `count` is how many
@@ -80,8 +76,7 @@ class SetDeclaration:
         return 0 if self.data_type == wire.DATA_VERDICT else self.data_length
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Value, frozen=True):
     """The ruleset's version, which every commit in the namespace increases by one.
 
     The process is the one that committed only in a notification; in an answer it is the one that asked.

@@ -6,11 +6,11 @@ so that `refused` finds the operation.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from vipwire.model.net import Family
+from vipwire.model.value import Value
 from vipwire.netlink.attributes import attribute, nested, string, u32be
 from vipwire.netlink.message import NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode
 from vipwire.netlink.nftables import userdata, wire
@@ -28,8 +28,7 @@ class Operation(NamedTuple):
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(Value, frozen=True):
     """The hook of a base chain. `hook` is the number of the netfilter hook (0 prerouting … 4 postrouting).
 
     `type` is `filter`, `nat` or `route`; smaller priorities come first; `policy` is `accept` or `drop`.

@@ -7,10 +7,10 @@ expressions); the numbers in them are nft's own, not the kernel's.
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from vipwire.backends.nftables.language.scan import Scanner
 from vipwire.model.net import Family
+from vipwire.model.value import Value
 from vipwire.netlink.nftables import expressions as kernel
 from vipwire.netlink.nftables.userdata import entry, number
 
@@ -44,8 +44,7 @@ Load = Callable[[int, int], bytes]
 """Makes the expressions that load a field into a word, given the first word that is free for intermediate values."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Value, frozen=True):
     """Something of a packet or a connection.
 
     `size` is in bytes. `typeof` is empty for what no set can be declared with; `scratch` is how many words are needed
@@ -65,8 +64,7 @@ class Field:
         return -(-self.size // 4)
 
 
-@dataclass(frozen=True, slots=True)
-class Header(Field):
+class Header(Field, frozen=True):
     """A field of a packet's header: `offset` bytes into the header `base`, of packets of `protocol` (0: any)."""
 
     base: int = 0

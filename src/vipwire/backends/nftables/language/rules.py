@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from vipwire.backends.nftables.language import statements
 from vipwire.backends.nftables.language.draft import Draft
@@ -10,13 +9,13 @@ from vipwire.backends.nftables.language.fields import Type
 from vipwire.backends.nftables.language.matches import match
 from vipwire.backends.nftables.language.scan import Scanner
 from vipwire.model.net import Family
+from vipwire.model.value import Value
 from vipwire.netlink.nftables import expressions as kernel
 from vipwire.netlink.nftables.userdata import LONGEST_COMMENT
 from vipwire.netlink.nftables.wire import Code
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledRule:
+class CompiledRule(Value, frozen=True):
     """A rule as the kernel takes it, and the comment that nft keeps beside it."""
 
     expressions: bytes

@@ -5,7 +5,6 @@ numbers such as `numgen`'s could not be declared at all. The kernel itself only 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from vipwire.backends.nftables.language.fields import (
@@ -19,6 +18,7 @@ from vipwire.backends.nftables.language.fields import (
 )
 from vipwire.backends.nftables.language.scan import Scanner
 from vipwire.model.net import Address, Family
+from vipwire.model.value import Value
 from vipwire.netlink.attributes import attribute, string, u32be
 from vipwire.netlink.nftables import expressions as kernel
 from vipwire.netlink.nftables import userdata, wire
@@ -43,8 +43,7 @@ _MOST_PARTS = 5  # what fits into the 32 bits of a type
 _SET_ID = 1  # the kernel insists on one; rules refer to sets by name, so that it need not be unique
 
 
-@dataclass(frozen=True, slots=True)
-class SetSpec:
+class SetSpec(Value, frozen=True):
     """A set, or a map if it has `data`.
 
     `key` and `data` are fields as a rule would name them, `("ip daddr", "th dport")`, or all of them types
