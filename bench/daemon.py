@@ -40,10 +40,11 @@ IDLE_SECONDS = 5.0
 SETTLE_SECONDS = 30.0
 PAUSE = 0.05
 _IMPORT_ALL = """
-import importlib, pkgutil, vipwire
-for module in pkgutil.walk_packages(vipwire.__path__, "vipwire."):
+import contextlib, importlib, pkgutil, vipwire
+for module in pkgutil.walk_packages(vipwire.__path__, "vipwire.", onerror=lambda name: None):
     if not module.name.endswith("__main__"):
-        importlib.import_module(module.name)
+        with contextlib.suppress(ImportError):  # another checkout may want libraries that this one's Python lacks
+            importlib.import_module(module.name)
 """
 _OUTLIVING = ("userspace", "ebpf")
 """Modes that leave something which outlives the network namespace: relays, programs in bpffs."""

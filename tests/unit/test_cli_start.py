@@ -1,0 +1,45 @@
+"""A start of the proxy imports what its first sync needs, and nothing else."""
+
+import json
+import subprocess
+import sys
+
+PACKAGES = {"httptools", "msgspec", "prometheus_client", "typing_extensions", "vipwire"}
+"""What a start may import beside the standard library. typing_extensions is msgspec's."""
+LATER = {"cProfile", "difflib", "multiprocessing", "pstats"}
+"""Heavy parts of the standard library that a start has no use for."""
+COMPILED = 40
+"""The most dataclasses that a start may define: Python compiles each anew, for half a millisecond."""
+_PROGRAM = """
+import sys
+before = set(sys.modules)
+import dataclasses, json
+found, process = [], dataclasses._process_class
+dataclasses._process_class = lambda cls, *rest: found.append(cls) or process(cls, *rest)
+import vipwire.cli.start
+from vipwire.cli.proxy import build_config, given_flags
+build_config(given_flags(["--master=http://127.0.0.1:1", "--cluster-cidr=10.244.0.0/16"]))
+import vipwire.app.run, vipwire.backends.nftables.driver, vipwire.backends.nftables.kernel
+print(json.dumps([sorted(sys.modules.keys() - before), len(found)]))
+"""
+
+
+def test_a_start_imports_what_the_first_sync_needs_and_nothing_else() -> None:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
+    modules, compiled = json.loads(done.stdout)
+    packages = {name.partition(".")[0] for name in modules if "cython" not in name} - sys.stdlib_module_names
+    assert packages <= PACKAGES
+    assert LATER.isdisjoint(modules)
+    assert compiled <= COMPILED
+
+
+def test_what_the_proxy_says_of_itself_is_what_every_command_says() -> None:
+    command = [sys.executable, "-m", "vipwire", "proxy"]
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("vipwire ")
+    assert (
+        "\nUsage:\n  vipwire proxy [flags]\n"
+        in subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+    )
+    wrong = subprocess.run([*command, "--nonsense"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stderr) == (2, "error: unknown flag: --nonsense\n")

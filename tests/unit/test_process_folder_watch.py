@@ -1,0 +1,42 @@
+"""A loop hears of every kind of change in a folder."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vipwire.process.folder_watch import changes
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "new").write_bytes(b""),
+        lambda folder: (folder / "old").write_bytes(b"other"),
+        lambda folder: (folder / "old").unlink(),
+        lambda folder: (folder / "old").rename(folder / "moved"),
+        lambda folder: (folder / "link").symlink_to("old"),
+        lambda folder: (folder / "old").chmod(0o600),
+    ],
+    ids=["created", "written", "deleted", "renamed", "linked", "allowed"],
+)
+def test_a_change_is_heard(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    async def hear() -> None:
+        with changes([tmp_path]) as changed:
+            assert not changed.is_set()
+            change(tmp_path)
+            async with asyncio.timeout(30):
+                await changed.wait()
+
+    (tmp_path / "old").write_bytes(b"")
+    asyncio.run(hear())
+
+
+def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
+    async def watch() -> None:
+        with changes([tmp_path, tmp_path / "nowhere"]):
+            pass
+
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(watch())
