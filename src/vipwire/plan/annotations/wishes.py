@@ -4,7 +4,6 @@ What cannot be read is a Problem, and counts as absent; of a list or a map that 
 key with our prefix that is none of our words is a Problem too, and so is one that is nearly a word of kube-router's.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -140,6 +139,8 @@ def _unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for key in keys:
         if key in BY_KEY or key in KUBE_ROUTERS_OWN:
             continue
+        import difflib  # noqa: PLC0415  # only for a mistake
+
         near = difflib.get_close_matches(key, BY_KEY, 1, _NEARLY)
         if key.startswith(PREFIX):
             yield key, "is no annotation of a Service" + (f"; did you mean {near[0]}?" if near else "")
