@@ -16,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from vipwire import __version__
-from vipwire.cli.start import default_sigterm
+from vipwire.process.first_process import end_by_sigterm
 from vipwire.process.terminal import usage_error
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, which SIGTERM ends also as the first process of a container, whatever it has done so far."""
-        default_sigterm()
+        end_by_sigterm()
         return super().invoke(ctx)
 
     def resolve_command(

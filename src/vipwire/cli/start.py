@@ -5,11 +5,11 @@ until a small cluster's Services work.
 """
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
 from vipwire.process import early_sighup
+from vipwire.process.first_process import end_by_sigterm
 
 
 def start() -> None:
@@ -22,15 +22,9 @@ def start() -> None:
     main(prog_name="vipwire")
 
 
-def default_sigterm() -> None:
-    """Let SIGTERM end this process also as the first of a container, for which the kernel leaves signals out."""
-    if os.getpid() == 1:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-
-
 def _proxy(words: Sequence[str]) -> None:
     """Run the proxy and end the process; return if it is the help or the version that is wanted."""
-    default_sigterm()
+    end_by_sigterm()
     early_sighup.remember()
     from vipwire.cli.proxy import given_flags, run  # noqa: PLC0415  # from here on a SIGHUP ends nothing
 
