@@ -6,6 +6,6 @@ import sys
 
 
 def end_by_sigterm() -> None:
-    """Let SIGTERM end this process although it is the first, for which the kernel leaves out what nobody asked for."""
+    """Let SIGTERM end this process even if it is the first: to that the kernel gives only signals it has asked for."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
