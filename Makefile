@@ -5,7 +5,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo check test quick debian lint types imports pytest fuzz soak bench build deb image release sbom lock man docs clean
+.PHONY: help demo check test quick debian lint types imports pytest fuzz soak bench build deb image release sbom lock man docs diagrams site clean
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
@@ -21,6 +21,8 @@ help:
 	@echo "make lock    pin the newest versions of all dependencies in requirements/"
 	@echo "make man     the manual pages, in build/man8/"
 	@echo "make docs    write docs/annotations.md, configuration.md and metrics.md anew, after a change of what they list"
+	@echo "make diagrams  draw docs/diagrams/ anew"
+	@echo "make site    the documents as pages with a search, in build/site/"
 	@echo "make clean   remove what these have made"
 
 demo:
@@ -116,6 +118,7 @@ lock:
 	@$(LOCK) pyproject.toml --output-file requirements/run.lock
 	@$(LOCK) pyproject.toml --group test --group lint --constraint requirements/run.lock --output-file requirements/test.lock
 	@$(LOCK) --group fuzz --constraint requirements/test.lock --output-file requirements/fuzz.lock
+	@$(LOCK) --group site --constraint requirements/test.lock --output-file requirements/site.lock
 	@$(LOCK) requirements/build.in --constraint requirements/test.lock --output-file requirements/build.lock
 	@$(LOCK) requirements/tools.in --constraint requirements/test.lock --output-file requirements/tools.lock
 
@@ -131,6 +134,15 @@ docs: .venv/ready-for-test
 	@$(BIN)/python scripts/configuration.py
 	@$(BIN)/python scripts/metrics.py
 	@$(BIN)/python scripts/modes.py
+
+# Pictures of the documents from their texts (D2, by npm).
+diagrams: .venv/ready-for-test
+	@$(BIN)/python scripts/diagrams.py
+
+site:
+	@[ -e build/site-tools/ready ] || { python3 -m venv build/site-tools && build/site-tools/bin/python -m pip install --quiet --require-hashes -r requirements/site.lock && touch build/site-tools/ready; }
+	@NO_MKDOCS_2_WARNING=1 build/site-tools/bin/mkdocs build --quiet --strict
+	@echo "the pages are in build/site: python3 -m http.server --bind 127.0.0.1 --directory build/site"
 
 clean:
 	rm -rf .venv .venv-debian build dist .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
