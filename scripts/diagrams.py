@@ -1,7 +1,7 @@
 """Draw docs/diagrams/*.d2 into docs/images/: `python scripts/diagrams.py`, or `make diagrams`.
 
-D2 draws (MPL-2.0, by npm, at the version in docs/diagrams/package-lock.json). The drawings are kept, so that documents need
-no tool to be read; a test tells when one is older than its text.
+D2 draws (MPL-2.0, by npm, at the version in docs/diagrams/package-lock.json). The drawings are kept, so that
+documents need no tool to be read; a test tells when one is older than its text.
 """
 
 import shutil
