@@ -92,7 +92,7 @@ def _fill(result: dict[str, Any], known: Field, findings: Findings, path: str, *
     elif known.required and needed and known.range and known.range[0] > 0:  # Go's zero, which is out of range
         _check_field(0, known, findings, path)
     elif known.required and needed:
-        findings.causes.append(required(path))
+        findings.causes.append(required(path, f"{known.name} must be specified" if known.is_named else ""))
 
 
 def _check_field(value: Any, known: Field, findings: Findings, path: str) -> None:

@@ -34,7 +34,7 @@ HTTPIngressRuleValue | Where requests go, by path.
 HTTPIngressPath | Where requests for a path go.
   backend IngressBackend #2 required | Where they go.
   path string #1 | The path.
-  pathType string #3 required pointer one=Exact,ImplementationSpecific,Prefix | How paths are compared.
+  pathType string #3 required named pointer one=Exact,ImplementationSpecific,Prefix | How paths are compared.
 IngressBackend | Where requests go.
   resource TypedLocalObjectReference #3 atomic | An object that is no Service.
   service IngressServiceBackend #4 | A Service.

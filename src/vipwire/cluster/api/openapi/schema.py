@@ -16,6 +16,7 @@ intstr bytes any`, a type's name, and `[]T`, `{}T` (a map from strings) of those
     range=1..65535      allowed numbers           merge=f   strategic merge joins elements by field f (`-`: values)
     max=N               allowed length of text    retain    strategic merge patch knows $retainKeys here
     pointer             the empty text is a value of its own, as of Go's pointers, and not "not said"
+    named               where it is missing, the error names it once more, as Kubernetes' does
 
 OpenAPI documents, checks of bodies, defaults, strategic merge and server-side apply are all driven by these types.
 The marks mean what Kubernetes' x-kubernetes-* extensions say (its "API conventions" and KEP-555).
@@ -70,6 +71,7 @@ class Field:
     merge_key: str = ""
     retain_keys: bool = False
     is_pointer: bool = False
+    is_named: bool = False
 
     @property
     def merges(self) -> bool:
@@ -132,6 +134,7 @@ def _read_field(line: str, types: Mapping[str, Type]) -> Field:
         merge_key=values.get("merge", ""),
         retain_keys="retain" in values,
         is_pointer="pointer" in values,
+        is_named="named" in values,
     )
 
 

@@ -53,7 +53,8 @@ def _check_taints(taints: list[Object]) -> Iterator[Cause]:
             yield invalid(f"{path}.value", value, problem)
         same = (taint.get("effect"), key)
         if same in seen:
-            found = duplicate(path, taint)
+            letters = {"Key": key, "Value": value, "Effect": taint.get("effect"), "TimeAdded": taint.get("timeAdded")}
+            found = duplicate(path, letters)
             why = "taints must be unique by key and effect pair"
             yield Cause(found.field, found.reason, f"{found.message}: {why}")
         seen.add(same)

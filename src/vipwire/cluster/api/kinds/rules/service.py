@@ -96,6 +96,10 @@ def _check_ports(spec: Object) -> Iterator[Cause]:
     yield from _check_twice(ports)
 
 
+_UNSAID: Final = {"Name": "", "Protocol": "", "AppProtocol": None, "Port": 0, "TargetPort": 0, "NodePort": 0}
+"""A port of which nothing is said, in the letters that Kubernetes prints."""
+
+
 def _check_twice(ports: list[Object]) -> Iterator[Cause]:
     seen = set[tuple[str, Any, Any]]()
     for index, port in enumerate(ports):
@@ -104,8 +108,11 @@ def _check_twice(ports: list[Object]) -> Iterator[Cause]:
             if not number:
                 continue
             if (name, protocol, number) in seen:
-                same = {"port": number, "protocol": protocol}
-                yield duplicate(f"{path}.nodePort", number) if name == "nodePort" else duplicate(path, same)
+                yield (
+                    duplicate(f"{path}.nodePort", number)
+                    if name == "nodePort"
+                    else duplicate(path, _UNSAID | {"Protocol": protocol, "Port": number})
+                )
             seen.add((name, protocol, number))
 
 
