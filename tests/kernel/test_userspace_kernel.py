@@ -4,6 +4,8 @@ import os
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
@@ -24,7 +26,7 @@ from vipwire.backends.userspace.remote_relay import Remote
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.tool import choose
 from vipwire.conntrack.flows import FlowTable
-from vipwire.errors import CommitError
+from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
@@ -480,3 +482,32 @@ def test_whoever_comes_to_the_listener_of_a_range_past_the_rules_is_refused(
     listening = _OPEN[-1].port_of(Entrance(wide.frontend, wide).front())
     with socket.create_connection((NODE[family], listening), timeout=60) as sock, pytest.raises(ConnectionResetError):
         sock.recv(1)
+
+
+STRANGER = """
+import os, socket, sys
+os.setuid(65534)
+sock = socket.socket(socket.AF_UNIX)
+sock.settimeout(60)
+"""
+
+
+def test_no_other_user_tells_a_relay_what_to_do(family: Family, server: socket.socket) -> None:
+    started(family, planned(family, server.getsockname()[1])).sync()
+    ask = f"sock.connect('\\0{relay_name(family)}')\nprint(sock.recv(1))"
+    done = subprocess.run([sys.executable, "-c", STRANGER + ask], capture_output=True, text=True, check=False)
+    assert done.stdout == "b''\n" or "ConnectionResetError" in done.stderr, done.stderr
+    assert _has_relay(family)
+    assert answers(server, VIP[family], 80)
+
+
+def test_what_to_do_is_told_to_no_other_users_process(family: Family) -> None:
+    take = f"sock.bind('\\0{relay_name(family)}'); sock.listen(); print(flush=True); sys.stdin.read()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", STRANGER + take], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(UnsupportedError, match=rf"belongs to process {process.pid} of user 65534: end that"):
+            started(family).sync()
+        assert process.stdin is not None
+        process.stdin.close()
