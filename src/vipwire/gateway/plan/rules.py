@@ -1,7 +1,7 @@
 """Turns the rules of one attached route into entries of sites, whatever kind of route it is. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from vipwire.gateway.plan.attach import Attachment
 from vipwire.gateway.plan.filters import Filters, read_filters, with_persistence, with_timeouts
@@ -83,5 +83,5 @@ def _target(
         filters = read_filters(rule.filters, path, attachment.listener)
         filters.policy = with_persistence(filters.policy, rule.session_persistence)
         return targets.rule(route, rule.backend_refs, filters, BackendProtocol.H2)
-    filters = Filters(replace(Policy(), protocol=BackendProtocol.TCP))
-    return targets.rule(route, rule.backend_refs, filters, BackendProtocol.TCP)
+    protocol = BackendProtocol.PASSED if attachment.listener.is_passthrough else BackendProtocol.TCP
+    return targets.rule(route, rule.backend_refs, Filters(Policy()), protocol)

@@ -102,7 +102,8 @@ class Targets:
 
     def pool(self, service: BackendService, port: BackendPort, policy: Policy) -> str:
         """Return the name of the pool of a Service's port; endpoints speak TLS if a policy says so."""
-        checked = self.tls.policy_for(service.name, port)
+        passed = policy.protocol is BackendProtocol.PASSED
+        checked = None if passed else self.tls.policy_for(service.name, port)
         if checked is not None and not checked.verdict.holds:
             return BROKEN
         if checked is not None:

@@ -27,6 +27,7 @@ _PROTOCOLS = {
     BackendProtocol.H2: " proto h2",
     BackendProtocol.H2S: " ssl verify none alpn h2",
     BackendProtocol.TCP: "",
+    BackendProtocol.PASSED: "",
 }
 _PROXY = {ProxyProtocol.NO: "", ProxyProtocol.V1: " send-proxy", ProxyProtocol.V2: " send-proxy-v2"}
 _WORDS_IN_A_LINE = 20
@@ -36,7 +37,7 @@ def backend_text(pool: Pool, layout: Layout) -> str:
     """Write a backend without its endpoints: all that only a reload can change."""
     policy = pool.policy
     lines = [line("backend {}", plain(pool.name), indent=0)]
-    if policy.protocol is BackendProtocol.TCP:
+    if policy.protocol in (BackendProtocol.TCP, BackendProtocol.PASSED):
         lines.append(line("mode tcp"))
         lines.append(line("retry-on conn-failure"))
     lines += _balance(policy, layout)

@@ -38,6 +38,8 @@ class BackendProtocol(enum.Enum):
     H2S = "h2s"
     TCP = "tcp"
     """Whatever comes: HAProxy reads none of it."""
+    PASSED = "passed"
+    """The same, of TLS that the client and the endpoint speak with each other."""
 
 
 class ProxyProtocol(enum.Enum):

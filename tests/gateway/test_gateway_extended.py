@@ -1,0 +1,449 @@
+"""What HTTPRoutes may do beyond their core, and the other kinds of routes, at a real HAProxy."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+from tests.gateway.site import GatewaySite, gateways, list_all, service, tls_secret
+
+from vipwire.gateway.plan.objects import GatewaySetting
+from vipwire.ingress.run.default_certificate import make_certificate
+from vipwire.ingress.watch.objects import IngressKind
+
+H2, SECURE, ODD = "127.0.0.90", "127.0.0.91", "127.0.0.92"
+PODS = """
+global
+    nbthread 1
+defaults
+    mode http
+    timeout client 60s
+frontend h2
+    bind {h2}:{port} proto h2
+    http-request return status 200 content-type text/plain lf-string "h2 %[method] %[path] %[req.hdr(x-set)]"
+frontend secure
+    bind {secure}:{port} ssl crt {folder}/secure.pem alpn h2,http/1.1
+    http-request return status 200 content-type text/plain lf-string "secure %[ssl_fc_sni]"
+frontend odd
+    bind {odd}:{port} ssl crt {folder}/odd.pem
+    http-request return status 200 content-type text/plain string "odd"
+"""
+OBJECTS = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: same}
+spec:
+  gatewayClassName: vipwire
+  allowedListeners: {namespaces: {from: Same}}
+  listeners:
+  - {name: http, port: $same, protocol: HTTP}
+  - {name: tcp, port: $tcp, protocol: TCP}
+  - {name: pass, port: $pass, protocol: TLS, hostname: "*.pass.org", tls: {mode: Passthrough}}
+  - {name: end, port: $end, protocol: TLS, hostname: end.org, tls: {certificateRefs: [{name: end}]}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {name: more}
+spec:
+  parentRef: {name: same}
+  listeners:
+  - {name: more, port: $more, protocol: HTTP}
+  - {name: again, port: $same, protocol: HTTP}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: at-set}
+spec:
+  parentRefs: [{kind: ListenerSet, name: more, sectionName: more}]
+  rules: [{name: named, backendRefs: [{name: v1, port: 8080}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: responses}
+spec:
+  parentRefs: [{name: same, port: $same}]
+  hostnames: [responses.org]
+  rules:
+  - filters:
+    - type: ResponseHeaderModifier
+      responseHeaderModifier:
+        set: [{name: X-Own-1, value: "it's \\"set\\" %[src]"}]
+        add: [{name: X-Own-2, value: added}]
+        remove: [Server]
+    backendRefs: [{name: v1, port: 8080}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: rewrites}
+spec:
+  parentRefs: [{name: same, sectionName: http}]
+  hostnames: [rewrites.org]
+  rules:
+  - matches: [{path: {value: /prefix/one}}]
+    filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /one}}}]
+    backendRefs: [{name: v1, port: 8080}]
+  - matches: [{path: {value: /strip}}]
+    filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /}}}]
+    backendRefs: [{name: v1, port: 8080}]
+  - matches: [{path: {value: /full}}]
+    filters:
+    - {type: URLRewrite, urlRewrite: {hostname: one.org, path: {type: ReplaceFullPath, replaceFullPath: "/it's/one"}}}
+    backendRefs: [{name: v1, port: 8080}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: cors}
+spec:
+  parentRefs: [{name: same, sectionName: http}]
+  hostnames: [cors.org]
+  rules:
+  - matches: [{path: {value: /named}}]
+    filters:
+    - type: CORS
+      cors:
+        allowOrigins: ["https://www.foo.com", "https://*.bar.com"]
+        allowMethods: [GET, OPTIONS]
+        allowHeaders: [x-one, x-two]
+        exposeHeaders: [x-three]
+        allowCredentials: true
+        maxAge: 3600
+    backendRefs: [{name: v1, port: 8080}]
+  - matches: [{path: {value: /any}}]
+    filters:
+    - {type: CORS, cors: {allowOrigins: ["*"], allowMethods: ["*"], allowHeaders: ["*"], allowCredentials: true}}
+    backendRefs: [{name: v1, port: 8080}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: times}
+spec:
+  parentRefs: [{name: same, sectionName: http}]
+  hostnames: [times.org]
+  rules:
+  - {matches: [{path: {value: /request}}], timeouts: {request: 500ms}, backendRefs: [{name: v1, port: 8080}]}
+  - {matches: [{path: {value: /backend}}], timeouts: {backendRequest: 500ms}, backendRefs: [{name: v1, port: 8080}]}
+  - {matches: [{path: {value: /none}}], timeouts: {request: 0s}, backendRefs: [{name: v1, port: 8080}]}
+  - {matches: [{path: {value: /retry}}], retry: {attempts: 2, codes: [503]}, backendRefs: [{name: v2, port: 8080}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: sticky}
+spec:
+  parentRefs: [{name: same, sectionName: http}]
+  hostnames: [sticky.org]
+  rules:
+  - sessionPersistence:
+      sessionName: mine
+      absoluteTimeout: 1h
+      cookieConfig: {lifetimeType: Permanent}
+    backendRefs: [{name: both, port: 8080}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: protocols}
+spec:
+  parentRefs: [{name: same, sectionName: http}]
+  hostnames: [protocols.org]
+  rules:
+  - {matches: [{path: {value: /h2}}], backendRefs: [{name: h2, port: 8080}]}
+  - {matches: [{path: {value: /ws}}], backendRefs: [{name: ws, port: 8080}]}
+  - {matches: [{path: {value: /checked}}], backendRefs: [{name: secure, port: 8080}]}
+  - {matches: [{path: {value: /odd}}], backendRefs: [{name: odd, port: 8080}]}
+  - {matches: [{path: {value: /broken}}], backendRefs: [{name: unsure, port: 8080}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: secure}
+spec:
+  targetRefs: [{group: "", kind: Service, name: secure}, {group: "", kind: Service, name: odd}]
+  validation: {hostname: secure.org, caCertificateRefs: [{group: "", kind: ConfigMap, name: authority}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: unsure}
+spec:
+  targetRefs: [{group: "", kind: Service, name: unsure}]
+  validation: {hostname: secure.org, caCertificateRefs: [{group: "", kind: ConfigMap, name: nowhere}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GRPCRoute
+metadata: {name: grpc}
+spec:
+  parentRefs: [{name: same, sectionName: http}]
+  hostnames: [grpc.org]
+  rules:
+  - matches: [{method: {service: a.Echo, method: One}}]
+    filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x-set, value: one}]}}]
+    backendRefs: [{name: h2, port: 8080}]
+  - matches: [{method: {service: a.Other}}]
+    filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x-set, value: other}]}}]
+    backendRefs: [{name: h2, port: 8080}]
+  - matches: [{method: {method: Three}}]
+    filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x-set, value: three}]}}]
+    backendRefs: [{name: h2, port: 8080}]
+  - matches: [{headers: [{name: version, value: two}]}]
+    filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x-set, value: two}]}}]
+    backendRefs: [{name: h2, port: 8080}]
+---
+apiVersion: gateway.networking.k8s.io/v1alpha2
+kind: TCPRoute
+metadata: {name: tcp}
+spec:
+  parentRefs: [{name: same, sectionName: tcp}]
+  rules: [{backendRefs: [{name: v1, port: 8080, weight: 1}, {name: v2, port: 8080, weight: 1}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: pass}
+spec:
+  parentRefs: [{name: same, sectionName: pass}]
+  hostnames: [a.pass.org]
+  rules: [{backendRefs: [{name: secure, port: 8080}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: end}
+spec:
+  parentRefs: [{name: same, sectionName: end}]
+  hostnames: [end.org]
+  rules: [{backendRefs: [{name: v1, port: 8080}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: partly}
+spec:
+  parentRefs: [{name: same, sectionName: http}]
+  hostnames: [partly.org]
+  rules:
+  - {matches: [{path: {value: /good}}], backendRefs: [{name: v1, port: 8080}]}
+  - {matches: [{path: {value: /bad}}], filters: [{type: ExtensionRef, extensionRef: {name: a, kind: b}}]}
+  - {matches: [{path: {type: RegularExpression, value: "/(?=a)"}}], backendRefs: [{name: v1, port: 8080}]}
+  - matches: [{path: {value: "/x\\ny"}}]
+    backendRefs: [{name: v1, port: 8080}]
+  - filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: "a b", value: "x\\ny"}]}}]
+    backendRefs: [{name: v1, port: 8080}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: wholly}
+spec:
+  parentRefs: [{name: same, sectionName: http}]
+  hostnames: [wholly.org]
+  rules: [{filters: [{type: Nonsense}], backendRefs: [{name: v1, port: 8080}]}]
+"""
+
+
+def pods_of_haproxy(here: GatewaySite, folder: Path) -> "subprocess.Popen[bytes]":
+    """Run the Pods that speak HTTP/2 and TLS, and make their Services."""
+    good, odd = make_certificate_of("secure.org"), make_certificate_of("odd.org")
+    (folder / "secure.pem").write_text(good)
+    (folder / "odd.pem").write_text(odd)
+    text = PODS.format(h2=H2, secure=SECURE, odd=ODD, port=here.pod_port, folder=folder)
+    (folder / "pods.cfg").write_text(text)
+    here.put(service("h2", H2, here.pod_port, more=", appProtocol: kubernetes.io/h2c"))
+    for name, address in (("secure", SECURE), ("odd", ODD), ("unsure", SECURE)):
+        here.put(service(name, address, here.pod_port))
+    authority = good.partition("-----BEGIN PRIVATE KEY-----")[0]
+    meta = {"name": "authority", "namespace": "infra"}
+    here.put(
+        yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"ca.crt": authority}})
+    )
+    return subprocess.Popen(("haproxy", "-db", "-q", "-f", str(folder / "pods.cfg")))
+
+
+def make_certificate_of(host: str) -> str:
+    import datetime as dt  # noqa: PLC0415
+
+    return make_certificate(dt.datetime.now(dt.UTC), host)  # noqa: TID251  # what is served must be valid now
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
+    folder = tmp_path_factory.mktemp("gateways")
+    with gateways(folder, GatewaySetting(bind="127.0.0.1", addresses=("gateway.example.com",))) as made:
+        made.pods("v1", "v2")
+        made.pods("ws", more=", appProtocol: kubernetes.io/ws")
+        first, second = made.addresses["infra/v1"], made.addresses["infra/v2"]
+        both = service("both", first, made.pod_port)
+        made.put(
+            both.replace("endpoints: [", f"endpoints: [{{addresses: [{second}], conditions: {{ready: true}}}}, ")
+        )
+        made.put(OBJECTS)
+        made.put(tls_secret("end", "end.org"))
+        with pods_of_haproxy(made, folder) as process:
+            try:
+                list_all(made)
+                made.settle()
+                assert [each.failure for each in made.done] == [""]
+                yield made
+            finally:
+                process.terminate()
+
+
+def test_response_headers_are_changed(here: GatewaySite) -> None:
+    headers = here.ask("same", "responses.org").headers
+    assert headers["X-Own-1"] == 'it\'s "set" %[src]'
+    assert headers.getall("X-Own-2") == ["pod", "added"]
+    assert "Server" not in headers
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "seen"),
+    [
+        ("/prefix/one/two?q=1", "rewrites.org", "/one/two?q=1"),
+        ("/prefix/one", "rewrites.org", "/one"),
+        ("/strip/two", "rewrites.org", "/two"),
+        ("/strip", "rewrites.org", "/"),
+        ("/full/x?q=1", "one.org", "/it's/one?q=1"),
+    ],
+)
+def test_urls_are_rewritten(here: GatewaySite, path: str, host: str, seen: str) -> None:
+    found = here.ask("same", "rewrites.org", path).seen
+    assert (found["path"].replace("%27", "'"), found["host"]) == (seen, host)
+
+
+def test_cross_origin_requests_are_answered(here: GatewaySite) -> None:
+    for origin, allowed in (
+        ("https://www.foo.com", True),
+        ("https://a.b.bar.com", True),
+        ("https://other.com", False),
+        ("http://www.foo.com", False),
+    ):
+        asked = {"Origin": origin, "Access-Control-Request-Method": "GET"}
+        headers = here.ask("same", "cors.org", "/named", "OPTIONS", asked).headers
+        assert headers.get("Access-Control-Allow-Origin") == (origin if allowed else None)
+        assert headers.get("Access-Control-Allow-Methods") == ("GET, OPTIONS" if allowed else None)
+        plain = here.ask("same", "cors.org", "/named", headers={"Origin": origin})
+        assert (plain.pod, plain.headers.get("Access-Control-Allow-Origin")) == ("v1", origin if allowed else None)
+        assert plain.headers.get("Access-Control-Expose-Headers") == ("x-three" if allowed else None)
+    asked = {
+        "Origin": "https://x.org",
+        "Access-Control-Request-Method": "PUT",
+        "Access-Control-Request-Headers": "x-a",
+    }
+    headers = here.ask("same", "cors.org", "/any", "OPTIONS", asked).headers
+    assert headers["Access-Control-Allow-Origin"] == "https://x.org"
+    assert headers["Access-Control-Allow-Methods"] == "PUT"
+    assert headers["Access-Control-Allow-Headers"] == "x-a"
+    assert headers["Access-Control-Max-Age"] == "5"
+
+
+def test_timeouts_bound_the_answer(here: GatewaySite) -> None:
+    assert [
+        here.ask("same", "times.org", f"/{name}?delay=1.5").status for name in ("request", "backend", "none")
+    ] == [
+        504,
+        504,
+        200,
+    ]
+
+
+def test_requests_are_sent_again_after_the_codes_that_are_named(here: GatewaySite) -> None:
+    before = len(here.served)
+    assert here.ask("same", "times.org", "/retry?code=503").status == 503
+    assert here.served[before:] == ["v2 /retry"] * 3
+    assert here.ask("same", "times.org", "/retry?code=500").status == 500
+    assert len(here.served) == before + 4
+
+
+def test_sessions_stay_with_their_pod(here: GatewaySite) -> None:
+    answer = here.ask("same", "sticky.org")
+    cookie = answer.headers["Set-Cookie"]
+    assert cookie.startswith("mine=")
+    assert "Max-Age=3600" in cookie
+    again = {here.ask("same", "sticky.org", headers={"Cookie": cookie.partition(";")[0]}).pod for _ in range(6)}
+    assert again == {answer.pod}
+
+
+def test_backends_are_spoken_to_in_their_protocol(here: GatewaySite) -> None:
+    assert here.ask("same", "protocols.org", "/h2").text == "h2 GET /h2 "
+    assert here.ask("same", "protocols.org", "/checked").text == "secure secure.org"
+    assert here.ask("same", "protocols.org", "/odd").status == 503
+    assert here.ask("same", "protocols.org", "/broken").status == 500
+
+    async def talking() -> str:
+        url = f"http://127.0.0.1:{here.port('same')}/ws"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(url, headers={"Host": "protocols.org"}) as ws,
+        ):
+            await ws.send_str("hello")
+            return str((await ws.receive()).data)
+
+    assert here.run(talking()) == "echo hello"
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "rule"),
+    [
+        ("/a.Echo/One", "x: y", "one"),
+        ("/a.Other/Any", "x: y", "other"),
+        ("/b.C/Three", "x: y", "three"),
+        ("/a.Echo/Two", "version: two", "two"),
+        ("/a.Echo/Two", "x: y", ""),
+    ],
+)
+def test_grpc_methods_are_matched(here: GatewaySite, path: str, header: str, rule: str) -> None:
+    flags = ("--http2-prior-knowledge", "-H", "Host: grpc.org", "-H", header, "-X", "POST")
+    _, text = here.curl(*flags, f"http://127.0.0.1:{here.port('same')}{path}")
+    assert text.startswith(f"h2 POST {path} {rule}" if rule else "no rule")
+
+
+def test_connections_are_shared_by_weight(here: GatewaySite) -> None:
+    assert here.pods_of("tcp", "any.org", times=30) == {"v1", "v2"}
+
+
+def test_tls_is_handed_on_by_name_or_ended(here: GatewaySite) -> None:
+    def ask(port: int, host: str) -> tuple[int, str]:
+        return here.curl("-k", "--connect-to", f"::127.0.0.1:{port}", f"https://{host}:{port}/")
+
+    assert ask(here.port("pass"), "a.pass.org") == (0, "secure a.pass.org")
+    assert ask(here.port("pass"), "b.pass.org")[0] != 0
+    assert '"pod": "v1"' in ask(here.port("end"), "end.org")[1]
+
+
+def test_listener_sets_add_listeners_unless_the_gateway_has_the_place(here: GatewaySite) -> None:
+    assert here.ask("more").pod == "v1"
+    status = here.status(IngressKind.LISTENER_SET, "more")
+    found = {
+        each["name"]: {condition["type"]: condition["reason"] for condition in each["conditions"]}
+        for each in status["listeners"]
+    }
+    assert found["more"]["Programmed"] == "Programmed"
+    assert found["again"]["Conflicted"] == "HostnameConflict"
+    assert here.status(IngressKind.GATEWAY, "same")["attachedListenerSets"] == 1
+
+
+def test_what_cannot_be_served_costs_its_rule_and_the_status_says_it(here: GatewaySite) -> None:
+    assert here.ask("same", "partly.org", "/good").pod == "v1"
+    assert here.ask("same", "partly.org", "/bad").status == 404
+    conditions = here.status(IngressKind.HTTP_ROUTE, "partly")["parents"][0]["conditions"]
+    assert [(each["type"], each["status"]) for each in conditions] == [
+        ("Accepted", "True"),
+        ("ResolvedRefs", "True"),
+        ("PartiallyInvalid", "True"),
+    ]
+    for rule in (1, 2, 3, 4):
+        assert f"rules[{rule}]: " in conditions[2]["message"]
+    assert here.ask("same", "wholly.org").status == 404
+    wholly = here.status(IngressKind.HTTP_ROUTE, "wholly")["parents"][0]["conditions"]
+    assert (wholly[0]["status"], wholly[0]["reason"]) == ("False", "UnsupportedValue")
+
+
+def test_policies_about_backends_tell_what_has_become_of_them(here: GatewaySite) -> None:
+    def reasons(name: str) -> list[str]:
+        (ancestor,) = here.status(IngressKind.BACKEND_TLS_POLICY, name)["ancestors"]
+        return [each["reason"] for each in ancestor["conditions"]]
+
+    assert reasons("secure") == ["Accepted", "ResolvedRefs"]
+    assert reasons("unsure") == ["NoValidCACertificate", "InvalidCACertificateRef"]
+
+
+def test_endpoints_change_without_a_reload(here: GatewaySite) -> None:
+    reloads = [each.reload for each in here.done if each.reload]
+    here.put(service("ws", here.addresses["infra/v2"], here.pod_port, more=", appProtocol: kubernetes.io/ws"))
+    here.settle()
+    assert here.ask("same", "protocols.org", "/ws").pod == "v2"
+    assert [each.reload for each in here.done if each.reload] == reloads
