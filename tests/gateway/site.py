@@ -76,6 +76,7 @@ class GatewaySite:
     """`name path` of each request that a Pod has answered."""
     runners: list[web.AppRunner] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
+    heard: asyncio.Condition = field(default_factory=asyncio.Condition)
     waiting: list[Any] | None = field(default_factory=list)
     """What was put before all was listed."""
 
@@ -130,9 +131,18 @@ class GatewaySite:
                 self.run(self._pod(name, address, tls))
             self.put(service(name, self.addresses[known], self.pod_port, namespace, more))
 
+    def until_served(self, path: str, *pods: str) -> None:
+        """Wait until Pods have answered requests for a path."""
+
+        async def wait() -> None:
+            async with asyncio.timeout(PATIENCE), self.heard:
+                await self.heard.wait_for(lambda: {f"{pod} {path}" for pod in pods} <= set(self.served))
+
+        self.run(wait())
+
     async def _pod(self, name: str, address: str, tls: ssl.SSLContext | None) -> None:
         app = web.Application()
-        app.router.add_route("*", "/{path:.*}", _answering(name, self.served))
+        app.router.add_route("*", "/{path:.*}", _answering(name, self))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, address, self.pod_port, reuse_address=True, ssl_context=tls).start()
@@ -191,11 +201,13 @@ endpoints: [{{addresses: [{address}], conditions: {{ready: true}}, targetRef: {{
 """
 
 
-def _answering(pod: str, served: list[str]) -> Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]:
+def _answering(pod: str, here: GatewaySite) -> Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]:
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.headers.get("Upgrade", "").lower() == "websocket":
             return await _echo(request)
-        served.append(f"{pod} {request.path}")
+        async with here.heard:
+            here.served.append(f"{pod} {request.path}")
+            here.heard.notify_all()
         delay, code = request.query.get("delay", "0"), int(request.query.get("code", "200"))
         await asyncio.sleep(float(delay))
         seen = {

@@ -212,6 +212,28 @@ spec:
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
+metadata: {name: mirrors}
+spec:
+  parentRefs: [{name: same, sectionName: http}]
+  hostnames: [mirrors.org]
+  rules:
+  - matches: [{path: {value: /mirror}}]
+    filters:
+    - {type: RequestMirror, requestMirror: {backendRef: {name: v2, port: 8080}}}
+    - {type: RequestMirror, requestMirror: {backendRef: {name: ws, port: 8080}, percent: 100}}
+    - {type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x-set, value: mirrored}]}}
+    backendRefs: [{name: v1, port: 8080}]
+  - matches: [{path: {value: /some}}]
+    filters:
+    - type: RequestMirror
+      requestMirror: {backendRef: {name: v2, port: 8080}, fraction: {numerator: 1, denominator: 2}}
+    backendRefs: [{name: v1, port: 8080}]
+  - matches: [{path: {value: /never}}]
+    filters: [{type: RequestMirror, requestMirror: {backendRef: {name: v2, port: 8080}, percent: 0}}]
+    backendRefs: [{name: v1, port: 8080}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
 metadata: {name: partly}
 spec:
   parentRefs: [{name: same, sectionName: http}]
@@ -391,6 +413,24 @@ def test_grpc_methods_are_matched(here: GatewaySite, path: str, header: str, rul
     assert text.startswith(f"h2 POST {path} {rule}" if rule else "no rule")
 
 
+def test_requests_are_mirrored(here: GatewaySite) -> None:
+    assert here.ask("same", "mirrors.org", "/mirror/get").pod == "v1"
+    here.until_served("/mirror/get", "v1", "v2", "ws")
+    assert here.ask("same", "mirrors.org", "/mirror/post", "POST", data="x" * 100).seen["body"] == "x" * 100
+    here.until_served("/mirror/post", "v1", "v2", "ws")
+    long = here.ask("same", "mirrors.org", "/mirror/long", "POST", data="x" * 100_000)
+    assert (long.pod, len(long.seen["body"])) == ("v1", 100_000)
+    for _ in range(60):
+        here.ask("same", "mirrors.org", "/some/x")
+        here.ask("same", "mirrors.org", "/never")
+    here.ask("same", "mirrors.org", "/mirror/last")
+    here.until_served("/mirror/last", "v2")
+    assert 5 < here.served.count("v2 /some/x") < 55
+    assert here.served.count("v2 /never") == 0
+    assert here.served.count("v2 /mirror/long") == 0
+    assert [each for each in here.served if each.startswith("v1 /some")] == ["v1 /some/x"] * 60
+
+
 def test_connections_are_shared_by_weight(here: GatewaySite) -> None:
     assert here.pods_of("tcp", "any.org", times=30) == {"v1", "v2"}
 
@@ -446,4 +486,6 @@ def test_endpoints_change_without_a_reload(here: GatewaySite) -> None:
     here.put(service("ws", here.addresses["infra/v2"], here.pod_port, more=", appProtocol: kubernetes.io/ws"))
     here.settle()
     assert here.ask("same", "protocols.org", "/ws").pod == "v2"
+    here.pods("ws", more=", appProtocol: kubernetes.io/ws")  # as the other tests know it
+    here.settle()
     assert [each.reload for each in here.done if each.reload] == reloads

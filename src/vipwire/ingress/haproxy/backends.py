@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator
 
 from vipwire.ingress.haproxy.layout import FOLDER, Layout
+from vipwire.ingress.haproxy.mirrors import mirror_lines
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
 from vipwire.ingress.plan.policy import (
@@ -255,6 +256,7 @@ def _requests(policy: Policy) -> Iterator[str]:
         yield line("http-request add-header {} {}", plain(name), literal(value))
     if not policy.location:
         yield from _rewrite(policy)
+    yield from mirror_lines(policy)
 
 
 def _rewrite(policy: Policy) -> Iterator[str]:

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
-from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, maps_of, stages_of
+from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, NOWHERE, Stage, frontend_text, maps_of, stages_of
 from vipwire.ingress.haproxy.frontends import SHARED, frontend_parts, is_of_frontend, lookups_of, site_key
 from vipwire.ingress.haproxy.layout import FOLDER, MAPS, Layout
+from vipwire.ingress.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
 from vipwire.ingress.haproxy.preamble import process_text
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.plan.sites import (
@@ -68,16 +69,23 @@ class Configuration:
     maps: Mapping[str, Mapping[str, str]]
     certificates: Mapping[str, str] = field(repr=False)
 
+    @property
+    def mirrors(self) -> bool:
+        """Whether any pool sends copies of requests elsewhere."""
+        return any(pool.policy.mirrors for pool in self.pools.values())
+
     def text(self, mark: str) -> str:
         """Write haproxy.cfg. `mark` is what the process will tell about itself."""
         return "\n".join(part for _, part in self.parts(mark))
 
     def parts(self, mark: str) -> Iterator[tuple[str, str]]:
         """Write haproxy.cfg in parts, each with the pool that it belongs to, or an empty text."""
-        yield "", process_text(self.layout, mark, self.shape.stages, resolve=self.shape.resolve)
+        yield "", process_text(self.layout, mark, self.shape.stages, resolve=self.shape.resolve, mirrors=self.mirrors)
         if self.shape.users:
             yield "", self.shape.users
         yield "", frontend_text(self.layout, self.shape.stages, self.shape.choices, self.shape.bounded)
+        if self.mirrors:
+            yield "", mirror_frontend(self.layout, NOWHERE)
         for name, text in self.shape.frontends:
             yield name, text.replace(FOLDER, self.layout.folder)
         for name, text in self.shape.backends.items():
@@ -92,6 +100,8 @@ class Configuration:
         for name, text in self.shape.lists.items():
             yield name, text.replace(FOLDER, self.layout.folder)
         yield from self.shape.authorities
+        if self.mirrors:
+            yield MIRROR_FILE, mirror_lua(self.layout)
 
     def certificate_list(self) -> str:
         """Write the list of certificates with the names for which each is served; the first is the default."""

@@ -4,13 +4,17 @@ from collections.abc import Collection, Iterator
 
 from vipwire.ingress.haproxy.frontend import Stage
 from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.mirrors import MIRROR_FILE
 from vipwire.ingress.haproxy.words import line, plain, quoted
 
 
-def process_text(layout: Layout, mark: str, stages: Collection[Stage] = (), *, resolve: bool) -> str:
+def process_text(
+    layout: Layout, mark: str, stages: Collection[Stage] = (), *, resolve: bool, mirrors: bool = False
+) -> str:
     """Write `global`, `defaults` and resolvers. `mark` is what the process tells about itself, to be known by."""
     resolvers = _resolvers(layout) if resolve else ()
-    return "\n".join([*_global(layout, mark, stages), *_defaults(), *resolvers]) + "\n"
+    lua = [line("lua-load {}", quoted(layout.certificate_file(MIRROR_FILE)))] if mirrors else []
+    return "\n".join([*_global(layout, mark, stages), *lua, *_defaults(), *resolvers]) + "\n"
 
 
 def _global(layout: Layout, mark: str, stages: Collection[Stage]) -> Iterator[str]:

@@ -1,0 +1,298 @@
+"""What statuses say: the official suite's cases about conditions, by planning alone. Cases have its names."""
+
+from typing import Any, cast
+
+import msgspec
+import pytest
+import yaml
+from tests.gateway.site import BASE, tls_secret
+
+from vipwire.gateway.plan.objects import GatewaySetting
+from vipwire.gateway.plan.planner import GatewayPlanner
+from vipwire.gateway.watch.kinds import RESOURCES
+from vipwire.ingress.watch.objects import IngressKind
+from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.model.names import ObjectName
+from vipwire.state.event import Listed, Upserted
+
+NOW = 1_800_000_000.0
+CERTIFICATE = tls_secret("good", "a.org")
+GATEWAY = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: infra, generation: 3}
+spec:
+  gatewayClassName: vipwire
+  LISTENERS
+"""
+ROUTE = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: web, namespace: infra, generation: 2}
+spec:
+  parentRefs: [{name: edge}]
+  rules: [{backendRefs: [{name: web, port: 80}]}]
+"""
+SERVICE = """
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: infra}
+spec: {ports: [{port: 80}]}
+"""
+
+
+def planned(*texts: str, setting: GatewaySetting | None = None) -> GatewayPlanner:
+    """Plan objects."""
+    snapshot = Snapshot(RESOURCES)
+    for kind in RESOURCES:
+        snapshot.apply(cast("Any", Listed(kind, ())))
+    for each in (document for text in (BASE, *texts) for document in yaml.safe_load_all(text) if document):
+        resource = RESOURCES[IngressKind(each["kind"])]
+        made, problems = resource.convert(msgspec.convert(each, resource.type))
+        assert made is not None, problems
+        snapshot.apply(Upserted(made, problems))
+    planner = GatewayPlanner(setting or GatewaySetting(addresses=("192.0.2.1",)))
+    planner.plan(snapshot, NOW)
+    return planner
+
+
+def gateway(*listeners: str, more: str = "") -> str:
+    """Write a Gateway with listeners, each in YAML's flow style."""
+    return GATEWAY.replace("LISTENERS", f"listeners: [{', '.join(listeners)}]\n  {more}")
+
+
+def status(planner: GatewayPlanner, kind: IngressKind, name: str, namespace: str = "infra") -> Any:
+    return planner.statuses[kind, ObjectName(namespace, name)]
+
+
+def reasons(of: Any) -> dict[str, str]:
+    """Return the reasons of conditions; those of conditions that do not hold begin with `not `."""
+    return {each["type"]: ("" if each["status"] == "True" else "not ") + each["reason"] for each in of["conditions"]}
+
+
+def of_route(planner: GatewayPlanner, kind: IngressKind = IngressKind.HTTP_ROUTE) -> dict[str, str]:
+    return reasons(status(planner, kind, "web")["parents"][0])
+
+
+HTTP = "{name: http, port: 80, protocol: HTTP}"
+
+
+@pytest.mark.parametrize(
+    ("case", "listener", "accepted", "programmed", "resolved", "conflicted"),
+    [
+        ("Gateway", HTTP, "Accepted", "Programmed", "ResolvedRefs", "not NoConflicts"),
+        (
+            "GatewayInvalidRouteKind",
+            "{name: a, port: 80, protocol: HTTP, allowedRoutes: {kinds: [{kind: InvalidRoute}]}}",
+            *("Accepted", "Programmed", "not InvalidRouteKinds", "not NoConflicts"),
+        ),
+        (
+            "GatewayUnsupportedProtocol",
+            "{name: a, port: 80, protocol: example.com/odd}",
+            *("not UnsupportedProtocol", "not Invalid", "ResolvedRefs", "not NoConflicts"),
+        ),
+        (
+            "GatewayInvalidTLSConfiguration: no Secret",
+            "{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: none}]}}",
+            *("Accepted", "not Invalid", "not InvalidCertificateRef", "not NoConflicts"),
+        ),
+        (
+            "GatewayInvalidTLSConfiguration: kind",
+            "{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good, kind: WrongKind}]}}",
+            *("Accepted", "not Invalid", "not InvalidCertificateRef", "not NoConflicts"),
+        ),
+        (
+            "GatewayInvalidTLSConfiguration: group",
+            "{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good, group: wrong.io}]}}",
+            *("Accepted", "not Invalid", "not InvalidCertificateRef", "not NoConflicts"),
+        ),
+        (
+            "GatewaySecretMissingReferenceGrant",
+            "{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good, namespace: web}]}}",
+            *("Accepted", "not Invalid", "not RefNotPermitted", "not NoConflicts"),
+        ),
+        (
+            "GatewayTLS",
+            "{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}",
+            *("Accepted", "Programmed", "ResolvedRefs", "not NoConflicts"),
+        ),
+    ],
+)
+def test_listeners(  # a column each
+    case: str, listener: str, accepted: str, programmed: str, resolved: str, conflicted: str
+) -> None:
+    planner = planned(gateway(listener), CERTIFICATE)
+    (found,) = status(planner, IngressKind.GATEWAY, "edge")["listeners"]
+    assert reasons(found) == {
+        "Accepted": accepted,
+        "Programmed": programmed,
+        "ResolvedRefs": resolved,
+        "Conflicted": conflicted,
+    }, case
+    assert {each["observedGeneration"] for each in found["conditions"]} == {3}
+
+
+def test_kinds_that_a_listener_takes_are_told() -> None:
+    kinds = "allowedRoutes: {kinds: [{kind: HTTPRoute}, {kind: TCPRoute}]}"
+    planner = planned(gateway(HTTP, f"{{name: a, port: 81, protocol: HTTP, {kinds}}}"))
+    found = [
+        [kind["kind"] for kind in each["supportedKinds"]]
+        for each in status(planner, IngressKind.GATEWAY, "edge")["listeners"]
+    ]
+    assert found == [["HTTPRoute", "GRPCRoute"], ["HTTPRoute"]]
+
+
+def test_listeners_at_one_place_are_told_apart_or_in_conflict() -> None:
+    planner = planned(
+        gateway(
+            HTTP,
+            "{name: host, port: 80, protocol: HTTP, hostname: a.org}",
+            "{name: same, port: 80, protocol: HTTP, hostname: a.org}",
+            "{name: tcp, port: 80, protocol: TCP}",
+            "{name: udp, port: 80, protocol: UDP}",
+        )
+    )
+    made = status(planner, IngressKind.GATEWAY, "edge")
+    found = {each["name"]: reasons(each)["Conflicted"] for each in made["listeners"]}
+    assert found == {
+        "http": "not NoConflicts",
+        "host": "not NoConflicts",
+        "same": "HostnameConflict",
+        "tcp": "ProtocolConflict",
+        "udp": "not NoConflicts",
+    }
+    assert reasons(made) == {"Accepted": "ListenersNotValid", "Programmed": "Programmed"}
+
+
+def test_a_gateway_without_any_valid_listener_is_not_accepted() -> None:
+    made = status(planned(gateway("{name: a, port: 80, protocol: odd}")), IngressKind.GATEWAY, "edge")
+    assert reasons(made) == {"Accepted": "not ListenersNotValid", "Programmed": "not Invalid"}
+
+
+def test_the_older_gateway_has_the_protocol_of_a_port_that_both_share() -> None:
+    younger = gateway("{name: tcp, port: 80, protocol: TCP}").replace("name: edge", "name: younger")
+    made = status(planned(gateway(HTTP), younger), IngressKind.GATEWAY, "younger")
+    assert reasons(made["listeners"][0])["Accepted"] == "not PortUnavailable"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "accepted", "programmed", "reached"),
+    [
+        ("[{value: 192.0.2.7}]", "Accepted", "Programmed", ["192.0.2.7"]),
+        ("[{type: IPAddress}]", "Accepted", "Programmed", ["192.0.2.1"]),
+        ("[{value: 192.0.2.8}]", "Accepted", "not AddressNotUsable", []),
+        ("[{type: example.com/odd, value: x}]", "not UnsupportedAddress", "not Invalid", []),
+    ],
+)
+def test_gateway_static_addresses(addresses: str, accepted: str, programmed: str, reached: list[str]) -> None:
+    setting = GatewaySetting(addresses=("192.0.2.1",), usable=frozenset({"192.0.2.7"}))
+    made = status(
+        planned(gateway(HTTP, more=f"addresses: {addresses}"), setting=setting), IngressKind.GATEWAY, "edge"
+    )
+    assert reasons(made) == {"Accepted": accepted, "Programmed": programmed}
+    assert [each["value"] for each in made["addresses"]] == reached
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "wanted"),
+    [
+        ("HTTPRouteSimpleSameNamespace", ("", ""), {"Accepted": "Accepted", "ResolvedRefs": "ResolvedRefs"}),
+        (
+            "NotMatchingSectionName",
+            ("{name: edge}", "{name: edge, sectionName: x}"),
+            {"Accepted": "not NoMatchingParent"},
+        ),
+        ("NotMatchingListenerPort", ("{name: edge}", "{name: edge, port: 81}"), {"Accepted": "not NoMatchingParent"}),
+        ("HTTPRouteParentRefPort", ("{name: edge}", "{name: edge, port: 80}"), {"Accepted": "Accepted"}),
+        (
+            "HostnameIntersection",
+            ("rules:", "hostnames: [b.com]\n  rules:"),
+            {"Accepted": "not NoMatchingListenerHostname"},
+        ),
+        (
+            "InvalidCrossNamespaceParentRef",
+            ("namespace: infra, generation: 2", "namespace: web, generation: 2"),
+            {"Accepted": "not NotAllowedByListeners"},
+        ),
+        (
+            "InvalidNonExistentBackendRef",
+            ("{name: web, port", "{name: none, port"),
+            {"ResolvedRefs": "not BackendNotFound"},
+        ),
+        (
+            "InvalidBackendRefUnknownKind",
+            ("{name: web, port", "{kind: Odd, name: web, port"),
+            {"ResolvedRefs": "not InvalidKind"},
+        ),
+        (
+            "InvalidCrossNamespaceBackendRef",
+            ("{name: web, port", "{namespace: web, name: web, port"),
+            {"Accepted": "Accepted", "ResolvedRefs": "not RefNotPermitted"},
+        ),
+        ("DisallowedKind", ("kind: HTTPRoute", "kind: TCPRoute"), {"Accepted": "not NotAllowedByListeners"}),
+    ],
+)
+def test_routes(case: str, change: tuple[str, str], wanted: dict[str, str]) -> None:
+    text = ROUTE.replace(*change) if change[0] else ROUTE
+    text = text.replace("{name: edge", "{namespace: infra, name: edge")
+    planner = planned(gateway("{name: http, port: 80, protocol: HTTP, hostname: '*.a.org'}"), text, SERVICE)
+    kind = IngressKind.TCP_ROUTE if "TCPRoute" in text else IngressKind.HTTP_ROUTE
+    namespace = "web" if "namespace: web, generation" in text else "infra"
+    (parent,) = status(planner, kind, "web", namespace)["parents"]
+    found = reasons(parent)
+    assert {key: found[key] for key in wanted} == wanted, case
+    assert {each["observedGeneration"] for each in parent["conditions"]} == {2}
+    counted = status(planner, IngressKind.GATEWAY, "edge")["listeners"][0]["attachedRoutes"]
+    assert counted == (found["Accepted"] == "Accepted")
+
+
+def test_routes_of_nobodys_gateways_and_classes_of_others_have_no_status() -> None:
+    other = BASE.replace("name: vipwire,", "name: other,").replace("vipwire.io/gateway", "example.com/other")
+    theirs = gateway(HTTP).replace("gatewayClassName: vipwire", "gatewayClassName: other")
+    planner = planned(other, theirs, ROUTE, SERVICE)
+    assert {key[1].name for key in planner.statuses} == {"vipwire"}
+
+
+@pytest.mark.parametrize(
+    ("from_", "to", "granted"),
+    [
+        ("{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: infra}", '{group: "", kind: Service}', True),
+        ("{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: infra}", "{kind: Service, name: web}", True),
+        (
+            "{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: infra}",
+            "{kind: Service, name: odd}",
+            False,
+        ),
+        ("{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: other}", "{kind: Service}", False),
+        ("{group: gateway.networking.k8s.io, kind: TCPRoute, namespace: infra}", "{kind: Service}", False),
+        ("{group: example.com, kind: HTTPRoute, namespace: infra}", "{kind: Service}", False),
+        ("{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: infra}", "{kind: Secret}", False),
+    ],
+)
+def test_a_reference_needs_a_grant_that_names_both_sides(from_: str, to: str, *, granted: bool) -> None:
+    grant = f"""
+apiVersion: gateway.networking.k8s.io/v1beta1
+kind: ReferenceGrant
+metadata: {{name: grant, namespace: web}}
+spec: {{from: [{from_}], to: [{to}]}}
+"""
+    route = ROUTE.replace("{name: web, port", "{namespace: web, name: web, port")
+    planner = planned(gateway(HTTP), route, SERVICE.replace("namespace: infra", "namespace: web"), grant)
+    assert of_route(planner)["ResolvedRefs"] == ("ResolvedRefs" if granted else "not RefNotPermitted")
+
+
+def test_a_mirror_that_is_nowhere_is_told_and_the_rule_serves() -> None:
+    mirror = "filters: [{type: RequestMirror, requestMirror: {backendRef: {name: none, port: 80}}}]"
+    planner = planned(gateway(HTTP), ROUTE.replace("{backendRefs", f"{{{mirror}, backendRefs"), SERVICE)
+    assert of_route(planner) == {"Accepted": "Accepted", "ResolvedRefs": "not BackendNotFound"}
+
+
+def test_a_route_that_fails_unexpectedly_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("vipwire.gateway.plan.planner.entries_of", fail)
+    planner = planned(gateway(HTTP), ROUTE, SERVICE)
+    (parent,) = status(planner, IngressKind.HTTP_ROUTE, "web")["parents"]
+    assert "boom" in parent["conditions"][0]["message"]
+    assert reasons(parent)["Accepted"] == "not UnsupportedValue"
