@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vipwire.cluster.credentials.ca import Pair
+
 PATIENCE = 60.0
 
 
@@ -30,6 +32,15 @@ def free_ports(count: int) -> list[int]:
     raise AssertionError("no ports are free")
 
 
+@dataclass(frozen=True)
+class Tls:
+    """The certificates of members and of a client, and the authority of both."""
+
+    server: Pair
+    client: Pair
+    authority: Path
+
+
 @dataclass
 class Etcd:
     """Some members."""
@@ -37,7 +48,7 @@ class Etcd:
     folder: Path
     ports: Sequence[tuple[int, int]]
     flags: Sequence[str] = ()
-    secure: bool = False
+    tls: Tls | None = None
     processes: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     @property
@@ -47,7 +58,7 @@ class Etcd:
 
     def url(self, number: int) -> str:
         """Return the client URL of a member."""
-        return f"http{'s' if self.secure else ''}://127.0.0.1:{self.ports[number][0]}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.ports[number][0]}"
 
     def start(self, number: int) -> None:
         """Start a member, as it was."""
@@ -58,6 +69,9 @@ class Etcd:
         command += ["--initial-cluster", ",".join(f"m{each}={peer}" for each, peer in enumerate(peers))]
         command += ["--initial-cluster-state", "new", "--logger", "zap", "--log-level", "error"]
         command += ["--heartbeat-interval", "50", "--election-timeout", "500", *self.flags]
+        if self.tls is not None:
+            command += ["--cert-file", str(self.tls.server.certificate), "--key-file", str(self.tls.server.key)]
+            command += ["--trusted-ca-file", str(self.tls.authority), "--client-cert-auth"]
         with (self.folder / f"m{number}.log").open("ab") as log:
             self.processes[number] = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -70,6 +84,9 @@ class Etcd:
     def ctl(self, *arguments: str, number: int = 0) -> str:
         """Run etcdctl at a member."""
         command = ["etcdctl", "--endpoints", self.url(number), *arguments]
+        if self.tls is not None:
+            command += ["--cert", str(self.tls.client.certificate), "--key", str(self.tls.client.key)]
+            command += ["--cacert", str(self.tls.authority)]
         environment = {"ETCDCTL_API": "3", "PATH": "/usr/bin:/bin"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stderr
@@ -86,12 +103,12 @@ class Etcd:
 
 
 @contextlib.contextmanager
-def members(count: int = 3, *flags: str) -> Iterator[Etcd]:
+def members(count: int = 3, *flags: str, tls: Tls | None = None) -> Iterator[Etcd]:
     """Run members in memory until left."""
     shared = Path("/dev/shm")  # noqa: S108  # nothing of it is to last
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
         ports = free_ports(2 * count)
-        etcd = Etcd(Path(folder), list(zip(ports[::2], ports[1::2], strict=True)), flags)
+        etcd = Etcd(Path(folder), list(zip(ports[::2], ports[1::2], strict=True)), flags, tls)
         try:
             for number in range(count):
                 etcd.start(number)

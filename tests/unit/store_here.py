@@ -40,8 +40,13 @@ def now() -> datetime:
 @contextlib.asynccontextmanager
 async def etcd_store(given: EtcdSettings, *, keep: int = 10_000) -> AsyncIterator[EtcdStore]:
     """Run one process's store on etcd."""
-    store = EtcdStore(Client(given, now), given.prefix, keep=keep)
-    await store.open()
+    client = Client(given, now)
+    store = EtcdStore(client, given.prefix, keep=keep)
+    try:
+        await store.open()
+    except BaseException:
+        await client.close()
+        raise
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(store.run())
         await asyncio.sleep(0)

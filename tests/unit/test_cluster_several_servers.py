@@ -3,18 +3,28 @@
 import asyncio
 import contextlib
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.cluster_process import up as up_process
 from tests.unit.etcd_here import Etcd, members
-from tests.unit.store_here import prefix, settings
+from tests.unit.store_here import etcd_store, now, prefix, settings
 from tests.unit.up_here import Up, up
 
+from vipwire.cluster.api.bodies.sent import Options
+from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.node import NAMESPACES
+from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
+from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.controllers.allocation.ranges import port_range
+from vipwire.cluster.controllers.election import Election
 from vipwire.cluster.controllers.parts import Ranges
+from vipwire.cluster.store.fence import HOLDING
+from vipwire.cluster.store.record import Check
 
 SERVICES = "/api/v1/namespaces/default/services"
 
@@ -126,3 +136,61 @@ def test_no_address_and_no_node_port_is_given_twice_under_load_while_members_die
             assert {each["metadata"]["name"] for each in notes["items"]} >= set(addresses)
 
     asyncio.run(scenario())
+
+
+def test_a_stopped_server_that_goes_on_writes_nothing_as_the_elected_one(etcd: Etcd) -> None:
+    async def scenario() -> None:
+        given = settings(etcd, prefix())
+        async with etcd_store(given) as first, etcd_store(given) as second:
+            registries = [Registry(store, now) for store in (first, second)]
+            for name in ("default", "kube-system"):
+                await registries[0].create(NAMESPACES, "", {"metadata": {"name": name}}, Options())
+            led = asyncio.Event()
+            fences: list[Check | None] = []
+
+            async def lead() -> None:
+                fences.append(HOLDING.get())
+                led.set()
+                await asyncio.get_running_loop().create_future()
+
+            async with asyncio.TaskGroup() as tasks:
+                one = tasks.create_task(Election(registries[0], "one").run(lead))
+                await led.wait()
+                led.clear()
+                two = tasks.create_task(Election(registries[1], "two").run(lead))
+                one.cancel()
+                await led.wait()  # at once: the first has given the Lease back
+                await first.newest()
+                body = {"metadata": {"name": "late"}}
+                for fence, holds in zip(fences, (False, True), strict=True):
+                    token = HOLDING.set(fence)
+                    with contextlib.nullcontext() if holds else pytest.raises(ApiError, match="modified"):
+                        await registries[0].create(CONFIG_MAPS, "default", body, Options())
+                    HOLDING.reset(token)
+                two.cancel()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@pytest.mark.slow
+def test_a_killed_servers_controllers_run_elsewhere_in_seconds_and_its_endpoints_go(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    place = prefix()
+    slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+
+    async def scenario(killed: "subprocess.Popen[str]") -> None:
+        async with up(folder_of(tmp_path, 1), etcd=settings(etcd, place), node="n1") as left:
+            _, found = await left.ask("GET", slices)
+            assert {each["metadata"]["name"] for each in found["items"]} >= {"kubernetes-n0", "kubernetes-n1"}
+            killed.kill()
+            await left.serves_others()  # so its controllers run
+            while "kubernetes-n0" in {each["metadata"]["name"] for each in found["items"]}:
+                await asyncio.sleep(0.2)
+                _, found = await left.ask("GET", slices)
+            _, endpoints = await left.ask("GET", "/api/v1/namespaces/default/endpoints/kubernetes")
+            assert endpoints["kind"] == "Endpoints"
+
+    flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n0")
+    with up_process(folder_of(tmp_path, 0), *flags) as killed:
+        asyncio.run(scenario(killed))

@@ -1,4 +1,4 @@
-"""`vipwire up`, and `vipwire store`: backup and restore."""
+"""`vipwire up`, and `vipwire store`: backup, restore, migrate."""
 
 import asyncio
 from collections.abc import Callable
@@ -173,7 +173,7 @@ def expose(
 
 @click.group()
 def store() -> None:
-    """Back up and restore the objects of `vipwire up`."""
+    """Back up, restore and migrate the objects of `vipwire up`."""
 
 
 @store.command()
@@ -199,3 +199,29 @@ def restore(data_dir: Path, source: Path) -> None:
 
     with plain_errors():
         click.echo(f"{data_dir}: revision {put_back(data_dir, source)}")
+
+
+@store.command()
+@_FOLDER
+@click.option("--to", "target", type=click.Choice(["etcd", "sqlite"]), required=True, help="Where objects go.")
+@_etcd_options
+def migrate(data_dir: Path, target: str, **flags: str) -> None:
+    """Move all objects from the data directory to etcd, or back. No `vipwire up` may run meanwhile.
+
+    What is left behind keeps its objects, and cannot be used by mistake: store.db becomes store.db.migrated, and etcd
+    notes that its objects have moved.
+    """
+    from vipwire.cluster.store.etcd.settings import read_settings  # noqa: PLC0415
+
+    with plain_errors(MISUSED):
+        settings = read_settings({name.replace("_", "-"): value for name, value in flags.items()})
+    with plain_errors():
+        from vipwire.cluster.opening import needs_etcd  # noqa: PLC0415
+
+        with needs_etcd():
+            from vipwire.cluster.migrate import to_etcd, to_sqlite  # noqa: PLC0415
+        from vipwire.cluster.up import now  # noqa: PLC0415
+
+        count = asyncio.run((to_etcd if target == "etcd" else to_sqlite)(data_dir, settings, now))
+        where = f"etcd at {settings}, prefix {settings.prefix}" if target == "etcd" else data_dir
+        click.echo(f"{where}: {count} objects")

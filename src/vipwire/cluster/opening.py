@@ -4,8 +4,9 @@ A cluster is its certificate authority: who trusts it trusts every API server ov
 is noted in etcd; a data directory with another one belongs to another cluster, and must not write there.
 """
 
+import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,15 +27,22 @@ if TYPE_CHECKING:
     from vipwire.cluster.store.etcd.store import EtcdStore  # not at run time: its packages are optional
 
 
+@contextlib.contextmanager
+def needs_etcd() -> Iterator[None]:
+    """Import what an optional dependency is needed for; raise ConfigError, with the remedy, if it is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"etcd needs the package {error.name}: pip install 'vipwire[etcd]'") from error
+
+
 async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock: Callable[[], datetime]) -> Store:
     """Open it. Raise StoreError, ConfigError."""
     if etcd is None:
         return EmbeddedStore(Database(folder, limit=limit), is_readable)
-    try:
+    with needs_etcd():
         from vipwire.cluster.store.etcd.client import Client  # noqa: PLC0415  # an optional dependency
         from vipwire.cluster.store.etcd.store import EtcdStore  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--store etcd needs the package {error.name}: pip install 'vipwire[etcd]'") from error
     client = Client(etcd, clock)
     try:
         store = EtcdStore(client, etcd.prefix, is_readable)
@@ -47,18 +55,26 @@ async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock:
 
 
 async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime) -> None:
-    owner, certificate = await store.owner(), folder / "ca.crt"
-    if owner and not certificate.exists():
-        why = f"copy ca.crt and ca.key from a server of it into {folder}, or choose another --etcd-prefix"
+    owner = await store.owner()
+    if owner and not (folder / "ca.crt").exists():
+        why = f"join it (vipwire join --server), or copy its ca.crt and ca.key into {folder}"
         raise StoreError(f"etcd holds a cluster at prefix {prefix}, and this machine has no part in it: {why}")
-    Authority(folder, now)
-    ours = _fingerprint(certificate)
-    if (owner := await store.claim(ours)) != ours:
+    claimed_by(await store.claim(fingerprint(folder, now)), prefix, folder, now)
+
+
+def claimed_by(owner: bytes, prefix: str, folder: Path, now: datetime) -> None:
+    """Raise StoreError unless a prefix is that of the authority in a folder."""
+    if owner == b"migrating":
+        raise StoreError(f"a migration to etcd's prefix {prefix} was interrupted: run vipwire store migrate again")
+    if owner.startswith(b"moved"):
+        raise StoreError(f"the cluster at etcd's prefix {prefix} was {owner.decode()}: use that, or migrate it back")
+    if owner != fingerprint(folder, now):
         why = "choose another --etcd-prefix, or use the ca.crt and ca.key of that cluster"
-        raise StoreError(f"etcd holds another cluster at prefix {prefix}: its authority is not {certificate}: {why}")
+        raise StoreError(f"etcd holds another cluster at prefix {prefix}: {folder} has not its authority: {why}")
 
 
-def _fingerprint(path: Path) -> bytes:
-    """Name an authority by its key, which it keeps when its certificate is renewed."""
+def fingerprint(folder: Path, now: datetime) -> bytes:
+    """Name the authority of a folder, made if there is none, by its key: it keeps that when it is renewed."""
+    path = Authority(folder, now).pair.certificate
     key = x509.load_pem_x509_certificate(path.read_bytes()).public_key()
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest().encode()

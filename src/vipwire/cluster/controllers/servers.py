@@ -29,7 +29,7 @@ from vipwire.process import log
 from vipwire.process.supervision import Guard
 
 SECONDS: Final = 10
-_EVERY: Final = 3.0
+EVERY: Final = 3.0
 _LOOK_SECONDS: Final = 1.0
 _IDENTITY: Final = ("apiserver.kubernetes.io/identity", "vipwire")
 _OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
@@ -56,10 +56,10 @@ class Server:
                     told = True
                 except ApiError:  # the store tells what is wrong with it
                     pass
-                await asyncio.sleep(_EVERY)
+                await asyncio.sleep(EVERY)
         finally:
             with contextlib.suppress(NotOursError, ApiError, TimeoutError):
-                async with asyncio.timeout(_EVERY):
+                async with asyncio.timeout(EVERY):
                     await release_lease(self._registry, lease_name(self._node), self._identity)
 
 

@@ -227,7 +227,7 @@ def _make(path: Path) -> None:
 
 def leftovers(path: Path) -> Iterator[Path]:
     """Name what tells that there was a store: its log, or what a restore has moved aside or not yet put in place."""
-    for suffix in ("-wal", ".old", ".restored"):
+    for suffix in ("-wal", ".old", ".restored", ".migrated"):
         beside = path.with_name(f"{path.name}{suffix}")
         if beside.exists():
             yield beside

@@ -30,9 +30,9 @@ from vipwire.cluster.store.record import (
     UnknownOutcomeError,
 )
 
-PATIENCE: Final = 7.0
+PATIENCE: Final = 5.0
 """Seconds that a call may take, over all members."""
-_TRY_SECONDS: Final = 3.0
+_TRY_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.1
 _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 6000),  # etcd allows one every 5 s
@@ -138,6 +138,14 @@ class Client:
         if why:
             return CertificateError(self.trouble)
         return UnknownOutcomeError(self.trouble) if uncertain else UnavailableError(self.trouble)
+
+    async def check_certificates(self) -> None:
+        """Raise CertificateError if TLS fails with each member, because of a certificate with one."""
+        settings = self._settings
+        asked = (asyncio.to_thread(tls_trouble, each, settings, self._clock()) for each in settings.servers)
+        found = await asyncio.gather(*asked)
+        if all(found):
+            raise CertificateError(f"etcd at {settings}: {found[0]}")
 
     async def watch(self, first: bytes, end: bytes, since: int) -> AsyncGenerator[Any, None]:
         """Yield the answers of a watch from a revision. Raise StoreError when it breaks."""

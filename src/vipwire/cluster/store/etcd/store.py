@@ -75,6 +75,7 @@ class EtcdStore(Visible):
 
     async def open(self, patience: float = _START_SECONDS) -> None:
         """Read everything. Wait for etcd, and say so; raise StoreError if it does not answer."""
+        await self._client.check_certificates()
         end, told = asyncio.get_running_loop().time() + patience, False
         while True:
             try:
