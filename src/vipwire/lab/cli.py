@@ -3,17 +3,19 @@
 import json
 import os
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
+from vipwire.config.modes import mode_names
 from vipwire.lab import manifests as kubernetes
 from vipwire.lab import report
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import ProbeOptions, Target
 from vipwire.lab.probe import probe
 from vipwire.lab.topology import make_topology
-from vipwire.process.terminal import plain_errors
+from vipwire.process.terminal import note, plain_errors, say
 
 _NAME = click.option(
     "--name", "-l", default="demo", show_default=True, envvar="VIPWIRE_LAB", help="Which lab. Several can be up."
@@ -28,13 +30,16 @@ _OUTPUT = click.option(
 )
 
 
+_MODE = click.Choice(mode_names())
+
+
 @click.group()
 def lab() -> None:
     """Build a small cluster out of network namespaces, and send packets through it.
 
     Two nodes with Pods that say who they are and whom they saw, and a client outside; both IP families. All of it is
     in network namespaces named vipwire-LAB-HOST (see `ip netns`): the machine's own network is not touched. Needs
-    root.
+    root. `compare` and `tour` show all modes; ipvs in a kernel of its own where this one has none.
     """
 
 
@@ -42,13 +47,24 @@ def lab() -> None:
 @_NAME
 @click.option("--pods", default="3,2", show_default=True, help="How many Pods on node-1, node-2, ...")
 @click.option("--ports", default="80,8080", show_default=True, help="On which ports each Pod answers.")
-def up(name: str, pods: str, ports: str) -> None:
-    """Build a lab and leave it up."""
+@click.option("--proxy-mode", "mode", type=_MODE, help="Run `vipwire proxy` in this mode on every node, too.")
+def up(name: str, pods: str, ports: str, mode: str | None) -> None:
+    """Build a lab and leave it up; with --proxy-mode it serves a Service `web` at 10.96.0.10 and node port 30080."""
+    from vipwire.lab.proxies import folder_of, start_proxies  # noqa: PLC0415 - only with a mode
+
     with plain_errors():
         many, open_ports = _numbers("--pods", pods, 0, 26), _numbers("--ports", ports, 1, 65535)
         built = Lab(make_topology(many, open_ports), name)
         built.up()
+        if mode:
+            try:
+                start_proxies(built, mode)
+            except BaseException:
+                built.down()
+                raise
         report.show(built)
+        if mode:
+            report.show_proxies(built, mode, folder_of(built))
 
 
 @lab.command()
@@ -124,6 +140,53 @@ def manifests(name: str) -> None:
     """Print the lab as Kubernetes objects: its Nodes, and a Service `web` with its EndpointSlices."""
     with plain_errors():
         click.echo(kubernetes.as_yaml(kubernetes.example(Lab.attach(name).topology)), nl=False)
+
+
+@lab.command()
+@click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; may be given again.")
+@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page to keep, too.")
+@click.option("--here", is_flag=True, help="Boot no guest for a mode that this kernel cannot run.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "wide", "json"]),
+    default="table",
+    show_default=True,
+    help="How to print it; wide shows a packet's way through each mode's rules.",
+)
+def compare(modes: tuple[str, ...], page: Path | None, output: str, *, here: bool) -> None:
+    """Run all modes, one after the other, on the same Services and packets, and compare them. About a minute.
+
+    Who answers, whom the Pods see, what is written, what a change and a connection cost, and which rules a packet
+    meets. A mode that this machine's kernel cannot run, such as ipvs without IPVS, runs in a kernel of its own (the
+    package user-mode-linux), which boots in seconds.
+    """
+    from vipwire.lab.compare import measure, table  # noqa: PLC0415 - only this command needs it
+    from vipwire.lab.compare.page import html_page  # noqa: PLC0415 - as above
+
+    with plain_errors():
+        document = measure.compare(modes or mode_names(), lambda mode: note(f"running {mode} mode …"), here=here)
+        if page is not None:
+            page.write_text(html_page(document), encoding="utf-8")
+    if output == "json":
+        click.echo(json.dumps(document, indent=2))
+    else:
+        table.show(report.console(), document, wide=output == "wide")
+
+
+@lab.command()
+@click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; may be given again.")
+@click.option("--here", is_flag=True, help="Boot no guest for a mode that this kernel cannot run.")
+def tour(modes: tuple[str, ...], *, here: bool) -> None:
+    """Show each mode for a screen: it runs, packets go through it, and what the kernel holds is shown and explained.
+
+    Enter goes on. A mode that this machine's kernel cannot run is shown in a kernel of its own, as for `compare`.
+    """
+    from vipwire.lab.compare.tour import tour as show_modes  # noqa: PLC0415 - only this command needs it
+    from vipwire.lab.compare.tour import wait_for_enter  # noqa: PLC0415 - as above
+
+    with plain_errors():
+        show_modes(modes or mode_names(), say, wait_for_enter, here=here)
 
 
 @lab.command()

@@ -4,6 +4,7 @@ import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -34,15 +35,15 @@ def show(lab: Lab) -> None:
                 what, colour = f"Pod on {host.node}, answers on {ports}", "green"
         namespace = state.namespace_of(lab.name, host.name)
         rows.append([Text(host.name, style=colour), what, "\n".join(host.addresses), namespace])
-    console = _console()
-    console.print(f"lab {lab.name}", style="bold", markup=False)
+    screen = console()
+    screen.print(f"lab {lab.name}", style="bold", markup=False)
     columns = [Column("host"), Column("what it is", prose=True), Column("addresses"), Column("namespace", rank=1)]
-    console.print(Grid(columns, rows), overflow="ignore", crop=False)
+    screen.print(Grid(columns, rows), overflow="ignore", crop=False)
     if not raw_sockets.in_kernel():
-        console.print("This kernel has no SCTP sockets: Pods and probes speak SCTP themselves.", style="yellow")
+        screen.print("This kernel has no SCTP sockets: Pods and probes speak SCTP themselves.", style="yellow")
     option = "" if lab.name == "demo" else f" --name {lab.name}"
     target = lab.topology.pods[0].addresses[0] if lab.topology.pods else lab.topology.nodes[0].addresses[0]
-    console.print(f"Try: vipwire lab probe{option} client {target}:80", style="dim", highlight=False)
+    screen.print(f"Try: vipwire lab probe{option} client {target}:80", style="dim", highlight=False)
 
 
 def show_results(host: str, target: Target, results: Sequence[ProbeResult]) -> None:
@@ -56,9 +57,27 @@ def show_results(host: str, target: Target, results: Sequence[ProbeResult]) -> N
         middle = statistics.median(result.duration for result in group) * 1000
         rows.append([str(len(group)), Text(words, style=colour), pod or "-", saw or "-", f"{middle:.2f}"])
     columns = [Column("times"), Column("outcome"), Column("by"), Column("which saw"), Column("median ms", rank=1)]
-    console = _console()
-    console.print(f"{host} to {target}", style="bold", markup=False)
-    console.print(Grid(columns, rows), overflow="ignore", crop=False)
+    screen = console()
+    screen.print(f"{host} to {target}", style="bold", markup=False)
+    screen.print(Grid(columns, rows), overflow="ignore", crop=False)
+
+
+def show_proxies(lab: Lab, mode: str, folder: Path) -> None:
+    """Print what runs on the nodes, and what to try."""
+    name = "" if lab.name == "demo" else f" --name {lab.name}"
+    node = lab.topology.nodes[0].name
+    log = state.directory_of(lab.name) / f"proxy-{node}.log"
+    lines = (
+        f"vipwire lab probe{name} client 10.96.0.10:80 -n 20",
+        f"vipwire lab exec{name} {node} -- vipwire status",
+        f"vipwire lab exec{name} {node} -- vipwire explain --from 203.0.113.2 10.96.0.10:80",
+        f"vipwire lab down{name}",
+    )
+    screen = console()
+    screen.print(f"\nA proxy in {mode} mode runs on each node. It watches {folder}.", soft_wrap=True)
+    screen.print(f"Its log: {log}", soft_wrap=True)
+    for line in lines:
+        screen.print(f"  {line}", style="dim", highlight=False, soft_wrap=True)
 
 
 def result_object(result: ProbeResult) -> dict[str, Any]:
@@ -75,6 +94,7 @@ def _words(result: ProbeResult) -> str:
     return result.outcome.value
 
 
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE)
+def console() -> Console:
+    """Build the console for the lab's tables; in a file nothing is cut."""
+    made = Console()
+    return made if made.is_terminal else Console(width=_WIDTH_OF_A_FILE)

@@ -24,7 +24,7 @@ def status_view(document: Document, *, wide: bool, details: bool) -> RenderableT
     parts.extend(_ejected(document))
     if document["refusals"] and (wide or details):
         parts.extend((Text("\nRefused", style="bold"), _refused(document)))
-    elif document["refusals"]:
+    elif any(each["packets"] for each in document["refusals"]):
         parts.append(Text(f"\nrefused: {_refused_words(document)}", style="yellow"))
     for problem in document["problems"]:
         text = f"{problem['kind']} {problem['object']}: {problem['field']}: {problem['message']}"
@@ -183,7 +183,7 @@ def _refused_words(document: Document) -> str:
     totals: dict[str, int] = {}
     for each in document["refusals"]:
         totals[each["reason"]] = totals.get(each["reason"], 0) + each["packets"]
-    return ", ".join(f"{number} packets by {reason}" for reason, number in totals.items())
+    return ", ".join(f"{plural(number, 'packet')} by {reason}" for reason, number in totals.items() if number)
 
 
 def _refused(document: Document) -> RenderableType:

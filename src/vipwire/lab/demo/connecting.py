@@ -22,7 +22,7 @@ def at_connect(stage: Stage, narrator: Narrator) -> None:
     narrator.chapter("ebpf mode: a socket is given an endpoint when it connects")
     with contextlib.ExitStack() as stack:
         try:
-            cgroup = stack.enter_context(_cgroup())
+            cgroup = stack.enter_context(own_cgroup())
             more = ("--proxy-mode=ebpf", f"--ebpf-cgroup={cgroup}", "--ebpf-clients=node")
             narrator.quote(f"node-1$ vipwire {' '.join((*stage.proxy_command, *more))}")
             syncs = stage.start_proxy(more)
@@ -74,7 +74,7 @@ def _peer(table: str, port: int) -> str:
 
 
 @contextlib.contextmanager
-def _cgroup() -> Iterator[Path]:
+def own_cgroup() -> Iterator[Path]:
     """Be in a cgroup of this process's own for a while: programs are to see no other's sockets."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
     root = next((Path(words[1]) for words in mounts if words[2] == "cgroup2"), None)

@@ -80,8 +80,8 @@ class Proxy(Listened):
 class Stage:
     """A lab, a folder of manifests, a proxy. `build` it, then enter it; leaving it removes everything."""
 
-    def __init__(self) -> None:
-        self.lab = Lab(TOPOLOGY, f"demo-{os.getpid()}")
+    def __init__(self, name: str = "") -> None:
+        self.lab = Lab(TOPOLOGY, name or f"demo-{os.getpid()}")
         self._folder = tempfile.TemporaryDirectory(prefix="vipwire-demo-")
         self.folder = Path(self._folder.name)
         self.proxy: Proxy | None = None

@@ -173,5 +173,6 @@ def _missing(error: OSError) -> str:
         return "IPVS cannot be used here: run as root, or with the capability CAP_NET_ADMIN"
     return (
         "the kernel has no IPVS: load the module ip_vs (modprobe ip_vs), of the package linux-image-$(uname -r) on "
-        "Debian, linux-modules-extra-$(uname -r) on Ubuntu, kernel-modules on Fedora and RHEL; or choose another mode"
+        "Debian, linux-modules-extra-$(uname -r) on Ubuntu, kernel-modules on Fedora and RHEL; or choose another "
+        "mode. `vipwire lab compare` shows ipvs mode without it, in a kernel of its own"
     )
