@@ -50,7 +50,7 @@ class FlowKeeper:
             ours = reachable(self._addresses.addresses)
             ours = frozenset(address for address in ours if family_of(address) is line.family)
             self._delete(line.family.value, "stale UDP flows", Staleness(frontends, ours, ranges))
-        if isinstance(line.backend, Connecting) and (frontends or outcome.first):
+        if (frontends or outcome.first) and isinstance(line.backend, Connecting):
             _end_sockets(line, frontends, whole=outcome.first)
         waiting = waiting_in_vain(outcome.changes.values())
         if waiting.endpoints and not isinstance(line.backend, Relaying):

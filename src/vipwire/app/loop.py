@@ -26,6 +26,7 @@ from vipwire.plan.ejection import Tallies
 from vipwire.process import log
 from vipwire.serve.health import ProxyHealth
 from vipwire.serve.metrics import Metrics
+from vipwire.serve.registry import of_family
 from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
 
 _LOOK_SECONDS = 1.0
@@ -163,7 +164,7 @@ class Loop:
         for line in self._parts.engine.lines:
             self._parts.health.queued(line.family, now)
             queued = self._parts.metrics.sync_proxy_rules_last_queued_timestamp_seconds
-            queued.labels(ip_family=line.family.value).set(now)
+            of_family(queued, line.family.value).set(now)
         self._wake.set()
 
     async def _settle(self, outcomes: Sequence[Outcome]) -> None:

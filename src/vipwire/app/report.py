@@ -14,6 +14,7 @@ from vipwire.plan.ejection import EjectionNote
 from vipwire.plan.plan import ServicePlan
 from vipwire.process import log
 from vipwire.serve.metrics import Metrics
+from vipwire.serve.registry import of_family
 from vipwire.state.event import Kind
 
 _EXAMPLES = 5
@@ -141,8 +142,10 @@ class Reporter:
 
     def _isolations(self, line: Line) -> None:
         family, now = line.family, line.reconciler.isolated
-        self._metrics.isolated_services.labels(ip_family=family.value).set(len(now))
         before = self._isolated.get(family, frozenset())
+        of_family(self._metrics.isolated_services, family.value).set(len(now))
+        if not now and not before:
+            return
         for name in now.keys() - before:
             error = now[name]
             log.error(

@@ -8,6 +8,7 @@ from vipwire.plan.ejection import Failure
 from vipwire.plan.plan import Drop, FrontendKind, ServicePlan
 from vipwire.reconcile.offers import RuleWriter
 from vipwire.serve.metrics import Metrics
+from vipwire.serve.registry import of_family
 
 
 class SyncMetrics:
@@ -18,6 +19,8 @@ class SyncMetrics:
         self._without_local: Counter[tuple[Family, str]] = Counter()
         self._endpoints: Counter[Family] = Counter()
         self._lost: Counter[Family] = Counter()
+        # Asked once: on Python 3.11 the answer takes ten microseconds.
+        self._writers = {each.family: each.backend for each in engine.lines if isinstance(each.backend, RuleWriter)}
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
@@ -52,7 +55,7 @@ class SyncMetrics:
             metrics.sync_partial_proxy_rules_duration_seconds,
         )
         for duration in (metrics.sync_proxy_rules_duration_seconds, full if outcome.full else partial):
-            duration.labels(ip_family=family).observe(outcome.seconds)
+            of_family(duration, family).observe(outcome.seconds)
 
     def _refused(self, outcome: Outcome, family: str) -> None:
         metrics = self._metrics
@@ -68,22 +71,22 @@ class SyncMetrics:
     def _wrote(self, line: Line, outcome: Outcome, now: float) -> None:
         metrics, family = self._metrics, line.family.value
         self._rules(line)
-        metrics.sync_proxy_rules_last_timestamp_seconds.labels(ip_family=family).set(now)
+        of_family(metrics.sync_proxy_rules_last_timestamp_seconds, family).set(now)
         if outcome.report.size:
-            metrics.sync_transaction_bytes.labels(ip_family=family).observe(outcome.report.size)
-        duration = metrics.network_programming_duration_seconds.labels(ip_family=family)
+            of_family(metrics.sync_transaction_bytes, family).observe(outcome.report.size)
+        duration = of_family(metrics.network_programming_duration_seconds, family)
         for name in outcome.changes.keys() - outcome.unasked if not outcome.first else ():
             triggered = self._engine.store.triggered(name)
             if triggered is not None:
                 duration.observe(max(0.0, now - triggered))
 
     def _rules(self, line: Line) -> None:
-        if not isinstance(line.backend, RuleWriter):
+        if (writer := self._writers.get(line.family)) is None:
             return
         metrics, family = self._metrics, line.family.value
         for gauge, counts in (
-            (metrics.sync_proxy_rules_iptables_total, line.backend.rules),
-            (metrics.sync_proxy_rules_iptables_last, line.backend.written),
+            (metrics.sync_proxy_rules_iptables_total, writer.rules),
+            (metrics.sync_proxy_rules_iptables_last, writer.written),
         ):
             for table in ("filter", "nat"):
                 gauge.labels(table=table, ip_family=family).set(counts.get(table, 0))

@@ -18,7 +18,7 @@ def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, froz
         (frontend.key.address, frontend.key.port): frontend.serving
         for plan in plans
         if plan is not None
-        for frontend in (*_of_ranges(plan), *plan.frontends)
+        for frontend in ((*_of_ranges(plan), *plan.frontends) if plan.ranges else plan.frontends)
         if frontend.key.protocol is Protocol.UDP
     }
 

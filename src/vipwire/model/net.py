@@ -16,6 +16,8 @@ Address = NewType("Address", bytes)
 class Family(enum.Enum):
     """An IP family. The value is the one Kubernetes prints (`ipFamilies`, the `ip_family` label of metrics)."""
 
+    __hash__ = object.__hash__  # enum's own hashes the name, in Python, at each look-up of a key
+
     IPV4 = "IPv4"
     IPV6 = "IPv6"
 

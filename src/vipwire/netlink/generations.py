@@ -26,6 +26,10 @@ class Generations:
         now = self._noticed(self._generation + commits)
         return now if now == before else None
 
+    def count_own(self, commits: int) -> None:
+        """Note commits of ours. Whoever has committed since the last look is found by this, too."""
+        self._noticed(self._generation + commits)
+
     def _noticed(self, expected: int) -> int:
         (answer,) = self._socket.request(MessageType.GETGEN, encode.ask_generation())
         self._generation = decode.generation(answer.payload).id

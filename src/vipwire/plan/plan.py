@@ -88,6 +88,8 @@ Action: TypeAlias = Forward | Drop | Reject
 class FrontendKind(enum.Enum):
     """The field of the Service that asks for a frontend; the value is the word of kube-proxy's comments."""
 
+    __hash__ = object.__hash__  # enum's own hashes the name, in Python, at each look-up of a key
+
     CLUSTER_IP = "cluster IP"
     EXTERNAL_IP = "external IP"
     LOAD_BALANCER = "loadbalancer IP"

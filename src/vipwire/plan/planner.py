@@ -78,16 +78,20 @@ class Planner:
     def update(self, names: Iterable[ObjectName], view: View, now: float = 0.0) -> dict[ObjectName, PlanChange]:
         """Re-plan Services that changed, and their rivals. Returns every plan that is now another one."""
         wanted = list(dict.fromkeys(names))
+        if not wanted:
+            return {}
         concerned: dict[ObjectName, None] = dict.fromkeys(wanted)
+        views: dict[ObjectName, tuple[Service | None, Sequence[EndpointSlice]]] = {}
         for name in wanted:
+            views[name] = seen = view(name)
             try:
-                rivals = self._claim(name, view(name)[0])
+                rivals = self._claim(name, seen[0])
             except Exception:  # noqa: BLE001  # the plan says why
                 rivals = self._claims.remove(name)
             concerned.update(dict.fromkeys(rivals))
         changed: dict[ObjectName, PlanChange] = {}
         for name in concerned:
-            old, plan = self._plans.get(name), self._sound_plan(name, *view(name), now)
+            old, plan = self._plans.get(name), self._sound_plan(name, *(views.get(name) or view(name)), now)
             if plan == old:
                 continue
             changed[name] = PlanChange(old, plan)

@@ -67,6 +67,8 @@ def configure(settings: Logging, *, stderr: TextIO | None = None, stdout: TextIO
 
     May be called again: what was configured before is replaced.
     """
+    # None of this is shown, and every line would pay for finding it out.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     errors, others = stderr or sys.stderr, stdout or sys.stdout
     output = settings.options.json if settings.format == "json" else settings.options.text
     root = logging.getLogger()

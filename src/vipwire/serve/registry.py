@@ -1,6 +1,7 @@
 """Makes metrics: with kube-proxy's prefix or ours, a level of stability, and the modes that expose them."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -12,6 +13,13 @@ FAMILY: Final = ("ip_family",)
 SYNC_BUCKETS: Final = tuple(0.001 * 2**exponent for exponent in range(15))
 
 M = TypeVar("M", Gauge, Counter)
+S = TypeVar("S", Gauge, Counter, Histogram)
+
+
+@lru_cache(maxsize=256)
+def of_family(metric: S, family: str) -> S:
+    """Find a family's series of a metric that has no other label. Every sync sets a dozen of them."""
+    return metric.labels(ip_family=family)
 
 
 class _Maker(Generic[M]):

@@ -38,6 +38,8 @@ Object: TypeAlias = Service | EndpointSlice | Node | ServiceCIDR
 class Kind(enum.Enum):
     """The kinds of objects that a service proxy reads; the value is the kind in a manifest."""
 
+    __hash__ = object.__hash__  # enum's own hashes the name, in Python, at each look-up of a key
+
     SERVICE = "Service"
     ENDPOINT_SLICE = "EndpointSlice"
     NODE = "Node"

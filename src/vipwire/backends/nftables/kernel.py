@@ -123,7 +123,6 @@ class NftablesBackend:
         """Send one transaction; return its size in bytes."""
         planned = steps(self.family, delta, recreate=self._recreate)
         operations = [step.operation for step in planned]
-        before = self._generations.look()
         first = self._socket.sequence(len(operations) + 2)
         batch = encode.transaction(operations, first)
         self._socket.drain()
@@ -135,7 +134,7 @@ class NftablesBackend:
             if answer.errno:
                 raise self._refusal(planned, first, answer, delta)
         self._recreate = False
-        self._generations.after(before, 1)
+        self._generations.count_own(1)
         return len(batch)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:

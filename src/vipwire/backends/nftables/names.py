@@ -101,6 +101,8 @@ class Space(enum.Enum):
     RANGE is by address and a range of ports.
     """
 
+    __hash__ = object.__hash__  # enum's own hashes the name, in Python, at each look-up of a key
+
     SERVICE = "service"
     NODE_PORT = "nodeport"
     RANGE = "range"
