@@ -5,7 +5,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo check test quick debian lint types imports pytest fuzz soak bench build deb image release sbom lock man docs diagrams site clean
+.PHONY: help demo check test quick debian lint types imports pytest fuzz soak bench build deb image release sbom lock man docs diagrams recording site clean
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
@@ -22,6 +22,7 @@ help:
 	@echo "make man     the manual pages, in build/man8/"
 	@echo "make docs    write docs/annotations.md, configuration.md and metrics.md anew, after a change of what they list"
 	@echo "make diagrams  draw docs/diagrams/ anew"
+	@echo "make recording  record the demo for the README"
 	@echo "make site    the documents as pages with a search, in build/site/"
 	@echo "make clean   remove what these have made"
 
@@ -138,6 +139,10 @@ docs: .venv/ready-for-test
 # Pictures of the documents from their texts (D2, by npm).
 diagrams: .venv/ready-for-test
 	@$(BIN)/python scripts/diagrams.py
+
+# The demo as a moving picture, docs/images/demo.svg.
+recording: .venv/ready-for-test
+	@$(SUDO) $(BIN)/python -m scripts.recording
 
 site:
 	@[ -e build/site-tools/ready ] || { python3 -m venv build/site-tools && build/site-tools/bin/python -m pip install --quiet --require-hashes -r requirements/site.lock && touch build/site-tools/ready; }
