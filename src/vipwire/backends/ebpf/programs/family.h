@@ -43,7 +43,7 @@ MAP(N(slots), ARRAY, __u32, struct N(endpoint), 65536, BPF_F_MMAPABLE);
 MAP(N(members), HASH, struct N(pair), __u32, 65536, BPF_F_NO_PREALLOC);
 MAP(N(hits), ARRAY, __u32, __u64, 65536, BPF_F_MMAPABLE);
 MAP(N(counts), HASH, struct N(pair), __u64, 65536, BPF_F_NO_PREALLOC);
-MAP(N(peers), HASH, __u64, struct N(pair), 65536, BPF_F_NO_PREALLOC);
+MAP(N(peers), HASH, __u64, struct N(pair), 32768, BPF_F_NO_PREALLOC);
 MAP(N(told), SK_STORAGE, __u32, struct N(told_value), 0, BPF_F_NO_PREALLOC);
 
 INLINE int N(same_endpoint)(const struct N(endpoint) *a, const struct N(endpoint) *b)
@@ -91,10 +91,14 @@ INLINE void N(count)(__u32 slot)
 INLINE int N(draw)(const struct frontend *frontend, struct N(pair) *pair, __u32 *slot)
 {
 	struct N(endpoint) *endpoint;
+	__u64 *counted;
 
 	if (frontend->slots == 0)
 		return 0;
 	*slot = frontend->first + random32() % frontend->slots;
+	counted = map_lookup(&N(hits), slot);
+	if (counted) /* fetched along with the endpoint: to count waits for it, later */
+		asm volatile("" ::"r"(*counted));
 	endpoint = map_lookup(&N(slots), slot);
 	if (!endpoint)
 		return 0;
