@@ -159,8 +159,8 @@ class NetlinkSocket:
                 _raise_for(acknowledgement(message))
         return answers
 
-    def dump(self, kind: int, payload: bytes) -> Iterator[memoryview]:
-        """Yield the payload of each message of a dump.
+    def dump(self, kind: int, payload: bytes, size: int = _RECEIVE) -> Iterator[memoryview]:
+        """Yield the payload of each message of a dump. Who has many small dumps gives a smaller size to receive.
 
         Raise DumpInterruptedError, after the last one, if the kernel says that it was not consistent.
         """
@@ -168,7 +168,7 @@ class NetlinkSocket:
         self.send(encode(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
         interrupted = False
         while True:
-            for message in messages(self._socket.recv(_RECEIVE)):
+            for message in messages(self._socket.recv(size)):
                 if message.sequence != sequence:
                     continue
                 interrupted = interrupted or bool(message.flags & NLM_F_DUMP_INTR)

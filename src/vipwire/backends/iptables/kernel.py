@@ -12,7 +12,7 @@ from typing import Final
 from vipwire.backends.iptables import names
 from vipwire.backends.iptables.access.tool_access import RuleAccess, ToolAccess, Written
 from vipwire.backends.iptables.change_detector import ChangeDetector, Observation, change_detectors, grown_by
-from vipwire.backends.iptables.counts.by_service import FEW, Ledger, count, endpoints_of
+from vipwire.backends.iptables.counts.by_service import Ledger, count, endpoints_of
 from vipwire.backends.iptables.counts.rule_counters import RuleCounter, read_counters
 from vipwire.backends.iptables.growth import growth, tree_entries
 from vipwire.backends.iptables.limits import shortcomings
@@ -190,7 +190,7 @@ class IptablesBackend:
         ends = endpoints_of(plans)
         chains = [chain for each in ends.values() for chain in each]
         tables = {
-            names.NAT: self._counters(names.NAT, chains if len(chains) <= FEW else None),
+            names.NAT: self._counters(names.NAT, chains),
             names.FILTER: self._counters(names.FILTER),
         }
         return count(ends, tables, self._ledger, endpoints=endpoints)

@@ -51,7 +51,10 @@ class NftAccess:
         if self.direct:
             for _ in range(TRIES):
                 try:
-                    return {table: read_chains(self._socket, self._family, self._words, table) for table in TABLES}
+                    before = self._generation()
+                    found = {table: read_chains(self._socket, self._family, self._words, table) for table in TABLES}
+                    if self._generation() == before:
+                        return found
                 except DumpInterruptedError:
                     continue
                 except (UnknownRuleError, DecodeError, OSError) as error:

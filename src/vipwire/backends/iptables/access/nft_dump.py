@@ -1,8 +1,11 @@
 """Reads a table out of nf_tables: every chain, and its rules in the words of iptables-nft-save.
 
-A rule of others in a chain of theirs need not be understood, unless it names something of Kubernetes.
+Each chain is a dump of its own: the kernel begins a dump at the table's first rule for every 32 KB that it answers,
+which would take time by the square of the table. A rule of others in a chain of theirs need not be understood, unless
+it names something of Kubernetes.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from vipwire.backends.iptables.names import FIREWALL
@@ -16,6 +19,8 @@ from vipwire.xtables.binary.shown import Reader
 from vipwire.xtables.binary.words import UnknownRuleError
 from vipwire.xtables.save import Chains
 
+DATAGRAM: Final = 1 << 16
+"""More than the kernel ever answers at once to a dump."""
 _HEADER: Final = 4
 _NAMES_US: Final = b"KUBE-"
 _UNREAD: Final = "# a rule of others"
@@ -26,23 +31,24 @@ def read_chains(sock: NetlinkSocket, family: Family, words: Reader, table: str) 
 
     Raise UnknownRuleError for a rule that is not understood and has to be; DumpInterruptedError if it has changed.
     """
-    request = encode.list_objects(family, table)
-    found: Chains = {}
-    for payload in sock.dump(MessageType.GETCHAIN, request):
+    return {chain: list(_rules(sock, family, words, table, chain)) for chain in chains_of(sock, family, table)}
+
+
+def chains_of(sock: NetlinkSocket, family: Family, table: str) -> list[str]:
+    """List the chains of a table."""
+    found: list[str] = []
+    for payload in sock.dump(MessageType.GETCHAIN, encode.list_objects(family, table)):
         chain = attributes(payload, _HEADER)
         if text_of(chain[wire.CHAIN_TABLE]) == table:
-            found[text_of(chain[wire.CHAIN_NAME])] = []
-    current, rules = b"", []
-    ours = False
-    for payload in sock.dump(MessageType.GETRULE, request):
-        rule = attributes(payload, _HEADER)
-        name = bytes(rule[wire.RULE_CHAIN])
-        if name != current:
-            current, chain_name = name, text_of(rule[wire.RULE_CHAIN])
-            rules = found.setdefault(chain_name, [])
-            ours = is_ours(table, chain_name) or chain_name == FIREWALL
-        rules.append(_read(words, bytes(rule.get(wire.RULE_EXPRESSIONS, b"")), needed=ours))
+            found.append(text_of(chain[wire.CHAIN_NAME]))
     return found
+
+
+def _rules(sock: NetlinkSocket, family: Family, words: Reader, table: str, chain: str) -> Iterator[str]:
+    ours = is_ours(table, chain) or chain == FIREWALL
+    for payload in sock.dump(MessageType.GETRULE, encode.list_rules(family, table, chain), DATAGRAM):
+        expressions = attributes(payload, _HEADER).get(wire.RULE_EXPRESSIONS, b"")
+        yield _read(words, bytes(expressions), needed=ours)
 
 
 def _read(words: Reader, expressions: bytes, *, needed: bool) -> str:

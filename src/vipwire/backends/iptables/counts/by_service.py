@@ -22,8 +22,6 @@ from vipwire.reconcile.counts import Count, Counts, EndpointName, Refusal
 
 TRANSLATING: Final = 1
 """The place of the rule in an endpoint's chain that translates to it."""
-FEW: Final = 50
-"""Of so many endpoints the chains are asked for one by one; of more, the whole table is read."""
 
 _ENTRY: Final = re.compile(
     rf"(\S+) (?:({Reason.NO_ENDPOINTS.value})|({Reason.NO_LOCAL_ENDPOINTS.value})"

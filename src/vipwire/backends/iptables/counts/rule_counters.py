@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Final, NamedTuple
 
+from vipwire.backends.iptables.access.nft_dump import DATAGRAM, chains_of
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
-from vipwire.netlink.attributes import TYPE_MASK, string
-from vipwire.netlink.nftables.wire import NFPROTO, RULE_CHAIN, RULE_TABLE, MessageType
+from vipwire.netlink.attributes import TYPE_MASK
+from vipwire.netlink.nftables.encode import list_rules
+from vipwire.netlink.nftables.wire import RULE_CHAIN, MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.xtables.legacy import LegacySocket
 from vipwire.xtables.variant import Variant
@@ -38,8 +40,8 @@ def read_counters(
         return [rule for rule in _entries(family, _block(family, table)) if wanted is None or rule.chain in wanted]
     found: list[RuleCounter] = []
     with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
-        for chain in ("",) if chains is None else chains:
-            found += _rules(_dump(netlink, family, table, chain))
+        for chain in chains_of(netlink, family, table) if chains is None else chains:
+            found += _rules(netlink.dump(MessageType.GETRULE, list_rules(family, table, chain), DATAGRAM))
     return found
 
 
@@ -52,11 +54,6 @@ _COUNTER_PACKETS: Final = _ATTRIBUTE.pack(12, 2)
 _COMMENT: Final = _ATTRIBUTE.pack(12, 1) + b"comment\0"
 _MATCH_INFO: Final = 3
 _HEADER: Final = 4
-
-
-def _dump(netlink: NetlinkSocket, family: Family, table: str, chain: str) -> Iterator[memoryview]:
-    request = struct.pack("=BBH", NFPROTO[family], 0, 0) + string(RULE_TABLE, table)
-    return netlink.dump(MessageType.GETRULE, request + (string(RULE_CHAIN, chain) if chain else b""))
 
 
 def _rules(payloads: Iterable[memoryview]) -> Iterator[RuleCounter]:
