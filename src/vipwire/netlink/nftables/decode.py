@@ -8,12 +8,13 @@ import struct
 
 from vipwire.errors import DecodeError
 from vipwire.model.value import Value
-from vipwire.netlink.attributes import attributes, number_of, text_of
+from vipwire.netlink.attributes import TYPE_MASK, attributes, number_of, text_of
 from vipwire.netlink.nftables import userdata, wire
 from vipwire.netlink.nftables.encode import POLICIES, Hook
 from vipwire.netlink.nftables.wire import SetFlag
 
 _NOTHING = memoryview(b"")
+_ATTRIBUTE = struct.Struct("=HH")
 _POLICY = {number: name for name, number in POLICIES.items()}
 
 
@@ -146,6 +147,19 @@ def rule(payload: memoryview) -> Rule:
         bytes(found.get(wire.RULE_EXPRESSIONS, _NOTHING)),
         userdata.comment_of(bytes(found.get(wire.RULE_USERDATA, _NOTHING))),
     )
+
+
+def expressions(payload: memoryview) -> bytes:
+    """Find the expressions in a message of a dump of rules, quickly: these are many."""
+    at, end = 4, len(payload)
+    while at + 4 <= end:
+        length, kind = _ATTRIBUTE.unpack_from(payload, at)
+        if length < 4 or at + length > end:
+            raise DecodeError(f"an attribute of a rule says it is {length} bytes long")
+        if kind & TYPE_MASK == wire.RULE_EXPRESSIONS:
+            return bytes(payload[at + 4 : at + length])
+        at += (length + 3) & ~3
+    return b""
 
 
 def declaration(payload: memoryview) -> SetDeclaration:

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from vipwire.backends.iptables.access.nft_batch import BASES, Handles, operations
-from vipwire.backends.iptables.access.nft_dump import read_chains
+from vipwire.backends.iptables.access.nft_dump import read_tables
 from vipwire.backends.iptables.access.tool_access import RuleAccess, Written
-from vipwire.backends.iptables.names import TABLES
 from vipwire.backends.iptables.script import Run
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
@@ -52,7 +51,7 @@ class NftAccess:
             for _ in range(TRIES):
                 try:
                     before = self._generation()
-                    found = {table: read_chains(self._socket, self._family, self._words, table) for table in TABLES}
+                    found = read_tables(self._socket, self._family, self._words)
                     if self._generation() == before:
                         return found
                 except DumpInterruptedError:

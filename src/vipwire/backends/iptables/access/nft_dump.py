@@ -8,11 +8,11 @@ it names something of Kubernetes.
 from collections.abc import Iterator
 from typing import Final
 
-from vipwire.backends.iptables.names import FIREWALL
+from vipwire.backends.iptables.names import FIREWALL, TABLES
 from vipwire.backends.iptables.read import is_ours
 from vipwire.model.net import Family
 from vipwire.netlink.attributes import attributes, text_of
-from vipwire.netlink.nftables import encode, wire
+from vipwire.netlink.nftables import decode, encode, wire
 from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NetlinkSocket
 from vipwire.xtables.binary.shown import Reader
@@ -26,29 +26,32 @@ _NAMES_US: Final = b"KUBE-"
 _UNREAD: Final = "# a rule of others"
 
 
-def read_chains(sock: NetlinkSocket, family: Family, words: Reader, table: str) -> Chains:
-    """Read a table; it is empty if there is none.
+def read_tables(sock: NetlinkSocket, family: Family, words: Reader) -> dict[str, Chains]:
+    """Read all tables that we write; one that is not there is empty.
 
     Raise UnknownRuleError for a rule that is not understood and has to be; DumpInterruptedError if it has changed.
     """
-    return {chain: list(_rules(sock, family, words, table, chain)) for chain in chains_of(sock, family, table)}
+    return {
+        table: {chain: list(_rules(sock, family, words, table, chain)) for chain in chains}
+        for table, chains in chains_of(sock, family).items()
+    }
 
 
-def chains_of(sock: NetlinkSocket, family: Family, table: str) -> list[str]:
-    """List the chains of a table."""
-    found: list[str] = []
-    for payload in sock.dump(MessageType.GETCHAIN, encode.list_objects(family, table)):
+def chains_of(sock: NetlinkSocket, family: Family) -> dict[str, list[str]]:
+    """List the chains of the tables that we write."""
+    found: dict[str, list[str]] = {table: [] for table in TABLES}
+    for payload in sock.dump(MessageType.GETCHAIN, wire.header(wire.NFPROTO[family])):
         chain = attributes(payload, _HEADER)
-        if text_of(chain[wire.CHAIN_TABLE]) == table:
-            found.append(text_of(chain[wire.CHAIN_NAME]))
+        table = text_of(chain[wire.CHAIN_TABLE])
+        if table in found:
+            found[table].append(text_of(chain[wire.CHAIN_NAME]))
     return found
 
 
 def _rules(sock: NetlinkSocket, family: Family, words: Reader, table: str, chain: str) -> Iterator[str]:
     ours = is_ours(table, chain) or chain == FIREWALL
     for payload in sock.dump(MessageType.GETRULE, encode.list_rules(family, table, chain), DATAGRAM):
-        expressions = attributes(payload, _HEADER).get(wire.RULE_EXPRESSIONS, b"")
-        yield _read(words, bytes(expressions), needed=ours)
+        yield _read(words, decode.expressions(payload), needed=ours)
 
 
 def _read(words: Reader, expressions: bytes, *, needed: bool) -> str:

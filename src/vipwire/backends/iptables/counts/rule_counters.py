@@ -40,7 +40,7 @@ def read_counters(
         return [rule for rule in _entries(family, _block(family, table)) if wanted is None or rule.chain in wanted]
     found: list[RuleCounter] = []
     with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
-        for chain in chains_of(netlink, family, table) if chains is None else chains:
+        for chain in chains_of(netlink, family)[table] if chains is None else chains:
             found += _rules(netlink.dump(MessageType.GETRULE, list_rules(family, table, chain), DATAGRAM))
     return found
 
