@@ -13,6 +13,7 @@ import gc
 import resource
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -32,7 +33,7 @@ from vipwire.model.net import Family
 from vipwire.model.service import Service
 from vipwire.plan.planner import Planner
 from vipwire.process import cyclic_garbage
-from vipwire.reconcile.reconciler import Reconciler
+from vipwire.reconcile.reconciler import Reconciler, Report
 from vipwire.state.store import CROWD
 from vipwire.xtables.tool import WAIT_SECONDS, Tool
 from vipwire.xtables.variant import Variant
@@ -69,9 +70,11 @@ class TimedTool(Tool):
 class Proxy:
     """Planner, reconciler and backend, and the objects they work on."""
 
-    def __init__(self, variant: Variant, services: list[Service], slices: list[EndpointSlice]) -> None:
+    def __init__(
+        self, variant: Variant, services: list[Service], slices: list[EndpointSlice], *, by_tools: bool = False
+    ) -> None:
         self.tool = TimedTool(Family.IPV4, variant, "a bench")
-        access = rule_access(self.tool, LockWait())
+        access = rule_access(self.tool, LockWait(), by_tools=by_tools)
         self.backend = IptablesBackend(self.tool, SETTINGS, writer=access)
         self._slices = {piece.service: piece for piece in slices}
         self._services = {service.name: service for service in services}
@@ -121,6 +124,8 @@ def measure(options: Options) -> list[Figure]:
         figures += _beside_kube_proxy(variant, largest, options.endpoints)
     for variant in variants:
         figures += _changes(variant, options)
+        if variant is Variant.NFT:
+            figures += _changes(variant, options, by_tools=True)
     return figures
 
 
@@ -159,28 +164,47 @@ def _beside_kube_proxy(variant: Variant, count: int, endpoints: int) -> list[Fig
 MOST = {Variant.NFT: 0.2, Variant.LEGACY: 1.0}
 
 
-def _changes(variant: Variant, options: Options) -> list[Figure]:
-    proxy = Proxy(variant, *objects(options.services, options.endpoints))
-    took = proxy.first()
+def _changes(variant: Variant, options: Options, *, by_tools: bool = False) -> list[Figure]:
+    proxy = Proxy(variant, *objects(options.services, options.endpoints), by_tools=by_tools)
+    first, first_cpu = _timed(proxy.first)
     first_tool = proxy.tool.seconds
+    started = cpu()
     times = [proxy.change(number) for number in range(CHANGES)]
+    change_cpu = (cpu() - started) / CHANGES
     proxy.reconciler.distrust()
-    began = time.perf_counter()
-    report = proxy.reconciler.sync()
-    again = time.perf_counter() - began
+    reports: list[Report[Key]] = []
+    read, read_cpu = _timed(lambda: reports.append(proxy.reconciler.sync()))
+    (report,) = reports
     proxy.backend.delete()
     proxy.backend.close()
     whole, ours = (statistics.median(column) * 1e3 for column in zip(*times, strict=True))
-    of = f"iptables-{variant.value}, {options.services:,} Services"
+    of = f"iptables-{variant.value}{' by its programs' * by_tools}, {options.services:,} Services"
+    python = (
+        [] if _direct(variant, by_tools=by_tools) else [Figure("    of which Python", ours, "ms", MOST_PYTHON_MS)]
+    )
     return [
-        Figure(f"{of}: first sync", took, "s"),
+        Figure(f"{of}: first sync", first, "s"),
+        Figure("  CPU", first_cpu, "s"),
         Figure("  of which the tool and the kernel", first_tool, "s"),
         Figure("  one endpoint replaced", whole, "ms"),
-        Figure("    of which Python", ours, "ms", MOST_PYTHON_MS),
-        Figure("    of which the tool and the kernel", whole - ours, "ms"),
-        Figure("  reading it all and comparing", again, "s"),
+        Figure("    CPU", change_cpu * 1e3, "ms"),
+        *python,
+        Figure("  reading it all and comparing", read, "s"),
+        Figure("    CPU", read_cpu, "s"),
         Figure("    written", report.added + report.changed + report.removed, "number", 0),
     ]
+
+
+def _direct(variant: Variant, *, by_tools: bool) -> bool:
+    """Report whether vipwire writes by itself: then the kernel's time is its own."""
+    return variant is Variant.NFT and not by_tools
+
+
+def _timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds that something takes, and those of CPU."""
+    began, used = time.perf_counter(), cpu()
+    work()
+    return time.perf_counter() - began, cpu() - used
 
 
 def _passed(options: Options) -> list[Figure]:
