@@ -90,6 +90,8 @@ Userspace mode does not read these annotations. Its relay tries another endpoint
 | Ingress, IngressClass | a vocabulary of its own: [ingress.md](ingress.md#annotations) | `vipwire ingress` |
 | Service | `announce.vipwire.io/from`, `announce.vipwire.io/interface`: which machines may announce its addresses, \
 see [standalone.md](standalone.md#addresses-that-move) | `vipwire up`, `vipwire join` |
+| Service | `announce.vipwire.io/bgp`: which of its addresses are announced to routers, see \
+[three-servers.md](three-servers.md#routers-instead-of-neighbours-bgp) | `vipwire up`, `vipwire join` |
 | Pod | `vipwire.io/address`: where a workload is reached, see [standalone.md](standalone.md) | `vipwire up` |
 | EndpointSlice | `endpoints.kubernetes.io/last-change-trigger-time`: for the metrics of latency | `vipwire proxy` |
 """

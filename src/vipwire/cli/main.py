@@ -66,6 +66,7 @@ _ELSEWHERE: Final = {
     ),
     "dns": ("vipwire.dns.cli", "dns", "Answer DNS queries for Services, and forward all others."),
     "store": ("vipwire.cluster.cli", "store", "Back up and restore the objects of `vipwire up`."),
+    "install": ("vipwire.cli.install", "install", "Install vipwire as a service of this machine."),
     "completion": ("vipwire.cli.completion", "completion", "Print a script that completes commands in a shell."),
     "man": ("vipwire.cli.man", "man", "Print the manual page of a command, or write all of them."),
 }

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from vipwire.cluster.bgp.flags import bgp_flags
 from vipwire.process.terminal import MISUSED, note, plain_errors, say
 
 _FOLDER: Final = click.option(
@@ -97,6 +98,7 @@ def _etcd_options(command: F) -> F:
 )
 @click.option("--announce-interface", default="", help="Where they are announced to neighbours: ARP and NDP.")
 @click.option("--view-bind-address", default="", help="Where the proxy's page is served: see `vipwire view --help`.")
+@bgp_flags
 @click.option("--exec-probes", is_flag=True, help="Run the commands of readiness probes; only admins may set them.")
 @click.option("--exec-probes-user", default="", help="The user they run as; that of this process if not given.")
 @click.option("--takeover", is_flag=True, help="Take the place of the up or proxy that runs here: it ends first.")

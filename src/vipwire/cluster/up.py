@@ -26,6 +26,10 @@ from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Registry
+from vipwire.cluster.bgp.bird import Bird
+from vipwire.cluster.bgp.run import RESOURCES as BGP_RESOURCES
+from vipwire.cluster.bgp.run import BgpSpeaker
+from vipwire.cluster.bgp.settings import BgpSettings
 from vipwire.cluster.complaints import Complaints
 from vipwire.cluster.controllers.allocation.cidrs import ServiceCidrs
 from vipwire.cluster.controllers.allocation.port_notes import PortNoteRepair
@@ -58,7 +62,7 @@ from vipwire.config.configuration import Config
 from vipwire.dns.settings import Settings as DnsSettings
 from vipwire.host.addresses import read_addresses
 from vipwire.kube.proxied import proxy_resources
-from vipwire.process import log
+from vipwire.process import log, systemd
 from vipwire.process.supervision import Begun, Supervisor
 
 _ENDING_SECONDS: Final = 5.0
@@ -87,6 +91,7 @@ class Setting:
     balancers: tuple[Network, ...] = ()
     announce: str = ""
     node_seconds: int = NODE_SECONDS
+    bgp: BgpSettings | None = None
 
     def summary(self) -> Iterator[str]:
         """Yield one line for each part that runs besides the API server."""
@@ -148,7 +153,9 @@ class _Cluster:
             for each in opened:
                 await each.wait()
             ready(served.url, served.kubeconfig)
+            systemd.notify(systemd.READY)
             await self._ending.wait()
+            systemd.notify(systemd.STOPPING)
             await self._addresses.hand_over()
         finally:
             await served.runner.cleanup()
@@ -170,6 +177,7 @@ class _Cluster:
         """Name what runs beside the API server."""
         setting, registry = self._setting, self._registry
         yield Part("watchdog", simply(self._supervisor.watch))
+        yield Part("systemd", simply(systemd.keep_alive))
         yield Part("complaints", simply(self._complaints.run))
         yield Part("Node", simply(self._heartbeat.run))
         yield Part("own Services", simply(self._services.run))
@@ -182,6 +190,9 @@ class _Cluster:
         if setting.announce:
             follow = StoreSource(registry.store, ANNOUNCED_RESOURCES).run
             yield Part("announcements", partial(self._addresses.run, follow), opens=True)
+        if setting.bgp is not None:
+            speaker = BgpSpeaker(setting.bgp, setting.node, self._place.own, partial(Bird, setting.folder / "bgp"))
+            yield Part("BGP", partial(speaker.run, StoreSource(registry.store, BGP_RESOURCES).run), opens=True)
         if setting.proxy is not None:
             yield Part("proxy", partial(self._run_proxy, setting.proxy), opens=True)
         if setting.dns is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from vipwire.cluster.bgp.settings import BgpSettings, read_bgp_settings
 from vipwire.cluster.controllers.allocation.ranges import Network, Range, port_range
 from vipwire.cluster.controllers.parts import Ranges
 from vipwire.cluster.probing.commands import RunAs
@@ -50,6 +51,7 @@ def read_setting(flags: Mapping[str, Any]) -> Setting:
         balancers=tuple(_network(text, "--load-balancer-range") for text in flags["load_balancer_ranges"]),
         announce=flags["announce_interface"],
         node_seconds=flags["node_lease_seconds"],
+        bgp=read_bgp(flags),
     )
 
 
@@ -69,6 +71,11 @@ def _run_as(flags: Mapping[str, Any]) -> RunAs | None:
     if name and not flags["exec_probes"]:
         raise ConfigError(f"--exec-probes-user {name}: no commands are run without --exec-probes")
     return RunAs.named(name) if name else None
+
+
+def read_bgp(flags: Mapping[str, Any]) -> BgpSettings | None:
+    """Read the flags of BGP; None where it is not asked for."""
+    return read_bgp_settings(flags["bgp_as"], flags["bgp_peers"], flags["bgp_kinds"], flags["bgp_router_id"])
 
 
 def read_cidrs(text: str) -> tuple[str, ...]:

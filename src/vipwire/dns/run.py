@@ -25,7 +25,7 @@ from vipwire.dns.zone import Zone
 from vipwire.errors import ungrouped
 from vipwire.http.server import Pages, Reply, Request
 from vipwire.model.net import parse_address
-from vipwire.process import cyclic_garbage, log
+from vipwire.process import cyclic_garbage, log, systemd
 from vipwire.process.signals import Stop
 from vipwire.process.supervision import Supervisor
 from vipwire.serve.server import BindPolicy, HttpServer
@@ -149,13 +149,14 @@ def run_dns(settings: Settings, feed: Feed) -> None:
     async def until_stopped() -> None:
         stop = Stop(lambda: log.info("SIGHUP has no effect: there is no file to read again"))
         async with asyncio.TaskGroup() as tasks:
-            serving = tasks.create_task(serve(settings, feed))
+            serving = tasks.create_task(serve(settings, feed, lambda *_: systemd.notify(systemd.READY)))
+            alive = tasks.create_task(systemd.keep_alive())
             reason = tasks.create_task(stop.wait())
             await asyncio.wait((serving, reason), return_when=asyncio.FIRST_COMPLETED)
             if reason.done():
                 log.info("stopped", reason=reason.result())
-            serving.cancel()
-            reason.cancel()
+            for each in (serving, reason, alive):
+                each.cancel()
 
     cyclic_garbage.look_rarely()
     with ungrouped():

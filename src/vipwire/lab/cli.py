@@ -47,14 +47,16 @@ def lab() -> None:
 @_NAME
 @click.option("--pods", default="3,2", show_default=True, help="How many Pods on node-1, node-2, ...")
 @click.option("--ports", default="80,8080", show_default=True, help="On which ports each Pod answers.")
+@click.option("--machines", type=click.IntRange(1, 9), help="So many nodes with a Pod each, on one Ethernet (lan0).")
 @click.option("--proxy-mode", "mode", type=_MODE, help="Run `vipwire proxy` in this mode on every node, too.")
-def up(name: str, pods: str, ports: str, mode: str | None) -> None:
+def up(name: str, pods: str, ports: str, machines: int | None, mode: str | None) -> None:
     """Build a lab and leave it up; with --proxy-mode it serves a Service `web` at 10.96.0.10 and node port 30080."""
     from vipwire.lab.proxies import folder_of, start_proxies  # noqa: PLC0415 - only with a mode
 
     with plain_errors():
         many, open_ports = _numbers("--pods", pods, 0, 26), _numbers("--ports", ports, 1, 65535)
-        built = Lab(make_topology(many, open_ports), name)
+        many = (1,) * machines if machines else many
+        built = Lab(make_topology(many, open_ports, lan=bool(machines)), name)
         built.up()
         if mode:
             try:

@@ -218,7 +218,7 @@ class Claims:
         if not seen.lease.holder:
             return True
         # Where the store itself was away, nobody could renew: they are given time to.
-        if now - seen.since < seen.lease.seconds or now - self._interrupted < self._seconds / 2:
+        if now - seen.since < seen.lease.seconds or now - self._interrupted < self._seconds / PARTS * 1.5:
             return False
         found = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{node}")
         if found is None:

@@ -27,8 +27,9 @@ from vipwire.state.event import Deleted, EventOf, Listed
 AGAIN: Final = (0.0, 0.3, 1.0, 2.0, 4.0)
 """When new addresses are told to neighbours, in seconds: the first may be lost while a switch learns."""
 PROBES: Final = 2
-PROBE_SECONDS: Final = 0.1
+PROBE_SECONDS: Final = 0.05
 _RETRY: Final = 1.0
+_AGAIN_SOON: Final = 0.1
 _FAREWELL: Final = 5.0
 Emit: TypeAlias = Callable[[EventOf[AnnounceKind, Object]], None]
 Follow: TypeAlias = Callable[[Emit], Awaitable[None]]
@@ -148,7 +149,7 @@ class AddressKeeper:
                 self._say(error, fell_silent=spoke and not self._claims.speaks())
             self._told = error
             self._news.set()
-            await asyncio.sleep(SECONDS / PARTS)
+            await asyncio.sleep(_AGAIN_SOON if error else SECONDS / PARTS)
 
     def _say(self, error: str, *, fell_silent: bool) -> None:
         if error:

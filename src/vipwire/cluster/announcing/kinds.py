@@ -2,7 +2,7 @@
 
 import enum
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
@@ -76,23 +76,29 @@ class Held:
 
 
 Object: TypeAlias = Balanced | Placed | Machine | Held
-Found: TypeAlias = tuple[Object | None, tuple[Problem, ...]]
+T = TypeVar("T")
+Found: TypeAlias = tuple[T | None, tuple[Problem, ...]]
+"""What reading gives: the object, if it is one to read, and what is wrong with it."""
 
 
-class _Meta(wire.Meta, gc=False, rename="camel"):
+class Meta(wire.Meta, gc=False, rename="camel"):
+    """The metadata that matter here."""
+
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
 
 
-class _Plain(Struct, gc=False):
-    metadata: _Meta | None = None
+class Plain(Struct, gc=False):
+    """Any of these objects, as far as it is read."""
+
+    metadata: Meta | None = None
     spec: dict[str, Any] | None = None
     status: dict[str, Any] | None = None
     endpoints: list[dict[str, Any]] | None = field(default=None)
 
 
-def _service(value: _Plain) -> Found:
-    meta, spec = value.metadata or _Meta(), value.spec or {}
+def _service(value: Plain) -> Found[Balanced]:
+    meta, spec = value.metadata or Meta(), value.spec or {}
     whole = {"spec": spec, "status": value.status or {}}
     if not is_ours(whole) or not (addresses := status_addresses(whole)):
         return None, ()
@@ -104,46 +110,49 @@ def _service(value: _Plain) -> Found:
         for key, _, label in (part.partition("="),)
     )
     local = spec.get("externalTrafficPolicy") == "Local"
-    return Balanced(_name(meta), tuple(addresses), local, words.get(INTERFACE, ""), wanted), ()
+    return Balanced(name_of(meta), tuple(addresses), local, words.get(INTERFACE, ""), wanted), ()
 
 
-def _slice(value: _Plain) -> Found:
-    meta = value.metadata or _Meta()
+def _slice(value: Plain) -> Found[Placed]:
+    meta = value.metadata or Meta()
     service = (meta.labels or {}).get("kubernetes.io/service-name", "")
     if not service:
         return None, ()
     ready = (each for each in value.endpoints or () if (each.get("conditions") or {}).get("ready"))
     nodes = frozenset(str(each.get("nodeName") or "") for each in ready)
-    return Placed(_name(meta), ObjectName(meta.namespace or "", service), nodes - {""}), ()
+    return Placed(name_of(meta), ObjectName(meta.namespace or "", service), nodes - {""}), ()
 
 
-def _node(value: _Plain) -> Found:
-    meta = value.metadata or _Meta()
+def _node(value: Plain) -> Found[Machine]:
+    meta = value.metadata or Meta()
     conditions = (value.status or {}).get("conditions") or ()
     ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
     labels = meta.labels or {}
     return Machine(meta.name or "", ready, frozenset(labels.items()), EXCLUDED in labels), ()
 
 
-def _lease(value: _Plain) -> Found:
-    meta, spec = value.metadata or _Meta(), value.spec or {}
+def _lease(value: Plain) -> Found[Held]:
+    meta, spec = value.metadata or Meta(), value.spec or {}
     if meta.namespace != SYSTEM or not (meta.name or "").startswith((MACHINES, ADDRESSES)):
         return None, ()
     words = meta.annotations or {}
     seconds = float(spec.get("leaseDurationSeconds") or 1)
     holder, version = str(spec.get("holderIdentity") or ""), meta.resource_version or ""
     return Held(
-        _name(meta), holder, seconds, version, words.get(LEASE_INTERFACES, ""), words.get(LEASE_ADDRESS, "")
+        name_of(meta), holder, seconds, version, words.get(LEASE_INTERFACES, ""), words.get(LEASE_ADDRESS, "")
     ), ()
 
 
-def _name(meta: _Meta) -> ObjectName:
+def name_of(meta: Meta) -> ObjectName:
+    """Return an object's name."""
     return ObjectName(meta.namespace or "", meta.name or "")
 
 
+SLICES: Final = Resource(AnnounceKind.SLICE, "/apis/discovery.k8s.io/v1", "endpointslices", Plain, _slice)
+NODES: Final = Resource(AnnounceKind.NODE, "/api/v1", "nodes", Plain, _node)
 RESOURCES: Final[tuple[Resource[AnnounceKind, Object], ...]] = (
-    Resource(AnnounceKind.SERVICE, "/api/v1", "services", _Plain, _service),
-    Resource(AnnounceKind.SLICE, "/apis/discovery.k8s.io/v1", "endpointslices", _Plain, _slice),
-    Resource(AnnounceKind.NODE, "/api/v1", "nodes", _Plain, _node),
-    Resource(AnnounceKind.LEASE, "/apis/coordination.k8s.io/v1", "leases", _Plain, _lease),
+    Resource(AnnounceKind.SERVICE, "/api/v1", "services", Plain, _service),
+    SLICES,
+    NODES,
+    Resource(AnnounceKind.LEASE, "/apis/coordination.k8s.io/v1", "leases", Plain, _lease),
 )

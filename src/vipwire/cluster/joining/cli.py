@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from vipwire.cluster.bgp.flags import bgp_flags
 from vipwire.process.terminal import MISUSED, note, plain_errors, say
 
 FOLDER: Final = click.option(
@@ -48,6 +49,7 @@ _KUBECONFIG: Final = click.option(
     help="Port of 127.0.0.1 that leads to the API; 0 is any.",
 )
 @click.option("--announce-interface", default="", help="Announce LoadBalancer addresses here: ARP and NDP.")
+@bgp_flags
 @click.option("--takeover", is_flag=True, help="Take the place of the join or proxy that runs here: it ends first.")
 @click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
 def join(**flags: Any) -> None:
@@ -107,11 +109,13 @@ def _member(flags: dict[str, Any]) -> Any:
 def _setting(flags: dict[str, Any], node: str) -> Any:
     from vipwire.cluster.joining.membership import Folder  # noqa: PLC0415
     from vipwire.cluster.joining.run import Setting  # noqa: PLC0415
-    from vipwire.cluster.up_settings import read_proxy  # noqa: PLC0415  # not for --help
+    from vipwire.cluster.up_settings import read_bgp, read_proxy  # noqa: PLC0415  # not for --help
 
     folder: Path = flags["data_dir"]
     proxy = read_proxy(flags, node, Folder(folder).kubeconfig)
-    return Setting(folder, proxy, flags["node_lease_seconds"], flags["relay_port"], flags["announce_interface"])
+    return Setting(
+        folder, proxy, flags["node_lease_seconds"], flags["relay_port"], flags["announce_interface"], read_bgp(flags)
+    )
 
 
 @contextlib.contextmanager

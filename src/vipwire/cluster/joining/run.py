@@ -22,12 +22,17 @@ from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.service import ENDPOINTS
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.bgp.bird import Bird
+from vipwire.cluster.bgp.run import RESOURCES as BGP_RESOURCES
+from vipwire.cluster.bgp.run import BgpSpeaker
+from vipwire.cluster.bgp.settings import BgpSettings
 from vipwire.cluster.joining.join import MANAGER, is_due, sign
 from vipwire.cluster.joining.membership import Folder, Member, merged
 from vipwire.cluster.joining.relay import Relay
 from vipwire.cluster.machines.heartbeat import Heartbeat
 from vipwire.cluster.machines.node import node_addresses
 from vipwire.cluster.machines.objects import RemoteObjects, UnreachableError
+from vipwire.cluster.own_addresses import internal_addresses
 from vipwire.cluster.part_metrics import PartFailures
 from vipwire.cluster.parts import Part, Parts, simply
 from vipwire.config.configuration import Config
@@ -37,7 +42,7 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.proxied import proxy_resources
 from vipwire.model.net import bracketed
-from vipwire.process import log
+from vipwire.process import log, systemd
 from vipwire.process.supervision import Begun, Supervisor
 
 _LOOK_SECONDS: Final = 30.0
@@ -56,6 +61,7 @@ class Setting:
     node_seconds: int = 40
     port: int = 0
     announce: str = ""
+    bgp: BgpSettings | None = None
 
 
 async def run(setting: Setting, member: Member, ready: Callable[[str], None]) -> None:
@@ -88,18 +94,23 @@ class _Machine:
         for part in self._parts():
             await self.parts.start(tasks, part).wait()
         ready(self._url)
+        systemd.notify(systemd.READY)
         await self._ending.wait()
+        systemd.notify(systemd.STOPPING)
         if self._addresses is not None:
             await self._addresses.hand_over()
 
     def _parts(self) -> Iterator[Part]:
         """Name what runs on a machine."""
         yield Part("watchdog", simply(self._supervisor.watch))
+        yield Part("systemd", simply(systemd.keep_alive))
         yield Part("Node", simply(self._beat))
         yield Part("API servers", simply(self._look_for_servers))
         yield Part("credentials", simply(self._renew))
         if self._setting.announce:
             yield Part("announcements", self._announce, opens=True)
+        if self._setting.bgp is not None:
+            yield Part("BGP", partial(self._speak_bgp, self._setting.bgp), opens=True)
         if self._setting.proxy is not None:
             yield Part("proxy", partial(self._run_proxy, self._setting.proxy), opens=True)
 
@@ -132,6 +143,11 @@ class _Machine:
             announced = Announced(objects, node, interface, now)
             keeper = self._addresses = AddressKeeper(Claims(objects, node, interface, now), announced, interface)
             await keeper.run(ApiSource(self._access(), RESOURCES).run, begun)
+
+    async def _speak_bgp(self, settings: BgpSettings, begun: Begun) -> None:
+        own = internal_addresses(node_addresses(read_addresses(), self._member.node))
+        speaker = BgpSpeaker(settings, self._member.node, own, partial(Bird, self._setting.folder / "bgp"))
+        await speaker.run(ApiSource(self._access(), BGP_RESOURCES).run, begun)
 
     async def _look_for_servers(self) -> None:
         """Learn of API servers that came later, by Service `kubernetes`; forget none, since they may come back."""

@@ -42,7 +42,7 @@ from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifests.documents import ManifestReader
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.model.names import ObjectName
-from vipwire.process import log
+from vipwire.process import log, systemd
 from vipwire.process.signals import Stop
 from vipwire.process.single_instance import Claim
 from vipwire.process.supervision import Supervisor, Work
@@ -235,6 +235,7 @@ class IngressProcess:
         yield "child", self._controller.watch_child
         yield "source", lambda: source.run(self._controller.emit)
         yield "problems", lambda: self._tell(source)
+        yield "systemd", systemd.keep_alive
         if self._recorder:
             yield "events", self._recorder.run
         publishes = self._options.addresses or self._options.publish_service
@@ -271,6 +272,7 @@ class IngressProcess:
         return found.published if found else None
 
     def _synced(self, done: Done) -> None:
+        systemd.notify(systemd.READY)
         self._teller.synced(done)
         self._report()
 

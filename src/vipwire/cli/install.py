@@ -1,0 +1,177 @@
+"""`vipwire install systemd`: writes the units of `vipwire up`, `join`, `ingress` and `dns`.
+
+Each unit runs this installation's program with the flags of /etc/vipwire/NAME.env, is watched (Type=notify, a
+watchdog), and may do only what its command needs.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from vipwire.errors import VipwireError
+from vipwire.process.terminal import plain_errors, say
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A command as a service: its rights, and what it writes."""
+
+    about: str
+    capabilities: str
+    families: str
+    flags: str
+    more: tuple[str, ...] = ()
+
+
+_NETWORK: Final = "AF_UNIX AF_INET AF_INET6 AF_NETLINK AF_PACKET"
+_KERNEL: Final = (
+    *("ProtectKernelTunables=no", "StateDirectory=vipwire", "StateDirectoryMode=0700", "RuntimeDirectory=vipwire"),
+)
+_KEPT: Final = ("RuntimeDirectoryPreserve=yes", "ReadWritePaths=-/run/xtables.lock", "KillMode=mixed")
+_PROXY_RIGHTS: Final = "CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE"
+SERVICES: Final = {
+    "up": Service(
+        "API server, proxy and DNS", _PROXY_RIGHTS, _NETWORK, "--bind-address=127.0.0.1", (*_KERNEL, *_KEPT)
+    ),
+    "join": Service("member of a cluster", _PROXY_RIGHTS, _NETWORK, "", (*_KERNEL, *_KEPT)),
+    "ingress": Service(
+        "Ingress controller",
+        "CAP_NET_BIND_SERVICE CAP_SETUID CAP_SETGID CAP_SYS_CHROOT CAP_KILL CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER",
+        "AF_UNIX AF_INET AF_INET6",
+        "--publish-address=127.0.0.1",
+        ("ProtectKernelTunables=yes", "RuntimeDirectory=vipwire-ingress", "KillMode=mixed", "Environment=HOME=/root"),
+    ),
+    "dns": Service(
+        "DNS for Services",
+        "CAP_NET_BIND_SERVICE",
+        "AF_UNIX AF_INET AF_INET6 AF_NETLINK",
+        "--kubeconfig=/var/lib/vipwire/node.kubeconfig",
+        ("ProtectKernelTunables=yes",),
+    ),
+}
+_UNIT: Final = """\
+# Written by `vipwire install systemd {name}`. Flags are in {env}.
+[Unit]
+Description=vipwire {name}: {about}
+Documentation=man:vipwire-{name}(8)
+After=network-online.target nftables.service
+Wants=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=notify
+NotifyAccess=main
+WatchdogSec=30
+EnvironmentFile=-{env}
+ExecStart={program} {name} $VIPWIRE_{variable}_FLAGS
+Restart=always
+RestartSec=2
+TimeoutStartSec=300
+TimeoutStopSec=60
+OOMScoreAdjust=-900
+{more}
+CapabilityBoundingSet={capabilities}
+NoNewPrivileges=yes
+RestrictAddressFamilies={families}
+ProtectSystem=strict
+ProtectHome=read-only
+PrivateTmp=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+ProtectClock=yes
+ProtectHostname=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+KeyringMode=private
+UMask=0077
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@mount @obsolete @swap @reboot @module
+SystemCallErrorNumber=EPERM
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def unit(name: str, program: str, folder: Path = Path("/etc/vipwire")) -> str:
+    """Write the unit of a command."""
+    service = SERVICES[name]
+    return _UNIT.format(
+        name=name,
+        variable=name.upper(),
+        program=program,
+        env=folder / f"{name}.env",
+        about=service.about,
+        capabilities=service.capabilities,
+        families=service.families,
+        more="\n".join(service.more),
+    )
+
+
+def environment(name: str) -> str:
+    """Write the file of a command's flags, as it is at first."""
+    head = f"# Flags of `vipwire {name}`, without quotes and on one line; `vipwire {name} --help` shows them all."
+    return f"{head}\nVIPWIRE_{name.upper()}_FLAGS={SERVICES[name].flags}\n"
+
+
+@click.group()
+def install() -> None:
+    """Install vipwire as a service of this machine."""
+
+
+@install.command()
+@click.argument("names", nargs=-1, required=True, type=click.Choice(list(SERVICES)))
+@click.option("--now", is_flag=True, help="Enable and start them.")
+@click.option("--print", "printed", is_flag=True, help="Print the units, and write nothing.")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), hidden=True)
+def systemd(names: tuple[str, ...], root: Path, *, now: bool, printed: bool) -> None:
+    """Write systemd units for commands: up, join, ingress, dns.
+
+    Flags of a command are in /etc/vipwire/NAME.env, which is never overwritten. A unit is written anew each time; to
+    change one, use `systemctl edit vipwire-NAME`.
+    """
+    program = shutil.which("vipwire") or str(Path(sys.argv[0]).resolve())
+    for name in names:
+        if printed:
+            say(unit(name, program))
+            continue
+        with plain_errors():
+            _write(name, program, root)
+    if now and not printed:
+        with plain_errors():
+            _start(names)
+
+
+def _write(name: str, program: str, root: Path) -> None:
+    target, flags = root / f"etc/systemd/system/vipwire-{name}.service", root / f"etc/vipwire/{name}.env"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        flags.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(unit(name, program), encoding="utf-8")
+        if not flags.exists():
+            flags.write_text(environment(name), encoding="utf-8")
+    except OSError as error:
+        raise VipwireError(f"{error.filename}: {error.strerror}") from error
+    say(f"{target}: its flags are in {flags}")
+
+
+def _start(names: tuple[str, ...]) -> None:
+    systemctl = shutil.which("systemctl")
+    if systemctl is None or not os.path.isdir("/run/systemd/system"):  # noqa: PTH112  # as sd_booted(3) asks
+        raise VipwireError("--now: systemd does not run on this machine")
+    units = [f"vipwire-{name}" for name in names]
+    for command in (["daemon-reload"], ["enable", *units], ["restart", *units]):
+        done = subprocess.run([systemctl, *command], capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode:
+            raise VipwireError(f"systemctl {' '.join(command)}: {done.stderr.strip()}")

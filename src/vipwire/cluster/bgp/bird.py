@@ -1,0 +1,97 @@
+"""BIRD as a child: started, configured, watched, ended.
+
+A BIRD that an earlier vipwire has left, since it was killed, is found by its control socket and goes on: its routes
+are still true, as the rules in the kernel are. BIRD checks each configuration, and keeps the one before if that is
+wrong.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Final
+
+from vipwire.errors import UnsupportedError, VipwireError
+
+_PATIENCE: Final = 10.0
+_LOOK: Final = 0.02
+
+
+class Bird:
+    """The child and its folder."""
+
+    def __init__(self, folder: Path, program: str = "bird", control: str = "birdc") -> None:
+        found = [shutil.which(each, path=f"{os.environ.get('PATH', '')}:/usr/sbin") for each in (program, control)]
+        if found[0] is None or found[1] is None:
+            raise UnsupportedError(f"{program} is not installed (Debian: apt install bird2)")
+        self._program, self._control = found[0], found[1]
+        self._file, self._socket, self._pid = folder / "bird.conf", folder / "bird.ctl", folder / "bird.pid"
+        self._child: asyncio.subprocess.Process | None = None
+
+    async def apply(self, configuration: str) -> None:
+        """Run it with a configuration. Raise VipwireError with what it says."""
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file.write_text(configuration, encoding="ascii")
+        except OSError as error:
+            raise VipwireError(f"{error.filename}: {error.strerror}") from error
+        if not await self.answers():
+            await self._start()
+            return
+        said = await self._ask("configure")
+        if "Reconfigured" not in said and "Reconfiguration in progress" not in said:
+            raise VipwireError(f"BIRD does not take its configuration: {said}")
+
+    async def answers(self) -> bool:
+        """Report whether it runs."""
+        return "ready" in await self._ask("show", "status") if self._socket.exists() else False
+
+    async def end(self) -> None:
+        """End it: the routers forget its routes."""
+        await self._ask("down")
+        self._socket.unlink(missing_ok=True)
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._child.send_signal(signal.SIGTERM)
+            await self._child.wait()
+            self._child = None
+
+    async def _start(self) -> None:
+        self._socket.unlink(missing_ok=True)
+        command = (self._program, "-f", "-c", str(self._file), "-s", str(self._socket), "-P", str(self._pid))
+        self._child = child = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        async with asyncio.timeout(_PATIENCE):
+            while not await self.answers():
+                if child.returncode is not None:
+                    assert child.stderr is not None  # noqa: S101  # as started above
+                    said = (await child.stderr.read()).decode(errors="replace").strip()
+                    raise VipwireError(f"BIRD does not start: {said or f'status {child.returncode}'}")
+                await asyncio.sleep(_LOOK)
+
+    async def _ask(self, *words: str) -> str:
+        """Ask it by birdc; "" if it does not answer."""
+        asking = await asyncio.create_subprocess_exec(
+            self._control,
+            "-s",
+            str(self._socket),
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                said, _ = await asking.communicate()
+        except TimeoutError:
+            asking.kill()
+            await asking.wait()
+            return ""
+        return said.decode(errors="replace").strip()

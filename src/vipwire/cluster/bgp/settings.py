@@ -1,0 +1,56 @@
+"""The flags of BGP: our AS, the routers, what is announced. Pure."""
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from vipwire.errors import ConfigError
+
+CLUSTER, EXTERNAL, BALANCER = "ClusterIP", "ExternalIP", "LoadBalancer"
+KINDS: Final = (CLUSTER, EXTERNAL, BALANCER)
+_MOST_AS: Final = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A router: its address and AS."""
+
+    address: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class BgpSettings:
+    """How routes are announced. `kinds` of addresses are announced of Services that say nothing else."""
+
+    number: int
+    peers: tuple[Peer, ...]
+    kinds: tuple[str, ...] = (BALANCER,)
+    router_id: str = ""
+
+
+def read_bgp_settings(number: int, peers: Iterable[str], kinds: Iterable[str], router_id: str) -> BgpSettings | None:
+    """Read the flags; None where BGP is not asked for. Raise ConfigError."""
+    peers = tuple(peers)
+    if not number and not peers:
+        return None
+    if not number or not peers:
+        raise ConfigError("--bgp-as and --bgp-peer belong together: our AS, and a router with its AS")
+    if router_id:
+        try:
+            ipaddress.IPv4Address(router_id)
+        except ValueError as error:
+            raise ConfigError(f"--bgp-router-id {router_id}: {error} (allowed: an IPv4 address)") from None
+    return BgpSettings(number, tuple(map(_peer, peers)), tuple(dict.fromkeys(kinds)) or (BALANCER,), router_id)
+
+
+def _peer(text: str) -> Peer:
+    address, _, number = text.rpartition("@")
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        parsed = None
+    if parsed is None or not number.isdecimal() or not 0 < int(number) <= _MOST_AS:
+        raise ConfigError(f"--bgp-peer {text!r}: is not ADDRESS@AS (allowed: 10.0.0.254@64500)")
+    return Peer(str(parsed), int(number))

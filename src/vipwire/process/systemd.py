@@ -1,0 +1,44 @@
+"""Tells systemd that this process is ready, that it lives, and that it ends (sd_notify(3)).
+
+A unit with Type=notify is started when READY=1 has come. With WatchdogSec= systemd ends a process whose event loop
+has stood still for so long, and starts it again. Without systemd ($NOTIFY_SOCKET) all of this does nothing.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+READY: Final = "READY=1"
+STOPPING: Final = "STOPPING=1"
+_ALIVE: Final = "WATCHDOG=1"
+
+
+def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Tell systemd a state."""
+    path = environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    address = f"\0{path[1:]}" if path.startswith("@") else path
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender,
+    ):
+        sender.sendto(state.encode(), address)
+
+
+def watchdog_seconds(environ: Mapping[str, str] = os.environ) -> float:
+    """Return how often systemd wants to hear of this process, 0 for never."""
+    text = environ.get("WATCHDOG_USEC", "")
+    ours = environ.get("WATCHDOG_PID", "") in ("", str(os.getpid()))
+    return int(text) / 1e6 if ours and text.isdecimal() else 0.0
+
+
+async def keep_alive(environ: Mapping[str, str] = os.environ) -> None:
+    """Tell systemd that the event loop turns, until cancelled."""
+    seconds = watchdog_seconds(environ)
+    while seconds:
+        notify(_ALIVE, environ)
+        await asyncio.sleep(seconds / 3)
