@@ -1,8 +1,10 @@
 """What people do with tokens, and a machine does to leave: requests to the API, as an admin or as the machine."""
 
+import asyncio
 import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NODES
@@ -27,6 +29,9 @@ from vipwire.cluster.machines.objects import Objects, RemoteObjects, Unreachable
 from vipwire.errors import VipwireError
 from vipwire.kube.access.access import Access
 
+_LOOKS: Final = 50
+_LOOK_SECONDS: Final = 0.2
+
 
 def now() -> datetime:
     """Return the time."""
@@ -42,12 +47,21 @@ async def create_token(access: Access, seconds: float, *, servers: bool, descrip
         try:
             await objects.create(SECRETS, NAMESPACE, secret_of(token))
             authority = str((await objects.ask("GET", "/vipwire.io/v1/authority"))["certificate"])
-            found = await objects.read(ENDPOINTS, "default", "kubernetes")
+            server = await _reachable_server(objects) or access.server
         except ApiError as error:
             raise VipwireError(error.message) from error
-    server = next(servers_in(found or {}), access.server)
     role = " --server" if servers else ""
     return f"vipwire join {server} --token {token} --ca-hash {hash_of(authority)}{role}"
+
+
+async def _reachable_server(objects: Objects) -> str:
+    """Find an API server by Service `kubernetes`, which a cluster that has just begun writes a little later."""
+    for _ in range(_LOOKS):
+        found = await objects.read(ENDPOINTS, "default", "kubernetes")
+        if (server := next(servers_in(found or {}), None)) is not None:
+            return server
+        await asyncio.sleep(_LOOK_SECONDS)
+    return ""
 
 
 async def list_tokens(access: Access) -> Iterator[str]:
