@@ -103,12 +103,12 @@ class Etcd:
 
 
 @contextlib.contextmanager
-def members(count: int = 3, *flags: str, tls: Tls | None = None) -> Iterator[Etcd]:
-    """Run members in memory until left."""
-    shared = Path("/dev/shm")  # noqa: S108  # nothing of it is to last
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
+def members(count: int = 3, *flags: str, tls: Tls | None = None, folder: Path | None = None) -> Iterator[Etcd]:
+    """Run members until left: in memory, or in a folder."""
+    shared = folder or Path("/dev/shm")  # noqa: S108  # nothing of it is to last
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as made:
         ports = free_ports(2 * count)
-        etcd = Etcd(Path(folder), list(zip(ports[::2], ports[1::2], strict=True)), flags, tls)
+        etcd = Etcd(Path(made), list(zip(ports[::2], ports[1::2], strict=True)), flags, tls)
         try:
             for number in range(count):
                 etcd.start(number)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,6 +75,19 @@ async def refuses(found: Up) -> None:
     code, ready = await found.ask("GET", "/readyz?verbose")
     assert code == 500
     assert "[-]part-etcd failed" in ready
+
+
+def test_a_member_that_is_silent_is_left_for_another_one() -> None:
+    async def scenario(etcd: Etcd) -> None:
+        async with etcd_store(settings(etcd, prefix())) as store:
+            (first,) = await store.write(put("a", "one"))
+            etcd.processes[0].send_signal(signal.SIGSTOP)  # the one that is asked first
+            (second,) = await store.write(put("a", "two", first.revision))
+            assert store.read(key("a")) == second
+            await store.newest()
+
+    with members(3) as etcd:
+        asyncio.run(asyncio.wait_for(scenario(etcd), 60))
 
 
 def test_a_full_etcd_refuses_writes_and_goes_on_with_reads_and_deletions() -> None:

@@ -37,6 +37,8 @@ from vipwire.process import log
 COMPACT_SECONDS: Final = 300.0
 _REPLAYED: Final = 5000
 _SHOWN_SECONDS: Final = 5.0
+_LAG_SECONDS: Final = 1.0
+"""A watch that has not told of a change for so long is opened again, at another member."""
 _START_SECONDS: Final = 60.0
 _AT_ONCE: Final = 256
 _PENDING: Final = -1
@@ -67,6 +69,7 @@ class EtcdStore(Visible):
         self._asked: asyncio.Future[None] | None = None
         self._asking = asyncio.Lock()
         self._broken = ""
+        self._reading: asyncio.Task[StoreError | CompactedError | None] | None = None
 
     @property
     def trouble(self) -> str:
@@ -152,8 +155,7 @@ class EtcdStore(Visible):
             async with self._asking:
                 self._asked = None  # who comes now may have seen what this question does not
                 newest, _ = await self._transactions.newest()
-            async with asyncio.timeout(_SHOWN_SECONDS):
-                await self.until(newest)
+            await self._shown(newest)
         except TimeoutError:
             _fail(answer, UnavailableError("etcd: its watch lags behind"))
         except (StoreError, asyncio.CancelledError) as error:
@@ -196,8 +198,7 @@ class EtcdStore(Visible):
             async with self._slots:
                 revision = await self._transactions.commit(steps, values)
             with contextlib.suppress(TimeoutError):  # it is made, whether it is shown here already or not
-                async with asyncio.timeout(_SHOWN_SECONDS):
-                    await self.until(revision)
+                await self._shown(revision)
         except asyncio.CancelledError:
             _fail(done, UnknownOutcomeError("the store is shutting down"))
             raise
@@ -212,6 +213,17 @@ class EtcdStore(Visible):
                 del self._pending[write.key]
             decided.set()
 
+    async def _shown(self, revision: int) -> None:
+        """Wait until a revision is visible. Raise TimeoutError. A member that is silent is left for another one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAG_SECONDS):
+                await self.until(revision)
+        if self.revision < revision:
+            if self._reading is not None:
+                self._reading.cancel()
+            async with asyncio.timeout(_SHOWN_SECONDS):
+                await self.until(revision)
+
     async def compact(self, floor: int) -> None:
         """Forget history up to a revision, here and in etcd."""
         floor = min(floor, self.revision)
@@ -224,7 +236,7 @@ class EtcdStore(Visible):
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                tasks.create_task(self._follow())
+                tasks.create_task(self._follow(tasks))
                 tasks.create_task(self._compact_now_and_then())
         finally:
             self._tasks = None
@@ -236,23 +248,31 @@ class EtcdStore(Visible):
             raise StoreError("the store does not run")
         self._tasks.create_task(work)
 
-    async def _follow(self) -> None:
+    async def _follow(self, tasks: asyncio.TaskGroup) -> None:
         """Show what the watch tells; begin again, with another member, whenever it breaks."""
         while True:
-            try:
-                async with contextlib.aclosing(self._watched()) as answers:
-                    async for answer in answers:
-                        self._broken = ""
-                        self._take(answer)
-            except CompactedError:
+            self._reading = tasks.create_task(self._read())
+            await asyncio.wait((self._reading,))
+            error = None if self._reading.cancelled() else self._reading.result()
+            if isinstance(error, CompactedError):
                 log.warning("etcd has compacted what was not read yet; everything is read again")
                 await self._again(self._load(0))
-            except StoreError as error:
-                if str(error) != self._broken:
-                    log.warning("the watch of etcd broke; it is opened again", error=error)
-                self._broken = str(error)
+            elif str(error or "") != self._broken:
+                log.warning("the watch of etcd broke; it is opened again", error=error or "it lagged behind")
+                self._broken = str(error or "")
             await asyncio.sleep(0.1)
             await self._again(self._look_back())
+
+    async def _read(self) -> StoreError | CompactedError | None:
+        """Show what the watch tells until it breaks; return why."""
+        try:
+            async with contextlib.aclosing(self._watched()) as answers:
+                async for answer in answers:
+                    self._broken = ""
+                    self._take(answer)
+        except (StoreError, CompactedError) as error:
+            return error
+        return None
 
     async def _again(self, work: Any) -> None:
         try:
