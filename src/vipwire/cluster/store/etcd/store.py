@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from vipwire.cluster.store.damage import is_object
 from vipwire.cluster.store.etcd.client import CertificateError, Client
+from vipwire.cluster.store.etcd.gathering import Gathering
 from vipwire.cluster.store.etcd.layout import Layout, at_revision
 from vipwire.cluster.store.etcd.messages import DELETED
 from vipwire.cluster.store.etcd.transactions import Transactions
@@ -40,7 +41,6 @@ _SHOWN_SECONDS: Final = 5.0
 _LAG_SECONDS: Final = 1.0
 """A watch that has not told of a change for so long is opened again, at another member."""
 _START_SECONDS: Final = 60.0
-_AT_ONCE: Final = 256
 _PENDING: Final = -1
 """The revision of a record whose write is under way."""
 
@@ -65,7 +65,7 @@ class EtcdStore(Visible):
         self._transactions = Transactions(client, self._layout)
         self._pending: dict[Key, tuple[RecordChange, asyncio.Event]] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._gathering = Gathering(self._transactions, self._spawn)
         self._asked: asyncio.Future[None] | None = None
         self._asking = asyncio.Lock()
         self._broken = ""
@@ -195,8 +195,7 @@ class EtcdStore(Visible):
     ) -> None:
         writes = [step for step in steps if isinstance(step, Write)]
         try:
-            async with self._slots:
-                revision = await self._transactions.commit(steps, values)
+            revision = await self._gathering.commit(steps, values)
             with contextlib.suppress(TimeoutError):  # it is made, whether it is shown here already or not
                 await self._shown(revision)
         except asyncio.CancelledError:

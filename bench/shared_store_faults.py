@@ -1,0 +1,190 @@
+"""Faults at random points, while clients create and delete Services through three servers over three members of etcd.
+
+    python -m bench.shared_store_faults --rounds 40
+
+A round kills or suspends a member or a server (SIGKILL; SIGSTOP, then SIGCONT), and brings it back. Afterwards every
+Service that was acknowledged is there with the address and port that it was given, none that was deleted is, and no
+address or node port is given twice. Answers that tell no outcome are allowed either way.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+from bench.shared_store import Api, data_directory, flags, started
+from tests.unit.etcd_here import Etcd, members
+
+_SERVICES: Final = "/api/v1/namespaces/default/services"
+_RANGES: Final = ("--service-cluster-ip-range", "10.96.0.0/24", "--service-node-port-range", "30000-30200")
+_MOST: Final = 60
+_WRITERS: Final = 6
+
+
+class Ledger:
+    """What was acknowledged, and what may have happened besides."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, tuple[str, int]] = {}
+        self.gone: set[str] = set()
+        self.unsure: set[str] = set()
+        self.answers: Counter[str] = Counter()
+
+    def check(self, items: list[dict[str, Any]]) -> None:
+        """Compare with what is there; raise SystemExit for a loss, or for what was given twice."""
+        found = {each["metadata"]["name"]: given(each) for each in items if each["metadata"]["name"].startswith("s-")}
+        lost = {name for name, what in self.made.items() if name not in self.unsure and found.get(name) != what}
+        back = self.gone & found.keys()
+        twice = [
+            what for place in (0, 1) for what, times in Counter(v[place] for v in found.values()).items() if times > 1
+        ]
+        if lost or back or twice:
+            raise SystemExit(f"lost: {lost}; came back: {back}; given twice: {twice}")
+
+
+def given(service: dict[str, Any]) -> tuple[str, int]:
+    """Return a Service's address and node port."""
+    return service["spec"]["clusterIP"], service["spec"]["ports"][0].get("nodePort", 0)
+
+
+class Cluster:
+    """Three servers over three members."""
+
+    def __init__(self, etcd: Etcd, folder: Path) -> None:
+        self.etcd, self.folder = etcd, folder
+        self.servers: dict[int, Api] = {}
+
+    async def start(self, number: int) -> None:
+        """Start a server, again if need be."""
+        place = self.folder / f"server{number}"
+        if not place.exists():
+            data_directory(self.folder, number)
+        self.servers[number] = await started(place, *flags(self.etcd), *_RANGES)
+
+    async def kill(self, number: int) -> None:
+        """Kill a server."""
+        server = self.servers.pop(number)
+        server.process.kill()
+        await server.process.wait()
+        await server.session.close()
+
+    async def fault(self, chance: random.Random) -> str:
+        """Do harm, and undo it."""
+        kind, number = chance.choice(("kill", "stop")), chance.randrange(3)
+        who, pause = chance.choice(("member", "server")), chance.uniform(0.1, 3)
+        if who == "member" and kind == "kill":
+            self.etcd.stop(number)
+            await asyncio.sleep(pause)
+            self.etcd.start(number)
+        elif who == "member":
+            await suspended(self.etcd.processes[number], pause)
+        elif kind == "kill":
+            await self.kill(number)
+            await asyncio.sleep(pause)
+            await self.start(number)
+        else:
+            await suspended(self.servers[number].process, pause * 3)
+        return f"{kind} {who} {number} for {pause:.1f} s"
+
+    async def items(self) -> list[dict[str, Any]]:
+        """List all Services, from the first server that answers."""
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            for server in list(self.servers.values()):
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                    async with asyncio.timeout(10), server.session.get(server.url + _SERVICES) as answer:
+                        if answer.status == 200:
+                            found: list[dict[str, Any]] = (await answer.json())["items"]
+                            return found
+            await asyncio.sleep(0.2)
+        raise SystemExit("no server answers")
+
+
+async def suspended(process: Any, seconds: float) -> None:
+    """Suspend a process for a time."""
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    process.send_signal(signal.SIGCONT)
+
+
+async def write(cluster: Cluster, ledger: Ledger, worker: int, chance: random.Random) -> None:
+    """Create and delete until cancelled."""
+    number, own = 0, sorted(ledger.made.keys() - ledger.unsure)[worker % _WRITERS :: _WRITERS]
+    while True:
+        number += 1
+        server = chance.choice(list(cluster.servers.values()) or [None])
+        if server is None:
+            await asyncio.sleep(0.1)
+            continue
+        deletes = len(own) > _MOST // _WRITERS
+        name = own.pop(0) if deletes else f"s-{worker}-{number}"
+        ledger.unsure.add(name)
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError, RuntimeError):  # the answer is lost
+            async with asyncio.timeout(20):
+                code, value = await (delete(server, name) if deletes else create(server, name))
+            ledger.answers[f"{'DELETE' if deletes else 'POST'} {code}"] += 1
+            if code == 201:
+                ledger.made[name] = given(value)
+                ledger.unsure.discard(name)
+                own.append(name)
+            elif code == 200 and deletes:
+                ledger.gone.add(name)
+                del ledger.made[name]
+                ledger.unsure.discard(name)
+            elif code == 500 and value.get("reason") == "ServerTimeout":  # it was not done
+                ledger.unsure.discard(name)
+                own += [name] if deletes else []
+
+
+async def create(server: Api, name: str) -> tuple[int, Any]:
+    body = {"metadata": {"name": name}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}}
+    async with server.session.post(server.url + _SERVICES, json=body) as answer:
+        return answer.status, await answer.json()
+
+
+async def delete(server: Api, name: str) -> tuple[int, Any]:
+    async with server.session.delete(f"{server.url}{_SERVICES}/{name}") as answer:
+        return answer.status, await answer.json()
+
+
+async def play(etcd: Etcd, folder: Path, rounds: int, seed: int) -> None:
+    chance, cluster, ledger = random.Random(seed), Cluster(etcd, folder), Ledger()
+    try:
+        for number in range(3):
+            await cluster.start(number)
+        for number in range(rounds):
+            async with asyncio.TaskGroup() as tasks:
+                workers = [
+                    tasks.create_task(write(cluster, ledger, number * _WRITERS + each, chance))
+                    for each in range(_WRITERS)
+                ]
+                await asyncio.sleep(chance.uniform(0.2, 1))
+                what = await cluster.fault(chance)
+                for worker in workers:
+                    worker.cancel()
+            await asyncio.sleep(0.5)
+            ledger.check(await cluster.items())
+            print(f"round {number + 1}: {what}; {dict(ledger.answers)}", flush=True)
+    finally:
+        for server in cluster.servers.values():
+            await server.end()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, members(3) as etcd:
+        asyncio.run(play(etcd, Path(folder), arguments.rounds, arguments.seed))
+
+
+if __name__ == "__main__":
+    main()
