@@ -35,12 +35,14 @@ class Ledger:
         self.made: dict[str, tuple[str, int]] = {}
         self.gone: set[str] = set()
         self.unsure: set[str] = set()
+        self.left: set[str] = set()
         self.answers: Counter[str] = Counter()
 
     def check(self, items: list[dict[str, Any]]) -> None:
         """Compare with what is there; raise SystemExit for a loss, or for what was given twice."""
         found = {each["metadata"]["name"]: given(each) for each in items if each["metadata"]["name"].startswith("s-")}
         lost = {name for name, what in self.made.items() if name not in self.unsure and found.get(name) != what}
+        self.left = self.unsure & found.keys()
         back = self.gone & found.keys()
         twice = [
             what for place in (0, 1) for what, times in Counter(v[place] for v in found.values()).items() if times > 1
@@ -116,7 +118,8 @@ async def suspended(process: Any, seconds: float) -> None:
 
 async def write(cluster: Cluster, ledger: Ledger, worker: int, chance: random.Random) -> None:
     """Create and delete until cancelled."""
-    number, own = 0, sorted(ledger.made.keys() - ledger.unsure)[worker % _WRITERS :: _WRITERS]
+    theirs = (ledger.made.keys() - ledger.unsure) | ledger.left
+    number, own = 0, sorted(theirs)[worker % _WRITERS :: _WRITERS]
     while True:
         number += 1
         server = chance.choice(list(cluster.servers.values()) or [None])
@@ -136,7 +139,7 @@ async def write(cluster: Cluster, ledger: Ledger, worker: int, chance: random.Ra
                 own.append(name)
             elif code == 200 and deletes:
                 ledger.gone.add(name)
-                del ledger.made[name]
+                ledger.made.pop(name, None)
                 ledger.unsure.discard(name)
             elif code == 500 and value.get("reason") == "ServerTimeout":  # it was not done
                 ledger.unsure.discard(name)

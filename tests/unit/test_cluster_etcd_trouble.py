@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -181,6 +183,18 @@ def test_users_and_passwords(one: Etcd, tmp_path: Path) -> None:
         opened()
     with pytest.raises(StoreError, match=r"etcd: .*authentication failed"):
         opened(**{"etcd-username": "root", "etcd-password-file": str(tmp_path / "wrong")})
+
+
+def test_without_its_packages_it_says_how_to_install_them(tmp_path: Path) -> None:
+    words = ["up", "--data-dir", str(tmp_path), "--no-proxy", "--no-dns", "--secure-port", "0"]
+    words += ["--store", "etcd", "--etcd-servers", "http://127.0.0.1:1"]
+    program = "import sys; sys.modules['grpc'] = None; from vipwire.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode != 0
+    assert "etcd needs the packages grpcio and protobuf" in done.stderr
+    assert "pip install 'vipwire[etcd]'" in done.stderr
 
 
 @pytest.mark.parametrize(

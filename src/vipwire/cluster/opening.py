@@ -33,7 +33,8 @@ def needs_etcd() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ConfigError(f"etcd needs the package {error.name}: pip install 'vipwire[etcd]'") from error
+        why = f"etcd needs the packages grpcio and protobuf ({error})"
+        raise ConfigError(f"{why}: pip install 'vipwire[etcd]'") from error
 
 
 async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock: Callable[[], datetime]) -> Store:
