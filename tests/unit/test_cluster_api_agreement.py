@@ -296,7 +296,7 @@ def test_what_the_server_allocates_is_nobodys(tmp_path: Path) -> None:
         port = spec["f:ports"]['k:{"port":80,"protocol":"TCP"}']
         assert port.keys() == {".", "f:port", "f:protocol", "f:targetPort"}
         namespace = await here.post("/api/v1/namespaces", {"metadata": {"name": "new"}})
-        assert owned(namespace) == {"f:metadata": {"f:labels": {"f:kubernetes.io/metadata.name": {}}}}
+        assert owned(namespace) == {"f:metadata": {"f:labels": {".": {}, "f:kubernetes.io/metadata.name": {}}}}
         chosen = service("own", clusterIP="10.96.0.9")
         assert "f:clusterIP" in owned(await here.post(SERVICES, chosen))["f:spec"]
 

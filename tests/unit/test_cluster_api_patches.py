@@ -129,6 +129,22 @@ def test_fields_are_written_as_kubernetes_does_and_read_again() -> None:
     assert spell(("f:spec", "f:ports", port, "f:name")) == '.spec.ports[port=80,protocol="TCP"].name'
 
 
+def test_who_makes_a_map_or_list_by_an_update_owns_it_whole_and_who_adds_to_it_does_not() -> None:
+    first, second = Writer("first"), Writer("second")
+    bare: dict[str, Any] = {"metadata": {"name": "x"}, "spec": {"ports": [{"port": 80}]}}
+    labelled = {**bare, "metadata": {"name": "x", "labels": {"a": "1"}}}
+    twice = {**bare, "metadata": {"name": "x", "labels": {"a": "1", "b": "2"}}}
+    owned = note_update({}, first, {}, bare, SERVICES.type, "t1")
+    port = 'k:{"port":80,"protocol":"TCP"}'
+    assert to_fields(owned[first].paths) == {"f:spec": {"f:ports": {".": {}, port: {".": {}, "f:port": {}}}}}
+    owned = note_update(owned, second, bare, labelled, SERVICES.type, "t2")
+    assert to_fields(owned[second].paths) == {"f:metadata": {"f:labels": {".": {}, "f:a": {}}}}
+    owned = note_update(owned, first, labelled, twice, SERVICES.type, "t3")
+    assert to_fields(owned[first].paths)["f:metadata"] == {"f:labels": {"f:b": {}}}
+    assert "." in to_fields(owned[second].paths)["f:metadata"]["f:labels"]
+    assert second not in note_update(owned, first, twice, bare, SERVICES.type, "t4")
+
+
 ME, OTHER = Writer("me", "Apply"), Writer("other", "Apply")
 
 

@@ -83,7 +83,7 @@ def note_update(ownership: Ownership, writer: Writer, before: Any, after: Any, k
 
     What stands in both but is not the writer's to change (a status, for one who writes the object) must be the same.
     """
-    old, new = members(before, kind), members(after, kind)
+    old, new = members(before, kind, whole=True), members(after, kind, whole=True)
     changed = frozenset(path for path, value in new.items() if path not in old or old[path] != value)
     gone = frozenset(old.keys() - new.keys())
     result = {}

@@ -24,41 +24,48 @@ UNOWNED: Final[frozenset[Path]] = frozenset(
 """Paths that the server keeps, and nobody owns."""
 
 
-def members(value: Any, kind: Type) -> dict[Path, Any]:
-    """List the paths of an object that can be owned, with their values (None for elements of lists)."""
+def members(value: Any, kind: Type, *, whole: bool = False) -> dict[Path, Any]:
+    """List the paths of an object that can be owned, with their values (None for elements of lists).
+
+    `whole`: maps and lists that are not empty are among them, as who makes one by an update owns it.
+    """
     found: dict[Path, Any] = {}
     for name, part in value.items():
         known = kind.fields.get(name)
         if known is not None and (f"f:{name}",) not in UNOWNED:
-            found.update(_members(part, known, (f"f:{name}",)))
+            found.update(_members(part, known, (f"f:{name}",), whole))
     return {path: part for path, part in found.items() if path[:2] not in UNOWNED and path != ("f:metadata",)}
 
 
-def _members(value: Any, known: Field, path: Path) -> Iterator[tuple[Path, Any]]:
+def _members(value: Any, known: Field, path: Path, whole: bool) -> Iterator[tuple[Path, Any]]:  # noqa: FBT001 - as its callers'
     kind = known.type
     if known.default == value == {} and kind.shape is Shape.OBJECT:
         return  # a part that every object of the kind has
     if known.atomic or not value or kind.shape in (Shape.ANY, Shape.SCALAR):
         yield path, value
-    elif isinstance(value, dict):
+        return
+    if whole and kind.element:
+        yield path, None
+    if isinstance(value, dict):
         for name, part in value.items():
             inner = Field(name, kind.element) if kind.element else kind.fields.get(name)
             if inner is not None:
-                yield from _members(part, inner, (*path, f"f:{name}"))
+                yield from _members(part, inner, (*path, f"f:{name}"), whole)
     elif known.is_set:
         yield from (((*path, f"v:{compact(part)}"), None) for part in value)
     elif known.keys and kind.element is not None:
         for part in value:
-            yield from _element_members(part, kind.element, (*path, f"k:{compact(element_key(part, known))}"))
+            key = (*path, f"k:{compact(element_key(part, known))}")
+            yield from _element_members(part, kind.element, key, whole)
     else:
         yield path, value
 
 
-def _element_members(value: Any, kind: Type, path: Path) -> Iterator[tuple[Path, Any]]:
+def _element_members(value: Any, kind: Type, path: Path, whole: bool) -> Iterator[tuple[Path, Any]]:  # noqa: FBT001
     yield path, None
     for name, part in value.items():
         if name in kind.fields:
-            yield from _members(part, kind.fields[name], (*path, f"f:{name}"))
+            yield from _members(part, kind.fields[name], (*path, f"f:{name}"), whole)
 
 
 def element_key(value: Any, known: Field) -> dict[str, Any]:
