@@ -6,8 +6,10 @@ from pathlib import Path
 from tests.unit.cluster_here import SERVICES, Here, play, service
 from tests.unit.controllers_here import items
 
+from vipwire.app.view.announced import AnnouncedAddress, announced_file, read_announced
 from vipwire.cluster.announced import Announced
 from vipwire.cluster.machines.objects import LocalObjects
+from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.model.names import ObjectName
 
 HARDWARE = bytes.fromhex("020000000099")
@@ -31,3 +33,21 @@ def test_events_about_the_service(tmp_path: Path) -> None:
         assert {each["involvedObject"]["name"] for each in told} == {"web"}
 
     play(tmp_path, scenario)
+
+
+def test_the_page_learns_which_addresses_are_announced(tmp_path: Path) -> None:
+    config = build_config(parse_flags([f"--state-dir={tmp_path}", "--nodeport-addresses=primary"])).config
+
+    async def scenario(here: Here) -> None:
+        announced = Announced(LocalObjects(here.registry, "test"), "n1", "near", here.clock, config)
+        announced.began([bytes((192, 0, 2, 7)), bytes((192, 0, 2, 8))])
+        announced.claimed(bytes((192, 0, 2, 7)), HARDWARE)
+        announced.in_use("192.0.2.9", HARDWARE)
+        announced.ended(["192.0.2.8", "192.0.2.10"])
+
+    play(tmp_path, scenario)
+    assert read_announced(announced_file(str(tmp_path))) == {
+        "192.0.2.7": AnnouncedAddress("near", other="02:00:00:00:00:99"),
+        "192.0.2.9": AnnouncedAddress("near", here=False, other="02:00:00:00:00:99"),
+    }
+    assert read_announced(tmp_path / "nothing") == {}

@@ -31,6 +31,12 @@ def test_flags_of_the_proxy_stand_behind_two_dashes() -> None:
     assert str(config.cluster_cidr) == "10.1.0.0/16"
 
 
+def test_the_proxy_serves_the_page_where_up_is_told_to() -> None:
+    config = read_setting(flags("--view-bind-address", "127.0.0.1")).proxy
+    assert config is not None
+    assert config.view_bind_address == "127.0.0.1:10247"
+
+
 def test_a_file_of_the_proxy_says_its_mode(tmp_path: Path) -> None:
     file = tmp_path / "proxy.yaml"
     file.write_text("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: userspace\n")

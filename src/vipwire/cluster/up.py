@@ -134,7 +134,7 @@ class _Cluster:
         self._heartbeat = Heartbeat(objects, setting.node, addresses, now, seconds=setting.node_seconds)
         self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own)
         claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
-        announced = Announced(objects, setting.node, setting.announce, now)
+        announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
         self._addresses = AddressKeeper(claims, announced, setting.announce)
         self._ending = asyncio.Event()
         self.parts = Parts(self._supervisor)

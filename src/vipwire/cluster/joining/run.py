@@ -140,7 +140,7 @@ class _Machine:
     async def _announce(self, begun: Begun) -> None:
         node, interface = self._member.node, self._setting.announce
         async with RemoteObjects(self._access(), "vipwire-announcer", timeout=RENEW_TIMEOUT) as objects:
-            announced = Announced(objects, node, interface, now)
+            announced = Announced(objects, node, interface, now, self._setting.proxy)
             keeper = self._addresses = AddressKeeper(Claims(objects, node, interface, now), announced, interface)
             await keeper.run(ApiSource(self._access(), RESOURCES).run, begun)
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from vipwire.app.record import ProxyState
+from vipwire.app.view.announced import announced_file, read_announced
 from vipwire.app.view.history import change_document, changes_file, read_changes
 from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError
@@ -114,7 +116,18 @@ class Look:
         document["problems"] = problem_documents(situation)[:MOST_PROBLEMS]
         document["services"] = len(situation.store.services)
         document["looked"] = time.time()
+        document["announced"] = self._announced(document["proxy"]["state"])
         return document
+
+    def _announced(self, state: str) -> Document:
+        """Describe what this machine announces, by address, while somebody does."""
+        if state != ProxyState.RUNNING.value:
+            return {}
+        found = read_announced(announced_file(self._config.state_dir))
+        return {
+            address: {"interface": each.interface, "here": each.here, "other": each.other or None}
+            for address, each in found.items()
+        }
 
     def _row(self, situation: Situation, name: ObjectName) -> tuple[Any, Document]:
         """Describe a Service for the list; anew only where it, its plan or its objects are others."""

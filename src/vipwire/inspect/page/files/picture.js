@@ -56,8 +56,17 @@ function frontCard({ front, port }) {
   return el("li", { class: `card front ${refused ? "bad" : ""}`, "data-front": "" },
     el("span", { class: "mono" }, frontText(front)),
     el("span", { class: "dim" }, front.address === null ? front.family : front.kind, port.name ? ` · ${port.name}` : ""),
+    announcedWords(front.address),
     front.listening?.length ? el("span", { class: "dim" }, `at ${front.listening.join(", ")}`) : null,
     refused ? el("span", { class: "bad" }, `${front.action}: ${front.reason.split(" ").slice(1).join(" ")}`) : null);
+}
+
+function announcedWords(address) {
+  const found = known.head?.announced?.[address];
+  if (!found) return null;
+  const here = found.here ? el("span", { class: "badge good" }, `announced here on ${found.interface}`) : null;
+  const other = found.other ? el("span", { class: "badge bad" }, `${found.other} has it${found.here ? ", too" : ""}`) : null;
+  return el("span", { class: "marks" }, here, other);
 }
 
 // Endpoints with the share that they have at the first address of their family that has any.
