@@ -92,14 +92,18 @@ class GatewaySite:
     def put(self, text: str) -> None:
         """Create or change objects."""
         for each in self.objects(text):
-            meta = each["metadata"]
-            if each["kind"] not in ("GatewayClass", "Namespace"):
-                meta.setdefault("namespace", "infra")
-            meta.setdefault("generation", 1)
-            resource = RESOURCES[IngressKind(each["kind"])]
-            name = ObjectName(meta.get("namespace", ""), meta["name"])
-            made, problems = resource.convert(msgspec.convert(each, resource.type))
-            self._emit(Deleted(resource.kind, name, problems) if made is None else Upserted(made, problems))
+            self.put_object(each)
+
+    def put_object(self, each: Any) -> None:
+        """Create or change an object."""
+        meta = each["metadata"]
+        if each["kind"] not in ("GatewayClass", "Namespace"):
+            meta.setdefault("namespace", "infra")
+        meta.setdefault("generation", 1)
+        resource = RESOURCES[IngressKind(each["kind"])]
+        name = ObjectName(meta.get("namespace", ""), meta["name"])
+        made, problems = resource.convert(msgspec.convert(each, resource.type))
+        self._emit(Deleted(resource.kind, name, problems) if made is None else Upserted(made, problems))
 
     def _emit(self, event: Any) -> None:
         if self.waiting is None:

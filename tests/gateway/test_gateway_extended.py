@@ -1,5 +1,6 @@
 """What HTTPRoutes may do beyond their core, and the other kinds of routes, at a real HAProxy."""
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -257,6 +258,26 @@ spec:
 """
 
 
+TAKEN = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: taken}
+spec:
+  gatewayClassName: vipwire
+  listeners:
+  - {name: free, port: $free, protocol: HTTP}
+  - {name: taken, port: $taken, protocol: HTTP}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: taken}
+spec:
+  parentRefs: [{name: taken}]
+  hostnames: [free.org]
+  rules: [{backendRefs: [{name: v1, port: 8080}]}]
+"""
+
+
 def pods_of_haproxy(here: GatewaySite, folder: Path) -> "subprocess.Popen[bytes]":
     """Run the Pods that speak HTTP/2 and TLS, and make their Services."""
     good, odd = make_certificate_of("secure.org"), make_certificate_of("odd.org")
@@ -489,3 +510,16 @@ def test_endpoints_change_without_a_reload(here: GatewaySite) -> None:
     here.pods("ws", more=", appProtocol: kubernetes.io/ws")  # as the other tests know it
     here.settle()
     assert [each.reload for each in here.done if each.reload] == reloads
+
+
+def test_a_port_that_is_taken_costs_its_listener(here: GatewaySite) -> None:
+    with socket.create_server(("127.0.0.1", here.port("taken"))):
+        here.put(TAKEN)
+        here.settle()
+        assert here.ask("same", "mirrors.org", "/never").pod == "v1"
+        made = here.status(IngressKind.GATEWAY, "taken")
+        reasons = {each["name"]: each["conditions"][0]["reason"] for each in made["listeners"]}
+        assert reasons == {"free": "Accepted", "taken": "PortUnavailable"}
+        assert here.ask("free", "free.org").pod == "v1"
+    here.remove(IngressKind.GATEWAY, "taken")
+    here.settle()

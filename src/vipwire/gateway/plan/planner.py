@@ -5,7 +5,7 @@ Gateway with an address has frontends of its own there. Each route costs itself:
 way that nobody has thought of, is left out and told in its status.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from vipwire.gateway.plan.attach import Attachment, Parent, isolated, parents_of
@@ -54,9 +54,9 @@ class GatewayPlanner:
         """The zone that we are in, if known."""
         return self._setting.zone
 
-    def plan(self, snapshot: Snapshot, now: float) -> SitePlan:
-        """Plan everything."""
-        made = plan_gateways(world_of(snapshot, now), self._setting)
+    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
+        """Plan everything but the frontends that HAProxy has refused."""
+        made = plan_gateways(world_of(snapshot, now), self._setting, refused)
         self.statuses = made.statuses
         return made.sites
 
@@ -80,9 +80,9 @@ _MATTER = frozenset(
 )
 
 
-def plan_gateways(world: GatewayWorld, setting: GatewaySetting) -> GatewayPlan:
-    """Plan everything."""
-    draft = _Draft(world, setting, Targets(world, backend_tls_of(world)))
+def plan_gateways(world: GatewayWorld, setting: GatewaySetting, refused: Collection[str] = ()) -> GatewayPlan:
+    """Plan everything. `refused` names frontends whose addresses cannot be had."""
+    draft = _Draft(world, setting, Targets(world, backend_tls_of(world)), refused)
     classes = [
         each for each in world.all(IngressKind.GATEWAY_CLASS) if each.spec.controller_name == setting.controller
     ]
@@ -111,8 +111,10 @@ class _Placed:
 class _Draft:
     """A plan in the making."""
 
-    def __init__(self, world: GatewayWorld, setting: GatewaySetting, targets: Targets) -> None:
-        self._world, self._setting, self._targets = world, setting, targets
+    def __init__(
+        self, world: GatewayWorld, setting: GatewaySetting, targets: Targets, refused: Collection[str]
+    ) -> None:
+        self._world, self._setting, self._targets, self._refused = world, setting, targets, refused
         self._places: dict[Place, _Placed] = {}
         self._listeners: list[Listener] = []
         self._gateways: list[tuple[Item, Verdict, tuple[str, ...]]] = []
@@ -143,6 +145,9 @@ class _Draft:
             return listener
         for bind in binds:
             key = (bind, listener.port)
+            if f"gateway{self._mark(*key)}" in self._refused:
+                text = f"{bind}:{listener.port} is taken by another program, or may not be taken"
+                return replace(listener, accepted=no("PortUnavailable", text))
             placed = self._places.setdefault(key, _Placed(f"{bind}:{listener.port}", listener.mode))
             if placed.mode is not listener.mode:
                 text = f"port {listener.port} has another protocol for an older Gateway at the same address"
@@ -198,7 +203,7 @@ class _Draft:
         routes: list[Route] = []
         frontends = []
         for (bind, port), placed in sorted(self._places.items()):
-            mark = f":{port}" if bind == self._setting.bind else f":{bind}:{port}"
+            mark = self._mark(bind, port)
             choices: dict[str, Choice] = {}
             for host, entries in placed.entries.items():
                 made, more = routes_of(f"{host}{mark}", entries)
@@ -215,6 +220,10 @@ class _Draft:
             authorities=tuple(sorted(self._targets.tls.files.items())),
         )
         return GatewayPlan(sites, self.statuses)
+
+    def _mark(self, bind: str, port: int) -> str:
+        """Write what the hosts of a frontend end with."""
+        return f":{port}" if bind == self._setting.bind else f":{bind}:{port}"
 
     def _frontend(self, placed: _Placed, mark: str, choices: Mapping[str, Choice]) -> Frontend:
         shares = _used(choices.values(), placed.entries.values(), self._targets.choices)

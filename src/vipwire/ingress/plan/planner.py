@@ -5,7 +5,7 @@ ranks after all rules. A path whose Service is missing is not handed to the next
 namespace may do at another's hosts, `tenancy` says.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -66,8 +66,8 @@ class Planner(Protocol):
     def zone(self) -> str:
         """The zone that we are in, if known."""
 
-    def plan(self, snapshot: Snapshot, now: float) -> SitePlan:
-        """Plan everything. `now` in seconds since the epoch, for certificates."""
+    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
+        """Plan everything but `refused` frontends. `now` in seconds since the epoch, for certificates."""
 
     def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
         """Report whether an object that no plan has named yet may be one to plan."""
@@ -84,8 +84,9 @@ class IngressPlanner:
         """The zone that we are in, if known."""
         return self._setting.zone
 
-    def plan(self, snapshot: Snapshot, now: float) -> SitePlan:
-        """Plan all Ingresses."""
+    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
+        """Plan all Ingresses. They have no frontends of their own that could be refused."""
+        del refused
         world = World(snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets, now)
         return plan_sites(world, self._setting, self._known)
 

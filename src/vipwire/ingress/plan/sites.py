@@ -170,8 +170,6 @@ class Frontend:
     target: str = ""
     hosts: frozenset[str] = frozenset()
     """Hosts that are served here though no route may be there: they never fall to those of a wildcard."""
-    falls_back: bool = False
-    """Whether the operator's own frontend, which has the same address, gets the hosts that nobody has here."""
 
 
 @dataclass(frozen=True, slots=True)

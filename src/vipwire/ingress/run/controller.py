@@ -30,6 +30,7 @@ _REPLAN = 60.0
 """Seconds after which all is planned again without a change: certificates expire."""
 _AT_LINE = re.compile(r"haproxy\.cfg:(\d+)\]")
 _EXPRESSION = re.compile(r"regex '([^']*)'")
+_TAKEN = re.compile(r"frontend ([^\s:]+:\S+): cannot (?:bind|create)")
 _CERTIFICATE = re.compile(r"'[^']*/([^/']+\.pem)'")
 
 
@@ -183,6 +184,8 @@ class Controller:
 
     def _exclude(self, made: Configuration, said: str) -> bool:
         """Leave out what HAProxy complains about; tell whether that was anything."""
+        if taken := _TAKEN.findall(said):
+            return sum(self.desired.exclude_frontend(name) for name in taken) > 0
         if (expression := _EXPRESSION.search(said)) and expression[1] in made.maps["expressions"]:
             self.desired.exclude_route(expression[1], said)
             return True

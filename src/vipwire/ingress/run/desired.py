@@ -29,6 +29,9 @@ class Desired:
         self.plan = SitePlan()
         self._slots: dict[str, Slots] = {}
         self._by_service: dict[ObjectName, list[Pool]] = {}
+        self._closed: frozenset[str] = frozenset()
+        """The frontends whose addresses HAProxy cannot have."""
+        self._now = 0.0
         self._refused: dict[str, tuple[Problem, ...]] = {}
         """By part, as `haproxy.refused` names them."""
         self._configuration: Configuration | None = None
@@ -51,7 +54,10 @@ class Desired:
 
         Give the names of the pools whose servers may be others, if that is all there is; None if more has changed.
         """
+        self._now = now
         if self._matters(touched):
+            if touched.structure:
+                self._closed = frozenset()  # whoever has the address may have gone meanwhile
             self._plan(now)
             services = touched.services | {name for kind, name in touched.named if kind is IngressKind.SERVICE}
             everything = touched.structure
@@ -94,6 +100,15 @@ class Desired:
         field = "metadata.annotations" if pool in self._slots else "spec.rules"
         self._refuse(pool, [Problem(each.kind, each.name, field, message) for each in self._askers(pool)])
 
+    def exclude_frontend(self, name: str) -> bool:
+        """Leave out a frontend whose address HAProxy cannot have; report whether it is one of the plan's."""
+        if name not in {each.name for each in self.plan.frontends}:
+            return False
+        self._closed |= {name}
+        self._plan(self._now)
+        self._fill([pool for pool in self.plan.pools if pool.name not in self._slots])
+        return True
+
     def exclude_route(self, expression: str, reason: str) -> None:
         """Leave out a regular expression that HAProxy does not want."""
         message = f"HAProxy refuses the expression {expression[:80]}, which is left out: {reason[:200]}"
@@ -123,7 +138,7 @@ class Desired:
         self._set_plan(without(self.plan, self._refused))
 
     def _plan(self, now: float) -> None:
-        plan = self._planner.plan(self._snapshot, now)
+        plan = self._planner.plan(self._snapshot, now, self._closed)
         there = parts_of(plan) if self._refused else ()
         self._refused = {part: problems for part, problems in self._refused.items() if part in there}
         self._set_plan(without(plan, self._refused))
