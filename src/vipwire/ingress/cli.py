@@ -126,6 +126,24 @@ def render(output_dir: Path | None, **given: Any) -> None:
         write(files)
 
 
+@ingress.command()
+@_flags
+@click.option("--gateway-class", default="vipwire", show_default=True, help="The class of the Gateways.")
+def convert(gateway_class: str, **given: Any) -> None:
+    """Print Gateway API objects that serve what our Ingresses serve.
+
+    One Gateway for each namespace, and an HTTPRoute for each host of an Ingress. What has no equivalent is told on
+    stderr.
+    """
+    from vipwire.ingress.run.app import convert_once  # noqa: PLC0415  # not for --help
+
+    with plain_errors():
+        text, problems = asyncio.run(convert_once(options_of(given), gateway_class))
+        for problem in problems:
+            warn(str(problem))
+        click.echo(text, nl=False)
+
+
 @contextlib.contextmanager
 def rendered(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Write]]:
     """Give the folder to render for, and what writes the files there, or prints the first of them."""

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
+import yaml
 from prometheus_client import Counter, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -20,7 +21,8 @@ from vipwire.errors import ConfigError, ungrouped
 from vipwire.http.server import Pages, Reply, Request
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.certificates import read_pair
-from vipwire.ingress.plan.planner import IngressPlanner, Planner, Setting
+from vipwire.ingress.plan.planner import IngressPlanner, Planner, Setting, is_ours
+from vipwire.ingress.plan.to_gateway import to_gateway
 from vipwire.ingress.run.claim import claim_ingress
 from vipwire.ingress.run.confinement import confined
 from vipwire.ingress.run.control import ControlError, ask
@@ -328,3 +330,12 @@ async def render_once(
     desired.update(Touched(structure=True), time.time())
     made = desired.made(str(options.folder))
     return (("haproxy.cfg", made.text("vipwire-rendered")), *made.files()), [str(each) for each in desired.problems]
+
+
+async def convert_once(options: Options, class_name: str) -> tuple[str, Sequence[str]]:
+    """Write Gateway API objects for our Ingresses, in YAML, and a line for each thing that they leave out."""
+    snapshot = await list_once(options, Served(IngressPlanner(options.setting)))
+    ours = [each for each in snapshot.ingresses.values() if is_ours(each, snapshot.classes, options.setting)]
+    made = to_gateway(ours, snapshot.services, class_name)
+    text = "".join(f"---\n{yaml.safe_dump(each, sort_keys=False)}" for each in made.objects)
+    return text, [str(each) for each in (*snapshot.problems, *made.problems)]

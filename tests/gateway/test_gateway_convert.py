@@ -1,0 +1,80 @@
+"""`vipwire ingress convert`: what it prints serves what the Ingresses have served, and it says what is lost."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from tests.gateway.test_gateway_statuses import SERVICE, planned
+from tests.ingress.site import ingress, rule
+
+from vipwire.ingress.plan.to_gateway import to_gateway
+from vipwire.ingress.watch import wire
+from vipwire.ingress.watch.convert import convert_ingress
+from vipwire.ingress.watch.objects import BackendPort, BackendService, Ingress
+from vipwire.model.names import ObjectName
+
+WEB = BackendService(ObjectName("default", "web"), (BackendPort("http", 80),))
+
+
+def read(value: Any) -> Ingress:
+    made, problems = convert_ingress(msgspec.convert(value, wire.Ingress))
+    assert made is not None, problems
+    return made
+
+
+def converted(*values: Any) -> tuple[list[Any], str]:
+    made = to_gateway(map(read, values), {WEB.name: WEB}, "vipwire")
+    return made.objects, "\n".join(map(str, made.problems))
+
+
+def test_hosts_paths_and_certificates_become_routes_and_listeners() -> None:
+    rules = rule("a.org", "/", "/x"), rule("a.org", "/one", kind="Exact", port="http")
+    made, lost = converted(ingress("web", *rules, tls=[{"hosts": ["a.org"], "secretName": "cert"}]))
+    gateway, route, redirect = made
+    assert [each["name"] for each in gateway["spec"]["listeners"]] == ["http", "https-a.org"]
+    assert route["spec"]["parentRefs"] == [{"name": "ingress", "sectionName": "https-a.org"}]
+    assert [each["matches"][0]["path"]["value"] for each in route["spec"]["rules"]] == ["/", "/x", "/one"]
+    assert route["spec"]["rules"][2]["backendRefs"] == [{"name": "web", "port": 80}]
+    assert redirect["spec"]["rules"][0]["filters"][0]["requestRedirect"] == {"scheme": "https", "statusCode": 308}
+    assert lost == ""
+
+
+def test_annotations_become_filters_and_what_is_lost_is_told() -> None:
+    given = {
+        "nginx.ingress.kubernetes.io/rewrite-target": "/new",
+        "nginx.ingress.kubernetes.io/enable-cors": "true",
+        "nginx.ingress.kubernetes.io/proxy-read-timeout": "5",
+        "vipwire.io/set-request-headers": "X-A: b",
+        "vipwire.io/affinity": "cookie",
+        "vipwire.io/limit-rps": "5",
+    }
+    made, lost = converted(ingress("web", rule("a.org", "/old"), annotations=given))
+    (found,) = made[1]["spec"]["rules"]
+    assert [each["type"] for each in found["filters"]] == ["RequestHeaderModifier", "URLRewrite", "CORS"]
+    assert found["timeouts"] == {"request": "5000ms"}
+    assert found["sessionPersistence"]["sessionName"] == "VIPWIRE"
+    assert "metadata.annotations[limit-rps]: has no equivalent" in lost
+
+
+def test_a_canary_becomes_a_share_of_the_route() -> None:
+    part = {"vipwire.io/canary": "true", "vipwire.io/canary-weight": "20", "vipwire.io/canary-by-header": "x-new"}
+    other = ingress("part", rule("a.org", "/", service="new"), annotations=part)
+    made, _ = converted(ingress("web", rule("a.org", "/")), other)
+    by_header, shared = made[1]["spec"]["rules"]
+    assert by_header["matches"][0]["headers"] == [{"name": "x-new", "value": "always"}]
+    assert [(each["name"], each["weight"]) for each in shared["backendRefs"]] == [("web", 80), ("new", 20)]
+    of_default = SERVICE.replace("namespace: infra", "namespace: default")
+    services = "---".join(of_default.replace("name: web", f"name: {name}") for name in ("web", "new"))
+    planner = planned(yaml.safe_dump_all(made), services)
+    (parent,) = next(status for key, status in planner.statuses.items() if key[1].name == "web-a.org")["parents"]
+    assert [each["status"] for each in parent["conditions"]] == ["True", "True"]
+
+
+def test_the_command_prints_it(tmp_path: Path) -> None:
+    (tmp_path / "web.yaml").write_text(yaml.safe_dump(ingress("web", rule("a.org", "/"))))
+    command = (sys.executable, "-m", "vipwire", "ingress", "convert", "--manifests", str(tmp_path))
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert [each["kind"] for each in yaml.safe_load_all(done.stdout)] == ["Gateway", "HTTPRoute"]
