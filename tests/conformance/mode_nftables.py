@@ -26,7 +26,7 @@ TABLE_HARM = Harm(
     extra=_nft("insert rule {table} services tcp dport 80 drop"),
     listing=_nft("list table {table}", "-s"),
     exact=_nft("list table {table}", "-s", "-a"),
-    passing=r"(?s)\t(?:map [a-z-]*affinity|set (?:connections|traffic[a-z-]*|refused-[a-z-]+)) \{.*?\n\t\}\n",
+    passing=r"(?s)\t(?:map affinity(?:-local)?/\S+|set (?:connections|traffic[a-z-]*|refused-[a-z-]+)) \{.*?\n\t\}\n",
     # A table that has an owner is nobody else's to change, and goes with the owner.
     obstacle=(("nft", "-i"), "add table ip vipwire { flags owner; }\n"),
 )
