@@ -21,7 +21,6 @@ _KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {
     "HTTPS": (IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),
     "TLS": (IngressKind.TLS_ROUTE,),
     "TCP": (IngressKind.TCP_ROUTE,),
-    "UDP": (IngressKind.UDP_ROUTE,),
 }
 _NO_HOST: Final = ("TCP", "UDP")
 
@@ -122,7 +121,7 @@ def _judged(gateway: Item, owner: Item, spec: wire.Listener, world: GatewayWorld
 
 def _accepted(spec: wire.Listener) -> Verdict:
     if spec.protocol not in _KINDS:
-        return no("UnsupportedProtocol", f"{spec.protocol[:40]!r} is not served (HTTP, HTTPS, TLS, TCP, UDP)")
+        return no("UnsupportedProtocol", f"{spec.protocol[:40]!r} is not served (HTTP, HTTPS, TLS, TCP)")
     if not spec.port or not 0 < spec.port < 65536:
         return no("PortUnavailable", "a port from 1 to 65535 is needed")
     if spec.hostname and not is_hostname(spec.hostname):
