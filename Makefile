@@ -119,6 +119,7 @@ lock:
 	@$(LOCK) pyproject.toml --output-file requirements/run.lock
 	@$(LOCK) pyproject.toml --group test --group lint --constraint requirements/run.lock --output-file requirements/test.lock
 	@$(LOCK) --group fuzz --constraint requirements/test.lock --output-file requirements/fuzz.lock
+	@$(LOCK) --group plot --constraint requirements/test.lock --output-file requirements/plot.lock
 	@$(LOCK) --group site --constraint requirements/test.lock --output-file requirements/site.lock
 	@$(LOCK) requirements/build.in --constraint requirements/test.lock --output-file requirements/build.lock
 	@$(LOCK) requirements/tools.in --constraint requirements/test.lock --output-file requirements/tools.lock

@@ -1,6 +1,7 @@
 """Measure everything that docs/performance.md says: `python -m bench`, as root.
 
-Each run is a process of its own in a network namespace of its own; nothing of this machine's own is touched.
+Each run is a process of its own in a network namespace of its own; nothing of this machine's own is touched. Two
+more commands draw: `python -m bench plot --help`, `python -m bench flame --help`.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from bench.options import Options
 from bench.report import Figure, Row, document, rows, text
 
 SCENARIOS = ("load", "change", "daemon", "datapath", "rival")
+DRAWINGS = ("plot", "flame")
 OTHERS = ("scale", "iptables", "userspace", "api_costs", "ejection", "ebpf")
 
 
@@ -29,6 +31,9 @@ def run(name: str, options: Options) -> list[Figure]:
 
 
 def main() -> None:
+    if sys.argv[1:2] and sys.argv[1] in DRAWINGS:
+        importlib.import_module(f"bench.{sys.argv[1]}").main(sys.argv[2:])
+        return
     arguments = _parser().parse_args()
     if os.geteuid():
         raise SystemExit("network namespaces need root: sudo python -m bench")

@@ -23,7 +23,7 @@ BUILD, TOOLS = (
 )
 GROUPS = PROJECT["dependency-groups"]
 WANTED = {"run": RUN, "test": [*RUN, *GROUPS["test"], *GROUPS["lint"]], "build": BUILD}
-AROUND = {"tools": TOOLS, "fuzz": GROUPS["fuzz"]}
+AROUND = {"tools": TOOLS, "fuzz": GROUPS["fuzz"], "plot": GROUPS["plot"]}
 """Locks of what is not installed for tests."""
 _PINNED = re.compile(r"([a-z0-9-]+)==([0-9a-z.]+)(?: ; ([^\\]+?))? \\((?: --hash=sha256:[0-9a-f]{64}(?: \\)?)+)")
 
