@@ -75,7 +75,7 @@ WORDS = {
     *("tune.ssl.default-dh-param", "tune.http.logurilen", "maxconn", "mode"),
     *("retries", "option", "retry-on", "timeout", "parse-resolv-conf", "hold", "accepted_payload_size", "bind"),
     *("http-request", "http-response", "use_backend", "default_backend", "balance", "hash-type", "cookie", "no"),
-    *("dynamic-cookie-key", "http-check", "acl", "stick-table", "default-server", "server", "user"),
+    *("dynamic-cookie-key", "http-check", "acl", "stick-table", "default-server", "server", "user", "tcp-request"),
 }
 
 
