@@ -87,7 +87,7 @@ def lay_out(stage: Path, wheel: Path) -> None:
         record.write_text("".join(kept), encoding="utf-8")
     program = home / "bin/vipwire"
     program.write_text(
-        f"#!/{HOME}/bin/python -P\nimport sys\n\nfrom vipwire.cli.main import main\n\nsys.exit(main())\n",
+        f"#!/{HOME}/bin/python -P\nimport sys\n\nfrom vipwire.cli.start import start\n\nsys.exit(start())\n",
         encoding="utf-8",
     )
     program.chmod(0o755)
