@@ -8,6 +8,7 @@ what failed: exit status 1, and the bytes in build/fuzz, for `--replay TARGET FI
 
 import argparse
 import concurrent.futures
+import math
 import os
 import re
 import subprocess
@@ -57,7 +58,7 @@ def run(target: Target, inputs: int, seconds: float, seed: int) -> Result:
 
 def shares(weights: list[float], inputs: int) -> list[int]:
     """Share the inputs out."""
-    return [max(1, int(inputs * weight / sum(weights))) for weight in weights]
+    return [max(1, math.ceil(inputs * weight / sum(weights))) for weight in weights]
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"ports": [{"port": 1, "name": "a"}, {"port": 1, "name": "b"}]},
-        'spec.ports[1]: Duplicate value: {"port":1,"protocol":"TCP"}',
+        'spec.ports[1]: Duplicate value: {"Name":"","Protocol":"TCP","AppProtocol":null,"Port":1,"TargetPort":0,',
     ),
     (
         {"type": "Other"},

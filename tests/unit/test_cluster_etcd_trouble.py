@@ -23,6 +23,8 @@ from vipwire.cluster.store.etcd.settings import EtcdSettings, read_settings
 from vipwire.cluster.store.record import FullError, FutureRevisionError, Record, StoreError
 from vipwire.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 MAPS = "/api/v1/namespaces/default/configmaps"
 ONE = {"metadata": {"name": "one"}, "data": {"k": "v"}}
 

@@ -26,6 +26,8 @@ from vipwire.cluster.controllers.parts import Ranges
 from vipwire.cluster.store.fence import HOLDING
 from vipwire.cluster.store.record import Check
 
+pytestmark = pytest.mark.slow
+
 SERVICES = "/api/v1/namespaces/default/services"
 
 
@@ -172,7 +174,6 @@ def test_a_stopped_server_that_goes_on_writes_nothing_as_the_elected_one(etcd: E
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
-@pytest.mark.slow
 def test_a_killed_servers_controllers_run_elsewhere_in_seconds_and_its_endpoints_go(
     etcd: Etcd, tmp_path: Path
 ) -> None:

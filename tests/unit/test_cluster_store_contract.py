@@ -18,6 +18,8 @@ from vipwire.cluster.store.record import (
 )
 from vipwire.cluster.store.store import Store
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def etcd() -> Iterator[Etcd]:
@@ -67,6 +69,22 @@ def test_a_transaction_from_another_state_is_refused_whole(engine: Engine, kind:
         assert store.count("things") == 2
 
     engine.play(scenario)
+
+
+def test_a_restart_keeps_the_history_that_is_left(engine: Engine) -> None:
+    async def scenario() -> None:
+        async with engine.open() as store:
+            await store.write(put("gone", "before"))
+            (first,) = await store.write(put("a", "one"))
+            await store.compact(first.revision)
+            (second,) = await store.write(put("a", "two", first.revision))
+        async with engine.open() as again:
+            assert [change.revision for change in again.changes("things", first.revision)] == [second.revision]
+            assert [text_of(each) for each in again.scan("things", at=first.revision)] == ["one", "before"]
+            with pytest.raises(CompactedError):
+                again.changes("things", first.revision - 1)
+
+    asyncio.run(scenario())
 
 
 def test_what_is_under_way_is_in_the_head_and_not_visible(engine: Engine) -> None:

@@ -8,6 +8,8 @@ import pytest
 import yaml
 from tests.unit.deployed import DEPLOY, ROOT
 
+pytestmark = pytest.mark.slow
+
 PROMTOOL = ROOT / ".venv/tools/promtool"
 RULES = yaml.safe_load((DEPLOY / "monitoring/alerts.yaml").read_text(encoding="utf-8"))["spec"]
 NAMES = [rule["alert"] for group in RULES["groups"] for rule in group["rules"]]

@@ -18,7 +18,10 @@ CHART = DEPLOY / "helm/vipwire"
 HELMS_LABELS = {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart"}
 OURS = {"app.kubernetes.io/name", "app.kubernetes.io/component"}
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the helm that is there is for amd64")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the helm that is there is for amd64"),
+]
 
 
 def helm(*arguments: str | Path) -> str:

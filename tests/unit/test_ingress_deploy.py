@@ -38,6 +38,12 @@ def container() -> dict[str, Any]:
     return dict(found)
 
 
+def test_metrics_are_for_this_machine_alone_unless_somebody_says_otherwise() -> None:
+    (option,) = (each for each in ingress.params if each.name == "metrics_bind_address")
+    assert option.default == "127.0.0.1:10254"
+    assert "--metrics-bind-address=127.0.0.1:10254" in container()["args"]
+
+
 @pytest.mark.skipif(KUBECTL is None, reason="renders with kubectl, which is not installed")
 def test_kubectl_renders_it_with_the_image_that_the_containerfile_makes() -> None:
     made, text = rendered(FOLDER), (FOLDER / "Containerfile").read_text()

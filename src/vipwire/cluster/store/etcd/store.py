@@ -106,11 +106,21 @@ class EtcdStore(Visible):
         try:
             state = await self._transactions.state(at)
         except CompactedError:
-            at = newest
+            at = min(await self._oldest() or newest, newest)
             state = await self._transactions.state(at)
         records = [Record(key, revision, at_revision(value, revision)) for key, revision, value in state.found]
         self._begin(records, (), at, at)
         await self._replay(marker)
+
+    async def _oldest(self) -> int:
+        """Return the revision that etcd was compacted to, as it tells whoever would watch from an older one; or 0."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START_SECONDS):
+                async with contextlib.aclosing(self._client.watch(*self._layout.everything, 1)) as answers:
+                    async for answer in answers:
+                        if answer.canceled or answer.events:
+                            return int(answer.compact_revision)
+        return 0
 
     async def _replay(self, revision: int) -> None:
         """Read the changes up to a revision."""
