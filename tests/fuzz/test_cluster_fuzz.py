@@ -164,7 +164,7 @@ def test_after_an_update_every_field_has_an_owner(first: Any, second: Any) -> No
     owned = note_update({}, Writer("a"), {}, first, SERVICES.type, "1")
     owned = note_update(owned, Writer("b"), first, second, SERVICES.type, "2")
     held = frozenset().union(*(entry.paths for entry in owned.values()))
-    assert held == members(second, SERVICES.type).keys()
+    assert held == members(second, SERVICES.type, whole=True).keys()
     assert read_ownership(write_ownership(owned)) == {who: entry for who, entry in owned.items() if entry.paths}
 
 
