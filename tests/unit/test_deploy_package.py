@@ -62,7 +62,8 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
     sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/vipwire").rglob("*.py")}
     packed = {name for name in names(wheel) if name.startswith("vipwire/")}
     programs = {f"vipwire/backends/ebpf/programs/{name}" for name in PROGRAMS}
-    assert packed == sources | programs | {"vipwire/py.typed"}
+    page = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/vipwire/inspect/page/files").iterdir()}
+    assert packed == sources | programs | page | {"vipwire/py.typed"}
     assert f"vipwire-{__version__}-py3-none-any.whl" == wheel.name
 
 
@@ -75,7 +76,7 @@ def test_the_wheel_says_what_it_is_and_needs(wheel: Path) -> None:
     assert (metadata["Name"], metadata["Version"], metadata["License-Expression"]) == ("vipwire", __version__, "MIT")
     needed = {requirement.partition(">")[0] for requirement in metadata.get_all("Requires-Dist", [])}
     assert needed >= {"aiohttp", "click"}
-    assert "vipwire = vipwire.cli.main:main" in scripts
+    assert "vipwire = vipwire.cli.start:start" in scripts
     assert licence == (ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
