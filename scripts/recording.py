@@ -44,7 +44,9 @@ def record(command: list[str]) -> list[Line]:
     """Run a command in a terminal of its own; raise SystemExit if it fails."""
     leader, follower = pty.openpty()
     size = {"COLUMNS": str(COLUMNS), "LINES": str(ROWS), "TERM": "xterm-256color", "COLORTERM": "truecolor"}
-    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=os.environ | size)
+    process = subprocess.Popen(
+        command, stdin=follower, stdout=follower, stderr=follower, cwd=ROOT, env=os.environ | size
+    )
     os.close(follower)
     lines, rest, shown, last = [], "", 0.0, time.monotonic()
     while True:
@@ -125,7 +127,7 @@ g {{ animation: scroll {whole:.2f}s step-end infinite }}
 
 def main() -> None:
     """Record, and write the picture."""
-    lines = record([sys.executable, "-m", "vipwire", "lab", "demo"])
+    lines = record([".venv/bin/vipwire", "lab", "demo"])
     place = ROOT / "docs/images/demo.svg"
     place.write_text(picture(lines), encoding="utf-8")
     sys.stdout.write(f"{place}: {len(lines)} lines, {lines[-1].at:.0f} s, {place.stat().st_size // 1024} KB\n")
