@@ -1,14 +1,15 @@
 """`vipwire up`, and `vipwire store`: backup, restore, migrate."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
 from vipwire.cluster.bgp.flags import bgp_flags
+from vipwire.cluster.machines.flags import NODE_LEASE, NODE_NAME, PROXY, PROXY_MODE
+from vipwire.process.command_flags import with_flags
 from vipwire.process.terminal import MISUSED, note, plain_errors, say
 
 _FOLDER: Final = click.option(
@@ -19,26 +20,15 @@ _FOLDER: Final = click.option(
     envvar="VIPWIRE_DATA_DIR",
     help="Folder with the objects, keys and kubeconfigs.",
 )
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _etcd_options(command: F) -> F:
-    """Add the flags that say how etcd is reached."""
-    for option in reversed(
-        (
-            click.option("--etcd-servers", default="", help="URLs of etcd's members, separated by commas."),
-            click.option("--etcd-cafile", default="", help="Authority of etcd's certificates; a PEM file."),
-            click.option("--etcd-certfile", default="", help="Certificate that etcd knows us by; a PEM file."),
-            click.option("--etcd-keyfile", default="", help="Its key."),
-            click.option("--etcd-prefix", default="", help="What all keys begin with; /vipwire if not given."),
-            click.option("--etcd-username", default="", help="User of etcd, if it has users."),
-            click.option("--etcd-password-file", default="", help="File with the user's password."),
-        )
-    ):
-        command = option(command)
-    return command
+_etcd_options = with_flags(
+    click.option("--etcd-servers", default="", help="URLs of etcd's members, separated by commas."),
+    click.option("--etcd-cafile", default="", help="Authority of etcd's certificates; a PEM file."),
+    click.option("--etcd-certfile", default="", help="Certificate that etcd knows us by; a PEM file."),
+    click.option("--etcd-keyfile", default="", help="Its key."),
+    click.option("--etcd-prefix", default="", help="What all keys begin with; /vipwire if not given."),
+    click.option("--etcd-username", default="", help="User of etcd, if it has users."),
+    click.option("--etcd-password-file", default="", help="File with the user's password."),
+)
 
 
 @click.command()
@@ -61,14 +51,8 @@ def _etcd_options(command: F) -> F:
     help="Largest size of the store's file, in MiB; 0 is no limit.",
     show_default=True,
 )
-@click.option("--node-name", default="", help="The name of this machine's Node; its hostname if not given.")
-@click.option(
-    "--node-lease-seconds",
-    type=click.IntRange(2, 3600),
-    default=40,
-    show_default=True,
-    help="How long this machine may be silent before its Node is not Ready and its endpoints leave.",
-)
+@NODE_NAME
+@NODE_LEASE
 @click.option(
     "--service-cluster-ip-range",
     default="10.96.0.0/16,fd00:10:96::/112",
@@ -76,8 +60,8 @@ def _etcd_options(command: F) -> F:
     help="CIDRs of ClusterIPs, one of each family, the default family first; counts at the first start only.",
 )
 @click.option("--service-node-port-range", default="30000-32767", show_default=True, help="Ports of NodePorts.")
-@click.option("--proxy/--no-proxy", default=True, show_default=True, help="Serve Services on this machine's kernel.")
-@click.option("--proxy-mode", default="", help="How the proxy does it, as in vipwire proxy; nftables if not given.")
+@PROXY
+@PROXY_MODE
 @click.option("--dns/--no-dns", default=True, show_default=True, help="Answer DNS for the Services.")
 @click.option("--dns-address", default="127.0.0.1", show_default=True, help="Where DNS listens.")
 @click.option(

@@ -6,7 +6,6 @@ machine cannot do (a port that is taken, an interface that is not there) ends th
 """
 
 import asyncio
-import signal
 import socket
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from vipwire.app.run import run_beside
 from vipwire.cluster.announced import Announced
 from vipwire.cluster.announcing.claims import Claims
 from vipwire.cluster.announcing.keeper import AddressKeeper
@@ -26,6 +24,7 @@ from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.node import NAMESPACES
 from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Registry
+from vipwire.cluster.beside import Ending
 from vipwire.cluster.bgp.bird import Bird
 from vipwire.cluster.bgp.run import RESOURCES as BGP_RESOURCES
 from vipwire.cluster.bgp.run import BgpSpeaker
@@ -51,7 +50,6 @@ from vipwire.cluster.machines.objects import LocalObjects
 from vipwire.cluster.machines.readiness import NodeReadiness
 from vipwire.cluster.opening import open_store
 from vipwire.cluster.own_addresses import internal_addresses
-from vipwire.cluster.part_metrics import PartFailures
 from vipwire.cluster.parts import Part, Parts, simply
 from vipwire.cluster.probing.commands import RunAs
 from vipwire.cluster.probing.probes import Probes
@@ -136,12 +134,12 @@ class _Cluster:
         claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
         announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
         self._addresses = AddressKeeper(claims, announced, setting.announce)
-        self._ending = asyncio.Event()
+        self._ending = Ending()
         self.parts = Parts(self._supervisor)
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str, Path], None]) -> None:
         """Prepare the directory, open the API server, run all parts, and wait for the end."""
-        self._hear_signals()
+        self._ending.hear_signals()
         await self._begin(tasks)
         served = await serve_api(self._place, self._registry, self._services, now, self._supervisor)
         try:
@@ -229,16 +227,7 @@ class _Cluster:
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         source = StoreSource(self._registry.store, proxy_resources(self._setting.node))
-        try:
-            await run_beside(config, source, begun, PartFailures(self._supervisor))
-            self._ending.set()  # a signal has ended it
-        finally:
-            self._hear_signals()  # which it has heard for us
-
-    def _hear_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._ending.set)
+        await self._ending.run_proxy(config, source, self._supervisor, begun)
 
 
 async def _make_first_objects(registry: Registry, setting: Setting, heartbeat: Heartbeat) -> None:

@@ -1,6 +1,5 @@
 """`vipwire gateway`, and `vipwire gateway render`."""
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -8,8 +7,9 @@ from typing import Any, Final
 import click
 
 from vipwire.errors import ConfigError
-from vipwire.ingress.cli import COMMON_FLAGS, PROCESS_FLAGS, options_of, with_flags
-from vipwire.process.terminal import plain_errors, warn
+from vipwire.ingress.cli import COMMON_FLAGS, PROCESS_FLAGS, options_of, print_rendered
+from vipwire.process.command_flags import with_flags
+from vipwire.process.terminal import plain_errors
 
 _OWN_FLAGS: Final = (
     click.option(
@@ -66,15 +66,12 @@ def render(output_dir: Path | None, **given: Any) -> None:
 
     With --output-dir all files are written there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
     """
-    from vipwire.ingress.cli import rendered  # noqa: PLC0415
-    from vipwire.ingress.run.app import render_once  # noqa: PLC0415  # not for --help
 
-    with plain_errors(), rendered(output_dir, given["run_dir"]) as (folder, write):
-        parts = _parts(given)
-        files, problems = asyncio.run(render_once(_options({**given, "run_dir": folder}), parts.served))
-        for problem in problems:
-            warn(str(problem))
-        write(files)
+    def prepared(placed: dict[str, Any]) -> tuple[Any, ...]:
+        parts = _parts(placed)
+        return _options(placed), parts.served
+
+    print_rendered(output_dir, given, prepared)
 
 
 def _options(given: dict[str, Any]) -> Any:

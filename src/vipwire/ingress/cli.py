@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import click
 
 from vipwire.errors import ConfigError
+from vipwire.process.command_flags import with_flags
 from vipwire.process.terminal import plain_errors, warn
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -61,17 +62,6 @@ PROCESS_FLAGS: Final = (
 )
 
 
-def with_flags(*flags: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Give flags to a command, in their order."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(flags):
-            command = option(command)
-        return command
-
-    return decorate
-
-
 _flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, *COMMON_FLAGS[3:])
 
 
@@ -117,13 +107,7 @@ def render(output_dir: Path | None, **given: Any) -> None:
 
     With --output-dir all files are written there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
     """
-    from vipwire.ingress.run.app import render_once  # noqa: PLC0415  # not for --help
-
-    with plain_errors(), rendered(output_dir, given["run_dir"]) as (folder, write):
-        files, problems = asyncio.run(render_once(options_of({**given, "run_dir": folder})))
-        for problem in problems:
-            warn(str(problem))
-        write(files)
+    print_rendered(output_dir, given, lambda placed: (options_of(placed),))
 
 
 @ingress.command()
@@ -144,8 +128,21 @@ def convert(gateway_class: str, **given: Any) -> None:
         click.echo(text, nl=False)
 
 
+def print_rendered(
+    output_dir: Path | None, given: dict[str, Any], prepared: Callable[[dict[str, Any]], tuple[Any, ...]]
+) -> None:
+    """Render once, and print or write the files. `prepared` makes the arguments of `render_once` from the flags."""
+    from vipwire.ingress.run.app import render_once  # noqa: PLC0415  # not for --help
+
+    with plain_errors(), _rendered(output_dir, given["run_dir"]) as (folder, write):
+        files, problems = asyncio.run(render_once(*prepared({**given, "run_dir": folder})))
+        for problem in problems:
+            warn(str(problem))
+        write(files)
+
+
 @contextlib.contextmanager
-def rendered(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Write]]:
+def _rendered(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Write]]:
     """Give the folder to render for, and what writes the files there, or prints the first of them."""
     folder = (output_dir or run_dir).absolute()
 

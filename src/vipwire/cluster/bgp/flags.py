@@ -1,9 +1,10 @@
 """The flags of BGP, which `vipwire up` and `vipwire join` share."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import click
+
+from vipwire.process.command_flags import with_flags
 
 _FLAGS: Final = (
     click.option("--bgp-as", type=click.IntRange(0, 2**32 - 1), default=0, help="Announce by BGP, as this AS."),
@@ -21,8 +22,5 @@ _FLAGS: Final = (
 )
 
 
-def bgp_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command these flags."""
-    for option in reversed(_FLAGS):
-        command = option(command)
-    return command
+bgp_flags: Final = with_flags(*_FLAGS)
+"""Gives a command these flags."""

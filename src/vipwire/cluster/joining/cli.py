@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from vipwire.cluster.bgp.flags import bgp_flags
+from vipwire.cluster.machines.flags import NODE_LEASE, NODE_NAME, PROXY, PROXY_MODE
 from vipwire.process.terminal import MISUSED, note, plain_errors, say
 
 FOLDER: Final = click.option(
@@ -31,17 +32,11 @@ _KUBECONFIG: Final = click.option(
 @click.argument("url", default="")
 @click.option("--token", default="", envvar="VIPWIRE_TOKEN", help="A bootstrap token: vipwire token create.")
 @click.option("--ca-hash", default="", help="The hash of the cluster's authority, sha256:…")
-@click.option("--node-name", default="", help="The name of this machine's Node; its hostname if not given.")
+@NODE_NAME
 @click.option("--server", is_flag=True, help="Prepare for an API server here: fetch the authority's key, and end.")
-@click.option(
-    "--node-lease-seconds",
-    type=click.IntRange(2, 3600),
-    default=40,
-    show_default=True,
-    help="How long this machine may be silent before its Node is not Ready and its endpoints leave.",
-)
-@click.option("--proxy/--no-proxy", default=True, show_default=True, help="Serve Services on this machine's kernel.")
-@click.option("--proxy-mode", default="", help="How the proxy does it, as in vipwire proxy; nftables if not given.")
+@NODE_LEASE
+@PROXY
+@PROXY_MODE
 @click.option(
     "--relay-port",
     type=click.IntRange(0, 65535),

@@ -5,7 +5,6 @@ stay, and Services are served on: only what changes meanwhile is not seen.
 """
 
 import asyncio
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from vipwire.app.run import run_beside
 from vipwire.cluster.announced import Announced
 from vipwire.cluster.announcing.claims import RENEW_TIMEOUT, Claims
 from vipwire.cluster.announcing.keeper import AddressKeeper
@@ -22,6 +20,7 @@ from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.kinds.service import ENDPOINTS
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.beside import Ending
 from vipwire.cluster.bgp.bird import Bird
 from vipwire.cluster.bgp.run import RESOURCES as BGP_RESOURCES
 from vipwire.cluster.bgp.run import BgpSpeaker
@@ -33,7 +32,6 @@ from vipwire.cluster.machines.heartbeat import Heartbeat
 from vipwire.cluster.machines.node import node_addresses
 from vipwire.cluster.machines.objects import RemoteObjects, UnreachableError
 from vipwire.cluster.own_addresses import internal_addresses
-from vipwire.cluster.part_metrics import PartFailures
 from vipwire.cluster.parts import Part, Parts, simply
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, VipwireError
@@ -83,13 +81,13 @@ class _Machine:
         self._folder = Folder(setting.folder)
         self._supervisor = Supervisor()
         self.parts = Parts(self._supervisor)
-        self._ending = asyncio.Event()
+        self._ending = Ending()
         self._url = ""
         self._addresses: AddressKeeper | None = None
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str], None]) -> None:
         """Start all, and wait for the end."""
-        self._hear_signals()
+        self._ending.hear_signals()
         await self.parts.start(tasks, Part("API relay", self._relay, opens=True)).wait()
         for part in self._parts():
             await self.parts.start(tasks, part).wait()
@@ -177,16 +175,7 @@ class _Machine:
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         source = ApiSource(self._access(), proxy_resources(self._member.node))
-        try:
-            await run_beside(config, source, begun, PartFailures(self._supervisor))
-            self._ending.set()  # a signal has ended it
-        finally:
-            self._hear_signals()  # which it has heard for us
-
-    def _hear_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._ending.set)
+        await self._ending.run_proxy(config, source, self._supervisor, begun)
 
 
 def now() -> datetime:

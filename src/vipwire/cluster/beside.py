@@ -1,0 +1,35 @@
+"""The proxy beside a machine's other parts, and the end of all, for which SIGTERM or SIGINT asks."""
+
+import asyncio
+import signal
+
+from vipwire.app.loop import Source
+from vipwire.app.run import run_beside
+from vipwire.cluster.part_metrics import PartFailures
+from vipwire.config.configuration import Config
+from vipwire.process.supervision import Begun, Supervisor
+
+
+class Ending:
+    """Whether a signal has asked for the end. While the proxy runs, it is the one that hears signals."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+
+    def hear_signals(self) -> None:
+        """Hear SIGTERM and SIGINT from now on."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked.set)
+
+    async def wait(self) -> None:
+        """Wait for a signal."""
+        await self._asked.wait()
+
+    async def run_proxy(self, config: Config, source: Source, supervisor: Supervisor, begun: Begun) -> None:
+        """Run the proxy until a signal or cancelled, and hear signals again."""
+        try:
+            await run_beside(config, source, begun, PartFailures(supervisor))
+            self._asked.set()  # a signal has ended it
+        finally:
+            self.hear_signals()
