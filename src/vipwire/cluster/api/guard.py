@@ -3,7 +3,8 @@
     admin   group system:masters     everything
     node    group system:nodes       what a service proxy and a kubelet of this system read and report
     view    group vipwire:view       reads everything but Secrets
-    ingress group vipwire:ingress    what an Ingress or Gateway controller reads, with Secrets, and reports
+    ingress group vipwire:ingress    what an Ingress or Gateway controller reads, and reports; of Secrets those that
+                                     Ingresses and Gateways name (named_secrets.py)
 
 Nobody else may do anything but ask for version, health and discovery's root.
 """
@@ -67,6 +68,7 @@ class User:
 ANONYMOUS: Final = User("system:anonymous", ("system:unauthenticated",))
 CALLER: Final[ContextVar[User | None]] = ContextVar("CALLER", default=None)
 """Who sends the request that is being answered; None for what a part of this process does."""
+UNNAMED: Final = "no Ingress and no Gateway names it"
 _OPEN: Final = frozenset({"/version", "/healthz", "/livez", "/readyz"})
 
 
@@ -103,6 +105,11 @@ def may(user: User, verb: str, what: str) -> bool:
     return Role.NODE in roles and verb in _NODE_RIGHTS.get(what, frozenset())
 
 
+def only_named(user: User, what: str) -> bool:
+    """Report whether somebody who may read a kind may read only what others name: Secrets, by the role ingress."""
+    return what == "secrets" and Role.ADMIN not in _roles(user.groups)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Verbs that are allowed on a kind or a subresource."""
@@ -125,13 +132,13 @@ def rules(user: User) -> Iterator[Rule]:
                 yield Rule(verbs, resource.group, what)
 
 
-def refusal(user: User, route: Route) -> ApiError:
+def refusal(user: User, route: Route, reason: str = "") -> ApiError:
     """Write Kubernetes' sentence for what a user may not do."""
     resource = route.resource
     what = f"{resource.plural}/{route.subresource}" if route.subresource else resource.plural
     where = f' in the namespace "{route.namespace}"' if route.namespace else " at the cluster scope"
     why = f'User "{user.name}" cannot {route.verb} resource "{what}" in API group "{resource.group}"{where}'
-    return refused(resource.id, route.name, why)
+    return refused(resource.id, route.name, f"{why}: {reason}" if reason else why)
 
 
 def page_refusal(user: User, path: str, method: str) -> ApiError:

@@ -7,14 +7,14 @@ metadata.name=web,spec.type!=ClusterIP                           fields, those t
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from vipwire.cluster.api.errors import bad_request
 from vipwire.cluster.api.names import label_value, qualified
 from vipwire.cluster.api.resource import Object, Resource
-from vipwire.cluster.store.record import Record
+from vipwire.cluster.store.record import Key, Record
 
 _SET: Final = re.compile(r"\s*([^\s,=!()]+)\s+(in|notin)\s*\(([^()]*)\)\s*")
 _EQUAL: Final = re.compile(r"\s*([^\s,=!()]+)\s*(==|=|!=)\s*([^\s,=!()]*)\s*")
@@ -64,25 +64,41 @@ class _Labelled(msgspec.Struct):
 _LABELS: Final = msgspec.json.Decoder(_Labelled)
 
 
+class Keys(Protocol):
+    """A set of objects, by where they are in the store."""
+
+    def __contains__(self, key: Key, /) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """The selection of a list or watch. Cursors hold its text, so that pages belong together."""
+    """The selection of a list or watch. Cursors hold its text, so that pages belong together.
+
+    `allowed` has the keys that the asker may see; None is all.
+    """
 
     namespace: str = ""
     name: str = ""
     labels: tuple[Requirement | Comparison, ...] = ()
     fields: tuple[tuple[Callable[[Object], str], str, bool], ...] = ()
+    allowed: Keys | None = None
 
     @property
     def everything(self) -> bool:
         """Whether it selects all objects."""
-        return not (self.namespace or self.name or self.labels or self.fields)
+        return not (self.namespace or self.name or self.labels or self.fields or self.allowed is not None)
+
+    def shows(self, key: Key) -> bool:
+        """Report whether the asker may see an object at all."""
+        return self.allowed is None or key in self.allowed
 
     def matches(self, record: Record) -> bool:
         """Report whether an object is meant. Decodes no more than it must."""
         if (self.namespace and record.key.namespace != self.namespace) or (
             self.name and record.key.name != self.name
         ):
+            return False
+        if not self.shows(record.key):
             return False
         try:
             return self._holds(record.value)
@@ -141,7 +157,7 @@ def _unreadable(text: str) -> Exception:
     return bad_request(f"unable to parse selector {text!r}: a part of it is not a requirement")
 
 
-def select(resource: Resource, namespace: str, labels: str, fields: str) -> Selector:
+def select(resource: Resource, namespace: str, labels: str, fields: str, allowed: Keys | None = None) -> Selector:
     """Read the selector of a request; raise ApiError 400 for one that is invalid or not supported."""
     conditions = []
     name = ""
@@ -154,7 +170,7 @@ def select(resource: Resource, namespace: str, labels: str, fields: str) -> Sele
             name = wanted
             continue
         conditions.append((_reader(resource, key), wanted, inverted))
-    return Selector(namespace, name, parse_labels(labels), tuple(conditions))
+    return Selector(namespace, name, parse_labels(labels), tuple(conditions), allowed)
 
 
 def _reader(resource: Resource, key: str) -> Callable[[Object], str]:

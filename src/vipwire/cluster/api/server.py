@@ -26,7 +26,8 @@ from vipwire.cluster.api.answers.pages import CUSTOM_KINDS, read_page
 from vipwire.cluster.api.answers.reviews import REVIEWS, Review, answer, check_asker
 from vipwire.cluster.api.errors import ApiError, damaged, internal, no_such_page, too_slow
 from vipwire.cluster.api.listing import list_page, parse_number, wait_for_newest, wait_for_revision
-from vipwire.cluster.api.object import encode
+from vipwire.cluster.api.named_secrets import NamedSecrets
+from vipwire.cluster.api.object import encode, key_of
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.route import READING, Route, find_route
 from vipwire.cluster.api.selectors import select
@@ -76,6 +77,7 @@ class ApiServer:
     ) -> None:
         self._registry = registry
         self._identify = identify
+        self._named = NamedSecrets(registry.store)
         self._troubles, self._metrics = troubles, metrics or CollectorRegistry()
         self._bookmark_every = bookmark_every
         self.bounds = bounds or Bounds()
@@ -164,16 +166,17 @@ class ApiServer:
     async def _about_object(self, request: BaseRequest, route: Route, user: guard.User) -> web.StreamResponse:
         if not guard.allows(user, route):
             raise guard.refusal(user, route)
+        named = self._named if guard.only_named(user, route.resource.plural) else None
         sort = Sort.WATCH if route.verb == "watch" else Sort.READ if route.verb in READING else Sort.WRITE
         with self.in_flight.request(sort, user, request.remote or ""):
             if route.verb == "watch":
                 self._watching[id(request)] = (request, user)
                 try:
-                    return await self._watch(request, route)
+                    return await self._watch(request, route, named)
                 finally:
                     del self._watching[id(request)]
             async with self._in_time(request):
-                return await self._serve(request, route)
+                return await self._serve(request, route, named)
         raise AssertionError  # pragma: no cover  # the managers above swallow nothing
 
     @contextlib.asynccontextmanager
@@ -187,11 +190,13 @@ class ApiServer:
                 raise ConnectionResetError("the answer took too long") from None
             raise too_slow() from None
 
-    async def _serve(self, request: BaseRequest, route: Route) -> web.StreamResponse:
+    async def _serve(self, request: BaseRequest, route: Route, named: NamedSecrets | None) -> web.StreamResponse:
         match route.verb:
             case "list":
-                return await self._list(request, route)
+                return await self._list(request, route, named)
             case "get":
+                if named is not None and key_of(route.resource, route.namespace, route.name) not in named:
+                    raise guard.refusal(guard.CALLER.get() or guard.ANONYMOUS, route, guard.UNNAMED)
                 return await self._get(request, route)
         return await self._change(request, route)
 
@@ -200,7 +205,7 @@ class ApiServer:
         with self.in_flight.request(Sort.WRITE, user, ""):
             async with read_body(request, self.bounds, self.in_flight, self.bounds.question_bytes) as sent:
                 body = (await read_object(_content(request), sent, review.types)).value
-        return _json(encode(answer(review, user, body)), Answer(201))
+        return _json(encode(answer(review, user, body, self._named)), Answer(201))
 
     def _page(self, request: BaseRequest, user: guard.User) -> web.Response:
         if not guard.may_ask(user, request.path):
@@ -232,25 +237,24 @@ class ApiServer:
         add_warnings(response, filter(None, (route.resource.deprecated,)))
         return response
 
-    async def _list(self, request: BaseRequest, route: Route) -> web.StreamResponse:
+    async def _list(self, request: BaseRequest, route: Route, named: NamedSecrets | None) -> web.StreamResponse:
         form = choose_form(request.headers.get("Accept", ""), request.query)
         query = request.query
-        selector = select(
-            route.resource, route.namespace, query.get("labelSelector", ""), query.get("fieldSelector", "")
-        )
+        fields = query.get("fieldSelector", "")
+        selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields, named)
         store, table = self._registry.store, form.view is View.TABLE
         page = await list_page(store, route.resource, selector, query, damaged=table)
-        left_out = () if table else store.damaged(route.resource.id)
+        left_out = () if table else (each for each in store.damaged(route.resource.id) if selector.shows(each.key))
         pieces = show_list(page.records, route.resource, form, page.meta, self._registry.clock())
         response = web.StreamResponse(headers={"Content-Type": JSON})
         add_warnings(response, filter(None, (route.resource.deprecated, *map(_left_out, left_out))))
         return await stream(request, response, pieces, self.bounds)
 
-    async def _watch(self, request: BaseRequest, route: Route) -> web.StreamResponse:
+    async def _watch(self, request: BaseRequest, route: Route, named: NamedSecrets | None) -> web.StreamResponse:
         form, query = choose_form(request.headers.get("Accept", ""), request.query), request.query
         fields = query.get("fieldSelector", "")
         fields = ",".join(filter(None, (f"metadata.name={route.name}" if route.name else "", fields)))
-        selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields)
+        selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields, named)
         wanted = read_watch(route.resource, selector, form, query)
         if not query.get("resourceVersion"):
             await wait_for_newest(self._registry.store, route.resource, "watch")
@@ -262,6 +266,8 @@ class ApiServer:
             hold_little(request)
             await response.prepare(request)
             events = follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
+            if named is not None:
+                events = named.bounded(events, wanted.since)
             async with contextlib.aclosing(events):
                 async for lines in events:
                     for part in split(lines, WATCHED):

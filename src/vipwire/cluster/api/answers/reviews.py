@@ -14,8 +14,11 @@ from vipwire.cluster.api.bodies.decode import Findings, decode
 from vipwire.cluster.api.errors import bad_request, refused
 from vipwire.cluster.api.guard import User
 from vipwire.cluster.api.kinds.meta import META
+from vipwire.cluster.api.kinds.plain import SECRETS
+from vipwire.cluster.api.named_secrets import NamedSecrets
 from vipwire.cluster.api.openapi.schema import Type, read_types
 from vipwire.cluster.api.resource import Object
+from vipwire.cluster.store.record import Key
 
 _AUTHORIZATION: Final = "authorization.k8s.io"
 _AUTHENTICATION: Final = "authentication.k8s.io"
@@ -51,7 +54,7 @@ class Review:
 
     group: str
     kind: str
-    answer: Callable[[User, Object], Object]
+    answer: Callable[[User, Object, NamedSecrets], Object]
 
     @property
     def types(self) -> Mapping[str, Type]:
@@ -59,7 +62,7 @@ class Review:
         return {self.kind: _TYPES[self.kind]}
 
 
-def _access(user: User, value: Object) -> Object:
+def _access(user: User, value: Object, named: NamedSecrets) -> Object:
     page, wanted = at(value, "spec", "nonResourceAttributes"), at(value, "spec", "resourceAttributes")
     if (page is None) == (wanted is None):
         raise bad_request("spec: exactly one of nonResourceAttributes or resourceAttributes must be specified")
@@ -68,10 +71,12 @@ def _access(user: User, value: Object) -> Object:
     else:
         what = "/".join(filter(None, (wanted.get("resource", ""), wanted.get("subresource", ""))))
         allowed = guard.may(user, wanted.get("verb", ""), what)
+        if allowed and guard.only_named(user, what) and (name := wanted.get("name")):
+            allowed = Key(SECRETS.id, wanted.get("namespace", ""), name) in named
     return {"allowed": allowed}
 
 
-def _rules(user: User, _value: Object) -> Object:
+def _rules(user: User, _value: Object, _named: NamedSecrets) -> Object:
     resources = [
         {"verbs": list(rule.verbs), "apiGroups": [rule.group], "resources": [rule.what]} for rule in guard.rules(user)
     ]
@@ -79,7 +84,7 @@ def _rules(user: User, _value: Object) -> Object:
     return {"resourceRules": resources, "nonResourceRules": pages, "incomplete": False}
 
 
-def _identity(user: User, _value: Object) -> Object:
+def _identity(user: User, _value: Object, _named: NamedSecrets) -> Object:
     return {"userInfo": {"username": user.name, "groups": list(user.groups)}}
 
 
@@ -104,10 +109,10 @@ def check_asker(review: Review, user: User) -> None:
         raise refused(f"{plural}.{review.group}", "", why)
 
 
-def answer(review: Review, user: User, body: Any) -> Object:
+def answer(review: Review, user: User, body: Any, named: NamedSecrets) -> Object:
     """Answer a question of who may ask. Raise ApiError 400 for a body that is none."""
     said = {"apiVersion": f"{review.group}/v1", "kind": review.kind}
     if not isinstance(body, dict) or any(body.get(name, text) != text for name, text in said.items()):
         raise bad_request(f"the body of the request is not of kind {review.kind} of {review.group}/v1")
     value: Object = decode(body, _TYPES[review.kind], Findings())
-    return value | said | {"status": review.answer(user, value)}
+    return value | said | {"status": review.answer(user, value, named)}
