@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.process.folder_watch import changes
+from vipwire.process.folder_watch import changes, hears_all
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,9 @@ def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
 
     with pytest.raises(FileNotFoundError):
         asyncio.run(watch())
+
+
+def test_whether_all_changes_are_heard_depends_on_the_file_system() -> None:
+    assert hears_all(Path("/dev/shm"))  # noqa: S108  # a tmpfs
+    assert not hears_all(Path("/proc"))
+    assert not hears_all(Path("/nowhere"))

@@ -3,13 +3,14 @@
 Whatever arrives before the loop comes round again is one transaction. Nothing waits unless the pacer says so.
 
 A sync runs in a thread, for it may take seconds where a mode's tool does: health and metrics are answered meanwhile.
-The engine is never used by two at once: what arrives during a sync waits until its end.
+Most take less than a moment, for which the loop waits: see `Worker`. The engine is never used by two at once: what
+arrives during a sync waits until its end.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from msgspec import field
@@ -24,6 +25,7 @@ from vipwire.kube.contact import Health
 from vipwire.model.value import Value
 from vipwire.plan.ejection import Tallies
 from vipwire.process import log
+from vipwire.process.worker import Worker
 from vipwire.serve.health import ProxyHealth
 from vipwire.serve.metrics import Metrics
 from vipwire.serve.registry import of_family
@@ -65,9 +67,21 @@ class Loop:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._wake = asyncio.Event()
+        self._worker = Worker[list[Outcome]]()
         self._waiting: list[Callable[[], None]] | None = None
         self._seen = dict.fromkeys(Kind, 0)
         self._sources: dict[str, Health] = {}
+        self._queued_at = 0.0
+        self._expose()
+
+    def _expose(self) -> None:
+        """Let metrics that every event would set be asked for when somebody reads them."""
+        metrics, seen = self._parts.metrics, self._seen
+        metrics.sync_proxy_rules_endpoint_changes_pending.set_function(lambda: seen[Kind.ENDPOINT_SLICE])
+        metrics.sync_proxy_rules_service_changes_pending.set_function(lambda: seen[Kind.SERVICE])
+        queued = metrics.sync_proxy_rules_last_queued_timestamp_seconds
+        for line in self._parts.engine.lines:
+            of_family(queued, line.family.value).set_function(lambda: self._queued_at)
 
     def emit(self, event: Event) -> None:
         """Accept an event from the source."""
@@ -88,7 +102,6 @@ class Loop:
             parts.health.node_seen(parts.engine.node)
         if kind is Kind.NODE and (parts.in_cluster or parts.engine.store.nodes):
             parts.reporter.node_seen(exists=parts.engine.node is not None)
-        self._note_seen()
         self._queued()
 
     async def run(self) -> None:
@@ -102,6 +115,7 @@ class Loop:
         finally:
             loop.remove_reader(parts.addresses.fileno())
             parts.ejections.close()
+            self._worker.close()
 
     async def look_around(self) -> None:
         """Report a source that fails and one that recovers, and try taken ports again, until cancelled."""
@@ -128,12 +142,9 @@ class Loop:
     async def _sync(self) -> list[Outcome]:
         """Sync without keeping anybody waiting; if we are cancelled, the sync is finished all the same."""
         self._waiting = []
-        running = asyncio.get_running_loop().run_in_executor(None, self._parts.engine.sync, time.monotonic())
         try:
-            return await asyncio.shield(running)
+            return await self._worker.run(partial(self._parts.engine.sync, time.monotonic()))
         finally:
-            if not running.done():
-                await asyncio.wait([running])
             arrived, self._waiting = self._waiting, None
             for each in arrived:
                 each()
@@ -150,9 +161,13 @@ class Loop:
         self._queued()
 
     async def _sleep(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._parts.engine.due(time.monotonic())):
-                await self._wake.wait()
+        due = self._parts.engine.due(time.monotonic())
+        timer = None if due is None else asyncio.get_running_loop().call_later(due, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
         self._wake.clear()
 
     def _machine_changed(self) -> None:
@@ -160,11 +175,9 @@ class Loop:
             self._soon(self._move)
 
     def _queued(self) -> None:
-        now = time.time()
+        self._queued_at = now = time.time()
         for line in self._parts.engine.lines:
             self._parts.health.queued(line.family, now)
-            queued = self._parts.metrics.sync_proxy_rules_last_queued_timestamp_seconds
-            of_family(queued, line.family.value).set(now)
         self._wake.set()
 
     async def _settle(self, outcomes: Sequence[Outcome]) -> None:
@@ -186,23 +199,28 @@ class Loop:
             parts.history.settled()
             self._note_done()
 
-    def _note_seen(self) -> None:
-        metrics = self._parts.metrics
-        metrics.sync_proxy_rules_endpoint_changes_pending.set(self._seen[Kind.ENDPOINT_SLICE])
-        metrics.sync_proxy_rules_service_changes_pending.set(self._seen[Kind.SERVICE])
-
     def _note_done(self) -> None:
-        metrics = self._parts.metrics
-        metrics.sync_proxy_rules_endpoint_changes_total.inc(self._seen[Kind.ENDPOINT_SLICE])
-        metrics.sync_proxy_rules_service_changes_total.inc(self._seen[Kind.SERVICE])
-        self._seen = dict.fromkeys(Kind, 0)
-        self._note_seen()
+        metrics, seen = self._parts.metrics, self._seen
+        for kind, total in (
+            (Kind.ENDPOINT_SLICE, metrics.sync_proxy_rules_endpoint_changes_total),
+            (Kind.SERVICE, metrics.sync_proxy_rules_service_changes_total),
+        ):
+            if seen[kind]:
+                total.inc(seen[kind])
+        for kind in seen:
+            seen[kind] = 0
 
     def _note_source(self, health: Health) -> None:
         parts, resource = self._parts, health.resource
-        before = self._sources.get(resource, Health(resource))
+        before = self._sources.get(resource)
+        if before is health:
+            return
+        if before is None:
+            before = Health(resource)
+            parts.metrics.source_errors_total.labels(resource=resource)
         self._sources[resource] = health
-        parts.metrics.source_errors_total.labels(resource=resource).inc(health.total - before.total)
+        if health.total != before.total:
+            parts.metrics.source_errors_total.labels(resource=resource).inc(health.total - before.total)
         if health.error == before.error:
             return
         if health.error:

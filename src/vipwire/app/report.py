@@ -14,7 +14,6 @@ from vipwire.plan.ejection import EjectionNote
 from vipwire.plan.plan import ServicePlan
 from vipwire.process import log
 from vipwire.serve.metrics import Metrics
-from vipwire.serve.registry import of_family
 from vipwire.state.event import Kind
 
 _EXAMPLES = 5
@@ -143,7 +142,6 @@ class Reporter:
     def _isolations(self, line: Line) -> None:
         family, now = line.family, line.reconciler.isolated
         before = self._isolated.get(family, frozenset())
-        of_family(self._metrics.isolated_services, family.value).set(len(now))
         if not now and not before:
             return
         for name in now.keys() - before:

@@ -1,6 +1,7 @@
 """Keeps the metrics of syncs and of plans."""
 
 from collections import Counter
+from functools import partial
 
 from vipwire.app.engine import Engine, Line, Outcome
 from vipwire.model.net import Family
@@ -35,8 +36,18 @@ class SyncMetrics:
                 metrics.conntrack_reconciler_deleted_entries_total,
             ):
                 counter.labels(ip_family=line.family.value)
+            isolated = line.reconciler.isolated
+            of_family(metrics.isolated_services, line.family.value).set_function(partial(len, isolated))
+            for policy in ("internal", "external"):
+                count = partial(self._without_local.__getitem__, (line.family, policy))
+                metrics.sync_proxy_rules_no_local_endpoints_total.labels(policy, line.family.value).set_function(
+                    count
+                )
         for failure in Failure:
             metrics.ejections_total.labels(failure=failure.value)
+        metrics.frontend_conflicts.set_function(self._lost.total)
+        metrics.services.set_function(lambda: len(self._engine.store.services))
+        metrics.endpoints.set_function(self._endpoints.total)
 
     def synced(self, line: Line, outcome: Outcome, now: float) -> None:
         """Count one sync of one family. `now` is seconds since the epoch."""
@@ -101,14 +112,6 @@ class SyncMetrics:
                     self._without_local[line.family, policy] += sign
                 self._endpoints[line.family] += sign * _endpoints(plan)
                 self._lost[line.family] += sign * len(plan.lost)
-        metrics = self._metrics
-        metrics.frontend_conflicts.set(sum(self._lost.values()))
-        metrics.services.set(len(self._engine.store.services))
-        metrics.endpoints.set(sum(self._endpoints.values()))
-        for policy in ("internal", "external"):
-            metrics.sync_proxy_rules_no_local_endpoints_total.labels(
-                traffic_policy=policy, ip_family=line.family.value
-            ).set(self._without_local[line.family, policy])
 
 
 def _without_local(plan: ServicePlan) -> set[str]:

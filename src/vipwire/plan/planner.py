@@ -69,11 +69,13 @@ class Planner:
 
     def ripen(self, view: View, now: float) -> dict[ObjectName, PlanChange]:
         """Re-plan what slow start has changed: nothing but weights. Returns what `update` returns."""
-        return self.update(self._slow_start.ripe(now), view, now)
+        ripe = self._slow_start.ripe(now)
+        return self.update(ripe, view, now) if ripe else {}
 
     def readmit(self, view: View, now: float) -> dict[ObjectName, PlanChange]:
         """Re-plan Services of which an endpoint is no longer ejected. Returns what `update` returns."""
-        return self.update(self.ejections.ripe(now), view, now)
+        ripe = self.ejections.ripe(now)
+        return self.update(ripe, view, now) if ripe else {}
 
     def update(self, names: Iterable[ObjectName], view: View, now: float = 0.0) -> dict[ObjectName, PlanChange]:
         """Re-plan Services that changed, and their rivals. Returns every plan that is now another one."""

@@ -11,10 +11,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from vipwire.process.folder_watch import changes
+from vipwire.process.folder_watch import changes, hears_all
 
 _LOOK_SECONDS: Final = 2.0
 """How often a file is read although nothing was heard of its folder."""
+_LOCAL_LOOK_SECONDS: Final = 60.0
+"""The same where every change of the folder is heard: only a folder above can be exchanged."""
 _SETTLE_SECONDS: Final = 0.05
 """Writers do several things to a folder at once: they are one change."""
 
@@ -41,11 +43,13 @@ async def _hints(folders: frozenset[Path]) -> AsyncGenerator[None, None]:
         await asyncio.sleep(_LOOK_SECONDS)
         yield
         return
+    local = await asyncio.to_thread(_all_heard, folders)
     try:
         with changes(folders) as changed:
+            yield  # what came before somebody listened
             while True:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_SECONDS):
+                    async with asyncio.timeout(_LOCAL_LOOK_SECONDS if local else _LOOK_SECONDS):
                         await changed.wait()
                         await asyncio.sleep(_SETTLE_SECONDS)
                 changed.clear()
@@ -59,6 +63,10 @@ def _folders(path: Path) -> frozenset[Path]:
     """Find the folders whose changes may change what the name leads to."""
     wanted = (path.parent, path.resolve().parent) if path.parent.exists() else (path.parent,)
     return frozenset(folder for folder in wanted if folder.is_dir())
+
+
+def _all_heard(folders: frozenset[Path]) -> bool:
+    return all(map(hears_all, folders))
 
 
 def _content(path: Path) -> bytes | None:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,10 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _ATTRIB, _CLOSE_WRITE, _MOVED, _CREATE, _DELETE, _GONE = 0x4, 0x8, 0xC0, 0x100, 0x200, 0xC00
 _EVENTS: Final = _ATTRIB | _CLOSE_WRITE | _MOVED | _CREATE | _DELETE | _GONE
 _BUFFER: Final = 1 << 16
+_LOCAL: Final = frozenset(
+    (0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x2FC12FC1, 0x01021994, 0x858458F6, 0x794C7630)
+)
+"""ext2 to ext4, xfs, btrfs, f2fs, zfs, tmpfs, ramfs, overlay (statfs(2)): no other kernel changes their files."""
 
 
 @contextlib.contextmanager
@@ -39,6 +44,14 @@ def changes(folders: Iterable[Path]) -> Iterator[asyncio.Event]:
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
+
+
+def hears_all(folder: Path) -> bool:
+    """Report whether this kernel makes every change in a folder, and so can tell of it."""
+    found = ctypes.create_string_buffer(512)  # struct statfs begins with the type
+    if _LIBC.statfs(os.fsencode(folder), found) != 0:
+        return False
+    return struct.unpack_from("@l", found)[0] & 0xFFFFFFFF in _LOCAL
 
 
 def _checked(result: int) -> int:

@@ -23,7 +23,7 @@ from vipwire.model.text import visible
 _OURS: Final = logging.getLogger("vipwire")
 _COLOURS: Final = {"error": "\x1b[31m", "warning": "\x1b[33m", "info": "\x1b[32m", "debug": "\x1b[2m"}
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,@+%[]()*#;<>~^!?|'&$")
-_STACK_LEVEL: Final = 3
+_CALLER: Final = 2
 _JSON: Final = frozenset((str, bool, int, float, list, tuple, dict, type(None)))
 
 
@@ -59,7 +59,10 @@ def enabled(verbosity: int) -> bool:
 
 def _emit(level: int, message: str, fields: Mapping[str, object]) -> None:
     if _OURS.isEnabledFor(level):
-        _OURS.log(level, "%s", message, extra={"fields": fields}, stacklevel=_STACK_LEVEL)
+        code = sys._getframe(_CALLER).f_code  # noqa: SLF001  # as logging finds it, without a look at each frame
+        record = logging.LogRecord(_OURS.name, level, code.co_filename, 0, message, None, None, code.co_name)
+        record.fields = fields
+        _OURS.handle(record)
 
 
 def configure(settings: Logging, *, stderr: TextIO | None = None, stdout: TextIO | None = None) -> None:

@@ -57,6 +57,8 @@ class ServiceListeners:
 
         What could not be served is tried again. Return what cannot be, each once.
         """
+        if not changes and self.complete:
+            return ()
         async with self._one_at_a_time:
             for port, check in changes.items():
                 if check is None:

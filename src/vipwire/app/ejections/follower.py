@@ -27,6 +27,7 @@ class EjectionFollower:
         self._watch: EjectionWatch | None = None
         self._watches, self._direct = not spec.relays, spec.direct
         self.current: tuple[EjectedEndpoint, ...] = ()
+        metrics.ejected_endpoints.set_function(lambda: len(self.current))
 
     def follow(self, tell: Callable[[Tallies], None], now: float) -> None:
         """Watch what is to be watched, and report. `tell` is given what became of connections; `now` is the time."""
@@ -37,7 +38,6 @@ class EjectionFollower:
         for note in notes:
             self._reporter.ejection(note)
         ejected = self._engine.ejected() if notes or self.current else {}
-        self._metrics.ejected_endpoints.set(len(ejected))
         if notes or len(ejected) != len(self.current):
             since = now - time.monotonic()
             self.current = tuple(_told(port, key, until + since) for (port, key), until in ejected.items())

@@ -25,7 +25,7 @@ from vipwire.state.event import Event, Upserted
 MOST_OF_A_SYNC: Final = 200
 KEPT: Final = 2000
 """Lines that the file keeps when it is written anew, at twice that many."""
-_LOOK_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 1.0
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -57,6 +57,7 @@ class History:
         self._heard: dict[ObjectName | None, float] = {}
         self._unwritten: deque[Change] = deque(maxlen=KEPT)
         self._lines = KEPT  # so that an old file is shortened soon
+        self._came = asyncio.Event()
 
     def heard(self, event: Event, now: float) -> None:
         """Note when an event came."""
@@ -73,6 +74,7 @@ class History:
         """Keep what a sync has changed. `now` is seconds since the epoch, at its end."""
         if outcome.error is not None or not outcome.changes:
             return
+        self._came.set()
         family, took = line.family.value, round(outcome.seconds, 6)
         if outcome.first:
             self._unwritten.append(Change(now, family, "added", services=len(outcome.changes), took=took))
@@ -93,8 +95,10 @@ class History:
     async def run(self) -> None:
         """Write what is new, until cancelled."""
         while self._path is not None:
+            await self._came.wait()
+            self._came.clear()
             self.write()
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     def write(self) -> None:
         """Append what is new to the file."""

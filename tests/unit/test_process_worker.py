@@ -1,0 +1,84 @@
+"""A worker's jobs run in its thread; the loop waits for a moment only, and nobody leaves a job behind."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from vipwire.process.worker import Worker
+
+
+def run(job: Callable[[], object], moment: float) -> object:
+    async def asked() -> object:
+        worker = Worker[object](moment)
+        try:
+            assert await worker.run(threading.get_ident) != threading.get_ident()
+            return await worker.run(job)
+        finally:
+            worker.close()
+
+    return asyncio.run(asked())
+
+
+@pytest.mark.parametrize("moment", [0.0, 30.0], ids=["beside the loop", "within a moment"])
+def test_a_job_returns_what_it_returns_and_raises_what_it_raises(moment: float) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    assert run(lambda: 7, moment) == 7
+    with pytest.raises(ValueError, match="no"):
+        run(fail, moment)
+
+
+def test_the_loop_goes_on_while_a_job_takes_longer() -> None:
+    let_go = threading.Event()
+
+    async def both() -> str:
+        worker = Worker[str](0.001)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(worker.run(lambda: "done" if let_go.wait(60) else "stuck"))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert not running.done()
+            let_go.set()
+        worker.close()
+        return running.result()
+
+    assert asyncio.run(both()) == "done"
+
+
+def test_who_is_cancelled_waits_for_the_end_and_the_next_job_is_another() -> None:
+    let_go, ended = threading.Event(), threading.Event()
+
+    def slow() -> int:
+        assert let_go.wait(60)
+        ended.set()
+        return 1
+
+    async def cancelled() -> int:
+        worker = Worker[int](0.0)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(worker.run(slow))
+            await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.sleep(0)
+            assert not running.done()
+            let_go.set()
+        assert running.cancelled()
+        assert ended.is_set()
+        result = await worker.run(lambda: 2)
+        worker.close()
+        return result
+
+    assert asyncio.run(cancelled()) == 2
+
+
+def test_thousands_of_jobs_at_the_edge_of_a_moment() -> None:
+    async def many() -> list[int]:
+        worker = Worker[int](0.00001)
+        results = [await worker.run(lambda number=number: number) for number in range(2000)]  # type: ignore[misc]
+        worker.close()
+        return results
+
+    assert asyncio.run(many()) == list(range(2000))
