@@ -44,6 +44,11 @@ CASES = {
         ("proxy", "--manifests", "."),
         "vipwire proxy needs the capability CAP_NET_ADMIN",
     ),
+    "join, no rights": (
+        WITHOUT_RIGHTS,
+        ("join", "https://192.0.2.1", "--token", "a", "--ca-hash", "b", "--data-dir", "data"),
+        "vipwire join needs the capability CAP_NET_ADMIN",
+    ),
     "up, no such address": (
         (),
         (*UP, "--no-proxy", "--no-dns", "--bind-address", "192.0.2.77"),

@@ -1,7 +1,9 @@
 """Joining a cluster: tokens, the authority's hash, certificates for machines, and what a machine may write."""
 
 import asyncio
+import dataclasses
 import datetime as dt
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +16,22 @@ from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.guard import CALLER, Role, User
 from vipwire.cluster.api.kinds.node import NODES
 from vipwire.cluster.api.kinds.plain import LEASES, SECRETS
+from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.cluster.controllers.node_restriction import NodeRestriction
 from vipwire.cluster.joining import join as joining
 from vipwire.cluster.joining.ended_tokens import delete_once
-from vipwire.cluster.joining.manage import create_token, delete_token, list_tokens, say_goodbye
-from vipwire.cluster.joining.membership import Folder, Member, read_server
+from vipwire.cluster.joining.manage import create_token, delete_token, dismiss, list_tokens, say_goodbye
+from vipwire.cluster.joining.membership import Folder, Member, access_by_token, read_server
 from vipwire.cluster.joining.tokens import NAMESPACE, Token, accepts, parse, read_secret, secret_of
 from vipwire.cluster.machines.leases import NODE_LEASES
 from vipwire.cluster.machines.objects import LocalObjects, Objects, RemoteObjects
 from vipwire.cluster.store.store import Store
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.access.tls import ClientFiles
 
+INGRESSES = "/apis/networking.k8s.io/v1/namespaces/default/ingresses"
+DEFAULT_SECRETS = "/api/v1/namespaces/default/secrets"
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 TOKEN = Token("abcdef", "0123456789abcdef", NOW + dt.timedelta(hours=1))
 
@@ -77,6 +83,10 @@ def test_a_servers_url_may_leave_out_what_is_usual() -> None:
     ]
 
 
+def authority(folder: Folder) -> str:
+    return folder.authority.read_text()
+
+
 def admin(folder: Path) -> Access:
     return load_access(folder / "admin.kubeconfig", environ={})
 
@@ -102,13 +112,111 @@ def test_a_machine_joins_with_a_token_and_is_itself_from_then_on(tmp_path: Path)
                     await objects.create(NODES, "", {"metadata": {"name": "n3"}})
                 with pytest.raises(ApiError, match="forbidden"):
                     await objects.list(SECRETS)
-            before = folder.certificate.read_bytes()
-            await joining.sign(folder, folder.access(here.url), "n2")
-            assert folder.certificate.read_bytes() != before
+            before = folder.node.certificate.read_bytes()
+            await joining.sign(folder, folder.node, folder.access(here.url), "n2")
+            assert folder.node.certificate.read_bytes() != before
             with pytest.raises(VipwireError, match='cannot get the certificate of Node "n3"'):
-                await joining.sign(folder, folder.access(here.url), "n3")
+                await joining.sign(folder, folder.node, folder.access(here.url), "n3")
             await say_goodbye(folder, member)
             assert (await here.ask("GET", "/api/v1/nodes/n2"))[0] == 404
+
+    asyncio.run(scenario())
+
+
+def test_a_machine_has_another_kubeconfig_for_its_ingress_controller(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with up(tmp_path / "up") as here:
+            token, pinned = await words_for(here, tmp_path / "up")
+            folder = Folder(tmp_path / "there")
+            await joining.join(folder, here.url, token, pinned, "n2")
+            folder.write_kubeconfigs(here.url)
+            assert folder.port() == int(here.url.rpartition(":")[2])
+            backend = {"service": {"name": "web", "port": {"number": 80}}}
+            spec = {"tls": [{"secretName": "cert"}], "defaultBackend": backend}
+            assert (await here.ask("POST", INGRESSES, {"metadata": {"name": "site"}, "spec": spec}))[0] == 201
+            for name in ("cert", "other"):
+                assert (await here.ask("POST", DEFAULT_SECRETS, {"metadata": {"name": name}}))[0] == 201
+            async with RemoteObjects(load_access(folder.ingress.kubeconfig), "test") as objects:
+                assert [each["metadata"]["name"] for each in await objects.list(SECRETS)] == ["cert"]
+                with pytest.raises(ApiError, match='User "ingress:n2" cannot list resource "nodes"'):
+                    await objects.list(NODES)
+            with pytest.raises(VipwireError, match='cannot get the certificate of Node "n3"'):
+                await joining.sign(folder, folder.ingress, folder.access(here.url), "n3")
+            with pytest.raises(VipwireError, match='cannot get the certificate of Node "n2"'):
+                await joining.sign(folder, folder.ingress, access_by_token(here.url, token, authority(folder)), "n2")
+
+    asyncio.run(scenario())
+
+
+async def refused(folder: Folder, url: str) -> list[int]:
+    """Ask with each certificate of a machine; give the codes of those that are refused."""
+    found = []
+    for part in folder.parts:
+        access = dataclasses.replace(folder.access(url), certificate=ClientFiles(part.certificate, part.key, "there"))
+        async with RemoteObjects(access, "test") as objects:
+            try:
+                await objects.list(SERVICES)
+            except ApiError as error:
+                found.append(error.code)
+    return found
+
+
+@pytest.mark.parametrize("by_admin", [False, True])
+def test_who_has_left_is_refused_until_it_joins_again(tmp_path: Path, *, by_admin: bool) -> None:
+    async def scenario() -> None:
+        async with up(tmp_path / "up") as here:
+            token, pinned = await words_for(here, tmp_path / "up")
+            folder, kept = Folder(tmp_path / "there"), Folder(tmp_path / "kept")
+            member = await joining.join(folder, here.url, token, pinned, "n2")
+            shutil.copytree(folder.path, kept.path)
+            other = Folder(tmp_path / "other")
+            await joining.join(other, here.url, token, pinned, "n3")
+            await (dismiss(admin(tmp_path / "up"), "n2") if by_admin else say_goodbye(folder, member))
+            assert await refused(kept, here.url) == [401, 401]
+            assert await refused(other, here.url) == []
+            folder.forget()
+            await joining.join(folder, here.url, token, pinned, "n2")
+            assert await refused(folder, here.url) == []
+            assert await refused(kept, here.url) == [401, 401]
+        async with up(tmp_path / "up") as here:  # and after a restart
+            assert await refused(kept, here.url) == [401, 401]
+            assert await refused(folder, here.url) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_machine_withdraws_its_own_certificates_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with up(tmp_path / "up") as here:
+            token, pinned = await words_for(here, tmp_path / "up")
+            folders = [Folder(tmp_path / name) for name in ("n2", "n3")]
+            for folder in folders:
+                await joining.join(folder, here.url, token, pinned, folder.path.name)
+            path, strange = "/vipwire.io/v1/departures", folders[1].certificates()
+            async with RemoteObjects(folders[0].access(here.url), "test") as objects:
+                await objects.ask("POST", path, {"node": "n3", "certificates": [*strange, "none", 7]})
+            assert [await refused(folder, here.url) for folder in folders] == [[401, 401], []]
+            async with RemoteObjects(load_access(tmp_path / "up/view.kubeconfig"), "test") as objects:
+                with pytest.raises(ApiError, match="cannot say that a machine leaves: it is none"):
+                    await objects.ask("POST", path, {"node": "n3"})
+            odd_ones: tuple[Any, ...] = ({}, {"node": "N_3"}, [])
+            for odd in odd_ones:
+                assert (await here.ask("POST", path, odd))[0] == 400
+            assert (await refused(folders[1], here.url)) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_certificate_that_is_not_noted_is_refused_too_when_its_machine_leaves(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with up(tmp_path / "up") as here:
+            token, pinned = await words_for(here, tmp_path / "up")
+            folder = Folder(tmp_path / "there")
+            member = await joining.join(folder, here.url, token, pinned, "n2")
+            path = f"/api/v1/namespaces/{NAMESPACE}/secrets/vipwire-machine-n2"
+            assert (await here.ask("DELETE", path))[0] == 200  # as if an earlier version had signed them
+            await say_goodbye(folder, member)
+            assert await refused(folder, here.url) == [401, 401]
 
     asyncio.run(scenario())
 
@@ -156,7 +264,7 @@ def test_nobody_but_a_machine_to_be_gets_a_certificate(tmp_path: Path) -> None:
         async with up(tmp_path / "up") as here:
             folder = Folder(tmp_path / "there")
             folder.prepare()
-            body = {"request": folder.request("n2")}
+            body = {"request": folder.request(folder.node, "n2")}
             code, answer = await here.ask("POST", "/vipwire.io/v1/certificates", body)  # an admin's own token
             assert (code, answer["reason"]) == (403, "Forbidden")
             odd_ones: tuple[Any, ...] = ({}, {"request": 1}, {"request": "none"}, [])

@@ -17,14 +17,19 @@ from tests.unit.up_here import Up, up
 
 from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.kinds.node import NAMESPACES
+from vipwire.cluster.api.kinds.node import NAMESPACES, NODES
 from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.controllers.allocation.ranges import port_range
 from vipwire.cluster.controllers.election import Election
 from vipwire.cluster.controllers.parts import Ranges
+from vipwire.cluster.joining.join import join
+from vipwire.cluster.joining.manage import create_token, dismiss
+from vipwire.cluster.joining.membership import Folder
+from vipwire.cluster.machines.objects import RemoteObjects
 from vipwire.cluster.store.fence import HOLDING
 from vipwire.cluster.store.record import Check
+from vipwire.kube.access.access import load_access
 
 pytestmark = pytest.mark.slow
 
@@ -195,3 +200,64 @@ def test_a_killed_servers_controllers_run_elsewhere_in_seconds_and_its_endpoints
     flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n0")
     with up_process(folder_of(tmp_path, 0), *flags) as killed:
         asyncio.run(scenario(killed))
+
+
+async def code_of(server: Up, token: str) -> int:
+    """Ask a server with a token; give the code."""
+    headers = {"Authorization": f"Bearer {token}"}
+    async with server.session.get(f"{server.url}{SERVICES}", headers=headers) as answer:
+        return answer.status
+
+
+async def until_codes(found: list[Up], token: str, wanted: int) -> None:
+    """Ask all servers until each answers as it should; who calls has a deadline."""
+    while {await code_of(each, token) for each in found} != {wanted}:  # noqa: ASYNC110  # each question takes a while
+        await asyncio.sleep(0.05)
+
+
+def test_a_token_is_good_at_all_servers_and_withdrawn_at_all_by_any(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with servers(etcd, tmp_path, 2) as found:
+            lists = [tmp_path / f"server{number}/tokens.csv" for number in range(2)]
+            lines = lists[0].read_text().splitlines(keepends=True)
+            viewer = next(line for line in lines if ",viewer," in line)
+            token = viewer.partition(",")[0]
+            await until_codes(found, token, 200)
+            with lists[1].open("a") as file:
+                file.write(viewer)  # as people did who copied the file
+            kept = "".join(line for line in lines if line != viewer)
+            lists[0].write_text(kept)
+            await until_codes(found, token, 401)
+            lists[0].write_text(f"{kept}{viewer}")
+            await until_codes(found, token, 200)
+            (tmp_path / "server1/revoked").write_text("user viewer\n")
+            await until_codes(found, token, 401)
+            assert (await found[0].ask("GET", SERVICES))[0] == 200
+
+    asyncio.run(scenario())
+
+
+async def until_refused(objects: RemoteObjects) -> None:
+    """Ask until the answer is 401; who calls has a deadline."""
+    with contextlib.suppress(ApiError):
+        while True:
+            await objects.list(NODES)
+            await asyncio.sleep(0.05)
+    with pytest.raises(ApiError, match="Unauthorized"):
+        await objects.list(NODES)
+
+
+def test_a_machine_that_left_at_one_server_is_refused_at_all(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with servers(etcd, tmp_path, 2) as found:
+            access = load_access(tmp_path / "server0/admin.kubeconfig")
+            words = (await create_token(access, 60, servers=False, description="")).split()
+            folder = Folder(tmp_path / "there")
+            token, pinned = words[words.index("--token") + 1], words[words.index("--ca-hash") + 1]
+            await join(folder, found[0].url, token, pinned, "n2")
+            async with RemoteObjects(folder.access(found[1].url), "test") as objects:
+                assert await objects.list(NODES)
+                await dismiss(access, "n2")
+                await until_refused(objects)
+
+    asyncio.run(scenario())

@@ -42,13 +42,15 @@ def run_proxy(config: Config, reread: Reread) -> int:
     return status
 
 
-async def run_beside(config: Config, source: Source, begun: Callable[[], None], counted: Collector) -> None:
+async def run_beside(
+    command: str, config: Config, source: Source, begun: Callable[[], None], counted: Collector
+) -> None:
     """Run the proxy in a loop that others share, with a source of theirs, until a signal or cancelled.
 
     `begun` is called once this machine is found to be able to; `counted` is exposed with its metrics. The caller has
-    claimed this network namespace: see `app.claim`.
+    claimed this network namespace: see `app.claim`. A refusal names `command`.
     """
-    require_net_admin("vipwire up")
+    require_net_admin(command)
     cyclic_garbage.look_rarely()
     with _prepared(config, source) as proxy:
         begun()

@@ -11,9 +11,10 @@ from vipwire.process.supervision import Begun, Supervisor
 
 
 class Ending:
-    """Whether a signal has asked for the end. While the proxy runs, it is the one that hears signals."""
+    """Whether a signal has asked for the end of a command. While the proxy runs, it is the one that hears signals."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: str) -> None:
+        self._command = command
         self._asked = asyncio.Event()
 
     def hear_signals(self) -> None:
@@ -29,7 +30,7 @@ class Ending:
     async def run_proxy(self, config: Config, source: Source, supervisor: Supervisor, begun: Begun) -> None:
         """Run the proxy until a signal or cancelled, and hear signals again."""
         try:
-            await run_beside(config, source, begun, PartFailures(supervisor))
+            await run_beside(self._command, config, source, begun, PartFailures(supervisor))
             self._asked.set()  # a signal has ended it
         finally:
             self.hear_signals()

@@ -18,6 +18,7 @@ from vipwire.cluster.api.serving.accept import Listening
 from vipwire.cluster.api.serving.bounds import Bounds
 from vipwire.cluster.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
 from vipwire.cluster.credentials.keys import Keys
+from vipwire.cluster.credentials.shared import SharedCredentials
 from vipwire.cluster.joining.enrolment import Enrolment
 from vipwire.cluster.own_addresses import ReachableAddress, inner_socket, reachable_address
 from vipwire.cluster.part_metrics import PartFailures
@@ -52,10 +53,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server that listens: what to clean up, its credentials, its URL, and the admin's kubeconfig."""
+    """A server that listens: what to clean up, its credentials, its URL, and the admin's kubeconfig.
+
+    `shared` are the credentials that all servers share.
+    """
 
     runner: Listening
     keys: Keys
+    shared: SharedCredentials
     url: str
     kubeconfig: Path
 
@@ -82,7 +87,8 @@ async def serve_api(
 
     server = ApiServer(registry, keys.access.identify, troubles=troubles, metrics=metrics, bounds=bounds)
     keys.when_read = server.end_withdrawn
-    enrolment = Enrolment(registry, keys.authority, clock)
+    shared = SharedCredentials(registry, keys, place.node, supervisor.guard("shared credentials"))
+    enrolment = Enrolment(registry, keys.authority, clock, shared.look)
     keys.access.bootstrap, server.answer_extra = enrolment.user_of, enrolment.answer
     try:
         runner, port = await server.listen(place.address, place.port, tls)
@@ -94,7 +100,7 @@ async def serve_api(
         found = None
     await services.add(api_service(_listed(found), port, place.node))
     url = _url(place.address, port)
-    return Served(runner, keys, url, keys.write_kubeconfigs(url))
+    return Served(runner, keys, shared, url, keys.write_kubeconfigs(url))
 
 
 async def serve_names(

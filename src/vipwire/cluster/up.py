@@ -134,7 +134,7 @@ class _Cluster:
         claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
         announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
         self._addresses = AddressKeeper(claims, announced, setting.announce)
-        self._ending = Ending()
+        self._ending = Ending("vipwire up")
         self.parts = Parts(self._supervisor)
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str, Path], None]) -> None:
@@ -145,9 +145,8 @@ class _Cluster:
         try:
             if self._setting.dns is None:
                 await self._services.drop(DNS_SERVICE)
-            opened = [
-                self.parts.start(tasks, part) for part in (Part("keys", simply(served.keys.run)), *self._parts())
-            ]
+            keys = Part("keys", simply(served.keys.run)), Part("shared credentials", simply(served.shared.run))
+            opened = [self.parts.start(tasks, part) for part in (*keys, *self._parts())]
             for each in opened:
                 await each.wait()
             ready(served.url, served.kubeconfig)

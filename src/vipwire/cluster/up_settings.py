@@ -114,7 +114,7 @@ def read_proxy(flags: Mapping[str, Any], node: str, kubeconfig: Path) -> Config 
             raise ConfigError(f"--{next(iter(given))} behind -- is for the proxy, and --no-proxy runs none")
         return None
     if others := sorted(_OURS_TO_SAY & given.keys()):
-        raise ConfigError(f"--{others[0]} cannot be given here: vipwire up sets it for its proxy itself")
+        raise ConfigError(f"--{others[0]} cannot be given here: vipwire sets it for this proxy itself")
     if mode and "config" in given:
         raise ConfigError(f"--proxy-mode {mode}: with --config set it in that file (mode: {mode})")
     takeover = ("--takeover",) if flags.get("takeover") else ()

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -57,7 +57,7 @@ _LOG: Final = logging.getLogger("vipwire.api")
 
 Identify = Callable[[BaseRequest], guard.User]
 """Tells who sends a request; raises ApiError 401 for credentials that are wrong."""
-Extra = Callable[[guard.User, str, str, bytes], Mapping[str, Any]]
+Extra = Callable[[guard.User, str, str, bytes], Awaitable[Mapping[str, Any]]]
 """Answers what is about no object and only vipwire asks: user, method, path, body. It says itself who may."""
 _EXTRA: Final = "/vipwire.io/"
 
@@ -154,7 +154,7 @@ class ApiServer:
         if self.answer_extra is not None and request.path.startswith(_EXTRA):
             with self.in_flight.request(Sort.WRITE, user, request.remote or ""):
                 async with read_body(request, self.bounds, self.in_flight, self.bounds.question_bytes) as sent:
-                    return _json(encode(self.answer_extra(user, request.method, request.path, sent)))
+                    return _json(encode(await self.answer_extra(user, request.method, request.path, sent)))
         if _is_page(request.path):
             return self._page(request, user)
         route = find_route(request.method, request.path, request.query)

@@ -99,6 +99,14 @@ class Authority:
         made = self._signed(key, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH)
         return made.public_bytes(_PEM)
 
+    def has_signed(self, certificate: x509.Certificate) -> bool:
+        """Report whether a certificate is of this authority."""
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except (InvalidSignature, ValueError, TypeError):
+            return False
+        return True
+
     def server_context(self, pair: Pair) -> ssl.SSLContext:
         """Build the TLS context of a server: clients may present a certificate of this authority."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -181,9 +189,7 @@ class Authority:
     def _is_good(
         self, certificate: x509.Certificate, subject: x509.Name, alternative: x509.SubjectAlternativeName | None
     ) -> bool:
-        try:
-            certificate.verify_directly_issued_by(self._certificate)
-        except (InvalidSignature, ValueError, TypeError):
+        if not self.has_signed(certificate):
             return False
         try:
             names = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)

@@ -44,42 +44,67 @@ IDENTITIES: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """What is refused here because the cluster says so: tokens by their digests, certificates, users."""
+
+    tokens: frozenset[bytes] = frozenset()
+    others: Revoked = NOBODY
+
+
 class Access:
     """Tells who sends a request. Tokens are kept as hashes, and so compared without telling how far they agree.
 
-    Tokens and `revoked` may change at any time; the next request meets what they are then.
+    Tokens and `revoked` may change at any time; the next request meets what they are then. So may those that other
+    API servers share (shared.py).
     """
 
     def __init__(self, tokens: Mapping[str, User], revoked: Revoked = NOBODY) -> None:
         self.take(tokens)
         self.revoked = revoked
+        self._others: Mapping[bytes, User] = {}
+        self.withdrawn = Withdrawn()
         self.bootstrap: Callable[[str], User | None] = lambda _token: None
         """Tells who comes with a token that is not in the file, such as a machine that joins."""
 
     def take(self, tokens: Mapping[str, User]) -> None:
-        """Accept these tokens, and no others."""
-        self._users = {_digest(token): user for token, user in tokens.items()}
+        """Accept these tokens of this server's file, and no others of it."""
+        self.own = {_digest(token): user for token, user in tokens.items()}
+
+    def share(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> bool:
+        """Accept the tokens of other servers, and refuse what is withdrawn; report whether that is anything new."""
+        before = self._others, self.withdrawn
+        self._others, self.withdrawn = tokens, withdrawn
+        return before != (tokens, withdrawn)
 
     def identify(self, request: BaseRequest) -> User:
         """Return the user: by token if one is sent, by certificate, or nobody. Raise ApiError 401 for wrong ones."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme:
-            user = self._of_token(token.strip()) if scheme.lower() == "bearer" else None
-            if user is None or user.name in self.revoked.users:
+            user = self.user_of(token.strip()) if scheme.lower() == "bearer" else None
+            if user is None or self._is_refused(user.name):
                 raise ApiError(401, "Unauthorized", "Unauthorized")
             return user
         certificate = request.transport.get_extra_info("peercert") if request.transport else None
         return self._of_certificate(certificate) if certificate else ANONYMOUS
 
-    def _of_token(self, token: str) -> User | None:
-        return self._users.get(_digest(token)) or self.bootstrap(token)
+    def user_of(self, token: str) -> User | None:
+        """Tell who comes with a token; None for one that is wrong or withdrawn."""
+        digest = _digest(token)
+        if digest in self.withdrawn.tokens:
+            return None
+        return self.own.get(digest) or self._others.get(digest) or self.bootstrap(token)
+
+    def _is_refused(self, name: str, serial: int = 0) -> bool:
+        lists = self.revoked, self.withdrawn.others
+        return any(name in each.users or serial in each.serials for each in lists)
 
     def _of_certificate(self, certificate: Mapping[str, Any]) -> User:
         """Read a user from the subject of a certificate that TLS has verified."""
         parts = [pair for part in certificate.get("subject", ()) for pair in part]
         name = next((value for key, value in parts if key == "commonName"), "")
         serial = int(certificate.get("serialNumber") or "0", 16)
-        if name in self.revoked.users or serial in self.revoked.serials:
+        if self._is_refused(name, serial):
             raise ApiError(401, "Unauthorized", "Unauthorized")
         groups = tuple(value for key, value in parts if key == "organizationName")
         return User(name, (*groups, _AUTHENTICATED)) if name else ANONYMOUS

@@ -7,13 +7,14 @@ revoked         who may not come any more (revocation.py); read again likewise
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from vipwire.cluster.api.guard import User
 from vipwire.cluster.credentials.ca import Authority
-from vipwire.cluster.credentials.identity import Access, load_tokens, parse_tokens, write_kubeconfigs
+from vipwire.cluster.credentials.identity import Access, Withdrawn, load_tokens, parse_tokens, write_kubeconfigs
 from vipwire.cluster.credentials.revocation import load_revoked, parse_revoked
 from vipwire.errors import ConfigError
 from vipwire.process import log
@@ -29,15 +30,16 @@ class Keys:
 
     def __init__(self, folder: Path, names: Iterable[str], clock: Callable[[], datetime]) -> None:
         self._folder, self._names, self._clock = folder, tuple(names), clock
-        self._revoked = load_revoked(folder / REVOKED)
+        revoked = load_revoked(folder / REVOKED)
+        self.access = Access({}, revoked)
         authority = self.authority()
         pair = authority.server(self._names)
         self.tls = authority.server_context(pair)
         self._shown = _certificates(authority, pair.certificate)
-        self.access = Access(load_tokens(folder / TOKENS), self._revoked)
+        self.access.take(load_tokens(folder / TOKENS))
         self._url = ""
         self.when_read: Callable[[], None] = lambda: None
-        """Called when tokens or what is revoked have been read again."""
+        """Called when tokens, or what is revoked, are others than before."""
         self._known = {name: _content(folder / name) for name in (TOKENS, REVOKED)}
 
     def write_kubeconfigs(self, url: str) -> Path:
@@ -93,13 +95,19 @@ class Keys:
 
     def authority(self) -> Authority:
         """Open the authority that signs here. Raise ConfigError."""
-        return Authority(self._folder / "pki", self._clock(), self._revoked.serials)
+        serials = self.access.revoked.serials | self.access.withdrawn.others.serials
+        return Authority(self._folder / "pki", self._clock(), serials)
+
+    def share(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> None:
+        """Take over what API servers share."""
+        if self.access.share(tokens, withdrawn):
+            self.when_read()
 
     def _take_tokens(self, path: Path, content: bytes) -> None:
         self.access.take(parse_tokens(path, content))
 
     def _take_revoked(self, path: Path, content: bytes) -> None:
-        self._revoked = self.access.revoked = parse_revoked(path, content)
+        self.access.revoked = parse_revoked(path, content)
 
 
 def _certificates(authority: Authority, certificate: Path) -> tuple[bytes | None, ...]:

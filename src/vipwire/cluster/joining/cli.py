@@ -57,9 +57,13 @@ def join(**flags: Any) -> None:
     """
     from vipwire.cluster.joining.run import run  # noqa: PLC0415
     from vipwire.config.sections import Logging  # noqa: PLC0415
+    from vipwire.host.rights import require_net_admin  # noqa: PLC0415
     from vipwire.process import log  # noqa: PLC0415  # not for --help
 
     log.configure(Logging())
+    if flags["proxy"] and not flags["server"]:
+        with plain_errors():
+            require_net_admin("vipwire join")  # before the cluster knows of a machine that cannot serve
     with plain_errors(MISUSED):
         member = _member(flags)
         if flags["server"]:
@@ -107,7 +111,7 @@ def _setting(flags: dict[str, Any], node: str) -> Any:
     from vipwire.cluster.up_settings import read_bgp, read_proxy  # noqa: PLC0415  # not for --help
 
     folder: Path = flags["data_dir"]
-    proxy = read_proxy(flags, node, Folder(folder).kubeconfig)
+    proxy = read_proxy(flags, node, Folder(folder).node.kubeconfig)
     return Setting(
         folder, proxy, flags["node_lease_seconds"], flags["relay_port"], flags["announce_interface"], read_bgp(flags)
     )
@@ -125,12 +129,26 @@ def _claimed(setting: Any, *, takeover: bool) -> Iterator[None]:
 @FOLDER
 @click.option("--force", is_flag=True, help="Leave also if no API server answers.")
 @click.option("--keep-rules", is_flag=True, help="Leave the rules in the kernel as they are.")
-def leave(data_dir: Path, *, force: bool, keep_rules: bool) -> None:
+@click.option("--node", default="", help="Take another machine out, as an admin: one that is lost or not trusted.")
+@_KUBECONFIG
+@click.pass_context
+def leave(context: click.Context, /, *, force: bool, keep_rules: bool, node: str, **where: Any) -> None:
     """Take this machine out of its cluster.
 
     Ends `vipwire join` here, deletes the machine's Node, removes its rules from the kernel, and deletes its
-    credentials.
+    credentials. The API servers refuse its certificates from then on.
     """
+    if node:
+        from vipwire.cluster.joining import manage  # noqa: PLC0415  # not for --help
+
+        with plain_errors():
+            asyncio.run(manage.dismiss(_access(context, where), node))
+            say(f"Node {node} is out: its certificates are refused")
+        return
+    _leave(where["data_dir"], force=force, keep_rules=keep_rules)
+
+
+def _leave(data_dir: Path, *, force: bool, keep_rules: bool) -> None:
     from vipwire.cluster.claim import end_holder  # noqa: PLC0415
     from vipwire.cluster.joining.manage import say_goodbye  # noqa: PLC0415
     from vipwire.cluster.joining.membership import Folder  # noqa: PLC0415

@@ -4,11 +4,14 @@ All is below /vipwire.io/v1/.
 
 GET  authority      the authority's certificate. Who asks compares its hash with the one that they were told
 POST certificates   {"request": PEM}: a request for system:node:NAME, signed for a bootstrap token, unless another
-                    machine is Ready under that name, and for system:node:NAME itself, which so renews it
+                    machine is Ready under that name, and for system:node:NAME itself, which so renews it. A request
+                    for ingress:NAME is signed for system:node:NAME: it has the role ingress
+POST departures     {"certificates": [PEM...]} of system:node:NAME, which leaves: its certificates are refused from
+                    now on. An admin says {"node": NAME}
 GET  servers        the authority with its key, for a token of the group of servers
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,20 +28,29 @@ from vipwire.cluster.api.names import subdomain
 from vipwire.cluster.api.object import decoded, key_of, readable
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.credentials.ca import Authority
+from vipwire.cluster.credentials.machine_records import INGRESS_USER, NODE_USER, Given
+from vipwire.cluster.joining.certified import Certified
 from vipwire.cluster.joining.tokens import GROUP, NAMESPACE, PREFIX, SERVERS, accepts, groups_of, parse, read_secret
 from vipwire.cluster.machines.node import is_ready
 from vipwire.process import log
 
 PATH: Final = "/vipwire.io/v1/"
-USER: Final = "system:node:"
+_ROLES: Final = {NODE_USER: Role.NODE, INGRESS_USER: Role.INGRESS}
 _RSA_BITS: Final = 2048
 
 
 class Enrolment:
-    """Answers these requests. `authority` opens what signs."""
+    """Answers these requests. `authority` opens what signs; `refusing` is called when a machine has left."""
 
-    def __init__(self, registry: Registry, authority: Callable[[], Authority], clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        authority: Callable[[], Authority],
+        clock: Callable[[], datetime],
+        refusing: Callable[[], None] = lambda: None,
+    ) -> None:
         self._registry, self._authority, self._clock = registry, authority, clock
+        self._certified, self._refusing = Certified(registry), refusing
 
     def user_of(self, text: str) -> User | None:
         """Tell who comes with a bootstrap token; None for what is none, or is over."""
@@ -51,31 +63,60 @@ class Enrolment:
             return None
         return User(f"system:bootstrap:{token.id}", (*groups_of(token), "system:authenticated"))
 
-    def answer(self, user: User, method: str, path: str, body: bytes) -> dict[str, Any]:
+    async def answer(self, user: User, method: str, path: str, body: bytes) -> dict[str, Any]:
         """Answer a request. Raise ApiError."""
         match method, path.removeprefix(PATH):
             case "GET", "authority":
                 return {"certificate": self._authority().pair.certificate.read_text()}
             case "POST", "certificates":
-                return self._sign(user, body)
+                return await self._sign(user, body)
+            case "POST", "departures":
+                return await self._leave(user, body)
             case "GET", "servers":
                 return self._authority_for(user)
         raise ApiError(404, "NotFound", "the server could not find the requested resource")
 
-    def _sign(self, user: User, body: bytes) -> dict[str, Any]:
+    async def _sign(self, user: User, body: bytes) -> dict[str, Any]:
         request = _request(body)
-        node = _node(request)
-        if user.name != f"{USER}{node}":
-            if GROUP not in user.groups:
+        kind, node = _subject(request.subject)
+        if user.name != f"{NODE_USER}{node}":
+            if GROUP not in user.groups or kind != NODE_USER:
                 raise refused("certificates", node, f'User "{user.name}" cannot get the certificate of Node "{node}"')
             record = self._registry.store.read(key_of(NODES, "", node))
             if record is not None and is_ready(decoded(record)):
                 message = f"a machine is Ready as Node {node}: choose another --node-name, or let that one leave"
                 raise ApiError(409, "Conflict", message)
         authority = self._authority()
-        made = authority.sign(request.public_key(), f"{USER}{node}", (Role.NODE.value,))
-        log.info("signed a machine's certificate", node=node, user=user.name)
+        made = authority.sign(request.public_key(), f"{kind}{node}", (_ROLES[kind].value,))
+        await self._certified.gave(node, _given(x509.load_pem_x509_certificate(made)))
+        log.info("signed a machine's certificate", node=node, role=_ROLES[kind].name.lower(), user=user.name)
         return {"certificate": made.decode(), "authority": authority.pair.certificate.read_text()}
+
+    async def _leave(self, user: User, body: bytes) -> dict[str, Any]:
+        sent = _sent(body)
+        node = user.name.removeprefix(NODE_USER)
+        if Role.ADMIN.value in user.groups:
+            node = str(sent.get("node") or "")
+        elif node == user.name:
+            raise refused("departures", "", f'User "{user.name}" cannot say that a machine leaves: it is none')
+        if not node or subdomain(node):
+            raise bad_request("expected {'node': the name of a Node}")
+        await self._certified.refuse(node, *self._shown(node, sent.get("certificates")))
+        self._refusing()
+        log.info("refusing the certificates of a machine that has left", node=node, user=user.name)
+        return {"node": node}
+
+    def _shown(self, node: str, certificates: Any) -> Iterator[Given]:
+        """List those certificates that are really a machine's: it cannot withdraw somebody else's."""
+        authority = self._authority()
+        for text in certificates if isinstance(certificates, list) else ():
+            try:
+                found = x509.load_pem_x509_certificate(str(text).encode())
+                ours = authority.has_signed(found) and _subject(found.subject)[1] == node
+            except (ValueError, ApiError):
+                continue
+            if ours:
+                yield _given(found)
 
     def _authority_for(self, user: User) -> dict[str, Any]:
         if SERVERS not in user.groups:
@@ -88,10 +129,8 @@ class Enrolment:
 
 def _request(body: bytes) -> x509.CertificateSigningRequest:
     try:
-        value = msgspec.json.decode(body)
-        text = value["request"]
-        request = x509.load_pem_x509_csr(text.encode())
-    except (msgspec.MsgspecError, AttributeError, LookupError, TypeError, ValueError):
+        request = x509.load_pem_x509_csr(_sent(body)["request"].encode())
+    except (AttributeError, LookupError, TypeError, ValueError):
         raise bad_request("expected {'request': a certificate request in PEM}") from None
     key = request.public_key()
     strong = isinstance(key, ec.EllipticCurvePublicKey) or (
@@ -102,11 +141,26 @@ def _request(body: bytes) -> x509.CertificateSigningRequest:
     return request
 
 
-def _node(request: x509.CertificateSigningRequest) -> str:
-    """Read the Node's name from a request's subject."""
-    names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+def _sent(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        value = None
+    if not isinstance(value, dict):
+        raise bad_request("the body of the request is not a JSON object")
+    return value
+
+
+def _given(certificate: x509.Certificate) -> Given:
+    return Given(certificate.serial_number, certificate.not_valid_after_utc)
+
+
+def _subject(subject: x509.Name) -> tuple[str, str]:
+    """Read from a subject what kind of user it is, and the Node's name."""
+    names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(names[0].value) if len(names) == 1 else ""
-    node = name.removeprefix(USER)
-    if node == name or subdomain(node):
-        raise bad_request(f"the subject of the request must be {USER}NAME, where NAME can name a Node")
-    return node
+    kind = next((each for each in _ROLES if name.startswith(each)), "")
+    node = name.removeprefix(kind)
+    if not kind or subdomain(node):
+        raise bad_request(f"the subject must be {NODE_USER}NAME or {INGRESS_USER}NAME, where NAME can name a Node")
+    return kind, node

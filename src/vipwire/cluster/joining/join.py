@@ -2,6 +2,7 @@
 
     GET authority, without verification ▸ its hash must be the one on the command line ▸ from here on TLS is verified
     POST certificates with the token ▸ the machine's own certificate
+    POST certificates with that one ▸ another one, for an Ingress or Gateway controller on this machine
 
 The token is sent only to a server that the authority has certified.
 """
@@ -13,7 +14,7 @@ from cryptography import x509
 
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.credentials.private_files import write_private
-from vipwire.cluster.joining.membership import Folder, Member, access_by_token, hash_of, unverified
+from vipwire.cluster.joining.membership import Folder, Member, Part, access_by_token, hash_of, unverified
 from vipwire.cluster.machines.objects import RemoteObjects
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import Access
@@ -26,7 +27,8 @@ async def join(folder: Folder, server: str, token: str, pinned: str, node: str) 
     """Get credentials for this machine and keep them. Raise VipwireError with what to do."""
     folder.prepare()
     authority = await find_authority(server, pinned)
-    await sign(folder, access_by_token(server, token, authority), node)
+    await sign(folder, folder.node, access_by_token(server, token, authority), node)
+    await sign(folder, folder.ingress, folder.access(server), node)
     member = Member(node, (server,))
     folder.save(member)
     return member
@@ -44,11 +46,11 @@ async def find_authority(server: str, pinned: str) -> str:
     return found
 
 
-async def sign(folder: Folder, access: Access, node: str) -> None:
-    """Have this machine's key signed, for the first time or again."""
+async def sign(folder: Folder, part: Part, access: Access, node: str) -> None:
+    """Have one of this machine's keys signed, for the first time or again."""
     try:
-        answer = await _ask(access, "POST", "certificates", {"request": folder.request(node)})
-        folder.keep(str(answer["certificate"]), str(answer["authority"]))
+        answer = await _ask(access, "POST", "certificates", {"request": folder.request(part, node)})
+        folder.keep(part, str(answer["certificate"]), str(answer["authority"]))
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
 
@@ -65,10 +67,10 @@ async def become_server(folder: Folder, server: str, token: str, pinned: str) ->
         raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
 
 
-def is_due(folder: Folder, now: dt.datetime) -> bool:
-    """Report whether two thirds of the certificate's time are over, or it cannot be read."""
+def is_due(part: Part, now: dt.datetime) -> bool:
+    """Report whether two thirds of a certificate's time are over, or it cannot be read."""
     try:
-        found = x509.load_pem_x509_certificate(folder.certificate.read_bytes())
+        found = x509.load_pem_x509_certificate(part.certificate.read_bytes())
     except (OSError, ValueError):
         return True
     life = found.not_valid_after_utc - found.not_valid_before_utc

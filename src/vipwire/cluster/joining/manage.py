@@ -29,6 +29,7 @@ from vipwire.cluster.machines.objects import Objects, RemoteObjects, Unreachable
 from vipwire.errors import VipwireError
 from vipwire.kube.access.access import Access
 
+_DEPARTURES: Final = "/vipwire.io/v1/departures"
 _LOOKS: Final = 50
 _LOOK_SECONDS: Final = 0.2
 
@@ -87,20 +88,36 @@ async def delete_token(access: Access, name: str) -> None:
             raise VipwireError(error.message) from error
 
 
+async def dismiss(access: Access, node: str) -> None:
+    """Delete a machine's Node and Lease as an admin, and have its certificates refused. Raise VipwireError."""
+    async with RemoteObjects(access, MANAGER) as objects:
+        try:
+            await objects.ask("POST", _DEPARTURES, {"node": node})
+            await _delete_all(objects, node)
+        except ApiError as error:
+            raise VipwireError(error.message) from error
+
+
 async def say_goodbye(folder: Folder, member: Member) -> None:
-    """Delete this machine's Node and Lease, at the first API server that answers. Raise VipwireError if none does."""
+    """Delete this machine's Node and Lease, and have its certificates refused, at the first API server that answers.
+
+    Raise VipwireError if none does.
+    """
     reason = "no API server is known"
     for server in member.servers:
         async with RemoteObjects(folder.access(server), MANAGER) as objects:
             try:
                 await _delete_all(objects, member.node)
+                await objects.ask("POST", _DEPARTURES, {"certificates": folder.certificates()})
             except UnreachableError as error:
                 reason = str(error)
             except ApiError as error:
                 raise VipwireError(f"{server}: {error.message}") from error
             else:
                 return
-    raise VipwireError(f"{reason} (--force leaves all the same: then `kubectl delete node {member.node}`)")
+    raise VipwireError(
+        f"{reason} (--force leaves all the same: then `vipwire leave --node {member.node}` on an API server)"
+    )
 
 
 async def _delete_all(objects: Objects, node: str) -> None:

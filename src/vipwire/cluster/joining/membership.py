@@ -1,9 +1,11 @@
 """A machine's membership of a cluster, as its data directory keeps it: with whom, as whom, by which credentials.
 
     DIR/pki/ca.crt          the cluster's authority
-    DIR/pki/node.key,.crt   the machine's own key, which never leaves it, and its certificate for system:node:NAME
-    DIR/member.json         the Node's name and the API servers that are known
-    DIR/node.kubeconfig     a kubeconfig of the machine, for its proxy and for commands
+    DIR/pki/node.key,.crt       the machine's own key, which never leaves it, and its certificate for system:node:NAME
+    DIR/pki/ingress.key,.crt    the same for ingress:NAME, which has the role ingress
+    DIR/member.json             the Node's name and the API servers that are known
+    DIR/node.kubeconfig         a kubeconfig of the machine, for its proxy, for DNS and for commands
+    DIR/ingress.kubeconfig      another one, for an Ingress or Gateway controller here
 
 Each file is whole or not there, so that an interrupted `vipwire join` can be run again.
 """
@@ -13,7 +15,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,13 +25,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from vipwire.cluster.credentials.machine_records import INGRESS_USER, NODE_USER
 from vipwire.cluster.credentials.private_files import update_private, write_private
 from vipwire.errors import ConfigError
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential, Fixed
 from vipwire.kube.access.tls import AuthorityFile, ClientFiles, Tls
 
-USER: Final = "system:node:"
 _PORT: Final = 6443
 _MOST_NAME: Final = 52
 """Characters of a Node's name: with `system:node:` before it, a certificate's common name has 64."""
@@ -43,13 +45,32 @@ class Member:
     servers: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the two users that a machine is: how its name begins, and its files."""
+
+    user: str
+    key: Path
+    certificate: Path
+    kubeconfig: Path
+
+    @property
+    def files(self) -> tuple[Path, Path, Path]:
+        """List its files."""
+        return self.kubeconfig, self.certificate, self.key
+
+
 class Folder:
     """The data directory of a machine that joined."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.authority, self.kubeconfig = path / "pki/ca.crt", path / "node.kubeconfig"
-        self.key, self.certificate = path / "pki/node.key", path / "pki/node.crt"
+        self.authority = path / "pki/ca.crt"
+        self.node, self.ingress = (
+            Part(user, path / f"pki/{name}.key", path / f"pki/{name}.crt", path / f"{name}.kubeconfig")
+            for name, user in (("node", NODE_USER), ("ingress", INGRESS_USER))
+        )
+        self.parts = (self.node, self.ingress)
         self._member = path / "member.json"
 
     def prepare(self) -> None:
@@ -72,35 +93,55 @@ class Folder:
         """Write who this machine is. Raise OSError."""
         update_private(self._member, msgspec.json.encode(member))
 
-    def request(self, node: str) -> str:
-        """Write a request for a certificate, as PEM, for the machine's key, which is made if there is none."""
-        if not self.key.exists():
+    def request(self, part: Part, node: str) -> str:
+        """Write a request for a certificate, as PEM, for a key of the machine, which is made if there is none."""
+        if not part.key.exists():
             made = ec.generate_private_key(ec.SECP256R1())
             plain = serialization.NoEncryption()
             form = serialization.PrivateFormat.PKCS8
-            write_private(self.key, made.private_bytes(serialization.Encoding.PEM, form, plain))
-        key = serialization.load_pem_private_key(self.key.read_bytes(), None)
+            write_private(part.key, made.private_bytes(serialization.Encoding.PEM, form, plain))
+        key = serialization.load_pem_private_key(part.key.read_bytes(), None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ConfigError(f"{self.key}: not an elliptic curve's key; delete it to have another made")
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{USER}{node}")])
+            raise ConfigError(f"{part.key}: not an elliptic curve's key; delete it to have another made")
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{part.user}{node}")])
         request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
         return request.public_bytes(serialization.Encoding.PEM).decode()
 
-    def keep(self, certificate: str, authority: str) -> None:
+    def keep(self, part: Part, certificate: str, authority: str) -> None:
         """Write what the cluster has signed. Raise OSError."""
         update_private(self.authority, authority.encode())
-        update_private(self.certificate, certificate.encode())
+        update_private(part.certificate, certificate.encode())
+
+    def certificates(self) -> list[str]:
+        """Read the certificates that are there, as PEM."""
+        found = (each.certificate for each in self.parts)
+        return [path.read_text(encoding="ascii") for path in found if path.is_file()]
 
     def access(self, server: str) -> Access:
         """Reach an API server as this machine; the files are read again when they change."""
-        files = ClientFiles(self.certificate, self.key, str(self.path))
+        files = ClientFiles(self.node.certificate, self.node.key, str(self.path))
         authority = AuthorityFile(self.authority, str(self.authority))
         return Access(server, Fixed(), Tls(authority, authority_field=str(self.authority)), None, files)
 
-    def write_kubeconfig(self, server: str) -> None:
-        """Write a kubeconfig that leads to a URL. Raise OSError."""
-        user = {"client-certificate": str(self.certificate), "client-key": str(self.key)}
-        found = {
+    def write_kubeconfigs(self, server: str) -> None:
+        """Write a kubeconfig for each certificate that is there; they lead to a URL. Raise OSError."""
+        for part in self.parts:
+            if part.certificate.is_file():
+                update_private(
+                    part.kubeconfig, yaml.safe_dump(self._kubeconfig(part, server), sort_keys=False).encode()
+                )
+
+    def port(self) -> int:
+        """Read the port that the kubeconfig leads to; 0 if there is none."""
+        try:
+            found = yaml.safe_load(self.node.kubeconfig.read_bytes())
+            return urlsplit(str(found["clusters"][0]["cluster"]["server"])).port or 0
+        except (OSError, LookupError, TypeError, ValueError, yaml.YAMLError):
+            return 0
+
+    def _kubeconfig(self, part: Part, server: str) -> dict[str, Any]:
+        user = {"client-certificate": str(part.certificate), "client-key": str(part.key)}
+        return {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [
@@ -110,11 +151,10 @@ class Folder:
             "contexts": [{"name": "vipwire", "context": {"cluster": "vipwire", "user": "node"}}],
             "current-context": "vipwire",
         }
-        update_private(self.kubeconfig, yaml.safe_dump(found, sort_keys=False).encode())
 
     def forget(self) -> None:
         """Delete all of it: this machine is in no cluster any more."""
-        for path in (self._member, self.kubeconfig, self.certificate, self.key, self.authority):
+        for path in (self._member, *self.node.files, *self.ingress.files, self.authority):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # something of others is in it
             self.authority.parent.rmdir()

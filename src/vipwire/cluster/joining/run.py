@@ -5,6 +5,7 @@ stay, and Services are served on: only what changes meanwhile is not seen.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -81,7 +82,7 @@ class _Machine:
         self._folder = Folder(setting.folder)
         self._supervisor = Supervisor()
         self.parts = Parts(self._supervisor)
-        self._ending = Ending()
+        self._ending = Ending("vipwire join")
         self._url = ""
         self._addresses: AddressKeeper | None = None
 
@@ -115,13 +116,18 @@ class _Machine:
     async def _relay(self, begun: Begun) -> None:
         def listening(url: str) -> None:
             self._url = url
-            self._folder.write_kubeconfig(url)
+            self._folder.write_kubeconfigs(url)
             begun()
 
+        relay, wanted = Relay(lambda: self._member.servers), self._setting.port
+        before = 0 if wanted else self._folder.port()
+        if before:  # who has read a kubeconfig goes on with it
+            with contextlib.suppress(OSError):
+                await relay.run(listening, before)
         try:
-            await Relay(lambda: self._member.servers).run(listening, self._setting.port)
+            await relay.run(listening, wanted)
         except OSError as error:
-            raise ConfigError(f"port {self._setting.port} of 127.0.0.1: {error.strerror or error}") from error
+            raise ConfigError(f"port {wanted} of 127.0.0.1: {error.strerror or error}") from error
 
     def _access(self) -> Access:
         return self._folder.access(self._url)
@@ -163,14 +169,16 @@ class _Machine:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _renew(self) -> None:
-        """Have the certificate signed again in good time; the files are read again by whoever uses them."""
+        """Have certificates signed again in good time; the files are read again by whoever uses them."""
         while True:
-            if is_due(self._folder, now()):
-                try:
-                    await sign(self._folder, self._access(), self._member.node)
-                    log.info("renewed the certificate of this machine", file=self._folder.certificate)
-                except VipwireError as error:
-                    log.error("cannot renew the certificate of this machine", reason=error)
+            for part in self._folder.parts:
+                if is_due(part, now()):
+                    try:
+                        await sign(self._folder, part, self._access(), self._member.node)
+                        self._folder.write_kubeconfigs(self._url)
+                        log.info("renewed a certificate of this machine", file=part.certificate)
+                    except VipwireError as error:
+                        log.error("cannot renew a certificate of this machine", file=part.certificate, reason=error)
             await asyncio.sleep(_RENEW_SECONDS)
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:

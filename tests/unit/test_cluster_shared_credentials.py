@@ -1,0 +1,61 @@
+"""What API servers tell each other of their tokens, of what is withdrawn, and of machines that have left."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from vipwire.cluster.api.guard import User
+from vipwire.cluster.credentials.identity import Access, Withdrawn
+from vipwire.cluster.credentials.machine_records import Given, MachineRecord, machine_secret, read_machine
+from vipwire.cluster.credentials.revocation import Revoked
+from vipwire.cluster.credentials.secret_text import encoded
+from vipwire.cluster.credentials.server_records import ServerRecord, read_server, server_secret
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(days=365)
+OLD, NEW = b"\x01" * 32, b"\x02" * 32
+USER = User('a,"b"', ("vipwire:view", "system:authenticated"))
+
+
+def test_a_servers_record_is_read_as_it_was_written() -> None:
+    revoked = Revoked(frozenset({0x5D3A91}), frozenset({"viewer"}))
+    record = ServerRecord("a", {OLD: USER, NEW: User("x", ())}, frozenset({b"\x03" * 32}), revoked)
+    assert read_server(server_secret(record)) == record
+
+
+def test_a_token_that_is_there_no_more_is_withdrawn_until_it_is_there_again() -> None:
+    record = ServerRecord("a", {OLD: USER}).now({NEW: USER}, Revoked())
+    assert record == ServerRecord("a", {NEW: USER}, frozenset({OLD}))
+    assert record.now({NEW: USER}, Revoked()) == record
+    assert record.now({OLD: USER}, Revoked()).withdrawn == {NEW}
+
+
+def test_a_machines_record_is_read_as_it_was_written_without_what_is_over() -> None:
+    first, second, over = Given(0xAB, LATER), Given(2, LATER), Given(3, NOW)
+    record = MachineRecord("n2").gave(first).left(over).gave(second)
+    assert read_machine(machine_secret(record, NOW)) == MachineRecord("n2", frozenset({second}), frozenset({first}))
+
+
+@pytest.mark.parametrize("text", ["none", "xyz 2030-01-01T00:00:00Z", "12 yesterday", "12 2030-01-01T00:00:00", ","])
+def test_what_is_odd_in_a_record_is_left_out(text: str) -> None:
+    data = encoded(dict.fromkeys(("given", "refused", "tokens", "withdrawn", "revoked"), f"{text}\n"))
+    for prefix, kind in (("machine", "vipwire.io/machine"), ("server", "vipwire.io/server")):
+        secret = {"metadata": {"name": f"vipwire-{prefix}-n2"}, "type": kind, "data": data}
+        assert read_machine(secret) in (None, MachineRecord("n2"))
+        assert read_server(secret) in (None, ServerRecord("n2"))
+
+
+def test_a_secret_of_another_type_is_no_record() -> None:
+    secret = {"metadata": {"name": "vipwire-server-a"}, "type": "Opaque", "data": {}}
+    assert read_server(secret) is None
+    assert read_machine(secret) is None
+
+
+def test_what_is_withdrawn_anywhere_counts_more_than_what_is_known_here() -> None:
+    access = Access({"word": USER})
+    (digest,) = access.own
+    assert access.share({NEW: USER}, Withdrawn())
+    assert not access.share({NEW: USER}, Withdrawn())
+    assert access.user_of("word") == USER
+    assert access.share({}, Withdrawn(frozenset({digest})))
+    assert access.user_of("word") is None
