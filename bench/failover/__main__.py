@@ -166,6 +166,7 @@ def main() -> None:
     parser.add_argument("--moves", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--logs", type=Path, help="a folder for what the processes said")
     parser.add_argument("--no-keepalived", action="store_true")
     arguments = parser.parse_args()
     kubectl = program("kubectl")
@@ -182,6 +183,8 @@ def main() -> None:
             if arguments.rounds:
                 print(json.dumps(random_rounds(machines, arguments.rounds, arguments.seed), indent=2))
         finally:
+            if arguments.logs:
+                machines.save_logs(arguments.logs)
             machines.close()
 
 

@@ -3,11 +3,12 @@
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,9 +100,13 @@ class Machines:
         """Send a signal to vipwire on a machine."""
         self.running[node][0].send_signal(number)
 
-    def log(self, node: str) -> Sequence[str]:
-        """Return what vipwire on a machine has said since it started."""
-        return self.running[node][1].until(lambda _: True, PATIENCE)
+    def save_logs(self, folder: Path) -> None:
+        """Write what the processes said."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for node, (_, listened) in self.running.items():
+            (folder / f"{node}.log").write_text("\n".join(listened.until(lambda _: True, PATIENCE)))
+        for path in self.folder.glob("*.log"):
+            shutil.copy(path, folder)
 
     def choose_victim(self) -> str:
         """Choose the machine to strike: any but the only API server."""

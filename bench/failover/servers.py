@@ -14,7 +14,7 @@ from bench.failover.machines import NODES, PATIENCE, UP, Machines
 
 from vipwire.lab.cluster import Lab
 
-ETCD_TIMES: Final = ("--heartbeat-interval", "50", "--election-timeout", "500")
+ETCD_FLAGS: Final = ("--heartbeat-interval", "50", "--election-timeout", "500", "--pre-vote")
 """As the walk in docs/three-servers.md has them."""
 _NAMED: Final = {node: f"10.0.0.{number}" for number, node in enumerate(NODES, 1)}
 _SERVERS: Final = ",".join(f"http://{address}:2379" for address in _NAMED.values())
@@ -50,7 +50,7 @@ class Servers(Machines):
         command = ["etcd", "--name", node, "--data-dir", str(self._etcd / node), "--initial-cluster", cluster]
         command += ["--listen-client-urls", f"{here}:2379", "--advertise-client-urls", f"{here}:2379"]
         command += ["--listen-peer-urls", f"{here}:2380", "--initial-advertise-peer-urls", f"{here}:2380"]
-        command += ["--initial-cluster-state", "new", "--logger", "zap", "--log-level", "error", *ETCD_TIMES]
+        command += ["--initial-cluster-state", "new", "--logger", "zap", "--log-level", "warn", *ETCD_FLAGS]
         with (self.folder / f"etcd-{node}.log").open("ab") as log:
             self.members[node] = self.lab.popen(node, command, stdout=log, stderr=log)
 

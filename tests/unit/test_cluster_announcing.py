@@ -255,3 +255,93 @@ def test_no_two_machines_announce_one_address_whatever_fails(seed: int) -> None:
         return owned
 
     assert asyncio.run(scenario()) > 1000
+
+
+class Steady(Objects):
+    """The world as a machine reaches it that loses no message, but answers when it is told to."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "n1")
+        self.lost: ApiError | None = None
+
+    async def _passed(self) -> None:
+        return
+
+    async def replace(self, resource: Resource, namespace: str, value: Object, *, subresource: str = "") -> Object:
+        made = await super().replace(resource, namespace, value, subresource=subresource)
+        lost, self.lost = self.lost, None
+        if lost is not None:
+            raise lost
+        return made
+
+
+def steady() -> tuple[World, Steady, Claims]:
+    world = World(random.Random(0))  # noqa: S311  # a test's
+    objects = Steady(world)
+    date = datetime(2026, 1, 1, tzinfo=UTC)
+    return world, objects, Claims(objects, "n1", "eth0", lambda: date, clock=lambda: world.now)
+
+
+def test_a_renewal_whose_answer_is_lost_costs_no_address() -> None:
+    """The Lease is read again. That it is still this machine's says that nobody has fenced it."""
+
+    async def scenario() -> None:
+        world, objects, claims = steady()
+        await claims.renew()
+        assert await claims.take("192.0.2.1")
+        objects.lost = ApiError(504, "Timeout", "the change may have been made")
+        world.now += SECONDS / 5
+        with pytest.raises(ApiError):
+            await claims.renew()
+        world.now += 0.1
+        await claims.renew()
+        assert claims.speaks()
+        assert claims.mine == {"192.0.2.1"}
+
+    asyncio.run(scenario())
+
+
+def test_a_machine_that_was_fenced_while_an_answer_was_lost_has_no_address_any_more() -> None:
+    async def scenario() -> None:
+        world, objects, claims = steady()
+        await claims.renew()
+        assert await claims.take("192.0.2.1")
+        objects.lost = ApiError(504, "Timeout", "the change may have been made")
+        with pytest.raises(ApiError):
+            await claims.renew()
+        fenced = copy.deepcopy(world.leases["vipwire-announcer-n1"])
+        fenced["spec"]["holderIdentity"] = ""
+        world.store(fenced)
+        await claims.renew()
+        assert claims.mine == set()
+
+    asyncio.run(scenario())
+
+
+def lease(version: int, life: str, begun: float) -> Held:
+    return Held(
+        ObjectName("kube-system", "vipwire-announcer-n2"), "n2", SECONDS, str(version), "eth0", "", life, begun
+    )
+
+
+@pytest.mark.parametrize(
+    ("life", "begun", "ends"),
+    [
+        ("a", 100.4, 0.4 + SECONDS),  # it was begun soon after the one before it, and came late
+        ("a", 190.0, 1.5 + SECONDS),  # its process was asleep
+        ("a", 99.0, 1.5 + SECONDS),
+        ("a", float("nan"), 1.5 + SECONDS),
+        ("b", 100.4, 1.5 + SECONDS),  # another process, with another clock
+        ("", 0.0, 1.5 + SECONDS),
+    ],
+)
+def test_a_renewal_that_comes_late_counts_from_when_it_was_begun(life: str, begun: float, ends: float) -> None:
+    """What a leader of etcd that died had taken may be made by the next one."""
+    world, _, claims = steady()
+    claims.note(lease(1, "a", 100.0))
+    world.now = 1.5
+    claims.note(lease(2, life, begun))
+    world.now = ends - 0.01
+    assert set(claims.alive()) == {"n2"}
+    world.now = ends + 0.01
+    assert claims.alive() == {}

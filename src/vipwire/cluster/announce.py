@@ -196,7 +196,7 @@ class Announcer:
             return
         if claim[1] in self._probed:
             self._probed[claim[1]] = claim[0]
-        if claim[1] in self._addresses:
+        if claim[1] in self._addresses and self._speaks():  # else it is as it should be
             self._claimed(claim[1], claim[0])
 
     def _hear_solicitation(self) -> None:

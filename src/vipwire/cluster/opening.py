@@ -22,6 +22,8 @@ from vipwire.cluster.store.etcd.settings import EtcdSettings
 from vipwire.cluster.store.record import StoreError
 from vipwire.cluster.store.store import Store
 from vipwire.errors import ConfigError
+from vipwire.host.addresses import read_addresses
+from vipwire.model.net import format_address
 
 if TYPE_CHECKING:
     from vipwire.cluster.store.etcd.store import EtcdStore  # not at run time: its packages are optional
@@ -44,7 +46,8 @@ async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock:
     with needs_etcd():
         from vipwire.cluster.store.etcd.client import Client  # noqa: PLC0415  # an optional dependency
         from vipwire.cluster.store.etcd.store import EtcdStore  # noqa: PLC0415
-    client = Client(etcd, clock)
+    own = {format_address(each.address) for each in read_addresses()}
+    client = Client(etcd.nearest_first(own), clock)
     try:
         store = EtcdStore(client, etcd.prefix, is_readable)
         await store.open()

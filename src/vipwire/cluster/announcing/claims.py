@@ -11,11 +11,13 @@ saw. If the first machine had renewed meanwhile, that write is refused; if not, 
 machine that was fenced takes each address anew by a write, or finds that another has it.
 
 So the order of writes at the store decides. No machine's clock is compared with another's; only their seconds must be
-equally long.
+equally long. A renewal may come late, such as one that a new leader of etcd finds in its log. So each says when it
+was begun, by a clock of its process: it counts from when the one before it was seen, and the seconds between the two.
 """
 
 import ipaddress
 import re
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from typing import Final
 from vipwire.cluster.announcing.kinds import (
     ADDRESSES,
     LEASE_ADDRESS,
+    LEASE_BEGUN,
     LEASE_INTERFACES,
     MACHINES,
     SYSTEM,
@@ -43,6 +46,10 @@ FENCE: Final = 0.75
 RENEW_TIMEOUT: Final = 0.5
 PARTS: Final = 5
 """How many renewals fit into a Lease's time."""
+_SLOW: Final = 0.3
+"""A renewal that takes this part of a Lease's time means that the store was away, for others as well."""
+_GRACE: Final = 0.25
+"""The part of a Lease's time that others are given to renew when the store is back."""
 
 
 def boot_seconds() -> float:
@@ -52,10 +59,16 @@ def boot_seconds() -> float:
 
 @dataclass(slots=True)
 class _Seen:
-    """A machine's Lease, and since when it looks like this."""
+    """A machine's Lease, when it was seen first, and a time before which it was not begun to be written."""
 
     lease: Held
+    at: float
     since: float
+
+    def followed_by(self, lease: Held, now: float) -> "_Seen":
+        """Return the next state, seen now: it was begun as long after this one as its process says."""
+        same = bool(lease.life) and lease.life == self.lease.life and lease.begun >= self.lease.begun
+        return _Seen(lease, now, min(now, self.at + lease.begun - self.lease.begun) if same else now)
 
 
 class Claims:
@@ -73,7 +86,10 @@ class Claims:
     ) -> None:
         self._objects, self.node, self._interface, self._now = objects, node, interface, now
         self._seconds, self._clock = seconds, clock
+        self._life = secrets.token_hex(8)
         self._own: Object | None = None
+        self._unsure = False
+        """Whether nobody has told what became of the last renewal."""
         self._machines: dict[str, _Seen] = {}
         self._addresses: dict[str, Held] = {}
         self.mine: set[str] = set()
@@ -96,8 +112,10 @@ class Claims:
             return
         name = lease.name.name.removeprefix(MACHINES)
         seen = self._machines.get(name)
-        if seen is None or seen.lease != lease:
-            self._machines[name] = _Seen(lease, self._clock())
+        if seen is None:
+            self._machines[name] = _Seen(lease, self._clock(), self._clock())
+        elif seen.lease != lease:
+            self._machines[name] = seen.followed_by(lease, self._clock())
 
     def forget(self, name: str) -> None:
         """Learn that a Lease is gone, by its name. A machine whose Lease is gone may yet speak until it learns it."""
@@ -125,9 +143,10 @@ class Claims:
         return lease.holder if lease is not None else ""
 
     def next_end(self) -> float:
-        """Return in how many seconds the next machine's Lease is over; at most one's time."""
+        """Return in how many seconds the next machine's Lease, or the time of grace, is over; at most one's time."""
         now = self._clock()
         ends = [seen.since + seen.lease.seconds - now for seen in self._machines.values() if seen.lease.holder]
+        ends.append(self._interrupted + self._seconds * _GRACE - now)
         return min([each for each in ends if each > 0], default=float(self._seconds))
 
     async def renew(self) -> None:
@@ -135,25 +154,47 @@ class Claims:
         began = self._clock()
         if self._own is None or began >= self.until:
             self._begin_anew()  # it was silent: each address is taken anew, or is another's by now
-        if self._own is None:
-            self._own = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
         try:
-            if self._own is None:
-                self._own = await self._objects.create(LEASES, SYSTEM, self._lease())
-            else:
-                value = held(self._own, self.node, self._seconds, self._now())
-                value["metadata"].setdefault("annotations", {})[LEASE_INTERFACES] = self._interface
-                self._own = await self._objects.replace(LEASES, SYSTEM, value)
+            await self._renew(began)
         except ApiError as error:
-            if error.code in (404, 409):  # fenced, or deleted
+            if error.code in (404, 409) and not self._unsure:  # fenced, or deleted
                 self.fall_silent()
             raise
+        finally:
+            if self._clock() - began > self._seconds * _SLOW:
+                self._interrupted = self._clock()
         self.until = began + self._seconds * FENCE
+
+    async def _renew(self, began: float) -> None:
+        """Write this machine's own Lease.
+
+        After a write whose outcome nobody told, the Lease is read again. If it names this machine, nobody has fenced
+        it, since only this machine writes that. What is read may be an old state: then the next write is refused.
+        """
+        if self._own is None or self._unsure:
+            self._own = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
+            if self._unsure and (self._own is None or holder_of(self._own) != self.node):
+                found = self._own
+                self.fall_silent()
+                self._own = found
+        unsure, self._unsure = self._unsure, True
+        try:
+            if self._own is None:
+                value = new_lease(f"{MACHINES}{self.node}", self.node, self._seconds, self._now())
+                self._own = await self._objects.create(LEASES, SYSTEM, self._noted(value, began))
+            else:
+                value = self._noted(held(self._own, self.node, self._seconds, self._now()), began)
+                self._own = await self._objects.replace(LEASES, SYSTEM, value)
+        except ApiError as error:
+            if error.code in (404, 409):
+                self._unsure = unsure
+            raise
+        self._unsure = False
 
     def fall_silent(self) -> None:
         """Have nothing from now on."""
         self.until = float("-inf")
-        self._own = None
+        self._own, self._unsure = None, False
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -214,11 +255,11 @@ class Claims:
         """Make sure that a machine is silent; report whether it is."""
         now = self._clock()
         nothing = Held(ObjectName(SYSTEM, f"{MACHINES}{node}"), node, float(self._seconds), "", "", "")
-        seen = self._machines.setdefault(node, _Seen(nothing, now))
+        seen = self._machines.setdefault(node, _Seen(nothing, now, now))
         if not seen.lease.holder:
             return True
         # Where the store itself was away, nobody could renew: they are given time to.
-        if now - seen.since < seen.lease.seconds or now - self._interrupted < self._seconds / PARTS * 1.5:
+        if now - seen.since < seen.lease.seconds or now - self._interrupted < self._seconds * _GRACE:
             return False
         found = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{node}")
         if found is None:
@@ -234,10 +275,10 @@ class Claims:
         log.warning("a machine does not announce any more: its addresses are taken", node=node, by=self.node)
         return True
 
-    def _lease(self) -> Object:
-        lease = new_lease(f"{MACHINES}{self.node}", self.node, self._seconds, self._now())
-        lease["metadata"]["annotations"] = {LEASE_INTERFACES: self._interface}
-        return lease
+    def _noted(self, lease: Object, began: float) -> Object:
+        notes = {LEASE_INTERFACES: self._interface, LEASE_BEGUN: f"{self._life} {began:.3f}"}
+        meta = lease["metadata"]
+        return lease | {"metadata": meta | {"annotations": (meta.get("annotations") or {}) | notes}}
 
 
 def _name(address: str) -> str:

@@ -17,6 +17,8 @@ INTERFACE: Final = "announce.vipwire.io/interface"
 """Annotations of a Service: labels of the machines that may announce it, and the interface that they announce on."""
 EXCLUDED: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
 LEASE_INTERFACES: Final = "vipwire.io/interface"
+LEASE_BEGUN: Final = "vipwire.io/renewed"
+"""Annotation of a machine's Lease: a name of its process's own, and when it began to renew, in seconds of its own."""
 LEASE_ADDRESS: Final = "vipwire.io/address"
 MACHINES: Final = "vipwire-announcer-"
 ADDRESSES: Final = "vipwire-address-"
@@ -65,7 +67,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A Lease of ours: of a machine or of an address. `holder` "" is nobody."""
+    """A Lease of ours: of a machine or of an address. `holder` "" is nobody.
+
+    A machine's was `begun` to be written then, by the clock of a process of which `life` is the name.
+    """
 
     name: ObjectName
     holder: str
@@ -73,6 +78,8 @@ class Held:
     version: str
     interface: str
     address: str
+    life: str = ""
+    begun: float = 0.0
 
 
 Object: TypeAlias = Balanced | Placed | Machine | Held
@@ -138,9 +145,16 @@ def _lease(value: Plain) -> Found[Held]:
     words = meta.annotations or {}
     seconds = float(spec.get("leaseDurationSeconds") or 1)
     holder, version = str(spec.get("holderIdentity") or ""), meta.resource_version or ""
-    return Held(
-        name_of(meta), holder, seconds, version, words.get(LEASE_INTERFACES, ""), words.get(LEASE_ADDRESS, "")
-    ), ()
+    interface, address = words.get(LEASE_INTERFACES, ""), words.get(LEASE_ADDRESS, "")
+    return Held(name_of(meta), holder, seconds, version, interface, address, *_begun(words.get(LEASE_BEGUN, ""))), ()
+
+
+def _begun(text: str) -> tuple[str, float]:
+    life, _, seconds = text.partition(" ")
+    try:
+        return life, float(seconds)
+    except ValueError:
+        return "", 0.0
 
 
 def name_of(meta: Meta) -> ObjectName:

@@ -1,8 +1,12 @@
 """Talks to etcd over gRPC: to one member at a time, and to the next where one does not answer.
 
-Each call says that it needs a leader, so that a member which is cut off refuses at once and has done nothing. A call
-that may have been carried out before its connection broke is sent again only if doing it twice is harmless; `Answer`
-says so then. See `verdict.py` for what errors mean.
+Each call says that it needs a leader, so that a member which is cut off refuses at once and has done nothing. When a
+leader dies, what was sent to it is never answered, and for an election's time members take more for it. So the first
+tries of a call are short, less than an election each, and later ones longer, for an etcd that is slow. A try that
+ended so may have been carried out: `Answer` says so. See `verdict.py` for what errors mean.
+
+The member of this machine is asked first, and twice, if there is one: it is the last that this machine loses. A
+member to which no connection stands is not waited for while another may answer.
 """
 
 import asyncio
@@ -32,7 +36,9 @@ from vipwire.cluster.store.record import (
 
 PATIENCE: Final = 5.0
 """Seconds that a call may take, over all members."""
-_TRY_SECONDS: Final = 2.0
+_TRIES: Final = (0.4, 0.4, 0.4, 0.4, 0.4, 1.0)
+_LAST_TRIES: Final = 2.0
+"""Seconds that the first tries of a call may take, and each after them."""
 _PAUSE_SECONDS: Final = 0.1
 _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 6000),  # etcd allows one every 5 s
@@ -71,6 +77,8 @@ class Client:
         self._stale: list[grpc.aio.Channel] = []
         self._at, self._token = 0, ""
         self.trouble = ""
+        self.watched: Server | None = None
+        """The member that the last watch was opened at."""
 
     @property
     def server(self) -> Server:
@@ -78,9 +86,34 @@ class Client:
         return self._settings.servers[self._at % len(self._settings.servers)]
 
     def elsewhere(self, server: Server) -> None:
-        """Ask the next member, if it is still this one that is asked."""
-        if server == self.server:
-            self._at = (self._at + 1) % len(self._settings.servers)
+        """Ask the next member to which there is a connection, if it is still this one that is asked."""
+        if server != self.server:
+            return
+        servers = self._settings.servers
+        following = [(self._at + more) % len(servers) for more in range(1, len(servers))]
+        connected = [number for number in following if self._is_connected(servers[number])]
+        self._at = next(iter(connected or ([0] if self._settings.near else following)), 0)
+
+    def _is_connected(self, server: Server) -> bool:
+        """Report whether there is a connection to a member; begin to connect if there is none."""
+        try:
+            return self._channel(server).get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+        except StoreError:  # a TLS file cannot be read
+            return False
+
+    async def go_home(self) -> bool:
+        """Ask this machine's own member from now on, if it answers as a part of a majority.
+
+        Report whether that is so, and the watch is at another one.
+        """
+        settings = self._settings
+        home, nothing = settings.servers[0], MESSAGES["RangeRequest"](key=settings.prefix.encode())
+        if not settings.near or home == self.server == self.watched:
+            return False
+        with contextlib.suppress(grpc.aio.AioRpcError, StoreError):
+            await self._once(home, "KV/Range", nothing, _TRIES[0])
+            self._at = 0
+        return home == self.server != self.watched
 
     async def call(self, method: str, request: Any, *, patience: float = PATIENCE) -> Answer:
         """Call a method, such as KV/Txn; raise StoreError, or CompactedError, if it is not answered."""
@@ -89,7 +122,8 @@ class Client:
         while True:
             server = self.server
             try:
-                seconds = min(_TRY_SECONDS, max(end - loop.time(), 0.1))
+                allowed = _TRIES[failed] if failed < len(_TRIES) else _LAST_TRIES
+                seconds = min(allowed, max(end - loop.time(), 0.1))
                 message = await self._once(server, method, request, seconds)
             except grpc.aio.AioRpcError as error:
                 verdict = self._judged(error, repeated=repeated)
@@ -99,7 +133,8 @@ class Client:
                 self.trouble = ""
                 return Answer(message, repeated)
             failed += 1
-            self.elsewhere(server)
+            if failed % 2 == 0 or not self._settings.near or server != self._settings.servers[0]:
+                self.elsewhere(server)
             if loop.time() + _PAUSE_SECONDS >= end:
                 raise await self._gave_up(text, uncertain=repeated)
             if failed % len(self._settings.servers) == 0:
@@ -149,10 +184,11 @@ class Client:
 
     async def watch(self, first: bytes, end: bytes, since: int) -> AsyncGenerator[Any, None]:
         """Yield the answers of a watch from a revision. Raise StoreError when it breaks."""
-        server = self.server
+        server = self.watched = self.server
         created = MESSAGES["WatchCreateRequest"](key=first, range_end=end, start_revision=since)
         try:
-            metadata = await self._metadata(server)
+            # Without _LEADER: it lasts while a leader is elected. Whether a member is cut off, calls find out.
+            metadata = [each for each in await self._metadata(server) if each != _LEADER]
             call = self._channel(server).stream_stream(
                 "/etcdserverpb.Watch/Watch",
                 request_serializer=MESSAGES["WatchRequest"].SerializeToString,
@@ -185,7 +221,7 @@ class Client:
             return (_LEADER,)
         if not self._token:
             wanted = MESSAGES["AuthenticateRequest"](name=self._settings.user, password=self._settings.password)
-            answer = await self._unary(server, "Auth/Authenticate")(wanted, timeout=_TRY_SECONDS, metadata=(_LEADER,))
+            answer = await self._unary(server, "Auth/Authenticate")(wanted, timeout=_LAST_TRIES, metadata=(_LEADER,))
             self._token = answer.token
         return (_LEADER, ("token", self._token))
 

@@ -1,7 +1,7 @@
 """How etcd is reached: servers, TLS files, user, and the prefix of a cluster's keys, by kube-apiserver's flags."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,7 +28,10 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class EtcdSettings:
-    """The settings. Files are "" for none; a user has a password, in a file."""
+    """The settings. Files are "" for none; a user has a password, in a file.
+
+    `near` if the first of the servers is on this machine.
+    """
 
     servers: tuple[Server, ...]
     cafile: str = ""
@@ -37,6 +40,12 @@ class EtcdSettings:
     prefix: str = DEFAULT_PREFIX
     user: str = ""
     password: str = field(default="", repr=False)
+    near: bool = False
+
+    def nearest_first(self, own: Collection[str]) -> "EtcdSettings":
+        """Put the servers of this machine first. `own` are its addresses."""
+        here = [each for each in self.servers if each.host in own or each.host == "localhost"]
+        return replace(self, servers=tuple(dict.fromkeys((*here, *self.servers))), near=bool(here))
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -69,7 +78,9 @@ def read_settings(flags: dict[str, str]) -> EtcdSettings:
     if bool(user) != bool(file):
         raise ConfigError("--etcd-username and --etcd-password-file go together")
     password = _content("--etcd-password-file", file).rstrip("\r\n") if file else ""
-    return EtcdSettings(servers, **given, prefix=prefix, user=user, password=password)
+    return EtcdSettings(
+        servers, given["cafile"], given["certfile"], given["keyfile"], prefix=prefix, user=user, password=password
+    )
 
 
 def _servers(text: str) -> Iterator[Server]:

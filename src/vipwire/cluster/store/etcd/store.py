@@ -39,7 +39,9 @@ COMPACT_SECONDS: Final = 300.0
 _REPLAYED: Final = 5000
 _SHOWN_SECONDS: Final = 5.0
 _LAG_SECONDS: Final = 1.0
-"""A watch that has not told of a change for so long is opened again, at another member."""
+_ELSEWHERE_SECONDS: Final = 0.25
+"""A watch that has not told of a change for so long is opened again; sooner if another member answers calls now."""
+_HOME_SECONDS: Final = 2.0
 _START_SECONDS: Final = 60.0
 _PENDING: Final = -1
 """The revision of a record whose write is under way."""
@@ -70,6 +72,7 @@ class EtcdStore(Visible):
         self._asking = asyncio.Lock()
         self._broken = ""
         self._reading: asyncio.Task[StoreError | CompactedError | None] | None = None
+        self._moving = False
 
     @property
     def trouble(self) -> str:
@@ -224,8 +227,9 @@ class EtcdStore(Visible):
 
     async def _shown(self, revision: int) -> None:
         """Wait until a revision is visible. Raise TimeoutError. A member that is silent is left for another one."""
+        elsewhere = self._client.watched != self._client.server
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAG_SECONDS):
+            async with asyncio.timeout(_ELSEWHERE_SECONDS if elsewhere else _LAG_SECONDS):
                 await self.until(revision)
         if self.revision < revision:
             if self._reading is not None:
@@ -247,6 +251,7 @@ class EtcdStore(Visible):
                 self._tasks = tasks
                 tasks.create_task(self._follow(tasks))
                 tasks.create_task(self._compact_now_and_then())
+                tasks.create_task(self._go_home_now_and_then())
         finally:
             self._tasks = None
             await self._client.close()
@@ -263,6 +268,9 @@ class EtcdStore(Visible):
             self._reading = tasks.create_task(self._read())
             await asyncio.wait((self._reading,))
             error = None if self._reading.cancelled() else self._reading.result()
+            moving, self._moving = self._moving, False
+            if moving and error is None:
+                continue
             if isinstance(error, CompactedError):
                 log.warning("etcd has compacted what was not read yet; everything is read again")
                 await self._again(self._load(0))
@@ -330,6 +338,13 @@ class EtcdStore(Visible):
                 if before:
                     _, known = await self._transactions.compact(before, known)
             before = self.revision
+
+    async def _go_home_now_and_then(self) -> None:
+        """Return to the member of this machine, with the watch as well."""
+        while True:
+            await asyncio.sleep(_HOME_SECONDS)
+            if await self._client.go_home() and self._reading is not None:
+                self._moving = self._reading.cancel()
 
 
 def _change(key: Key, event: Any, previous: Record | None) -> RecordChange | None:

@@ -88,13 +88,15 @@ class Transactions:
             answer = await self._client.call("KV/Txn", await self._request(steps, values, b""))  # this frees space
         if answer.message.succeeded:
             return int(answer.message.header.revision)
-        return self._judge(answer, steps, mark)
+        return self._judge(answer, steps, values, mark)
 
-    def _judge(self, answer: Answer, steps: Sequence[Step], mark: bytes) -> int:
+    def _judge(self, answer: Answer, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> int:
         """Return the revision of a transaction that was made by an earlier try, else raise."""
         *there, changed = [each.response_range.kvs for each in answer.message.responses]
         if changed and changed[0].value == mark:
             return int(changed[0].mod_revision)
+        if answer.repeated and (revision := _made(answer.message, steps, values, there)):
+            return revision
         if answer.repeated:
             raise UnknownOutcomeError("etcd: the connection broke, and the object has changed since")
         seen = changed[0].mod_revision if changed else 0
@@ -169,3 +171,22 @@ class Transactions:
         """Return whose prefix this is; nothing if nobody has it."""
         found = (await self._client.call("KV/Range", _Range(key=self._layout.cluster))).message.kvs
         return bytes(found[0].value) if found else b""
+
+
+def _made(answer: Any, steps: Sequence[Step], values: Sequence[bytes], there: Sequence[Any]) -> int:
+    """Return a revision at which all writes of a transaction stand, if they do; else 0.
+
+    Others may have written since, elsewhere. What was to be deleted and is gone is deleted, whoever was first.
+    """
+    left = iter(values)
+    written = [
+        (step, next(left), found) for step, found in zip(steps, there, strict=False) if isinstance(step, Write)
+    ]
+    if any(found for step, _, found in written if step.deletes):
+        return 0
+    puts = [(step, value, found) for step, value, found in written if not step.deletes]
+    if not all(found and found[0].value == value for _, value, found in puts):
+        return 0
+    revisions = {int(found[0].mod_revision) for _, _, found in puts} or {int(answer.header.revision)}
+    fresh = all(found[0].mod_revision > step.expected for step, _, found in puts)
+    return revisions.pop() if len(revisions) == 1 and fresh else 0
