@@ -23,7 +23,7 @@ from pathlib import Path
 from bench.options import Options
 from bench.report import Figure
 
-from vipwire.backends.userspace.control_client import Call
+from vipwire.backends.userspace.control_client import Call, relay_name
 from vipwire.backends.userspace.messages import Hello, Listener, Opened, Place, Put, Retire, Settings, Share, Welcome
 from vipwire.model.net import Family
 
@@ -226,7 +226,7 @@ def _pour(sock: socket.socket) -> None:
 
 @contextlib.contextmanager
 def _relay(port: int) -> Iterator[Proxy]:
-    call = Call.start(Family.IPV4, Settings())
+    call = Call.start(relay_name(Family.IPV4), Settings())
     try:
         place, share = Place(_LOOPBACK, 0), Share(Place(_LOOPBACK, port))
         opened = call.ask(Put({"one": Listener("bench", 6, (place,), (share,))}), Opened)

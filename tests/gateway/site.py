@@ -20,10 +20,12 @@ import msgspec
 import yaml
 from aiohttp import web
 from multidict import CIMultiDict
+from prometheus_client import CollectorRegistry
 from tests.fakes.ports import free_port
 
 from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
+from vipwire.gateway.run.datagrams import DatagramRelay
 from vipwire.gateway.watch.kinds import RESOURCES
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.run.controller import Controller, Done
@@ -71,6 +73,7 @@ class GatewaySite:
     haproxy: Haproxy
     done: list[Done]
     pod_port: int
+    registry: CollectorRegistry
     known: dict[str, int] = field(default_factory=dict)
     served: list[str] = field(default_factory=list)
     """`name path` of each request that a Pod has answered."""
@@ -261,21 +264,24 @@ def gateways(folder: Path, setting: GatewaySetting | None = None) -> Iterator[Ga
     layout = Layout(str(run), f"{run}/haproxy.sock", "", "", threads=1)
     with asyncio.Runner() as runner:
         planner = GatewayPlanner(setting or GatewaySetting(bind="127.0.0.1", addresses=("127.0.0.1",)))
+        registry = CollectorRegistry()
         snapshot, haproxy, done = Snapshot(RESOURCES), Haproxy("haproxy", run), list[Done]()
         desired = Desired(snapshot, planner, layout, make_certificate(_now(), "localhost"))
 
-        async def make() -> tuple[Controller, list[asyncio.Task[None]]]:
+        async def make() -> tuple[Controller, DatagramRelay, list[asyncio.Task[None]]]:
             controller = Controller(snapshot, desired, haproxy, done.append, 0.0)
-            tasks = [asyncio.ensure_future(controller.run()), asyncio.ensure_future(controller.watch_child())]
-            return controller, tasks
+            datagrams = DatagramRelay(run, controller, registry, 60.0)
+            parts = (controller.run, controller.watch_child, datagrams.run)
+            return controller, datagrams, [asyncio.ensure_future(part()) for part in parts]
 
-        controller, tasks = runner.run(make())
-        here = GatewaySite(runner.run, controller, planner, haproxy, done, free_port())
+        controller, datagrams, tasks = runner.run(make())
+        here = GatewaySite(runner.run, controller, planner, haproxy, done, free_port(), registry)
         here.put(BASE)
         try:
             yield here
         finally:
             runner.run(_end(here, tasks))
+            runner.run(datagrams.stop(goes_on=False))
 
 
 async def _end(here: GatewaySite, tasks: list[asyncio.Task[None]]) -> None:

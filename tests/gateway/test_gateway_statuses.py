@@ -88,7 +88,7 @@ HTTP = "{name: http, port: 80, protocol: HTTP}"
         ),
         (
             "GatewayUnsupportedProtocol",
-            "{name: a, port: 80, protocol: UDP}",
+            "{name: a, port: 80, protocol: example.com/odd}",
             *("not UnsupportedProtocol", "not Invalid", "ResolvedRefs", "not NoConflicts"),
         ),
         (

@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 
-from vipwire.backends.userspace.control_client import Call
+from vipwire.backends.userspace.control_client import Call, relay_name
 from vipwire.backends.userspace.messages import Retire
 from vipwire.model.net import Family
 
@@ -45,7 +45,7 @@ def own_network() -> Iterator[int]:
 def end_relays() -> None:
     """End what outlives a proxy in userspace mode, in this namespace: it would hold the namespace for good."""
     for family in Family:
-        call = Call.find(family)
+        call = Call.find(relay_name(family))
         if call is not None:
             with contextlib.suppress(OSError):
                 call.tell(Retire())

@@ -18,7 +18,7 @@ import pytest
 from tests.fakes.daemon import Daemon, service_of, slice_for, stage
 from tests.kernel.own_network import run
 
-from vipwire.backends.userspace.control_client import Call
+from vipwire.backends.userspace.control_client import Call, relay_name
 from vipwire.model.net import Family
 
 pytestmark = pytest.mark.kernel
@@ -188,7 +188,7 @@ def places_told(daemon: Daemon) -> set[tuple[Place, ...]]:
 
 
 def relayed(family: Family) -> bool:
-    call = Call.find(family)
+    call = Call.find(relay_name(family))
     if call is not None:
         call.close()
     return call is not None

@@ -64,7 +64,7 @@ def _namespace() -> Iterator[None]:
 
 
 def _has_relay(family: Family) -> bool:
-    call = Call.find(family)
+    call = Call.find(relay_name(family))
     if call is not None:
         call.close()
     return call is not None
@@ -226,7 +226,7 @@ def test_connections_outlive_the_proxy_and_the_service(family: Family, server: s
 def test_a_relay_that_dies_is_missed_and_another_takes_its_place(family: Family, server: socket.socket) -> None:
     reconciler = started(family, planned(family, server.getsockname()[1]))
     reconciler.sync()
-    call = Call.find(family)
+    call = Call.find(relay_name(family))
     assert call is not None
     pid = call.ask(Hello(), Welcome).pid
     call.close()
@@ -242,7 +242,7 @@ def test_flows_to_a_relay_that_is_to_end_are_forgotten_and_others_are_not(
 ) -> None:
     run("sysctl -qw net.netfilter.nf_conntrack_udp_timeout=600")
     started(family, planned(family, server.getsockname()[1])).sync()
-    with FlowTable() as table, closing(Remote(family, Settings(), starts=False)) as remote:
+    with FlowTable() as table, closing(Remote(relay_name(family), Settings(), starts=False)) as remote:
         kind = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
         with socket.socket(kind, socket.SOCK_DGRAM) as other, socket.socket(kind, socket.SOCK_DGRAM) as client:
             other.bind((NODE[family], 0))
@@ -439,7 +439,7 @@ def test_what_the_operator_chooses_reaches_a_relay_that_runs_and_its_limit_is_ra
     try:
         for choices in (Choices(udp_timeout=1.5), Choices(ports=(30000, 30999), udp_timeout=0.5)):
             opened(family, choices).observe()
-            call = Call.find(family)
+            call = Call.find(relay_name(family))
             assert call is not None
             welcome = call.ask(Hello(), Welcome)
             call.close()

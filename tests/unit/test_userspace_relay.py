@@ -10,6 +10,7 @@ from tests.fakes.ports import free_port
 from tests.fakes.relaying import HERE, Peer, Relaying, client, heard, peers, readable, relaying, was_reset
 
 from vipwire.backends.userspace.messages import (
+    NOWHERE,
     AskNotes,
     Done,
     Hello,
@@ -356,6 +357,34 @@ def test_datagrams_go_both_ways_and_a_client_stays_with_its_endpoint() -> None:
                 assert at.until(lambda: heard(sock)) == b"a" + data
                 seen.add(peer.place)
             assert len(seen) == 1
+
+
+@pytest.mark.parametrize("address", ["127.0.0.5", "127.0.0.1", "::1"])
+def test_at_all_addresses_an_answer_comes_from_the_one_that_was_asked(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with (
+        relaying() as at,
+        peers(1, kind=socket.SOCK_DGRAM) as (peer,),
+        socket.socket(family, socket.SOCK_DGRAM) as sock,
+    ):
+        port = free_port()
+        binds = (Place(bytes(4), port), Place(bytes(16), port))
+        answer = at.relay.answer(Put({"dns": Listener("dns", 17, binds, (Share(peer.place),))}))
+        assert isinstance(answer, Opened), answer
+        sock.connect((address, port))  # takes nothing from other addresses
+        sock.settimeout(0)
+        sock.send(b"q")
+        at.until(lambda: readable(peer.listening))
+        _, source = peer.listening.recvfrom(100)
+        peer.listening.sendto(b"a", source)
+        assert at.until(lambda: heard(sock)) == b"a"
+
+
+def test_what_comes_to_nobodys_share_is_dropped_and_counted() -> None:
+    with relaying() as at, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect(("127.0.0.1", datagrams(at, "dns", NOWHERE)))
+        sock.send(b"q")
+        assert at.until(lambda: at.counted().refused) == {"nobody is to have them": 1}
 
 
 def _is_silent(at: Relaying, peer: Peer) -> bool:

@@ -36,6 +36,13 @@ _flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, *COMMON_FLAGS[3:])
     show_default=True,
     help="NAMESPACE/NAME of the Lease whose holder writes statuses; empty: every replica does.",
 )
+@click.option(
+    "--udp-timeout",
+    type=click.FloatRange(0.1, 86400.0),
+    default=60.0,
+    show_default=True,
+    help="Seconds of silence after which a client of a UDPRoute may get another endpoint.",
+)
 @click.option("--metrics-bind-address", default="127.0.0.1:10255", show_default=True, help="Metrics and /healthz.")
 @click.option("--takeover", is_flag=True, help="Take the place of the gateway that runs here; its HAProxy goes on.")
 @click.pass_context
@@ -90,7 +97,8 @@ def _parts(given: dict[str, Any]) -> Any:
     bind = given["bind"]
     reached = published or ((bind.strip("[]"),) if bind != "*" else _own_address())
     usable = frozenset(given["address"])
-    return GatewayParts(GatewaySetting(given["controller"], given["zone"], bind, reached, usable))
+    setting = GatewaySetting(given["controller"], given["zone"], bind, reached, usable)
+    return GatewayParts(setting, given.get("udp_timeout", 60.0))
 
 
 def _check_address(flag: str, text: str) -> None:

@@ -33,7 +33,7 @@ T = TypeVar("T", bound=Answer)
 
 
 def relay_name(family: Family) -> str:
-    """Name the abstract socket: there is one relay for each user, family and network namespace."""
+    """Name the proxy's relay of a family, which is its abstract socket: one for each user and network namespace."""
     return f"vipwire-relay-{os.geteuid()}-{family.value.lower()}"
 
 
@@ -45,12 +45,11 @@ class Call:
         sock.settimeout(_PATIENCE)
 
     @classmethod
-    def find(cls, family: Family) -> "Call | None":
-        """Connect to the relay that is there; None if there is none.
+    def find(cls, name: str) -> "Call | None":
+        """Connect to the relay of a name (`relay_name`); None if there is none.
 
         Raise UnsupportedError if somebody else's process has its name: it must not be told what to relay.
         """
-        name = relay_name(family)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.connect(f"\0{name}")
@@ -66,19 +65,19 @@ class Call:
         return cls(sock)
 
     @classmethod
-    def start(cls, family: Family, settings: Settings) -> "Call":
+    def start(cls, name: str, settings: Settings) -> "Call":
         """Connect to the relay that is there, or start one. One of another version retires first.
 
         Raise OSError if it does not start.
         """
         for _ in range(_ATTEMPTS):
             with suppress(ConnectionError):  # there was one, and it has just ended
-                return cls._start(family, settings)
-        return cls._start(family, settings)
+                return cls._start(name, settings)
+        return cls._start(name, settings)
 
     @classmethod
-    def _start(cls, family: Family, settings: Settings) -> "Call":
-        call = cls.find(family)
+    def _start(cls, name: str, settings: Settings) -> "Call":
+        call = cls.find(name)
         if call is not None:
             with call.closed_by_failure():
                 welcome = call.hello()
@@ -87,8 +86,8 @@ class Call:
                         call.tell(settings)
                     return call
             call.close()
-        _spawn(relay_name(family))
-        call = cls.find(family)
+        _spawn(name)
+        call = cls.find(name)
         if call is None:
             raise OSError("the relay has ended as soon as it was started")
         with call.closed_by_failure():

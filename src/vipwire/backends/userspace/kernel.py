@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from vipwire.backends.userspace.control_client import relay_name
 from vipwire.backends.userspace.counts import refusals, service_counts
 from vipwire.backends.userspace.entrance import Entrance, entrances
 from vipwire.backends.userspace.explain.describe import describe
@@ -61,7 +62,7 @@ class UserspaceBackend:
     ) -> None:
         self.family, self._choices, self._tool = family, choices, tool
         self._sight, self._clock, self._runs = sight, clock, runs
-        self._remote = Remote(family, Settings(choices.ports, choices.udp_timeout), starts=runs)
+        self._remote = Remote(relay_name(family), Settings(choices.ports, choices.udp_timeout), starts=runs)
         self._seen: int | None = None
         self._node = NodePlan(family)
         self._left: dict[Key, Value] | None = None
@@ -100,7 +101,7 @@ class UserspaceBackend:
         """Read the relay's counters of these plans' Services, over a connection of their own, and those of rules."""
         plans = tuple(plans)
         saved = self._tool.save(FILTER, counted=True) if self._tool is not None else ""
-        counted = service_counts(plans, ask_counts(self.family), endpoints=endpoints)
+        counted = service_counts(plans, ask_counts(relay_name(self.family)), endpoints=endpoints)
         return replace(counted, refusals=refusals(plans, saved))
 
     def changed(self) -> bool:

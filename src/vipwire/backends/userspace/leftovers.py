@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import Final
 
 from vipwire.backends.remains import RemovalResult
+from vipwire.backends.userspace.control_client import relay_name
 from vipwire.backends.userspace.messages import Settings
 from vipwire.backends.userspace.remote_relay import Remote
 from vipwire.conntrack.flows import FlowTable
@@ -45,7 +46,7 @@ class RelayRemains:
 
     def after_rules(self) -> RemovalResult:
         """Tell the relay to retire, now that no rule leads to it."""
-        remote = Remote(self._family, Settings((0, 0), 0.0), starts=False)
+        remote = Remote(relay_name(self._family), Settings((0, 0), 0.0), starts=False)
         try:
             if self._retires is not None and time.monotonic() >= self._retires:
                 forget_relayed(self._family, remote)

@@ -27,6 +27,10 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     port: int
 
 
+NOWHERE: Final = Place(b"", 0)
+"""Stands among a UDP listener's shares for clients that nobody is to have: what they send is dropped, and counted."""
+
+
 class Share(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An endpoint and its weight, 1 to 100."""
 

@@ -26,21 +26,21 @@ from vipwire.backends.userspace.messages import (
     Welcome,
 )
 from vipwire.errors import CommitError, DecodeError
-from vipwire.model.net import Address, Family, Protocol
+from vipwire.model.net import Address, Protocol
 
 _BATCH: Final = 256
 T = TypeVar("T", bound=Answer)
 
 
 class Remote:
-    """One family's relay, seen from the proxy. With `starts` it is started if none runs; otherwise none is seen.
+    """A relay, by its name (`relay_name`), seen from the process that controls it.
 
-    `ports` are those of each listener as it was last seen or told. Every method raises OSError if the relay is lost;
-    the next one looks for it anew.
+    With `starts` it is started if none runs; otherwise none is seen. `ports` are those of each listener, as last
+    seen or told. Every method raises OSError if the relay is lost; the next one looks for it anew.
     """
 
-    def __init__(self, family: Family, settings: Settings, *, starts: bool) -> None:
-        self._family, self._settings, self._starts = family, settings, starts
+    def __init__(self, name: str, settings: Settings, *, starts: bool) -> None:
+        self._name, self._settings, self._starts = name, settings, starts
         self._call: Call | None = None
         self.ports: dict[str, list[int]] = {}
 
@@ -136,6 +136,10 @@ class Remote:
         """Ask for what an operator should know: (text, how often)."""
         return [] if self._call is None else self._ask(AskNotes(), Notes).notes
 
+    def counters(self) -> RelayCounters:
+        """Ask for what it has counted."""
+        return self._ask(AskCounters(), RelayCounters)
+
     def retire(self) -> bool:
         """End the relay when its last connection ends; tell whether there was a relay."""
         if self._call is None and not self._find(starts=False):
@@ -147,9 +151,9 @@ class Remote:
 
     def _find(self, *, starts: bool = True) -> bool:
         if self._starts and starts:
-            self._call = Call.start(self._family, self._settings)
+            self._call = Call.start(self._name, self._settings)
         else:
-            self._call = Call.find(self._family)
+            self._call = Call.find(self._name)
         return self._call is not None
 
     def _ask(self, request: Request, expected: type[T]) -> T:
@@ -175,9 +179,9 @@ def _is_fixed(listener: Listener) -> bool:
     return any(place.port for place in listener.binds)
 
 
-def ask_counts(family: Family) -> RelayCounters | None:
-    """Ask the relay of a family for its counters, over a connection of its own; None if there is none."""
-    call = Call.find(family)
+def ask_counts(name: str) -> RelayCounters | None:
+    """Ask a relay for its counters, over a connection of its own; None if there is none."""
+    call = Call.find(name)
     if call is None:
         return None
     try:

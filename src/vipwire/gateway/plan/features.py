@@ -38,6 +38,7 @@ FEATURES: Final = frozenset(
         "TLSRoute",
         "TLSRouteModeTerminate",
         "TCPRoute",
+        "UDPRoute",
         "BackendTLSPolicy",
         "ListenerSet",
     }

@@ -21,6 +21,7 @@ _KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {
     "HTTPS": (IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),
     "TLS": (IngressKind.TLS_ROUTE,),
     "TCP": (IngressKind.TCP_ROUTE,),
+    "UDP": (IngressKind.UDP_ROUTE,),
 }
 _NO_HOST: Final = ("TCP", "UDP")
 
@@ -51,7 +52,12 @@ class Listener:
     @property
     def place(self) -> tuple[int, bool]:
         """The port, and whether it is one of UDP."""
-        return self.port, self.spec.protocol == "UDP"
+        return self.port, self.is_udp
+
+    @property
+    def is_udp(self) -> bool:
+        """Whether it is one of datagrams, which are not HAProxy's."""
+        return self.spec.protocol == "UDP"
 
     @property
     def mode(self) -> Mode:
@@ -121,7 +127,7 @@ def _judged(gateway: Item, owner: Item, spec: wire.Listener, world: GatewayWorld
 
 def _accepted(spec: wire.Listener) -> Verdict:
     if spec.protocol not in _KINDS:
-        return no("UnsupportedProtocol", f"{spec.protocol[:40]!r} is not served (HTTP, HTTPS, TLS, TCP)")
+        return no("UnsupportedProtocol", f"{spec.protocol[:40]!r} is not served (HTTP, HTTPS, TLS, TCP, UDP)")
     if not spec.port or not 0 < spec.port < 65536:
         return no("PortUnavailable", "a port from 1 to 65535 is needed")
     if spec.hostname and not is_hostname(spec.hostname):

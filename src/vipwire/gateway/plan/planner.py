@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from vipwire.gateway.plan.attach import Attachment, Parent, isolated, parents_of
 from vipwire.gateway.plan.backend_tls import backend_tls_of
+from vipwire.gateway.plan.datagrams import DatagramPlace, shares_of
 from vipwire.gateway.plan.ladders import Entry, routes_of
 from vipwire.gateway.plan.listeners import Listener, attached_sets, listeners_of
 from vipwire.gateway.plan.objects import ROUTE_KINDS, GatewaySetting, GatewayWorld, Item, Verdict, no, world_of, yes
@@ -116,6 +117,7 @@ class _Draft:
     ) -> None:
         self._world, self._setting, self._targets, self._refused = world, setting, targets, refused
         self._places: dict[Place, _Placed] = {}
+        self._datagrams: dict[Place, DatagramPlace] = {}
         self._listeners: list[Listener] = []
         self._gateways: list[tuple[Item, Verdict, tuple[str, ...]]] = []
         self._sets: list[tuple[Item, bool]] = []
@@ -141,13 +143,15 @@ class _Draft:
             self._tell(gateway, "spec.addresses", verdict)
 
     def _place(self, listener: Listener, binds: Iterable[str]) -> Listener:
-        if listener.mode is Mode.TCP and listener.spec.protocol == "UDP":
-            return listener
         for bind in binds:
             key = (bind, listener.port)
-            if f"gateway{self._mark(*key)}" in self._refused:
+            name = f"{'udp' if listener.is_udp else 'gateway'}{self._mark(*key)}"
+            if name in self._refused:
                 text = f"{bind}:{listener.port} is taken by another program, or may not be taken"
                 return replace(listener, accepted=no("PortUnavailable", text))
+            if listener.is_udp:
+                self._datagrams.setdefault(key, DatagramPlace(name, *key)).listeners.append(listener)
+                continue
             placed = self._places.setdefault(key, _Placed(f"{bind}:{listener.port}", listener.mode))
             if placed.mode is not listener.mode:
                 text = f"port {listener.port} has another protocol for an older Gateway at the same address"
@@ -182,6 +186,11 @@ class _Draft:
                 continue
             seen.add(id(attachment.listener))
             self._counts[id(attachment.listener)] = self._counts.get(id(attachment.listener), 0) + 1
+            if attachment.listener.is_udp:
+                shares = shares_of(route, self._targets, read)
+                for place in self._datagrams.values():
+                    place.add(attachment.listener, shares)
+                continue
             found = tuple(entries_of(route, attachment, self._targets, read))
             for placed in self._places.values():
                 if any(each is attachment.listener for each in placed.listeners):
@@ -218,6 +227,7 @@ class _Draft:
             named=frozenset(self._targets.named),
             frontends=tuple(frontends),
             authorities=tuple(sorted(self._targets.tls.files.items())),
+            datagrams=tuple(place.frontend for _, place in sorted(self._datagrams.items())),
         )
         return GatewayPlan(sites, self.statuses)
 

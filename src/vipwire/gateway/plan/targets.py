@@ -95,7 +95,8 @@ class Targets:
         service = self.world.services.get(name)
         if service is None:
             return None, no("BackendNotFound", f"the Service {name} does not exist")
-        port = next((each for each in service.ports if each.number == ref.port), None)
+        ports = service.udp_ports if route.kind is IngressKind.UDP_ROUTE else service.ports
+        port = next((each for each in ports if each.number == ref.port), None)
         if port is None:
             return None, no("BackendNotFound", f"Service {name} has no port {ref.port} of this protocol")
         return (service, port), yes("ResolvedRefs")

@@ -1,14 +1,19 @@
 """`vipwire gateway`, wired: the process of `vipwire ingress`, given other kinds and another planner."""
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+from prometheus_client import CollectorRegistry
 
 from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
+from vipwire.gateway.run.datagrams import DatagramRelay
 from vipwire.gateway.run.status import GatewayStatusWriter
 from vipwire.gateway.run.versions import served_versions
 from vipwire.gateway.watch.kinds import RESOURCES, at_versions, manifests
 from vipwire.ingress.run.app import Part, Served
+from vipwire.ingress.run.controller import Controller
 from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.watch.kinds import IngressResource
 from vipwire.ingress.watch.objects import IngressKind
@@ -19,15 +24,19 @@ from vipwire.kube.access.access import Access
 class GatewayParts:
     """What `vipwire gateway` adds to the process: kinds at a server's versions, and the writer of statuses."""
 
-    def __init__(self, setting: GatewaySetting) -> None:
-        self._setting = setting
+    def __init__(self, setting: GatewaySetting, udp_timeout: float = 60.0) -> None:
+        """`udp_timeout`: seconds of silence after which a client of a UDPRoute is forgotten."""
+        self._setting, self._udp_timeout = setting, udp_timeout
         self._planner = GatewayPlanner(setting)
         self._resources: Mapping[IngressKind, IngressResource] = RESOURCES
 
     @property
     def served(self) -> Served:
         """Return what the process serves."""
-        return Served(self._planner, RESOURCES, manifests(RESOURCES), self._choose, self._parts)
+        return Served(self._planner, RESOURCES, manifests(RESOURCES), self._choose, self._parts, self._relay)
+
+    def _relay(self, folder: Path, controller: Controller, registry: CollectorRegistry) -> DatagramRelay:
+        return DatagramRelay(folder, controller, registry, self._udp_timeout)
 
     async def _choose(self, access: Access) -> Mapping[IngressKind, IngressResource]:
         self._resources = at_versions(RESOURCES, await served_versions(access))

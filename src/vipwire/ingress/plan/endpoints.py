@@ -30,7 +30,7 @@ def servers_of(
     usable = list(slices)
     family = _family(service, usable)
     for each in usable:
-        port = each.ports.get(pool.port.name)
+        port = (each.udp_ports if pool.port.udp else each.ports).get(pool.port.name)
         if each.family is not family or port is None:
             continue
         for endpoint in each.endpoints:

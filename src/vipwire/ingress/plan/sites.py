@@ -173,6 +173,19 @@ class Frontend:
 
 
 @dataclass(frozen=True, slots=True)
+class DatagramFrontend:
+    """An address (`*` for all) and port of UDP, which HAProxy knows nothing of: a relay serves it.
+
+    Clients are shared among the endpoints of Services by weight; what comes to None is dropped.
+    """
+
+    name: str
+    bind: str
+    port: int
+    shares: tuple[tuple[Pool | None, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SitePlan:
     """The plan of all hosts. `sites` are those that have rules; `default` leads where no rule matches."""
 
@@ -189,6 +202,7 @@ class SitePlan:
     """Where clients come in beside the operator's own addresses."""
     authorities: tuple[tuple[str, str], ...] = ()
     """Files that policies name, with their content: certificates of authorities, in PEM."""
+    datagrams: tuple[DatagramFrontend, ...] = ()
 
     @property
     def sites(self) -> frozenset[str]:

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import yaml
-from prometheus_client import Counter, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from vipwire import __version__
@@ -104,12 +104,22 @@ def default_pem(options: Options) -> str:
     return pair.pem
 
 
+class Beside(Protocol):
+    """What serves beside HAProxy."""
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+
+    async def stop(self, *, goes_on: bool) -> None:
+        """End it, or leave it to whoever comes next."""
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """What a process reads, and who plans it: Ingresses, or what else HAProxy is to serve.
 
     `choose` asks an API server for the versions of the kinds; `parts` yields what writes statuses, while the last
-    argument says that we are the one who writes.
+    argument says that we are the one who writes. `beside` makes what serves beside HAProxy, with a folder of its own.
     """
 
     planner: Planner
@@ -117,6 +127,7 @@ class Served:
     manifests: ManifestReader[IngressKind, IngressObject] = MANIFESTS
     choose: Callable[[Access], Awaitable[Mapping[IngressKind, IngressResource]]] | None = None
     parts: Callable[[Access, Snapshot, Desired, Callable[[], bool]], Iterator[tuple[str, Part]]] | None = None
+    beside: Callable[[Path, Controller, CollectorRegistry], Beside] | None = None
 
 
 async def make_source(options: Options, access: Access | None, served: Served) -> Source:
@@ -195,6 +206,8 @@ class IngressProcess:
             ("part",),
             registry=self._teller.registry,
         )
+        beside = self._served.beside
+        self._beside = beside(options.folder, self._controller, self._teller.registry) if beside else None
         self._missed = False
         self._reported = (-1, -1)
 
@@ -228,6 +241,8 @@ class IngressProcess:
             goes_on = options.leave_running or stop.succeeded
             if not goes_on:
                 await self.haproxy.stop(options.grace)
+            if self._beside:
+                await self._beside.stop(goes_on=goes_on)
             log.info("stopped", reason=reason, haproxy="goes on" if goes_on else "stopped")
         return 0
 
@@ -238,6 +253,8 @@ class IngressProcess:
         yield "source", lambda: source.run(self._controller.emit)
         yield "problems", lambda: self._tell(source)
         yield "systemd", systemd.keep_alive
+        if self._beside:
+            yield "datagrams", self._beside.run
         if self._recorder:
             yield "events", self._recorder.run
         publishes = self._options.addresses or self._options.publish_service
@@ -329,7 +346,9 @@ async def render_once(
     desired = Desired(snapshot, served.planner, options.layout, default_pem(options))
     desired.update(Touched(structure=True), time.time())
     made = desired.made(str(options.folder))
-    return (("haproxy.cfg", made.text("vipwire-rendered")), *made.files()), [str(each) for each in desired.problems]
+    problems = [str(each) for each in desired.problems]
+    problems += [f"{each.name}: UDP is not HAProxy's: `vipwire gateway` serves it" for each in desired.plan.datagrams]
+    return (("haproxy.cfg", made.text("vipwire-rendered")), *made.files()), problems
 
 
 async def convert_once(options: Options, class_name: str) -> tuple[str, Sequence[str]]:

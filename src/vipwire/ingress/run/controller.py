@@ -64,6 +64,8 @@ class Controller:
         )
         self._wake, self._progress = asyncio.Event(), asyncio.Condition()
         self._heard = self._done = 0
+        self.updated = asyncio.Event()
+        """Set when what is desired may be another: for those who serve what HAProxy does not."""
         self._live: Configuration | None = None
         self._reloaded = self._planned = float("-inf")
 
@@ -121,6 +123,8 @@ class Controller:
         if began - self._planned >= _REPLAN:
             touched, self._planned = replace(touched, structure=True), began
         pools = self.desired.update(touched, time.time())
+        if touched:
+            self.updated.set()
         change = self._change(None if behind else pools)
         if not change:
             return None

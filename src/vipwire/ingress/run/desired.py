@@ -14,7 +14,7 @@ from vipwire.ingress.haproxy.refused import owners_of, parts_of, without
 from vipwire.ingress.haproxy.slots import Slots, fill
 from vipwire.ingress.plan.endpoints import servers_of
 from vipwire.ingress.plan.planner import Planner
-from vipwire.ingress.plan.sites import Asker, Pool, SitePlan
+from vipwire.ingress.plan.sites import Asker, Pool, Server, SitePlan
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
@@ -101,8 +101,8 @@ class Desired:
         self._refuse(pool, [Problem(each.kind, each.name, field, message) for each in self._askers(pool)])
 
     def exclude_frontend(self, name: str) -> bool:
-        """Leave out a frontend whose address HAProxy cannot have; report whether it is one of the plan's."""
-        if name not in {each.name for each in self.plan.frontends}:
+        """Leave out a frontend whose address cannot be had; report whether it is one of the plan's."""
+        if name not in {*(each.name for each in self.plan.frontends), *(each.name for each in self.plan.datagrams)}:
             return False
         self._closed |= {name}
         self._plan(self._now)
@@ -159,12 +159,13 @@ class Desired:
         return any(len(self._slots[name]) != size for name, size in sizes.items())
 
     def _filled(self, pool: Pool) -> Slots:
-        service = self._snapshot.services.get(pool.service)
-        slices = self._snapshot.slices(pool.service)
-        servers = (
-            () if pool.external or not pool.service.name else servers_of(pool, service, slices, self._planner.zone)
-        )
+        servers = () if pool.external or not pool.service.name else self.servers(pool)
         return fill(self._slots.get(pool.name, ()), servers)
+
+    def servers(self, pool: Pool) -> tuple[Server, ...]:
+        """Choose the servers of a pool."""
+        service = self._snapshot.services.get(pool.service)
+        return servers_of(pool, service, self._snapshot.slices(pool.service), self._planner.zone)
 
     @property
     def slots(self) -> Mapping[str, Slots]:

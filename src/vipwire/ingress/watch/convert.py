@@ -7,7 +7,7 @@ nothing else, so that none can end a word of a map or of a command.
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from vipwire.ingress.watch import wire
@@ -38,6 +38,8 @@ _PATH = re.compile(r"/(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*")
 _EXPRESSION = re.compile(r"[A-Za-z0-9/._~!$&()*+,;=:@%^?\[\]{}|\\-]+")
 _PORT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _LONGEST_PATH = 1024
+_TCP = (None, "", "TCP")
+_PROTOCOLS = (*_TCP, "UDP")
 _LOOPBACK = (Prefix.parse("127.0.0.0/8"), Prefix.parse("::1/128"))
 
 
@@ -155,17 +157,19 @@ def convert_service(source: wire.WireService) -> tuple[BackendService | None, tu
     families = [family for family in Family if family.value in (spec.ip_families or ())[:1]]
     annotations = MappingProxyType(dict(meta.annotations or {}))
     ports = tuple(_service_ports(spec.ports or (), found))
+    plain = tuple(each for each in ports if not each.udp)
+    udp = tuple(each for each in ports if each.udp)
     published = tuple(dict.fromkeys((*_published(source.status), *(spec.external_ips or ()))))
     family = families[0] if families else None
-    return BackendService(found.name, ports, external, family, annotations, published), found.problems()
+    return BackendService(found.name, plain, external, family, annotations, published, udp), found.problems()
 
 
 def _service_ports(ports: Iterable[wire.ServicePort], found: Findings) -> Iterator[BackendPort]:
     for index, port in enumerate(ports):
         number = found.port(f"spec.ports[{index}].port", port.port)
-        if number is not None and port.protocol in (None, "", "TCP"):
+        if number is not None and port.protocol in _PROTOCOLS:
             target = port.target_port if isinstance(port.target_port, int) else None
-            yield BackendPort(port.name or "", number, port.app_protocol or "", target)
+            yield BackendPort(port.name or "", number, port.app_protocol or "", target, port.protocol == "UDP")
 
 
 def convert_slice(source: wire.Slice) -> tuple[BackendSlice | None, tuple[Problem, ...]]:
@@ -176,14 +180,20 @@ def convert_slice(source: wire.Slice) -> tuple[BackendSlice | None, tuple[Proble
     found = _findings("EndpointSlice", meta)
     if not service or family is None or not found.named(namespaced=True):
         return None, found.problems()
-    ports = {
-        port.name or "": port.port
-        for port in source.ports or ()
-        if port.port and 0 < port.port < 65536 and port.protocol in (None, "", "TCP")
-    }
+    plain, udp = _slice_ports(source, _TCP), _slice_ports(source, ("UDP",))
     name = ObjectName(found.name.namespace, service)
     endpoints = tuple(_endpoints(source.endpoints or (), family, found))
-    return BackendSlice(found.name, name, family, MappingProxyType(ports), endpoints), found.problems()
+    return BackendSlice(found.name, name, family, plain, endpoints, udp), found.problems()
+
+
+def _slice_ports(source: wire.Slice, protocols: Collection[str | None]) -> Mapping[str, int]:
+    return MappingProxyType(
+        {
+            port.name or "": port.port
+            for port in source.ports or ()
+            if port.port and 0 < port.port < 65536 and port.protocol in protocols
+        }
+    )
 
 
 def _endpoints(sources: Iterable[wire.WireEndpoint], family: Family, found: Findings) -> Iterator[BackendEndpoint]:

@@ -123,11 +123,12 @@ class BackendPort:
     number: int
     application: str = ""
     target: int | None = None
+    udp: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BackendService:
-    """A Service. `external` is the name that an ExternalName stands for, else empty."""
+    """A Service. `external` is the name that an ExternalName stands for, else empty. `ports` are those of TCP."""
 
     name: ObjectName
     ports: tuple[BackendPort, ...] = ()
@@ -136,6 +137,7 @@ class BackendService:
     annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     published: tuple[str, ...] = ()
     """Where it is reached from outside: what `status.loadBalancer` says, and external IPs."""
+    udp_ports: tuple[BackendPort, ...] = ()
 
 
 class Usability(enum.Enum):
@@ -160,13 +162,14 @@ class BackendEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class BackendSlice:
-    """An EndpointSlice. `ports` is by port name."""
+    """An EndpointSlice. `ports` is by port name, those of TCP."""
 
     name: ObjectName
     service: ObjectName
     family: Family
     ports: Mapping[str, int]
     endpoints: tuple[BackendEndpoint, ...]
+    udp_ports: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,7 @@ def _kind_of(value: IngressObject) -> IngressKind:
 
 def _has_same_ports(before: BackendService, after: BackendService) -> bool:
     """Report whether no pool is another for a change of a Service: weights and family are a matter of its servers."""
-    return (before.ports, before.external) == (after.ports, after.external)
+    return (before.ports, before.external, before.udp_ports) == (after.ports, after.external, after.udp_ports)
 
 
 def _asks_the_same(before: Ingress, after: Ingress) -> bool:

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from vipwire.backends.userspace.messages import Listener, Place
+from vipwire.backends.userspace.messages import NOWHERE, Listener, Place
 from vipwire.model.net import Address, format_address
 from vipwire.plan.spread import Algorithm, Spread, slots
 
@@ -54,7 +54,7 @@ class Target:
 
     def __init__(self, place: Place, weight: int) -> None:
         self.place, self.weight = place, weight
-        self.sockaddr = (format_address(Address(place.address)), place.port)
+        self.sockaddr = (format_address(Address(place.address)) if place != NOWHERE else "nowhere", place.port)
         self.connections = self.open = self.sent = self.received = self.failed = self.failures = 0
         self.rests_until = 0.0
 

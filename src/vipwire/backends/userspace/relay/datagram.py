@@ -13,23 +13,28 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from vipwire.backends.userspace.messages import Listener, Place
+from vipwire.backends.userspace.messages import NOWHERE, Listener, Place
+from vipwire.backends.userspace.relay.asked import ASKED_BYTES, asked_address, tells_asked, told_from
 from vipwire.backends.userspace.relay.balance import Target
 from vipwire.backends.userspace.relay.header import header
-from vipwire.backends.userspace.relay.listener import AT_LIMIT, FULL, NOT_LED, BaseListener, Shared
+from vipwire.backends.userspace.relay.listener import AT_LIMIT, FULL, NOBODY, NOT_LED, BaseListener, Shared
 
 _BATCH: Final = 32
 _BUFFER: Final = bytearray(1 << 16)
 _VIEW: Final = memoryview(_BUFFER)
 _NOW: Final = socket.MSG_DONTWAIT
 _DATAGRAM: Final = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+_FAMILIES: Final = {4: socket.AF_INET, 16: socket.AF_INET6}
+"""By the bytes of an address."""
 REMEMBERED: Final = 4096
 """Clients of a listener whose endpoint is remembered after their socket is gone."""
 MOST_CLIENTS: Final = 16384
 """Clients of a listener that have sockets at a time; beyond that the one that came first loses its own."""
 
-Client = tuple[int, tuple[str, int]]
-"""The listening socket that a client sends to, and its address and port."""
+Client = tuple[int, tuple[str, int], bytes]
+"""The listening socket that a client sends to, its address and port, and which of our addresses it sends to.
+
+The last is what the kernel tells of it where a socket is at all addresses, else empty: an answer comes from there."""
 
 
 class Session:
@@ -51,7 +56,7 @@ class Session:
     def ready(self, fd: int, mask: int) -> None:
         """Relay answers to the client."""
         del fd, mask
-        owner, (number, peer) = self.owner, self.client
+        owner, (number, peer, asked) = self.owner, self.client
         listening = owner.sockets.get(number)
         for _ in range(_BATCH):
             try:
@@ -66,7 +71,10 @@ class Session:
             self.target.received += size
             if listening is not None:
                 with suppress(OSError):  # lost, as datagrams may be
-                    listening.sendto(_VIEW[:size], _NOW, peer)
+                    if asked:
+                        listening.sendmsg((_VIEW[:size],), told_from(listening.family, asked), _NOW, peer)
+                    else:
+                        listening.sendto(_VIEW[:size], _NOW, peer)
 
 
 class DatagramListener(BaseListener):
@@ -79,6 +87,7 @@ class DatagramListener(BaseListener):
         self._serving: frozenset[Place] = frozenset()
         self._named = max(place.port for place in listener.binds)
         """The port that clients name, also those whom rules have led to another socket; 0 if nobody knows."""
+        self._everywhere = frozenset(fd for fd, sock in self.sockets.items() if tells_asked(sock))
         for fd in self.sockets:
             self.loop.add(fd, self, select.EPOLLIN)
 
@@ -94,15 +103,19 @@ class DatagramListener(BaseListener):
     def ready(self, fd: int, mask: int) -> None:
         """Relay datagrams of clients."""
         del mask
-        listening = self.sockets[fd]
+        listening, everywhere, asked = self.sockets[fd], fd in self._everywhere, b""
         for _ in range(_BATCH):
             try:
-                size, peer = listening.recvfrom_into(_BUFFER, 0, _NOW)
+                if everywhere:
+                    size, told, _, peer = listening.recvmsg_into((_BUFFER,), ASKED_BYTES, _NOW)
+                    asked = asked_address(told)
+                else:
+                    size, peer = listening.recvfrom_into(_BUFFER, 0, _NOW)
             except BlockingIOError:
                 return
             except OSError:
                 continue  # an answer of before could not be delivered
-            client = (fd, peer)
+            client = (fd, peer, asked)
             session = self._sessions.get(client) or self._open(client)
             if session is not None:
                 self._send(session, size)
@@ -144,13 +157,13 @@ class DatagramListener(BaseListener):
         if asked is None:
             self.refused(NOT_LED)
             return None
-        target = self._had.get(client) or self.pool.choose(host, port, self.loop.now)
+        target = self._had.get(client) or self._chosen(host, port)
         if target is None:
             return None
         if len(self._sessions) >= MOST_CLIENTS or self.shared.budget.most <= self.shared.budget.links:
             self._make_room()
         try:
-            sock = _socket.socket(self.family, _DATAGRAM, 0)
+            sock = _socket.socket(_FAMILIES[len(target.place.address)], _DATAGRAM, 0)
         except OSError as error:
             if error.errno in FULL:
                 self.refused(AT_LIMIT)
@@ -163,9 +176,16 @@ class DatagramListener(BaseListener):
             return None
         return self._began(Session(self, client, target, sock, asked))
 
+    def _chosen(self, host: str, port: int) -> Target | None:
+        target = self.pool.choose(host, port, self.loop.now)
+        if target is not None and target.place == NOWHERE:
+            self.refused(NOBODY)
+            return None
+        return target
+
     def _asked(self, client: Client) -> int | None:
         """Return which port of the range a client has asked for; None if rules have not led it here."""
-        number, peer = client
+        number, peer, _ = client
         here = self.sockets[number].getsockname()[:2]
         asked = self.shared.origins.port(peer[:2], here)
         return asked if self.in_span(asked) and asked != here[1] else None
@@ -193,7 +213,7 @@ class DatagramListener(BaseListener):
         session.used = self.loop.now
         data: bytes | memoryview = _VIEW[:size]
         if version := self.listener.proxy_protocol:
-            number, peer = session.client
+            number, peer, _ = session.client
             host, port = self.sockets[number].getsockname()[:2]
             asked = session.asked or self._named or port
             data = header(version, peer[:2], (host, asked), datagram=True) + bytes(data)

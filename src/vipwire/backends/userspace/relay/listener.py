@@ -19,6 +19,7 @@ from vipwire.model.net import Address, Prefix, parse_address
 
 FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 AT_LIMIT: Final = "the limit of open files is reached"
+NOBODY: Final = "nobody is to have them"
 NOT_LED: Final = "no rule has led them from a port of the range"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from vipwire.backends.userspace.messages import Place
+from vipwire.backends.userspace.relay.asked import tell_asked
 from vipwire.model.net import Address, Protocol, format_address, format_endpoint
 
 _BACKLOG: Final = 4096
@@ -17,6 +18,7 @@ without a word is noticed after two minutes. Accepted sockets inherit it."""
 _IPV6_FREEBIND: Final = 78
 _IP_FREEBIND: Final = 15
 _BUFFERS: Final = 1 << 20
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104  # compared, not bound
 
 
 class ListenError(OSError):
@@ -70,6 +72,8 @@ def _open(family: int, kind: int, where: tuple[str, int]) -> _socket.socket:
             listening.listen(_BACKLOG)
         else:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFERS)
+            if where[1] and where[0] in _EVERYWHERE:
+                tell_asked(listening)
             listening.bind(where)
     except OSError:
         listening.close()
