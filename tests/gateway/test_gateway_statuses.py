@@ -10,6 +10,7 @@ from tests.gateway.site import BASE, tls_secret
 from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.gateway.watch.kinds import RESOURCES
+from vipwire.ingress.plan.sites import SitePlan
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.model.names import ObjectName
@@ -43,6 +44,11 @@ spec: {ports: [{port: 80}]}
 
 def planned(*texts: str, setting: GatewaySetting | None = None) -> GatewayPlanner:
     """Plan objects."""
+    return drawn(*texts, setting=setting)[0]
+
+
+def drawn(*texts: str, setting: GatewaySetting | None = None) -> tuple[GatewayPlanner, SitePlan]:
+    """Plan objects; return the plan as well."""
     snapshot = Snapshot(RESOURCES)
     for kind in RESOURCES:
         snapshot.apply(cast("Any", Listed(kind, ())))
@@ -52,8 +58,7 @@ def planned(*texts: str, setting: GatewaySetting | None = None) -> GatewayPlanne
         assert made is not None, problems
         snapshot.apply(Upserted(made, problems))
     planner = GatewayPlanner(setting or GatewaySetting(addresses=("192.0.2.1",)))
-    planner.plan(snapshot, NOW)
-    return planner
+    return planner, planner.plan(snapshot, NOW)
 
 
 def gateway(*listeners: str, more: str = "") -> str:

@@ -17,6 +17,8 @@ ROUTE_KINDS: Final = (
     IngressKind.TCP_ROUTE,
     IngressKind.UDP_ROUTE,
 )
+POLICY_KINDS: Final = (IngressKind.TRAFFIC_POLICY, IngressKind.BACKEND_POLICY)
+"""Our own kinds."""
 
 
 class Verdict(NamedTuple):
@@ -98,6 +100,7 @@ def world_of(snapshot: Snapshot, now: float) -> GatewayWorld:
         IngressKind.LISTENER_SET,
         IngressKind.REFERENCE_GRANT,
         IngressKind.BACKEND_TLS_POLICY,
+        *POLICY_KINDS,
         *ROUTE_KINDS,
     )
     items = {kind: _by_age(snapshot.declared(kind).values()) for kind in kinds}

@@ -13,12 +13,24 @@ from vipwire.gateway.plan.backend_tls import backend_tls_of
 from vipwire.gateway.plan.datagrams import DatagramPlace, shares_of
 from vipwire.gateway.plan.ladders import Entry, routes_of
 from vipwire.gateway.plan.listeners import Listener, attached_sets, listeners_of
-from vipwire.gateway.plan.objects import ROUTE_KINDS, GatewaySetting, GatewayWorld, Item, Verdict, no, world_of, yes
+from vipwire.gateway.plan.objects import (
+    POLICY_KINDS,
+    ROUTE_KINDS,
+    GatewaySetting,
+    GatewayWorld,
+    Item,
+    Verdict,
+    no,
+    world_of,
+    yes,
+)
+from vipwire.gateway.plan.policies import policies_of
 from vipwire.gateway.plan.rules import Read, entries_of
 from vipwire.gateway.plan.statuses import (
     Json,
     class_status,
     gateway_status,
+    own_policy_status,
     parents_status,
     policy_status,
     set_status,
@@ -74,6 +86,7 @@ _MATTER = frozenset(
         IngressKind.LISTENER_SET,
         IngressKind.REFERENCE_GRANT,
         IngressKind.BACKEND_TLS_POLICY,
+        *POLICY_KINDS,
         IngressKind.NAMESPACE,
         IngressKind.CONFIG_MAP,
         *ROUTE_KINDS,
@@ -93,6 +106,7 @@ def plan_gateways(world: GatewayWorld, setting: GatewaySetting, refused: Collect
     for gateway in world.all(IngressKind.GATEWAY):
         if gateway.spec.gateway_class_name in names:
             draft.add_gateway(gateway)
+    draft.attach_policies()
     routes = [each for kind in ROUTE_KINDS for each in world.all(kind)]
     for route in sorted(routes, key=lambda each: each.age):
         draft.add_route(route)
@@ -158,6 +172,14 @@ class _Draft:
                 return replace(listener, accepted=no("PortUnavailable", text))
             placed.listeners.append(listener)
         return listener
+
+    def attach_policies(self) -> None:
+        """Attach our own policies, once all Gateways are there."""
+        made = policies_of(self._world, (gateway for gateway, _, _ in self._gateways))
+        self._targets.policies = made
+        self._targets.named |= made.named
+        for each in made.all:
+            self._tell(each.policy, "spec", *each.verdicts)
 
     def add_route(self, route: Item) -> None:
         """Attach a route to its listeners, as far as they let it."""
@@ -261,6 +283,9 @@ class _Draft:
         for checked in self._targets.tls.all:
             status = policy_status(checked, gateways, self._setting.controller)
             self.statuses[checked.policy.kind, checked.policy.name] = status
+        for judged in self._targets.policies.all:
+            status = own_policy_status(judged, self._setting.controller)
+            self.statuses[judged.policy.kind, judged.policy.name] = status
 
 
 def _addresses(gateway: Item, setting: GatewaySetting) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:

@@ -12,7 +12,7 @@ from vipwire.gateway.plan.targets import Targets
 from vipwire.gateway.plan.unsupported import Unsupported
 from vipwire.gateway.watch import rule_wire
 from vipwire.ingress.plan.policy import BackendProtocol, Policy
-from vipwire.ingress.plan.sites import Match
+from vipwire.ingress.plan.sites import CLOSED, Match
 
 _ALL = RequestMatch(PathMatch(Match.PREFIX, ""), (), (True, 0, 0))
 
@@ -74,14 +74,16 @@ def _needs_path(rule: rule_wire.HttpRule) -> bool:
 def _target(
     route: Item, rule: rule_wire.Rule, path: PathMatch, attachment: Attachment, targets: Targets
 ) -> tuple[str, Verdict]:
+    if not isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule):
+        plain = BackendProtocol.PASSED if attachment.listener.is_passthrough else BackendProtocol.TCP
+        return targets.rule(route, rule.backend_refs, Filters(Policy()), plain)
+    filters = read_filters(rule.filters, path, attachment.listener)
     if isinstance(rule, rule_wire.HttpRule):
-        filters = read_filters(rule.filters, path, attachment.listener)
         filters.policy = with_timeouts(filters.policy, rule.timeouts, rule.retry)
-        filters.policy = with_persistence(filters.policy, rule.session_persistence)
-        return targets.rule(route, rule.backend_refs, filters)
-    if isinstance(rule, rule_wire.GrpcRule):
-        filters = read_filters(rule.filters, path, attachment.listener)
-        filters.policy = with_persistence(filters.policy, rule.session_persistence)
-        return targets.rule(route, rule.backend_refs, filters, BackendProtocol.H2)
-    protocol = BackendProtocol.PASSED if attachment.listener.is_passthrough else BackendProtocol.TCP
-    return targets.rule(route, rule.backend_refs, Filters(Policy()), protocol)
+    filters.policy = with_persistence(filters.policy, rule.session_persistence)
+    completed = targets.policies.traffic(route, rule, attachment.listener, filters.policy)
+    if completed is None:
+        return CLOSED, yes("ResolvedRefs")
+    filters.policy = completed
+    protocol = None if isinstance(rule, rule_wire.HttpRule) else BackendProtocol.H2
+    return targets.rule(route, rule.backend_refs, filters, protocol)

@@ -8,6 +8,7 @@ from vipwire.gateway.plan.backend_tls import Checked
 from vipwire.gateway.plan.features import FEATURES
 from vipwire.gateway.plan.listeners import Listener
 from vipwire.gateway.plan.objects import Item, Verdict, no, yes
+from vipwire.gateway.plan.policies import Judged
 from vipwire.gateway.watch import wire
 from vipwire.ingress.watch.objects import IngressKind
 
@@ -18,6 +19,7 @@ _SENTENCES: Final = {
     "ResolvedRefs": "all that it names is there",
     "NoConflicts": "nobody else wants the same",
 }
+_MOST_ANCESTORS: Final = 16
 
 
 def condition(kind: str, verdict: Verdict, generation: int) -> Json:
@@ -172,5 +174,25 @@ def policy_status(checked: Checked, gateways: Iterable[Item], controller: str) -
                 "conditions": conditions,
             }
             for each in gateways
+        ]
+    }
+
+
+def own_policy_status(judged: Judged, controller: str) -> Json:
+    """Write the status of one of our own policies: for each of its targets."""
+    return {
+        "ancestors": [
+            {
+                "ancestorRef": {
+                    "group": target.group,
+                    "kind": target.kind,
+                    "namespace": judged.policy.name.namespace,
+                    "name": target.name,
+                }
+                | ({"sectionName": target.section} if target.section else {}),
+                "controllerName": controller,
+                "conditions": [condition("Accepted", verdict, judged.policy.generation)],
+            }
+            for target, verdict in list(judged.targets.items())[:_MOST_ANCESTORS]
         ]
     }

@@ -11,6 +11,7 @@ from vipwire.gateway.plan.backend_tls import BackendTls
 from vipwire.gateway.plan.filters import Filters, with_filters
 from vipwire.gateway.plan.grants import may_refer
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire.gateway.plan.policies import Policies
 from vipwire.gateway.plan.unsupported import Unsupported
 from vipwire.gateway.watch import rule_wire
 from vipwire.ingress.plan.canaries import shared
@@ -30,6 +31,7 @@ class Targets:
 
     world: GatewayWorld
     tls: BackendTls
+    policies: Policies = field(default_factory=Policies)
     pools: dict[str, Pool] = field(default_factory=dict)
     choices: dict[str, Choice] = field(default_factory=dict)
     named: set[tuple[IngressKind, ObjectName]] = field(default_factory=set)
@@ -109,6 +111,7 @@ class Targets:
             return BROKEN
         if checked is not None:
             policy = replace(policy, verify=checked.verification)
+        policy = self.policies.backend(service.name, port, policy)
         name = pool_name(service.name, port.number, policy)
         self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))
         return name
@@ -121,6 +124,9 @@ class Targets:
             set_response=policy.set_response,
             add_response=policy.add_response,
             remove_response=policy.remove_response,
+            allow=policy.allow,
+            deny=policy.deny,
+            limit=policy.limit,
         )
         name = "redirect" + pool_name(NO_SERVICE, 0, bare)
         self.pools.setdefault(name, Pool(name, NO_SERVICE, BackendPort("", 0), bare))

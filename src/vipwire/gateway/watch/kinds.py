@@ -21,12 +21,13 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 
 _BASE: Final = f"/apis/{wire.GROUP}"
+_POLICIES: Final = f"/apis/{wire.POLICY_GROUP}/v1"
 _CLUSTER_WIDE: Final = (IngressKind.GATEWAY_CLASS, IngressKind.NAMESPACE, IngressKind.INGRESS_CLASS)
 VERSIONS: Final = ("v1", "v1beta1", "v1alpha3", "v1alpha2")
 """The versions that are read, the best first."""
 
 
-def _reader(kind: IngressKind) -> object:
+def _reader(kind: IngressKind, version: str) -> object:
     def convert(source: wire.Object) -> tuple[Declared | None, tuple[Problem, ...]]:
         meta = source.metadata or wire.Meta()
         name = ObjectName(meta.namespace or "", meta.name or "")
@@ -37,13 +38,14 @@ def _reader(kind: IngressKind) -> object:
         spec = source.data if isinstance(source, wire.ConfigMap) else getattr(source, "spec", None)
         content = Content(spec, meta.creation_timestamp or "", meta.generation or 0, labels)
         known = Known(meta.uid or "", meta.resource_version or "", source.status)
-        return Declared(kind, name, content, known, (known.uid, f"{wire.GROUP}/v1")), found.problems()
+        return Declared(kind, name, content, known, (known.uid, version)), found.problems()
 
     return convert
 
 
 def _resource(kind: IngressKind, plural: str, of: type[wire.Object], path: str = f"{_BASE}/v1") -> IngressResource:
-    return Resource(kind, path, plural, of, _reader(kind), optional=path.startswith(_BASE))  # type: ignore[arg-type]
+    reader = _reader(kind, path.removeprefix("/apis/").removeprefix("/api/"))
+    return Resource(kind, path, plural, of, reader, optional=path.startswith("/apis/"))  # type: ignore[arg-type]
 
 
 _OWN: Final = (
@@ -57,6 +59,8 @@ _OWN: Final = (
     _resource(IngressKind.UDP_ROUTE, "udproutes", wire.PlainRoute),
     _resource(IngressKind.REFERENCE_GRANT, "referencegrants", wire.ReferenceGrant),
     _resource(IngressKind.BACKEND_TLS_POLICY, "backendtlspolicies", wire.BackendTlsPolicy),
+    _resource(IngressKind.TRAFFIC_POLICY, "trafficpolicies", wire.Policy, _POLICIES),
+    _resource(IngressKind.BACKEND_POLICY, "backendpolicies", wire.Policy, _POLICIES),
     _resource(IngressKind.NAMESPACE, "namespaces", wire.Namespace, "/api/v1"),
     _resource(IngressKind.CONFIG_MAP, "configmaps", wire.ConfigMap, "/api/v1"),
 )

@@ -11,6 +11,8 @@ from msgspec import field
 from vipwire.gateway.watch.rule_wire import GrpcRule, HttpRule, ObjectRef, Rule, Wire
 
 GROUP = "gateway.networking.k8s.io"
+POLICY_GROUP = "vipwire.io"
+"""The group of our own kinds."""
 
 
 class Meta(Wire, frozen=True):
@@ -270,6 +272,12 @@ class BackendTlsPolicy(Object, frozen=True):
     """BackendTLSPolicy."""
 
     spec: BackendTlsSpec = BackendTlsSpec()
+
+
+class Policy(Object, frozen=True):
+    """TrafficPolicy and BackendPolicy, unread: what cannot be read there must be told, not overlooked."""
+
+    spec: Any = None
 
 
 class Namespace(Object, frozen=True):

@@ -127,7 +127,7 @@ def _unavailable() -> str:
 
 
 def _closed() -> str:
-    return _answer(CLOSED, 503, "this path is closed, as the Events of its Ingress tell")
+    return _answer(CLOSED, 503, "this path is closed, as Events tell")
 
 
 def _binds(layout: Layout) -> Iterator[str]:

@@ -21,7 +21,8 @@ from vipwire.ingress.plan.policy import (
     Rewrite,
     SameSite,
 )
-from vipwire.ingress.watch.objects import Ingress, PathRule, PathType, Secret
+from vipwire.ingress.plan.sites import Asker
+from vipwire.ingress.watch.objects import PathRule, PathType, Secret
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 
@@ -109,26 +110,31 @@ def canary_of(annotations: AnnotationValues) -> Canary | None:
     return Canary(annotations("canary-weight", 0), header, value, annotations("canary-by-cookie", ""))
 
 
-def users_of(ingress: Ingress, annotations: AnnotationValues) -> ObjectName | None:
-    """Name the Secret that has the users of an Ingress, if it wants any."""
+def users_of(namespace: str, annotations: AnnotationValues) -> ObjectName | None:
+    """Name the Secret that has the users of an object of a namespace, if it wants any."""
     wanted = annotations("auth-secret")
     if wanted is None:
         return None
-    namespace, _, name = wanted.rpartition("/")
-    return ObjectName(namespace or ingress.name.namespace, name)
+    other, _, name = wanted.rpartition("/")
+    return ObjectName(other or namespace, name)
 
 
 def login_of(
-    ingress: Ingress, annotations: AnnotationValues, secrets: Mapping[ObjectName, Secret]
+    owner: Asker, annotations: AnnotationValues, secrets: Mapping[ObjectName, Secret], closed: str
 ) -> tuple[Login | None, tuple[Problem, ...], bool]:
-    """Read the users of an Ingress; the last value tells whether it must be closed, for there are none."""
-    found = users_of(ingress, annotations)
+    """Read the users of an object; the last value tells whether it must be closed, for there are none.
+
+    `closed` says what is closed then.
+    """
+    found = users_of(owner.name.namespace, annotations)
     if found is None:
         return None, (), False
-    field = "metadata.annotations[vipwire.io/auth-secret]"
-    if found.namespace != ingress.name.namespace:
-        message = f"{found}: a Secret of another namespace is not read; the Ingress is closed"
-        return None, (Problem("Ingress", ingress.name, field, message),), True
+
+    def problem(message: str) -> Problem:
+        return Problem(owner.kind, owner.name, owner.field, message)
+
+    if found.namespace != owner.name.namespace:
+        return None, (problem(f"{found}: a Secret of another namespace is not read; {closed}"),), True
     lines = _lines_of(secrets.get(found), annotations("auth-secret-type", "auth-file"))
     matches = [_USER.fullmatch(line) for line in lines]
     users = tuple((match[1], match[2]) for match in matches if match)
@@ -138,11 +144,10 @@ def login_of(
             f"Secret {found}: {len(lines) - len(users)} lines are not user:hash "
             "(allowed: bcrypt, which htpasswd -B makes, SHA-512, SHA-256)"
         )
-        problems.append(Problem("Ingress", ingress.name, field, message))
+        problems.append(problem(message))
     if not users:
         where = "in its key `auth`" if annotations("auth-secret-type") != "auth-map" else "as its keys"
-        message = f"Secret {found} has no users {where}; the Ingress is closed"
-        problems.append(Problem("Ingress", ingress.name, field, message))
+        problems.append(problem(f"Secret {found} has no users {where}; {closed}"))
     return Login(annotations("auth-realm", "Restricted"), users), tuple(problems), not users
 
 

@@ -19,7 +19,7 @@ from vipwire.ingress.plan.pool_policy import (
     rewrite_of,
     users_of,
 )
-from vipwire.ingress.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Match, Pool, pool_name
+from vipwire.ingress.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Asker, Match, Pool, pool_name
 from vipwire.ingress.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -92,8 +92,9 @@ def forget(known: Known, left: Iterable[ObjectName]) -> None:
 def wanted_of(ingress: Ingress, secrets: Mapping[ObjectName, Secret]) -> Wanted:
     """Read what an Ingress wants."""
     annotations = read_annotations(ingress)
-    users = users_of(ingress, annotations)
-    login, problems, locked = login_of(ingress, annotations, secrets)
+    users = users_of(ingress.name.namespace, annotations)
+    asker = Asker("Ingress", ingress.name, "metadata.annotations[vipwire.io/auth-secret]")
+    login, problems, locked = login_of(asker, annotations, secrets, "the Ingress is closed")
     return Wanted(
         ingress,
         annotations,

@@ -35,6 +35,8 @@ class IngressKind(enum.Enum):
     UDP_ROUTE = "UDPRoute"
     REFERENCE_GRANT = "ReferenceGrant"
     BACKEND_TLS_POLICY = "BackendTLSPolicy"
+    TRAFFIC_POLICY = "TrafficPolicy"
+    BACKEND_POLICY = "BackendPolicy"
     NAMESPACE = "Namespace"
     CONFIG_MAP = "ConfigMap"
 
