@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 import yaml
-from tests.gateway.test_gateway_statuses import SERVICE, planned
+from tests.gateway.test_gateway_statuses import SERVICE, drawn, planned
 from tests.ingress.site import ingress, rule
 
 from vipwire.ingress.plan.to_gateway import to_gateway
+from vipwire.ingress.plan.wishes import wanted_of
 from vipwire.ingress.watch import wire
 from vipwire.ingress.watch.convert import convert_ingress
-from vipwire.ingress.watch.objects import BackendPort, BackendService, Ingress
+from vipwire.ingress.watch.objects import BackendPort, BackendService, Ingress, Secret
 from vipwire.model.names import ObjectName
 
 WEB = BackendService(ObjectName("default", "web"), (BackendPort("http", 80),))
@@ -49,14 +50,70 @@ def test_annotations_become_filters_and_what_is_lost_is_told() -> None:
         "nginx.ingress.kubernetes.io/proxy-read-timeout": "5",
         "vipwire.io/set-request-headers": "X-A: b",
         "vipwire.io/affinity": "cookie",
-        "vipwire.io/limit-rps": "5",
+        "vipwire.io/share-with": "*",
     }
     made, lost = converted(ingress("web", rule("a.org", "/old"), annotations=given))
     (found,) = made[1]["spec"]["rules"]
     assert [each["type"] for each in found["filters"]] == ["RequestHeaderModifier", "URLRewrite", "CORS"]
     assert found["timeouts"] == {"request": "5000ms"}
     assert found["sessionPersistence"]["sessionName"] == "VIPWIRE"
-    assert "metadata.annotations[limit-rps]: has no equivalent" in lost
+    assert "metadata.annotations[share-with]: has no equivalent" in lost
+
+
+GUARDS = {
+    "vipwire.io/limit-rps": "5",
+    "vipwire.io/allow-source-range": "10.0.0.0/8, 2001:db8::1",
+    "vipwire.io/body-size": "8k",
+    "vipwire.io/auth-secret": "default/users",
+    "vipwire.io/auth-realm": "the shop",
+}
+USE = {
+    "nginx.ingress.kubernetes.io/proxy-connect-timeout": "2",
+    "vipwire.io/balance": "leastconn",
+    "vipwire.io/health-check-path": "/healthz",
+    "vipwire.io/pod-connections": "3",
+    "vipwire.io/redispatch": "false",
+}
+
+
+def test_what_has_no_place_in_the_api_becomes_policies_that_say_the_same() -> None:
+    """The plan of the objects has the policy that the Ingress has."""
+    hosts = [rule(f"h{number}.org", "/") for number in range(18)]
+    value = ingress("web", *hosts, annotations={**GUARDS, **USE})
+    made, lost = converted(value)
+    assert lost == ""
+    policies = [each for each in made if each["apiVersion"] == "vipwire.io/v1"]
+    named = [(each["kind"], each["metadata"]["name"], len(each["spec"]["targetRefs"])) for each in policies]
+    assert named == [("TrafficPolicy", "web", 16), ("TrafficPolicy", "web-2", 2), ("BackendPolicy", "web", 1)]
+    users = {"auth": "ann:$5$abcdefgh$ijklmnop"}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "users", "namespace": "default"}}
+    texts = [yaml.safe_dump_all(made), yaml.safe_dump({**secret, "stringData": users})]
+    _, plan = drawn(*texts, SERVICE.replace("infra", "default"))
+    read_as = Secret(ObjectName("default", "users"), "", {"auth": users["auth"].encode()})
+    wanted = wanted_of(read(value), {read_as.name: read_as})
+    (pool,) = plan.pools
+    assert (pool.policy.guard, pool.policy.body_size) == (wanted.policy.guard, wanted.policy.body_size)
+    for field in ("balance", "check", "pod_connections", "redispatch", "timeouts"):
+        assert getattr(pool.policy, field) == getattr(wanted.policy, field)
+
+
+def test_a_service_is_used_as_its_oldest_ingress_says() -> None:
+    first = ingress("a", rule("a.org", "/"), annotations={"vipwire.io/balance": "leastconn"})
+    second = ingress("b", rule("b.org", "/"), annotations={"vipwire.io/balance": "source"})
+    made, lost = converted(first, second)
+    assert [each["metadata"]["name"] for each in made if each["kind"] == "BackendPolicy"] == ["a"]
+    assert "an older Ingress uses the Service default/web in another way" in lost
+
+
+def test_hsts_and_the_roots_place_are_said_by_the_api_itself() -> None:
+    given = {"vipwire.io/hsts": "true", "vipwire.io/hsts-max-age": "60", "vipwire.io/app-root": "/app"}
+    made, lost = converted(ingress("web", rule("a.org", "/"), annotations=given))
+    root, found = made[1]["spec"]["rules"]
+    assert root["matches"] == [{"path": {"type": "Exact", "value": "/"}}]
+    assert root["filters"][0]["requestRedirect"]["path"]["replaceFullPath"] == "/app"
+    header = {"name": "Strict-Transport-Security", "value": "max-age=60"}
+    assert found["filters"][0]["responseHeaderModifier"]["set"] == [header]
+    assert lost == ""
 
 
 def test_a_canary_becomes_a_share_of_the_route() -> None:

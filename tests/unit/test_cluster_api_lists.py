@@ -379,6 +379,7 @@ def test_what_is_served_is_told_in_both_forms(tmp_path: Path) -> None:
             "discovery.k8s.io",
             "gateway.networking.k8s.io",
             "networking.k8s.io",
+            "vipwire.io",
         ]
         accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
         _, new = await here.send("GET", "/apis", Accept=accept)
@@ -401,6 +402,8 @@ def test_what_is_served_is_told_in_both_forms(tmp_path: Path) -> None:
             "ingresses",
             "ipaddresses",
             "servicecidrs",
+            "backendpolicies",
+            "trafficpolicies",
         ]
         for path in ("/api/v1/nonsense", "/apis/apps/v1/deployments", "/nonsense", "/api/v1/namespaces/a/b/c/d/e"):
             code, status = await here.send("GET", path)
@@ -418,6 +421,7 @@ def test_openapi_describes_what_is_served(tmp_path: Path) -> None:
             "apis/discovery.k8s.io/v1",
             "apis/gateway.networking.k8s.io/v1",
             "apis/networking.k8s.io/v1",
+            "apis/vipwire.io/v1",
         }
         for entry in index["paths"].values():
             _, document = await here.send("GET", entry["serverRelativeURL"])

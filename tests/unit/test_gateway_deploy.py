@@ -3,16 +3,19 @@
 from typing import Any
 
 import yaml
+from scripts.policy_definitions import definitions
 from tests.unit.deployed import DEPLOY, one
 
 from vipwire.cluster.api.guard import Role, User, may
 from vipwire.gateway.cli import gateway
 from vipwire.gateway.plan.objects import CONTROLLER
 from vipwire.gateway.watch.kinds import RESOURCES
+from vipwire.ingress.plan.policy_fields import BACKEND, TRAFFIC
 from vipwire.ingress.watch.objects import IngressKind
 
 FOLDER = DEPLOY / "gateway"
 SILENT = (IngressKind.REFERENCE_GRANT, IngressKind.NAMESPACE, IngressKind.CONFIG_MAP)
+OURS = ("/apis/gateway.networking.k8s.io/", "/apis/vipwire.io/")
 
 
 def objects() -> list[dict[str, Any]]:
@@ -44,8 +47,27 @@ def test_the_roles_allow_what_is_read_and_written_and_only_that() -> None:
     }
     groups = {each.plural: each.api_version.rpartition("/")[0] for each in RESOURCES.values()}
     wanted = {(group, plural, verb) for plural, group in groups.items() for verb in ("list", "watch")}
-    own = [each for each in RESOURCES.values() if each.path.startswith("/apis/gateway") and each.kind not in SILENT]
+    own = [each for each in RESOURCES.values() if each.path.startswith(OURS) and each.kind not in SILENT]
     wanted |= {(groups[each.plural], f"{each.plural}/status", "patch") for each in own}
     assert allowed == wanted | {("", "events", "create"), ("", "events", "patch")}
     user = User("gateway", (Role.INGRESS.value,))
     assert [right for right in allowed if not may(user, right[2], right[1])] == []
+
+
+def test_the_definitions_of_policies_are_those_of_vipwire_up() -> None:
+    assert (FOLDER / "policies.yaml").read_text() == definitions()
+    fields = {each["metadata"]["name"]: _leaves(_spec(each)) for each in yaml.safe_load_all(definitions())}
+    assert fields == {"trafficpolicies.vipwire.io": {*TRAFFIC}, "backendpolicies.vipwire.io": {*BACKEND}}
+
+
+def _spec(definition: dict[str, Any]) -> dict[str, Any]:
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return {name: of for name, of in schema["properties"]["spec"]["properties"].items() if name != "targetRefs"}
+
+
+def _leaves(properties: dict[str, Any]) -> set[str]:
+    """Name the fields, those of groups by their paths."""
+    inner = {name: _leaves(of.get("properties", {})) for name, of in properties.items()}
+    return {f"{name}.{each}" for name, found in inner.items() for each in found} | {
+        name for name, found in inner.items() if not found
+    }

@@ -18,6 +18,7 @@ from typing import Final
 from vipwire.cluster.api.errors import ApiError, refused
 from vipwire.cluster.api.kinds.catalogue import RESOURCES
 from vipwire.cluster.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
+from vipwire.cluster.api.kinds.policies import POLICY_RESOURCES
 from vipwire.cluster.api.route import Route
 
 _READ: Final = frozenset({"get", "list", "watch"})
@@ -37,7 +38,7 @@ _NODE_RIGHTS: Final = {
 }
 
 
-_GATEWAY_PLURALS: Final = tuple(each.plural for each in (*GATEWAY_RESOURCES, GATEWAY_CLASSES))
+_GATEWAY_PLURALS: Final = tuple(each.plural for each in (*GATEWAY_RESOURCES, GATEWAY_CLASSES, *POLICY_RESOURCES))
 _INGRESS_RIGHTS: Final = {
     **dict.fromkeys(("services", "endpointslices", "ingresses", "ingressclasses", "secrets"), _READ),
     **dict.fromkeys(("namespaces", "configmaps", *_GATEWAY_PLURALS), _READ),

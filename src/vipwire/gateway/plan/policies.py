@@ -11,10 +11,10 @@ from typing import Final
 
 from vipwire.gateway.plan.listeners import Listener
 from vipwire.gateway.plan.objects import ROUTE_KINDS, GatewayWorld, Item, Verdict, no, yes
-from vipwire.gateway.plan.policy_fields import BACKEND, TRAFFIC, Target, targets_of, values_of
 from vipwire.gateway.watch import rule_wire, wire
 from vipwire.ingress.plan.annotations import AnnotationValues
 from vipwire.ingress.plan.policy import Algorithm, BackendProtocol, Balance, Policy, inherited
+from vipwire.ingress.plan.policy_fields import BACKEND, TRAFFIC, Target, targets_of, values_of
 from vipwire.ingress.plan.pool_policy import general_policy, login_of, users_of
 from vipwire.ingress.plan.sites import Asker
 from vipwire.ingress.watch.objects import BackendPort, BackendService, IngressKind

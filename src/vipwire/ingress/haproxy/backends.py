@@ -12,7 +12,6 @@ from vipwire.ingress.plan.policy import (
     Algorithm,
     BackendProtocol,
     Cors,
-    Hsts,
     Limit,
     Location,
     Policy,
@@ -276,7 +275,7 @@ def _responses(policy: Policy, layout: Layout) -> Iterator[str]:
             exposed = literal(", ".join(policy.cors.expose))
             yield line(f"http-response set-header Access-Control-Expose-Headers {{}} {found}", exposed)
     if policy.hsts:
-        value = literal(_hsts(policy.hsts))
+        value = literal(policy.hsts.header)
         # Browsers take no notice of it over HTTP (RFC 6797 8.1), so that it may be sent where we cannot tell.
         condition = "" if layout.trust_forwarded else " if {{ ssl_fc }}"
         yield line(f"http-response set-header Strict-Transport-Security {{}}{condition}", value)
@@ -286,8 +285,3 @@ def _responses(policy: Policy, layout: Layout) -> Iterator[str]:
         yield line("http-response set-header {} {}", plain(name), literal(text))
     for name, text in policy.add_response:
         yield line("http-response add-header {} {}", plain(name), literal(text))
-
-
-def _hsts(hsts: Hsts) -> str:
-    parts = (f"max-age={hsts.max_age}", "includeSubDomains" * hsts.subdomains, "preload" * hsts.preload)
-    return "; ".join(part for part in parts if part)

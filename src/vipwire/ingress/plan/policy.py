@@ -87,6 +87,12 @@ class Hsts:
     subdomains: bool = False
     preload: bool = False
 
+    @property
+    def header(self) -> str:
+        """The header's value."""
+        parts = (f"max-age={self.max_age}", "includeSubDomains" * self.subdomains, "preload" * self.preload)
+        return "; ".join(part for part in parts if part)
+
 
 @dataclass(frozen=True, slots=True)
 class Cors:

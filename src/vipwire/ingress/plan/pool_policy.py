@@ -56,7 +56,7 @@ def general_policy(annotations: AnnotationValues, login: Login | None) -> Policy
         https=annotations.granted("force-ssl-redirect"),
         redirect=_redirect(annotations),
         root=annotations("app-root", ""),
-        hsts=_hsts(annotations),
+        hsts=hsts_of(annotations),
         set_request=(*annotations("set-request-headers", ()), *_virtual_host(annotations)),
         remove_request=annotations("remove-request-headers", ()),
         set_response=annotations("set-response-headers", ()),
@@ -208,7 +208,8 @@ def _virtual_host(annotations: AnnotationValues) -> tuple[tuple[str, str], ...]:
     return (("Host", host),) if host else ()
 
 
-def _hsts(annotations: AnnotationValues) -> Hsts | None:
+def hsts_of(annotations: AnnotationValues) -> Hsts | None:
+    """Read Strict-Transport-Security."""
     if not annotations("hsts"):
         return None
     age = annotations("hsts-max-age", Hsts().max_age)

@@ -1,7 +1,8 @@
 """Writes Gateway API objects that serve what Ingresses serve, and says what has no equivalent. Pure.
 
 Each namespace gets a Gateway `ingress` with its certificates; each host of an Ingress gets an HTTPRoute. A canary
-becomes shares and header matches of the route that it shares. Values are those that `vipwire ingress` reads, ours or
+becomes shares and header matches of the route that it shares. Annotations that have no place in the API become our
+own policies (`to_policies`). Values are those that `vipwire ingress` reads, ours or
 those of other controllers.
 """
 
@@ -11,8 +12,9 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from vipwire.ingress.plan.annotations import READERS, AnnotationValues, read_annotations
-from vipwire.ingress.plan.pool_policy import is_expression
+from vipwire.ingress.plan.pool_policy import hsts_of, is_expression
 from vipwire.ingress.plan.sites import EVERY_HOST
+from vipwire.ingress.plan.to_policies import IN_POLICIES, backend_policies, traffic_policies
 from vipwire.ingress.watch.objects import BackendService, Ingress, PathRule, PathType, ServiceRef, Tls
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -27,6 +29,7 @@ _CONVERTED: Final = frozenset(
     | {"upstream-vhost", "set-response-headers", "remove-response-headers", "cors", "cors-allow-origin"}
     | {"cors-allow-methods", "cors-allow-headers", "cors-expose-headers", "cors-allow-credentials", "cors-max-age"}
     | {"canary", "canary-weight", "canary-by-header", "canary-by-header-value"}
+    | {"hsts", "hsts-max-age", "hsts-include-subdomains", "hsts-preload", "app-root"}
 )
 
 
@@ -51,15 +54,21 @@ def to_gateway(
     for each, values in read:
         _note_lost(each, values, made)
         if not values("canary"):
-            for host, rules in _by_host(each).items():
-                made.objects += _routes(_One(each, values, services, made, canaries), host, rules)
+            one = _One(each, values, services, made, canaries)
+            routes = [route for host, rules in _by_host(each).items() for route in _routes(one, host, rules)]
+            made.objects += routes
+            made.objects += traffic_policies(each, values, [route["metadata"]["name"] for route in routes])
+    policies, problems = backend_policies([(each, values) for each, values in read if not values("canary")])
+    made.objects += policies
+    made.problems += problems
     return made
 
 
 def _note_lost(ingress: Ingress, values: AnnotationValues, made: Converted) -> None:
     made.problems += values.problems
+    kept = _CONVERTED if values("canary") else _CONVERTED | IN_POLICIES
     for name in READERS:
-        if name not in _CONVERTED and values(name) is not None:
+        if name not in kept and values(name) is not None:
             text = "has no equivalent in the Gateway API; it is left out"
             made.problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{name}]", text))
 
@@ -143,6 +152,8 @@ def _route(one: _One, name: str, host: str, sections: list[str], rules: list[Jso
 def _rules(one: _One, rules: Iterable[PathRule]) -> Iterator[Json]:
     for rule in rules:
         match = _match(one, rule)
+        if (root := one.values("app-root")) is not None and rule.path == "/":
+            yield from _root(one, root)
         filters = list(_filters(one, rule))
         if any(each["type"] == "RequestRedirect" for each in filters):
             yield {"matches": [match], "filters": filters}
@@ -167,6 +178,15 @@ def _rules(one: _One, rules: Iterable[PathRule]) -> Iterator[Json]:
                 one.note("metadata.annotations[canary-by-cookie]", f"of {ingress.name} has no equivalent")
         refs = [{**main, "weight": max(weight, 0)}, *shares] if shares else [main]
         yield {"matches": [match], "backendRefs": refs, **more}
+
+
+def _root(one: _One, root: str) -> Iterator[Json]:
+    if "?" in root:
+        one.note("metadata.annotations[app-root]", "with a query has no equivalent; it is left out")
+        return
+    redirect = {"path": {"type": "ReplaceFullPath", "replaceFullPath": root}, "statusCode": 302}
+    exact = {"path": {"type": "Exact", "value": "/"}}
+    yield {"matches": [exact], "filters": [{"type": "RequestRedirect", "requestRedirect": redirect}]}
 
 
 def _canaries(one: _One, rule: PathRule) -> Iterator[tuple[Ingress, AnnotationValues, PathRule]]:
@@ -205,6 +225,8 @@ def _filters(one: _One, rule: PathRule) -> Iterator[Json]:
             return
     for side in ("request", "response"):
         set_, remove = values(f"set-{side}-headers", ()), values(f"remove-{side}-headers", ())
+        if side == "response" and (hsts := hsts_of(values)) is not None:
+            set_ = (*set_, ("Strict-Transport-Security", hsts.header))
         if set_ or remove:
             change: Json = {"set": [{"name": name, "value": value} for name, value in set_], "remove": list(remove)}
             field_ = f"{side}HeaderModifier"

@@ -8,10 +8,12 @@ from vipwire.cluster.api.kinds.networking import INGRESS_CLASSES, INGRESSES, IP_
 from vipwire.cluster.api.kinds.node import NAMESPACES, NODES
 from vipwire.cluster.api.kinds.plain import CONFIG_MAPS, EVENTS, LEASES, SECRETS
 from vipwire.cluster.api.kinds.pod import PODS
+from vipwire.cluster.api.kinds.policies import POLICY_RESOURCES
 from vipwire.cluster.api.kinds.service import ENDPOINTS, SERVICES
 from vipwire.cluster.api.resource import Resource
 
 RESOURCES: Final[tuple[Resource, ...]] = (
+    *POLICY_RESOURCES,
     *GATEWAY_RESOURCES,
     INGRESSES,
     SERVICES,
