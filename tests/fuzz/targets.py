@@ -12,6 +12,7 @@ from hypothesis import settings
 SLOW: Final = frozenset(
     {
         "test_haproxy_takes_whatever_is_rendered",
+        "test_haproxy_takes_whatever_a_gateway_renders",
         "test_any_objects_in_the_store_leave_all_others_served",
         "test_any_message_from_upstream_is_an_answer_that_dnspython_reads_or_nothing",
     }

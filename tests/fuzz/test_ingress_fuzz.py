@@ -6,6 +6,7 @@ does, and `haproxy -c` takes the whole (expressions alone may be refused, which 
 
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from vipwire.ingress.haproxy.slots import fill
 from vipwire.ingress.plan.annotations import READERS
 from vipwire.ingress.plan.endpoints import servers_of
 from vipwire.ingress.plan.planner import Setting, World, plan_sites
+from vipwire.ingress.plan.sites import SitePlan
 from vipwire.ingress.run.default_certificate import make_certificate
 from vipwire.ingress.watch.kinds import RESOURCES
-from vipwire.ingress.watch.objects import IngressKind
+from vipwire.ingress.watch.objects import BackendService, IngressKind
 from vipwire.model.names import ObjectName
 
 NASTY = (
@@ -60,7 +62,7 @@ annotations = st.dictionaries(
 hosts = st.one_of(st.sampled_from(("a.example.com", "*.example.com", "")), mixed)
 paths = st.one_of(st.sampled_from(("/", "/a/b", "/a;b", "/%41'!$&()*+,=:@-._~")), mixed.map("/{}".format), mixed)
 KINDS = ("Exact", "Prefix", "ImplementationSpecific")
-BEGINS = ("    ", "global", "defaults", "resolvers cluster", "userlist users-", "frontend ingress", "backend ")
+BEGINS = ("    ", "global", "defaults", "resolvers cluster", "userlist users-", "frontend ", "backend ")
 WORDS = {
     *(
         "expose-experimental-directives",
@@ -134,7 +136,11 @@ PEM = _pem()
 
 
 def rendered(world: World, folder: str) -> Configuration:
-    plan = plan_sites(world, Setting())
+    return configured(plan_sites(world, Setting()), world.services, folder)
+
+
+def configured(plan: SitePlan, services: Mapping[ObjectName, BackendService], folder: str) -> Configuration:
+    """Render a plan, in which Services have the endpoint of the Service `web`."""
     slice_ = convert(
         IngressKind.SLICE,
         {
@@ -144,7 +150,7 @@ def rendered(world: World, folder: str) -> Configuration:
             "endpoints": [{"addresses": ["10.0.0.1"]}],
         },
     )
-    web = world.services[ObjectName("default", "web")]
+    web = services[ObjectName("default", "web")]
     slots = {pool.name: fill((), servers_of(pool, web, (slice_,))) for pool in plan.pools}
     return configure(plan, slots, Layout(folder, f"{folder}/sock", "127.0.0.1:1", "127.0.0.1:2"), PEM)
 
@@ -158,9 +164,8 @@ def check(made: Configuration, folder: Path) -> str:
     return done.stderr if done.returncode else ""
 
 
-@given(worlds())
-def test_every_line_is_one_of_ours(world: World) -> None:
-    made = rendered(world, "/run/x")
+def check_lines(made: Configuration) -> None:
+    """Fail if a line begins otherwise than ours do, or a map or a file's name has more than one word."""
     for line in made.text("fuzz").split("\n"):
         assert line == "" or line.startswith(BEGINS)
         assert line.isascii()
@@ -170,6 +175,11 @@ def test_every_line_is_one_of_ours(world: World) -> None:
     for entries in made.maps.values():
         assert all(key.isprintable() and not set(key) & set(" \t") for key in entries)
     assert all(name.count(" ") == 0 for name in made.certificates)
+
+
+@given(worlds())
+def test_every_line_is_one_of_ours(world: World) -> None:
+    check_lines(rendered(world, "/run/x"))
 
 
 @given(worlds(), worlds())

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vipwire.gateway.plan.grants import admits
-from vipwire.gateway.plan.hostnames import covers, intersection
+from vipwire.gateway.plan.hostnames import covers, intersection, is_hostname
 from vipwire.gateway.plan.listeners import Listener
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire.gateway.watch import wire
@@ -48,11 +48,17 @@ def _parent(route: Item, ref: wire.ParentRef, listeners: Sequence[Listener], wor
     allowed = [each for each in named if route.kind in each.kinds and _lets_in(each, route, world)]
     if not allowed:
         return Parent(ref, no("NotAllowedByListeners", "no listener takes routes of this kind and namespace"))
-    hosts = () if route.kind in _HOSTLESS else route.spec.hostnames
+    wanted_hosts = () if route.kind in _HOSTLESS else route.spec.hostnames
+    hosts = tuple(host for host in wanted_hosts if is_hostname(host))
+    strange = ", ".join(f"{host[:80]!r}" for host in wanted_hosts if host not in hosts)[:400]
+    if strange and not hosts:
+        return Parent(ref, no("UnsupportedValue", f"{strange}: no hosts"))
     attachments = tuple(Attachment(each, found) for each in allowed if (found := intersection(each.host, hosts)))
     if not attachments:
         return Parent(ref, no("NoMatchingListenerHostname", "no listener has any of these hosts"))
-    return Parent(ref, yes("Accepted"), attachments)
+    return Parent(
+        ref, yes("Accepted", f"left out, since these are no hosts: {strange}" if strange else ""), attachments
+    )
 
 
 def _lets_in(listener: Listener, route: Item, world: GatewayWorld) -> bool:

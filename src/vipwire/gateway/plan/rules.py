@@ -1,7 +1,8 @@
 """Turns the rules of one attached route into entries of sites, whatever kind of route it is. Pure."""
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vipwire.gateway.plan.attach import Attachment
 from vipwire.gateway.plan.filters import Filters, read_filters, with_persistence, with_timeouts
@@ -11,6 +12,7 @@ from vipwire.gateway.plan.objects import Item, Verdict, yes
 from vipwire.gateway.plan.targets import Targets
 from vipwire.gateway.plan.unsupported import Unsupported
 from vipwire.gateway.watch import rule_wire
+from vipwire.ingress.plan.expressions import is_costly, literal_prefix
 from vipwire.ingress.plan.policy import BackendProtocol, Policy
 from vipwire.ingress.plan.sites import CLOSED, Match
 
@@ -61,7 +63,27 @@ def _entries(
         if key not in known:
             known[key], verdict = _target(route, rule, match.path, attachment, targets)
             read.note(verdict)
-        yield Entry(route, match, (index, number), known[key])
+        if _may_miss(route, rule, match, attachment, targets):
+            text = (
+                f"{match.path.path[:80]!r} may need too many steps to guard anything; what it could match is closed"
+            )
+            read.failed.setdefault(index, text)
+            wide = re.escape(literal_prefix(match.path.path))
+            yield Entry(
+                route, replace(match, path=PathMatch(Match.EXPRESSION, f"{wide}(?:/.*)?")), (index, number), CLOSED
+            )
+        else:
+            yield Entry(route, match, (index, number), known[key])
+
+
+def _may_miss(
+    route: Item, rule: rule_wire.Rule, match: RequestMatch, attachment: Attachment, targets: Targets
+) -> bool:
+    """Report whether a regular expression guards requests that it may miss, since PCRE gives up."""
+    if match.path.match is not Match.EXPRESSION or not is_costly(match.path.path):
+        return False
+    policy = targets.policies.traffic(route, rule, attachment.listener, Policy())
+    return policy is None or bool(policy.guard)
 
 
 def _needs_path(rule: rule_wire.HttpRule) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
-from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, NOWHERE, Stage, frontend_text, maps_of, stages_of
+from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, NORMALIZE, NOWHERE, Stage, frontend_text, maps_of, stages_of
 from vipwire.ingress.haproxy.frontends import SHARED, frontend_parts, is_of_frontend, lookups_of, site_key
 from vipwire.ingress.haproxy.layout import FOLDER, MAPS, Layout
 from vipwire.ingress.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
@@ -17,11 +17,12 @@ from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.plan.sites import (
     Certificate,
     Choice,
+    GuardedApart,
     Match,
     Pool,
     Route,
     SitePlan,
-    has_guarded_paths,
+    guarded_apart,
     sites_with_guarding_expressions,
 )
 
@@ -80,7 +81,9 @@ class Configuration:
 
     def parts(self, mark: str) -> Iterator[tuple[str, str]]:
         """Write haproxy.cfg in parts, each with the pool that it belongs to, or an empty text."""
-        yield "", process_text(self.layout, mark, self.shape.stages, resolve=self.shape.resolve, mirrors=self.mirrors)
+        guarded = Stage.GUARDS in self.shape.stages or any(NORMALIZE in text for _, text in self.shape.frontends)
+        resolve = self.shape.resolve
+        yield "", process_text(self.layout, mark, resolve=resolve, mirrors=self.mirrors, normalizes=guarded)
         if self.shape.users:
             yield "", self.shape.users
         yield "", frontend_text(self.layout, self.shape.stages, self.shape.choices, self.shape.bounded)
@@ -125,10 +128,11 @@ def configure(
     pools = {pool.name: pool for pool in plan.pools}
     users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
     certificates = (Certificate(DEFAULT_CERTIFICATE, default_pem), *plan.certificates)
-    stages = stages_of(_own(maps) if plan.frontends else maps) | (
-        {Stage.GUARDS} if has_guarded_paths(plan) else set()
-    )
-    frontends, lists, asked = _frontends(plan, layout)
+    apart = guarded_apart(plan)
+    stages = stages_of(_own(maps) if plan.frontends else maps)
+    if any(":" not in site for site in apart.sites):
+        stages |= {Stage.GUARDS}
+    frontends, lists, asked = _frontends(plan, layout, apart)
     shape = Shape(
         stages,
         plan.choices,
@@ -155,13 +159,15 @@ def _own(maps: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
     return {**maps, **shared}
 
 
-def _frontends(plan: SitePlan, layout: Layout) -> tuple[tuple[tuple[str, str], ...], dict[str, str], frozenset[str]]:
+def _frontends(
+    plan: SitePlan, layout: Layout, apart: GuardedApart
+) -> tuple[tuple[tuple[str, str], ...], dict[str, str], frozenset[str]]:
     """Write the frontends beside the operator's own, their lists of certificates; name the maps that they ask."""
     anywhere = replace(layout, folder=FOLDER)
     parts: list[tuple[str, str]] = []
     lists, asked = {}, set[str]()
     for index, each in enumerate(plan.frontends):
-        lookups = lookups_of(each, plan.routes)
+        lookups = lookups_of(each, plan.routes, apart)
         asked |= lookups.maps
         file = f"certificates-{index}.list"
         parts += frontend_parts(each, lookups, anywhere, anywhere.certificate_file(file))

@@ -21,7 +21,7 @@ it. A regular expression that meets PCRE's limits counts as no match; where one 
 """
 
 import enum
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vipwire.ingress.haproxy.choices import choice_lines
 from vipwire.ingress.haproxy.layout import Layout
@@ -48,12 +48,13 @@ class Stage(enum.Enum):
 
 _NEED_SITE = frozenset({Stage.EXPRESSIONS, Stage.WILDCARDS, Stage.HOSTLESS})
 HOST = "req.hdr(host),host_only,lower"
+NORMALIZE = "http-request normalize-uri "
 _NORMAL_FORM = ("percent-decode-unreserved", "path-merge-slashes", "path-strip-dot", "path-strip-dotdot full")
 _MISSING = "unless {{ var(txn.target) -m found }}"
 _AMBIGUOUS = r"%(?:25|2f|5c|3b|00|0a|0d)|\\|;"
 _READ_OTHERWISE = (("%25", "%"), (r"%(?:2f|5c)|\\\\", "/"), ("%3b", ";"), ("(?:;|%0[0ad])[^/]*", ""))
 """What some servers make of a path, in order."""
-_IF_AMBIGUOUS = "if {{ var(txn.ambiguous) -m bool }}"
+IF_AMBIGUOUS = "if {{ var(txn.ambiguous) -m bool }}"
 LONGEST_PATH = 256
 """Bytes of a path at sites where regular expressions guard: PCRE gives up on long ones, which counts as no match."""
 _SITES_IN_A_LINE = 20
@@ -93,11 +94,12 @@ def frontend_text(
     lines = ["frontend ingress", *_binds(layout), *log_lines(layout), *header_lines(layout)]
     lines.append(line("http-request set-var(txn.path) path"))
     if Stage.GUARDS in stages:
-        lines += _normal_form()
+        lines += normal_form_lines()
     if stages or choices:
         lines += [*_key(layout, stages), *_bounds(bounded), *_target(layout, stages)]
         if Stage.GUARDS in stages:
-            lines += _ambiguous(layout, stages)
+            keys = (f"{each} {IF_AMBIGUOUS.format()}" for each in _key(layout, stages) if "txn.key" in each)
+            lines += ambiguous_lines((*keys, *_target(layout, stages, IF_AMBIGUOUS)))
         for choice in choices:
             lines += choice_lines(choice)
         lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
@@ -165,10 +167,10 @@ def header_lines(layout: Layout) -> Iterator[str]:
     yield line("http-request disable-l7-retry unless {{ method GET HEAD OPTIONS }}")
 
 
-def _normal_form() -> Iterator[str]:
+def normal_form_lines() -> Iterator[str]:
     """Note a path in the form in which it is compared, and put the one that was sent back."""
     yield line("http-request set-var(txn.sent) pathq")
-    yield from (line(f"http-request normalize-uri {form}") for form in _NORMAL_FORM)
+    yield from (line(f"{NORMALIZE}{form}") for form in _NORMAL_FORM)
     yield line("http-request set-var(txn.normal) path")
     yield line("http-request set-pathq %[var(txn.sent)] if {{ var(txn.sent) -m found }}")
 
@@ -181,27 +183,26 @@ def _bounds(sites: Sequence[str]) -> Iterator[str]:
         yield line(f"http-request return status 414 if {long} {{{{ var(txn.site) -m str {{}} }}}}", chosen)
 
 
-def _ambiguous(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
-    """Refuse a path that leads elsewhere if it is read as some servers do."""
+def ambiguous_lines(search: Iterable[str]) -> Iterator[str]:
+    """Refuse a path that leads elsewhere if it is read as some servers do. `search` looks it up again."""
     none = "!{{ var(txn.target) -m found }}"
     found = f"if {{{{ path -m reg -i {quoted(_AMBIGUOUS)} }}}}"
     yield line(f"http-request set-var(txn.ambiguous) bool(true) {found}")
-    yield line(f"http-request set-var(txn.target) str(-) {_IF_AMBIGUOUS} {none}")
-    yield line(f"http-request set-var(txn.first) var(txn.target) {_IF_AMBIGUOUS}")
+    yield line(f"http-request set-var(txn.target) str(-) {IF_AMBIGUOUS} {none}")
+    yield line(f"http-request set-var(txn.first) var(txn.target) {IF_AMBIGUOUS}")
     for pattern, text in _READ_OTHERWISE:
         form = quoted(f'%[path,regsub("{pattern}","{text}",gi)]')
-        yield line(f"http-request set-path {{}} {_IF_AMBIGUOUS}", form)
+        yield line(f"http-request set-path {{}} {IF_AMBIGUOUS}", form)
     # HAProxy 2.6 takes this one with a condition and then never does it; what was sent is put back for all.
-    yield line(f"http-request normalize-uri {_NORMAL_FORM[0]}")
-    yield from (line(f"http-request normalize-uri {form} {_IF_AMBIGUOUS}") for form in _NORMAL_FORM[1:])
-    yield line(f"http-request set-var(txn.normal) path {_IF_AMBIGUOUS}")
+    yield line(f"{NORMALIZE}{_NORMAL_FORM[0]}")
+    yield from (line(f"{NORMALIZE}{form} {IF_AMBIGUOUS}") for form in _NORMAL_FORM[1:])
+    yield line(f"http-request set-var(txn.normal) path {IF_AMBIGUOUS}")
     yield line("http-request set-pathq %[var(txn.sent)] if {{ var(txn.sent) -m found }}")
-    yield line(f"http-request unset-var(txn.target) {_IF_AMBIGUOUS}")
-    yield from (f"{each} {_IF_AMBIGUOUS.format()}" for each in _key(layout, stages) if "txn.key" in each)
-    yield from _target(layout, stages, _IF_AMBIGUOUS)
-    yield line(f"http-request set-var(txn.target) str(-) {_IF_AMBIGUOUS} {none}")
+    yield line(f"http-request unset-var(txn.target) {IF_AMBIGUOUS}")
+    yield from search
+    yield line(f"http-request set-var(txn.target) str(-) {IF_AMBIGUOUS} {none}")
     same = "!{{ var(txn.target),strcmp(txn.first) eq 0 }}"
-    yield line(f"http-request deny deny_status 400 {_IF_AMBIGUOUS} {same}")
+    yield line(f"http-request deny deny_status 400 {IF_AMBIGUOUS} {same}")
 
 
 def _host(stages: Collection[Stage]) -> str:

@@ -6,17 +6,28 @@ one is never found from another. A wildcard stands for one label or more, and th
     host ─▶ sites.map[host + mark] ─▶ sites.map[last 3 labels + "*" + mark] ─▶ … 2 labels ─▶ "*" + mark
          ─▶ exact.map[site + path + "/"] ─▶ prefixes.map[longest of site + path + "/"] ─▶ choices ─▶ pool
 
-As in the operator's own frontend, only those steps are written that some route needs.
+As in the operator's own frontend, paths are compared in their normal form where some are guarded and others are not,
+and only those steps are written that some route needs.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from vipwire.ingress.haproxy.choices import choice_lines
-from vipwire.ingress.haproxy.frontend import HOST, NOWHERE, REFUSED, header_lines, log_lines
+from vipwire.ingress.haproxy.frontend import (
+    HOST,
+    IF_AMBIGUOUS,
+    LONGEST_PATH,
+    NOWHERE,
+    REFUSED,
+    ambiguous_lines,
+    header_lines,
+    log_lines,
+    normal_form_lines,
+)
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.words import line, plain, quoted
-from vipwire.ingress.plan.sites import EVERY_HOST, Frontend, Match, Mode, Route
+from vipwire.ingress.plan.sites import EVERY_HOST, Frontend, GuardedApart, Match, Mode, Route
 
 SHARED = ("sites", "exact", "prefixes")
 """The maps that all frontends ask."""
@@ -32,6 +43,15 @@ class Lookups:
     maps: frozenset[str] = frozenset()
     depths: tuple[int, ...] = ()
     hostless: bool = False
+    guarded: bool = False
+    """Whether paths of one host are guarded differently."""
+    expressions: tuple[str, ...] = ()
+    """The choices in which a regular expression of a path decides what guards a request."""
+
+    @property
+    def path(self) -> str:
+        """Name the variable with the path that is compared."""
+        return "txn.normal" if self.guarded else "txn.path"
 
 
 def is_of_frontend(key: str) -> bool:
@@ -51,7 +71,7 @@ def split_site(site: str) -> tuple[str, str]:
     return host, colon + rest
 
 
-def lookups_of(frontend: Frontend, routes: Iterable[Route]) -> Lookups:
+def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: GuardedApart) -> Lookups:
     """Return the searches that a frontend's routes need."""
     hosts, kinds = set(frontend.hosts), set[Match]()
     for route in routes:
@@ -65,7 +85,13 @@ def lookups_of(frontend: Frontend, routes: Iterable[Route]) -> Lookups:
     hostless = EVERY_HOST in hosts
     maps = {"prefixes"} | ({"exact"} if Match.EXACT in kinds else set())
     maps |= {"sites"} if depths or hostless else set()
-    return Lookups(frozenset(maps), tuple(sorted(depths, reverse=True)), hostless)
+    return Lookups(
+        frozenset(maps),
+        tuple(sorted(depths, reverse=True)),
+        hostless,
+        any(split_site(site)[1] == frontend.mark for site in apart.sites),
+        tuple(each.name for each in frontend.choices if each.name in apart.choices),
+    )
 
 
 def frontend_parts(
@@ -77,7 +103,8 @@ def frontend_parts(
     yield "", "\n".join([line("frontend {}", plain(frontend.name), indent=0), *head]) + "\n"
     rule = _RULES.get(frontend.mode, "tcp-request content")
     for choice in frontend.choices:
-        yield choice.name, "\n".join(choice_lines(choice, rule)) + "\n"
+        path = "var(txn.normal)" if lookups.guarded else "path"
+        yield choice.name, "\n".join(choice_lines(choice, rule, path)) + "\n"
     yield "", "\n".join(tail) + "\n"
 
 
@@ -91,8 +118,10 @@ def _bind(frontend: Frontend, layout: Layout, certificates: str, protocols: str)
 def _http(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str) -> tuple[list[str], list[str]]:
     head = [_bind(frontend, layout, certificates, " alpn h2,http/1.1"), *log_lines(layout), *header_lines(layout)]
     head.append(line("http-request set-var(txn.path) path"))
+    if lookups.guarded:
+        head += normal_form_lines()
     tail = []
-    if lookups.maps == _PLAIN_SEARCH and not frontend.choices:
+    if lookups.maps == _PLAIN_SEARCH and not frontend.choices and not lookups.guarded:
         where = layout.map_file("prefixes")
         tail.append(line(f"use_backend %[{HOST},concat({frontend.mark},txn.path,/),map_beg({where})]"))
     elif lookups.maps:
@@ -108,13 +137,24 @@ def _search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[st
         yield line(f"http-request set-var(txn.host) {HOST}")
         yield from _sites("http-request", frontend, lookups, layout)
         site = "var(txn.site)"
-    yield line(f"http-request set-var(txn.key) {site},concat(,txn.path,/)")
-    missing = ""
+    yield from _target(site, lookups, layout)
+    if lookups.guarded:
+        yield from ambiguous_lines(_target(site, lookups, layout, IF_AMBIGUOUS))
+    for name in lookups.expressions:
+        found = f"{{{{ var(txn.target) -m str {plain(name)} }}}}"
+        yield line(f"http-request return status 414 if {found} {{{{ path,length gt {LONGEST_PATH} }}}}")
+        yield line(f"http-request deny deny_status 400 {IF_AMBIGUOUS} {found}")
+
+
+def _target(site: str, lookups: Lookups, layout: Layout, where: str = "") -> Iterator[str]:
+    """Search for the target; with a condition `where`, only if it holds."""
+    yield line(f"http-request set-var(txn.key) {site},concat(,{lookups.path},/) {where}").rstrip()
+    missing = where
     for name, search in (("exact", "map_str"), ("prefixes", "map_beg")):
         if name in lookups.maps:
             found = f"var(txn.key),{search}({layout.map_file(name)})"
-            yield line(f"http-request set-var(txn.target) {found}{missing}")
-            missing = " unless {{ var(txn.target) -m found }}"
+            yield line(f"http-request set-var(txn.target) {found} {missing}").rstrip()
+            missing = f"{where or 'if'} !{{{{ var(txn.target) -m found }}}}"
 
 
 def _sites(rule: str, frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:

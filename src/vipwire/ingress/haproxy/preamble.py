@@ -1,25 +1,25 @@
 """Writes the beginning of a configuration: the process, the defaults of all sections, the resolvers."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
-from vipwire.ingress.haproxy.frontend import Stage
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.mirrors import MIRROR_FILE
 from vipwire.ingress.haproxy.words import line, plain, quoted
 
 
-def process_text(
-    layout: Layout, mark: str, stages: Collection[Stage] = (), *, resolve: bool, mirrors: bool = False
-) -> str:
-    """Write `global`, `defaults` and resolvers. `mark` is what the process tells about itself, to be known by."""
+def process_text(layout: Layout, mark: str, *, resolve: bool, mirrors: bool = False, normalizes: bool = False) -> str:
+    """Write `global`, `defaults` and resolvers. `mark` is what the process tells about itself, to be known by.
+
+    `normalizes` says whether paths are put into their normal form.
+    """
     resolvers = _resolvers(layout) if resolve else ()
     lua = [line("lua-load {}", quoted(layout.certificate_file(MIRROR_FILE)))] if mirrors else []
-    return "\n".join([*_global(layout, mark, stages), *lua, *_defaults(), *resolvers]) + "\n"
+    return "\n".join([*_global(layout, mark, normalizes=normalizes), *lua, *_defaults(), *resolvers]) + "\n"
 
 
-def _global(layout: Layout, mark: str, stages: Collection[Stage]) -> Iterator[str]:
+def _global(layout: Layout, mark: str, *, normalizes: bool) -> Iterator[str]:
     yield "global"
-    if Stage.GUARDS in stages:
+    if normalizes:
         # HAProxy calls normalize-uri an experiment, since servers may take a path for what it does not guess.
         yield line("expose-experimental-directives")
     yield line("description {}", plain(mark))

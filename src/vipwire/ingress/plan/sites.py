@@ -6,6 +6,7 @@ A request comes in at a *frontend*, is of a *site* (its host), takes the best *r
 
 import enum
 import hashlib
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
@@ -224,19 +225,51 @@ class Server:
     weight: int = 16
 
 
-def has_guarded_paths(plan: SitePlan) -> bool:
-    """Report whether paths of one host are guarded differently: then it matters what a server takes a path for."""
+@dataclass(frozen=True, slots=True)
+class GuardedApart:
+    """The sites whose paths are guarded differently: there it matters what a server takes a path for.
+
+    `choices` are those in which a regular expression of a path decides what guards a request.
+    """
+
+    sites: frozenset[str] = frozenset()
+    choices: frozenset[str] = frozenset()
+
+
+def guarded_apart(plan: SitePlan) -> GuardedApart:
+    """Find where paths are guarded differently."""
     guards: dict[str, tuple[object, ...]] = {pool.name: pool.policy.guard for pool in plan.pools}
     guards[CLOSED] = (CLOSED,)
-    for choice in plan.choices:
-        guards[choice.name] = tuple(guards.get(name, ()) for name in choice.targets)
+    choices = {choice.name: choice for choice in plan.all_choices}
+    for name in choices:
+        _note_guard(name, choices, guards)
+    deciding = frozenset(name for name, choice in choices.items() if _is_deciding(choice, guards))
     found: dict[str, set[tuple[object, ...]]] = {}
     for route in plan.routes:
         found.setdefault(route.site, set()).add(guards.get(route.target, ()))
     if plan.default:
         for site in found.keys() - {route.site for route in plan.routes if (route.match, route.path) == ROOT}:
             found[site].add(guards.get(plan.default, ()))
-    return any(len(each) > 1 for each in found.values())
+    apart = {site for site, known in found.items() if len(known) > 1}
+    if deciding:
+        apart |= {route.site for route in plan.routes if route.target in deciding}
+    return GuardedApart(frozenset(apart), deciding)
+
+
+def _note_guard(
+    name: str, choices: Mapping[str, Choice], guards: dict[str, tuple[object, ...]]
+) -> tuple[object, ...]:
+    """Note what guards a target; of a choice, what guards each of those that it leads to, if anything does."""
+    if name not in guards and name in choices:
+        inner = tuple(_note_guard(target, choices, guards) for target in choices[name].targets)
+        guards[name] = inner if any(inner) else ()
+    return guards.get(name, ())
+
+
+def _is_deciding(choice: Choice, guards: Mapping[str, tuple[object, ...]]) -> bool:
+    conditions = (each for step in choice.steps for each in step.when)
+    looks = any(isinstance(each, Compared) and each.aspect is Aspect.PATH for each in conditions)
+    return looks and len({guards.get(step.target, ()) for step in choice.steps}) > 1
 
 
 def sites_with_guarding_expressions(plan: SitePlan) -> tuple[str, ...]:
