@@ -307,7 +307,7 @@ def test_a_name_that_is_no_host_is_left_out_and_told() -> None:
     some = ROUTE.replace("rules:", 'hostnames: ["a.org", "b c"]\n  rules:')
     planner, plan = drawn(gateway(HTTP), some, SERVICE)
     (parent,) = status(planner, IngressKind.HTTP_ROUTE, "web")["parents"]
-    assert (reasons(parent)["Accepted"], plan.sites) == ("Accepted", {"a.org:80"})
+    assert (reasons(parent)["Accepted"], plan.sites) == ("Accepted", frozenset({"a.org:80"}))
     assert "'b c'" in parent["conditions"][0]["message"]
     planner, plan = drawn(gateway(HTTP), some.replace('"a.org", ', ""), SERVICE)
     assert (of_route(planner)["Accepted"], plan.routes) == ("not UnsupportedValue", ())
