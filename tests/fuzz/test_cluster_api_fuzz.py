@@ -35,7 +35,7 @@ from vipwire.cluster.controllers.balancers import Balancers
 from vipwire.cluster.controllers.endpoints.controller import EndpointController
 from vipwire.cluster.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire.cluster.garbage import GarbageCollector
-from vipwire.cluster.probing.probes import Probes
+from vipwire.cluster.probing.probes import local_probes
 from vipwire.process.supervision import Guard
 
 EXAMPLES = int(os.environ.get("VIPWIRE_FUZZ_EXAMPLES", "250"))
@@ -313,7 +313,7 @@ class Running:
                 EndpointController(here.registry, self._guard("endpoints")),
                 ServiceCidrs(here.registry, self._guard("ServiceCIDRs")),
                 AddressRepair(here.registry, self._guard("IPAddresses")),
-                Probes(here.registry, self._guard("probes")),
+                local_probes(here.registry, guard=self._guard("probes")),
                 Balancers(here.registry, [ipaddress.ip_network("192.0.2.0/28")], self._guard("balancers")),
             )
             self.tasks += [self.loop.create_task(each.run()) for each in parts]

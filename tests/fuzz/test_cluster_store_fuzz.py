@@ -24,7 +24,7 @@ from vipwire.cluster.controllers.endpoints.controller import EndpointController
 from vipwire.cluster.controllers.own_services import OwnServices, api_service
 from vipwire.cluster.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire.cluster.garbage import GarbageCollector
-from vipwire.cluster.probing.probes import Probes
+from vipwire.cluster.probing.probes import local_probes
 
 NUMBERS = st.sampled_from([-(2**63), -1, 0, 1, 80, 80800, 2**31, 2**63 - 1, 10**400])
 TEXTS = st.sampled_from(
@@ -93,7 +93,7 @@ async def hold(folder: Path, values: list[dict[str, Any]]) -> None:
         )
         await own.add(api_service(("10.1.0.1",), 6443, "here"))
         async with asyncio.TaskGroup() as tasks:
-            probing = tasks.create_task(Probes(here.registry).run())
+            probing = tasks.create_task(local_probes(here.registry).run())
             for _ in range(2):
                 for part in parts:
                     await part.step()

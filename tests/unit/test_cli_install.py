@@ -36,6 +36,13 @@ def test_systemd_takes_the_units_without_a_word_and_what_they_may_is_bounded(tmp
         assert said.returncode == 0, said.stdout
 
 
+@pytest.mark.parametrize("name", ["ingress", "gateway"])
+def test_haproxy_may_go_into_its_empty_folder(name: str) -> None:
+    filters = [line for line in unit(name, "vipwire").splitlines() if line.startswith("SystemCallFilter=")]
+    assert "SystemCallFilter=@system-service chroot" in filters
+    assert not any("@mount" in line for line in filters if "~" in line)  # chroot is one of these, and it would count
+
+
 def test_a_units_flags_are_never_overwritten_and_the_unit_is(tmp_path: Path) -> None:
     command = ["install", "systemd", "up", "dns", "--root", str(tmp_path)]
     first = CliRunner().invoke(main, command)

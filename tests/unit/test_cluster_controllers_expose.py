@@ -70,6 +70,28 @@ def test_one_line_makes_a_service_and_another_changes_it(tmp_path: Path, monkeyp
     play_allocating(tmp_path, scenario)
 
 
+def test_a_target_on_a_machine_of_the_cluster_names_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(here: Here) -> None:
+        config, wanted = load_access(kubeconfig(tmp_path, here.url)), Wanted("web", "default", 80, TWO, check="tcp")
+        await expose(config, wanted)
+        assert [each["spec"].get("nodeName", "") for each in await items(here, PODS)] == ["", ""]
+        listed = {"vipwire.io/addresses": "198.51.100.9,192.0.2.5"}
+        await here.post("/api/v1/nodes", {"metadata": {"name": "n1", "annotations": listed}})
+        status = {"addresses": [{"type": "InternalIP", "address": "192.0.2.6"}]}
+        await here.post("/api/v1/nodes", {"metadata": {"name": "n2"}, "status": status})
+        await expose(config, wanted)
+        assert [each["spec"].get("nodeName", "") for each in await items(here, PODS)] == ["n1", "n2"]
+        await expose(config, Wanted("web", "default", 80, TWO, check="http:/up"))
+        probes = [each["spec"]["containers"][0]["readinessProbe"] for each in await items(here, PODS)]
+        assert [each["httpGet"]["path"] for each in probes] == ["/up", "/up"]
+        await expose(config, Wanted("web", "default", 80, TWO))
+        (found,) = await items(here, SLICES)
+        assert [each.get("nodeName", "") for each in found["endpoints"]] == ["n1", "n2"]
+
+    monkeypatch.setitem(USERS, "nobody", USERS["admin"])  # a client without the header of tests
+    play_allocating(tmp_path, scenario)
+
+
 def test_the_address_of_a_load_balancer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(here: Here) -> None:
         config = load_access(kubeconfig(tmp_path, here.url))

@@ -11,10 +11,19 @@ import pytest
 from aiohttp import web
 from tests.unit.cluster_here import START, Here, play
 from tests.unit.controllers_here import PODS, items
+from tests.unit.up_here import up
 
 from vipwire.cluster.controllers.endpoints.workloads import Workloads
+from vipwire.cluster.machines.heartbeat import Heartbeat
+from vipwire.cluster.machines.node import OWN, PROBES
+from vipwire.cluster.machines.objects import LocalObjects, RemoteObjects
+from vipwire.cluster.probing.kinds import RESOURCES
 from vipwire.cluster.probing.probe import ask
-from vipwire.cluster.probing.probes import NO_COMMANDS, Probes, Verdict
+from vipwire.cluster.probing.probes import NO_COMMANDS, Prober, Probes, Verdict, local_probes
+from vipwire.kube.access.access import load_access
+from vipwire.kube.client import ApiSource
+
+OWN_PROBES = {PROBES: OWN}
 
 
 def clock() -> datetime:
@@ -128,7 +137,7 @@ async def until_ready(here: Here, state: str) -> None:
 def test_a_pod_is_ready_while_its_probe_is_good_and_an_event_tells_why_not(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(Probes(here.registry).run())
+            running = tasks.create_task(local_probes(here.registry).run())
             async with answering(200) as port:
                 probe = {"httpGet": {"port": port, "path": "/healthz"}}
                 made = await here.post(PODS, pod(probe=probe))
@@ -149,7 +158,7 @@ def test_a_pod_is_ready_while_its_probe_is_good_and_an_event_tells_why_not(tmp_p
 def test_commands_are_not_run_unless_allowed(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(Probes(here.registry).run())
+            running = tasks.create_task(local_probes(here.registry).run())
             mark = tmp_path / "mark"
             await here.post(PODS, pod(probe={"exec": {"command": ["touch", str(mark)]}}))
             while True:
@@ -159,6 +168,77 @@ def test_commands_are_not_run_unless_allowed(tmp_path: Path) -> None:
                     break
                 await here.store.until(known + 1)
             assert not mark.exists()
+            running.cancel()
+
+    play_workloads(tmp_path, scenario)
+
+
+def placed(name: str, node: str, port: int) -> dict[str, Any]:
+    value = pod(probe={"tcpSocket": {"port": port}})
+    spec = value["spec"] | ({"nodeName": node} if node else {})
+    return value | {"metadata": value["metadata"] | {"name": name}, "spec": spec}
+
+
+async def until_states(api: Here, /, **wanted: str) -> None:
+    """Wait until Pods are as ready as they should be."""
+    while True:
+        known = api.store.revision
+        found = {each["metadata"]["name"]: ready(each)[0] for each in await items(api, PODS)}
+        if found == wanted:
+            return
+        await api.store.until(known + 1)
+
+
+def test_a_machine_probes_its_own_pods_and_the_elected_one_the_others(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        async with answering(200) as port, asyncio.TaskGroup() as tasks:
+            await Heartbeat(
+                LocalObjects(here.registry, "test"), "n1", [], here.clock, annotations=OWN_PROBES
+            ).declare()
+            for name, node in (("here", "n1"), ("there", "n2"), ("nowhere", "")):
+                await here.post(PODS, placed(name, node, port))
+            machine = tasks.create_task(local_probes(here.registry, Prober("n1")).run())
+            await until_states(here, here="True", there="False", nowhere="False")
+            machine.cancel()
+            elected = tasks.create_task(local_probes(here.registry).run())
+            await until_states(here, here="True", there="True", nowhere="True")
+            elected.cancel()
+
+    play_workloads(tmp_path, scenario)
+
+
+def test_a_machine_that_joined_probes_with_the_rights_of_its_role(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with up(tmp_path, node="n1") as api, answering(200) as port, asyncio.TaskGroup() as tasks:
+            access = load_access(tmp_path / "node.kubeconfig")
+            async with RemoteObjects(access, "test") as objects:
+                await Heartbeat(objects, "n2", [], clock, annotations=OWN_PROBES).declare()
+                code, _ = await api.ask("POST", PODS, placed("there", "n2", port))
+                assert code == 201
+                machine = Probes(objects, ApiSource(access, RESOURCES).run, clock, Prober("n2"))
+                running = tasks.create_task(machine.run())
+                found = await api.until(PODS, lambda value: ready(value) == ["True"])
+                assert found["metadata"]["name"] == "there"
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_the_elected_one_probes_for_a_machine_that_is_not_ready_or_does_not_probe(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        heartbeat = Heartbeat(LocalObjects(here.registry, "test"), "n1", [], here.clock, annotations=OWN_PROBES)
+        await heartbeat.declare()
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(local_probes(here.registry).run())
+            async with answering(200) as port:
+                await here.post(PODS, placed("here", "n1", port))
+                await here.post(PODS, placed("other", "", port))
+                await until_states(here, here="False", other="True")
+                status = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+                code, _ = await here.send("PATCH", "/api/v1/nodes/n1/status", status, patch="merge-patch+json")
+                assert code == 200
+                await until_states(here, here="True", other="True")
             running.cancel()
 
     play_workloads(tmp_path, scenario)

@@ -121,6 +121,9 @@ def test_the_oom_score_is_set(tmp_path: Path) -> None:
     file = put(tmp_path, "self/oom_score_adj", "0\n")
     assert set_oom_score_adj(-999, tmp_path) is None
     assert file.read_text() == "-999\n"
+    os.utime(file, (0, 0))
+    assert set_oom_score_adj(-999, tmp_path) is None
+    assert file.stat().st_mtime == 0  # a score that is there already takes no right
 
 
 def test_this_process_may_make_itself_more_likely_to_be_killed_but_not_beyond_the_range() -> None:

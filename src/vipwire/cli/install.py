@@ -1,4 +1,4 @@
-"""`vipwire install systemd`: writes the units of `vipwire up`, `join`, `ingress` and `dns`.
+"""`vipwire install systemd`: writes the units of `vipwire up`, `join`, `ingress`, `gateway` and `dns`.
 
 Each unit runs this installation's program with the flags of /etc/vipwire/NAME.env, is watched (Type=notify, a
 watchdog), and may do only what its command needs.
@@ -34,6 +34,20 @@ _KERNEL: Final = (
     *("ProtectKernelTunables=no", "StateDirectory=vipwire", "StateDirectoryMode=0700", "RuntimeDirectory=vipwire"),
 )
 _KEPT: Final = ("RuntimeDirectoryPreserve=yes", "ReadWritePaths=-/run/xtables.lock", "KillMode=mixed")
+_INTERNET: Final = "AF_UNIX AF_INET AF_INET6"
+_HAPROXY_RIGHTS: Final = (
+    "CAP_NET_BIND_SERVICE CAP_SETUID CAP_SETGID CAP_SYS_CHROOT CAP_KILL CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER"
+)
+
+
+def _haproxy(name: str) -> tuple[str, ...]:
+    """List what a command with an HAProxy needs: its folder, and chroot, which systemd counts among the mounts."""
+    return (
+        *("ProtectKernelTunables=yes", f"RuntimeDirectory=vipwire-{name}", "KillMode=mixed"),
+        *("Environment=HOME=/root", "SystemCallFilter=@system-service chroot"),
+    )
+
+
 _PROXY_RIGHTS: Final = "CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE"
 SERVICES: Final = {
     "up": Service(
@@ -41,12 +55,9 @@ SERVICES: Final = {
     ),
     "join": Service("member of a cluster", _PROXY_RIGHTS, _NETWORK, "", (*_KERNEL, *_KEPT)),
     "ingress": Service(
-        "Ingress controller",
-        "CAP_NET_BIND_SERVICE CAP_SETUID CAP_SETGID CAP_SYS_CHROOT CAP_KILL CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER",
-        "AF_UNIX AF_INET AF_INET6",
-        "--publish-address=127.0.0.1",
-        ("ProtectKernelTunables=yes", "RuntimeDirectory=vipwire-ingress", "KillMode=mixed", "Environment=HOME=/root"),
+        "Ingress controller", _HAPROXY_RIGHTS, _INTERNET, "--publish-address=127.0.0.1", _haproxy("ingress")
     ),
+    "gateway": Service("Gateway controller", _HAPROXY_RIGHTS, _INTERNET, "", _haproxy("gateway")),
     "dns": Service(
         "DNS for Services",
         "CAP_NET_BIND_SERVICE",
@@ -74,7 +85,7 @@ Restart=always
 RestartSec=2
 TimeoutStartSec=300
 TimeoutStopSec=60
-OOMScoreAdjust=-900
+OOMScoreAdjust=-999
 {more}
 CapabilityBoundingSet={capabilities}
 NoNewPrivileges=yes
@@ -96,7 +107,7 @@ KeyringMode=private
 UMask=0077
 SystemCallArchitectures=native
 SystemCallFilter=@system-service
-SystemCallFilter=~@mount @obsolete @swap @reboot @module
+SystemCallFilter=~@obsolete @swap @reboot @module
 SystemCallErrorNumber=EPERM
 
 [Install]
@@ -136,7 +147,7 @@ def install() -> None:
 @click.option("--print", "printed", is_flag=True, help="Print the units, and write nothing.")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), hidden=True)
 def systemd(names: tuple[str, ...], root: Path, *, now: bool, printed: bool) -> None:
-    """Write systemd units for commands: up, join, ingress, dns.
+    """Write systemd units for commands: up, join, ingress, gateway, dns.
 
     Flags of a command are in /etc/vipwire/NAME.env, which is never overwritten. A unit is written anew each time; to
     change one, use `systemctl edit vipwire-NAME`.

@@ -8,7 +8,15 @@ import click
 from click.core import ParameterSource
 
 from vipwire.cluster.bgp.flags import bgp_flags
-from vipwire.cluster.machines.flags import NODE_LEASE, NODE_NAME, PROXY, PROXY_MODE
+from vipwire.cluster.machines.flags import (
+    EXEC_PROBES,
+    EXEC_PROBES_USER,
+    NODE_LEASE,
+    NODE_NAME,
+    PROBES,
+    PROXY,
+    PROXY_MODE,
+)
 from vipwire.process.command_flags import with_flags
 from vipwire.process.terminal import MISUSED, note, plain_errors, say
 
@@ -83,8 +91,9 @@ _etcd_options = with_flags(
 @click.option("--announce-interface", default="", help="Where they are announced to neighbours: ARP and NDP.")
 @click.option("--view-bind-address", default="", help="Where the proxy's page is served: see `vipwire view --help`.")
 @bgp_flags
-@click.option("--exec-probes", is_flag=True, help="Run the commands of readiness probes; only admins may set them.")
-@click.option("--exec-probes-user", default="", help="The user they run as; that of this process if not given.")
+@PROBES
+@EXEC_PROBES
+@EXEC_PROBES_USER
 @click.option("--takeover", is_flag=True, help="Take the place of the up or proxy that runs here: it ends first.")
 @click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
 def up(**flags: Any) -> None:

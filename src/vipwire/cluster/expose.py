@@ -2,19 +2,21 @@
 
 The endpoints are EndpointSlices that belong to the Service by label, one for each family and port; or, with a check,
 Pods with a readiness probe, that the Service selects. Everything is applied: the same line again changes nothing, and
-another one changes what is other.
+another one changes what is other. An endpoint on a machine of the cluster names its Node: if that is lost, it leaves.
 """
 
 import asyncio
 import ipaddress
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from vipwire.cluster.api.endpoint_address import problem_of
+from vipwire.cluster.machines.node import ADDRESSES
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access, load_access
@@ -29,6 +31,8 @@ TIMEOUT: Final = 30.0
 LABEL: Final = "vipwire.io/exposed"
 _LOOKS, _PAUSE = 20, 0.1
 """How often, and after how many seconds each, a Service is looked at for the address of a load balancer."""
+_INVALID: Final = 422
+_AT_ONCE: Final = (("gracePeriodSeconds", "0"),)
 _NAME: Final = re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -72,20 +76,39 @@ def _target(text: str) -> Target:
     return Target(str(address), int(port))
 
 
-def objects(wanted: Wanted) -> Iterator[tuple[str, Object]]:
-    """Write the objects with their paths. Raise ConfigError for what cannot be."""
+def objects(wanted: Wanted, nodes: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, Object]]:
+    """Write the objects with their paths; `nodes` has the Nodes' names by address. Raise ConfigError."""
     if not _NAME.fullmatch(wanted.name):
         raise ConfigError(f"{wanted.name!r} is not a name for a Service (allowed: lower-case letters, digits and -)")
     families = tuple(dict.fromkeys(_family(target) for target in wanted.targets))
     base = f"/api/v1/namespaces/{wanted.namespace}"
     yield f"{base}/services/{wanted.name}", _service(wanted, families)
     if not wanted.check:
-        yield from _slices(wanted)
+        yield from _slices(wanted, nodes)
         return
     if len({target.port for target in wanted.targets}) > 1:
         raise ConfigError("--to: with --check all targets must have the same port")
     for number, target in enumerate(wanted.targets, 1):
-        yield f"{base}/pods/{wanted.name}-{number}", _pod(wanted, target, f"{wanted.name}-{number}")
+        pod = _pod(wanted, target, f"{wanted.name}-{number}")
+        if placed := _placed(target.address, nodes):
+            pod["spec"] |= placed | {"terminationGracePeriodSeconds": 0}  # nothing ends there when it is deleted
+        yield f"{base}/pods/{wanted.name}-{number}", pod
+
+
+def nodes_by_address(found: Iterable[Object]) -> dict[str, str]:
+    """Read from Nodes which of them has an address."""
+    nodes: dict[str, str] = {}
+    for node in found:
+        name = node["metadata"]["name"]
+        listed = (node["metadata"].get("annotations") or {}).get(ADDRESSES, "").split(",")
+        listed += [each["address"] for each in (node.get("status") or {}).get("addresses") or ()]
+        for text in filter(None, listed):
+            nodes.setdefault(text, name)
+    return nodes
+
+
+def _placed(address: str, nodes: Mapping[str, str]) -> Object:
+    return {"nodeName": nodes[address]} if address in nodes else {}
 
 
 def _family(target: Target) -> str:
@@ -104,7 +127,7 @@ def _service(wanted: Wanted, families: tuple[str, ...]) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": wanted.name}, "spec": spec}
 
 
-def _slices(wanted: Wanted) -> Iterator[tuple[str, Object]]:
+def _slices(wanted: Wanted, nodes: Mapping[str, str]) -> Iterator[tuple[str, Object]]:
     groups: dict[tuple[str, int], list[str]] = {}
     for target in wanted.targets:
         groups.setdefault((_family(target), target.port), []).append(target.address)
@@ -120,7 +143,8 @@ def _slices(wanted: Wanted) -> Iterator[tuple[str, Object]]:
                 "metadata": {"name": name, "labels": labels},
                 "addressType": family,
                 "endpoints": [
-                    {"addresses": [each], "conditions": {"ready": True}} for each in dict.fromkeys(addresses)
+                    {"addresses": [each], "conditions": {"ready": True}} | _placed(each, nodes)
+                    for each in dict.fromkeys(addresses)
                 ],
                 "ports": [{"name": "", "port": port, "protocol": wanted.protocol}],
             },
@@ -164,8 +188,10 @@ async def expose(access: Access, wanted: Wanted) -> Object:
 
     A load balancer is given a moment to have an address for it. Raise VipwireError with the server's words.
     """
-    made = dict(objects(wanted))
+    made = dict(objects(wanted))  # what cannot be is told before anybody is asked
     async with Connection(access, MANAGER) as connection:
+        nodes = (await _ask(connection, "GET", "/api/v1/nodes")).get("items") or ()
+        made = dict(objects(wanted, nodes_by_address(nodes)))
         (home, value), *others = made.items()
         service = await _apply(connection, home, value)
         for path, value in others:
@@ -175,7 +201,7 @@ async def expose(access: Access, wanted: Wanted) -> Object:
             found = await _ask(connection, "GET", folder, (("labelSelector", f"{LABEL}={wanted.name}"),))
             for name in (item["metadata"]["name"] for item in found.get("items") or ()):
                 if f"{folder}/{name}" not in made:
-                    await _ask(connection, "DELETE", f"{folder}/{name}")
+                    await _ask(connection, "DELETE", f"{folder}/{name}", _AT_ONCE)
         left = _LOOKS if wanted.type == "LoadBalancer" else 0
         while left and not _given(service):
             left -= 1
@@ -216,9 +242,24 @@ def _folders(namespace: str) -> Iterable[str]:
     )
 
 
+class _RefusedError(VipwireError):
+    """The API server refuses a request, with this code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 async def _apply(connection: Connection, path: str, value: Object) -> Object:
     payload = Payload(json.dumps(value).encode(), "application/apply-patch+yaml")
-    return await _ask(connection, "PATCH", path, (("fieldManager", MANAGER), ("force", "true")), payload)
+    query = (("fieldManager", MANAGER), ("force", "true"))
+    try:
+        return await _ask(connection, "PATCH", path, query, payload)
+    except _RefusedError as error:
+        if error.code != _INVALID or value["kind"] != "Pod":
+            raise
+    await _ask(connection, "DELETE", path, _AT_ONCE)  # what a Pod is cannot be changed: its check, its Node
+    return await _ask(connection, "PATCH", path, query, payload)
 
 
 async def _ask(
@@ -234,5 +275,5 @@ async def _ask(
     except ValueError:
         value = {}
     if status >= 300:
-        raise VipwireError(str(value.get("message") or f"the API server answered {status}"))
+        raise _RefusedError(status, str(value.get("message") or f"the API server answered {status}"))
     return value

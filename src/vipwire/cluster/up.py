@@ -6,6 +6,7 @@ machine cannot do (a port that is taken, an interface that is not there) ends th
 """
 
 import asyncio
+import dataclasses
 import socket
 import uuid
 from collections.abc import Callable, Iterator
@@ -45,14 +46,13 @@ from vipwire.cluster.joining.ended_tokens import delete_ended_tokens
 from vipwire.cluster.listen import Place, serve_api, serve_names
 from vipwire.cluster.machines.heartbeat import SECONDS as NODE_SECONDS
 from vipwire.cluster.machines.heartbeat import Heartbeat
-from vipwire.cluster.machines.node import node_addresses
+from vipwire.cluster.machines.node import about_machine, node_addresses
 from vipwire.cluster.machines.objects import LocalObjects
 from vipwire.cluster.machines.readiness import NodeReadiness
 from vipwire.cluster.opening import open_store
 from vipwire.cluster.own_addresses import internal_addresses
 from vipwire.cluster.parts import Part, Parts, simply
-from vipwire.cluster.probing.commands import RunAs
-from vipwire.cluster.probing.probes import Probes
+from vipwire.cluster.probing.probes import Prober, local_probes
 from vipwire.cluster.source import StoreSource
 from vipwire.cluster.store.etcd.settings import EtcdSettings
 from vipwire.cluster.store.record import StoreError
@@ -71,7 +71,8 @@ _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system"
 class Setting:
     """The data directory and the API server's addresses. `names` are further ones for its certificate.
 
-    `proxy` and `dns` are what runs beside it, None for not; `node` is the name of this machine's Node.
+    `proxy` and `dns` are what runs beside it, None for not; `node` is the name of this machine's Node. `prober` is
+    how this machine probes, and `probes` whether it does so for its own Pods, elected or not.
     """
 
     folder: Path
@@ -84,8 +85,8 @@ class Setting:
     node: str = field(default_factory=lambda: socket.gethostname().lower())
     proxy: Config | None = None
     dns: DnsSettings | None = None
-    exec_probes: bool = False
-    run_as: RunAs | None = None
+    prober: Prober = field(default_factory=Prober)
+    probes: bool = True
     balancers: tuple[Network, ...] = ()
     announce: str = ""
     node_seconds: int = NODE_SECONDS
@@ -126,10 +127,12 @@ class _Cluster:
         self._complaints = Complaints(registry)
         self._supervisor = Supervisor(self._complaints.hear)
         self._services = OwnServices(registry, self._supervisor.guard("own Services"))
-        addresses = node_addresses(read_addresses(), setting.node)
+        machine = tuple(read_addresses())
+        addresses, about = node_addresses(machine, setting.node), about_machine(machine, probes=setting.probes)
         own = internal_addresses(addresses)
         objects = LocalObjects(registry, "vipwire-node")
-        self._heartbeat = Heartbeat(objects, setting.node, addresses, now, seconds=setting.node_seconds)
+        seconds = setting.node_seconds
+        self._heartbeat = Heartbeat(objects, setting.node, addresses, now, seconds=seconds, annotations=about)
         self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own)
         claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
         announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
@@ -184,6 +187,10 @@ class _Cluster:
             yield Part("election", simply(partial(Election(registry, identity).run, self._lead)))
         else:
             yield from self._controllers()
+        if setting.probes:
+            prober = dataclasses.replace(setting.prober, node=setting.node)
+            own = local_probes(registry, prober, self._supervisor.guard("probes here"))
+            yield Part("probes here", simply(own.run))
         if setting.announce:
             follow = StoreSource(registry.store, ANNOUNCED_RESOURCES).run
             yield Part("announcements", partial(self._addresses.run, follow), opens=True)
@@ -215,8 +222,8 @@ class _Cluster:
         yield Part("endpoints", simply(EndpointController(registry, guard("endpoints")).run))
         yield Part("ServiceCIDRs", simply(ServiceCidrs(registry, guard("ServiceCIDRs")).run))
         yield Part("IPAddresses", simply(AddressRepair(registry, guard("IPAddresses")).run))
-        commands, run_as = setting.exec_probes, setting.run_as
-        yield Part("probes", simply(Probes(registry, guard("probes"), commands=commands, run_as=run_as).run))
+        elected = dataclasses.replace(setting.prober, node="")
+        yield Part("probes", simply(local_probes(registry, elected, guard("probes")).run))
         if setting.balancers:
             balancers = Balancers(registry, setting.balancers, guard("LoadBalancer addresses"))
             yield Part("LoadBalancer addresses", simply(balancers.run))

@@ -11,6 +11,7 @@ from vipwire.cluster.bgp.settings import BgpSettings, read_bgp_settings
 from vipwire.cluster.controllers.allocation.ranges import Network, Range, port_range
 from vipwire.cluster.controllers.parts import Ranges
 from vipwire.cluster.probing.commands import RunAs
+from vipwire.cluster.probing.probes import Prober
 from vipwire.cluster.store.etcd.settings import EtcdSettings, read_settings
 from vipwire.cluster.up import Setting
 from vipwire.config.configuration import Config
@@ -46,8 +47,8 @@ def read_setting(flags: Mapping[str, Any]) -> Setting:
         node=node,
         proxy=read_proxy(flags, node, flags["data_dir"] / "admin.kubeconfig"),
         dns=dns if flags["dns"] else None,
-        exec_probes=flags["exec_probes"],
-        run_as=_run_as(flags),
+        prober=read_prober(flags, node),
+        probes=flags["probes"] == "machine",
         balancers=tuple(_network(text, "--load-balancer-range") for text in flags["load_balancer_ranges"]),
         announce=flags["announce_interface"],
         node_seconds=flags["node_lease_seconds"],
@@ -66,11 +67,12 @@ def _etcd(flags: Mapping[str, Any]) -> EtcdSettings | None:
     return None
 
 
-def _run_as(flags: Mapping[str, Any]) -> RunAs | None:
+def read_prober(flags: Mapping[str, Any], node: str) -> Prober:
+    """Read how this machine probes."""
     name = flags["exec_probes_user"]
     if name and not flags["exec_probes"]:
         raise ConfigError(f"--exec-probes-user {name}: no commands are run without --exec-probes")
-    return RunAs.named(name) if name else None
+    return Prober(node, flags["exec_probes"], RunAs.named(name) if name else None)
 
 
 def read_bgp(flags: Mapping[str, Any]) -> BgpSettings | None:

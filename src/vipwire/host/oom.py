@@ -7,9 +7,14 @@ from vipwire.host.obstacle import Obstacle
 
 
 def set_oom_score_adj(value: int, proc: Path = Path("/proc")) -> Obstacle | None:
-    """Set the score of this process, from -1000 (never) to 1000 (first); say so if the kernel refuses (proc(5))."""
+    """Set the score of this process, from -1000 (never) to 1000 (first); say so if the kernel refuses (proc(5)).
+
+    A score that it has already, such as one that systemd has given it, takes no right.
+    """
+    file = proc / "self/oom_score_adj"
     try:
-        (proc / "self/oom_score_adj").write_text(f"{value}\n", encoding="ascii")
+        if file.read_text(encoding="ascii").strip() != str(value):
+            file.write_text(f"{value}\n", encoding="ascii")
     except OSError as error:
         return Obstacle(f"oom_score_adj {value}", f"cannot be set ({error.strerror})", _remedy(error.errno or 0))
     return None

@@ -34,8 +34,9 @@ class NamedSecrets:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._named = Counter[Key]()
-        self._seen = 0
+        self._seen = -1
         self._changed = 0
+        self._look()
 
     def __contains__(self, key: Key) -> bool:
         """Report whether a Secret is named now."""
@@ -81,7 +82,7 @@ class NamedSecrets:
         if until == self._seen:
             return
         try:
-            self._follow() if self._seen else self._begin()
+            self._follow() if self._seen >= 0 else self._begin()
         except (CompactedError, FutureRevisionError):  # too long ago for what the store remembers
             self._begin()
         self._seen = until

@@ -11,7 +11,15 @@ from typing import Any, Final
 import click
 
 from vipwire.cluster.bgp.flags import bgp_flags
-from vipwire.cluster.machines.flags import NODE_LEASE, NODE_NAME, PROXY, PROXY_MODE
+from vipwire.cluster.machines.flags import (
+    EXEC_PROBES,
+    EXEC_PROBES_USER,
+    NODE_LEASE,
+    NODE_NAME,
+    PROBES,
+    PROXY,
+    PROXY_MODE,
+)
 from vipwire.process.terminal import MISUSED, note, plain_errors, say
 
 FOLDER: Final = click.option(
@@ -35,6 +43,9 @@ _KUBECONFIG: Final = click.option(
 @NODE_NAME
 @click.option("--server", is_flag=True, help="Prepare for an API server here: fetch the authority's key, and end.")
 @NODE_LEASE
+@PROBES
+@EXEC_PROBES
+@EXEC_PROBES_USER
 @PROXY
 @PROXY_MODE
 @click.option(
@@ -108,12 +119,19 @@ def _member(flags: dict[str, Any]) -> Any:
 def _setting(flags: dict[str, Any], node: str) -> Any:
     from vipwire.cluster.joining.membership import Folder  # noqa: PLC0415
     from vipwire.cluster.joining.run import Setting  # noqa: PLC0415
-    from vipwire.cluster.up_settings import read_bgp, read_proxy  # noqa: PLC0415  # not for --help
+    from vipwire.cluster.up_settings import read_bgp, read_prober, read_proxy  # noqa: PLC0415  # not for --help
 
     folder: Path = flags["data_dir"]
     proxy = read_proxy(flags, node, Folder(folder).node.kubeconfig)
     return Setting(
-        folder, proxy, flags["node_lease_seconds"], flags["relay_port"], flags["announce_interface"], read_bgp(flags)
+        folder,
+        proxy,
+        flags["node_lease_seconds"],
+        flags["relay_port"],
+        flags["announce_interface"],
+        read_bgp(flags),
+        read_prober(flags, node),
+        probes=flags["probes"] == "machine",
     )
 
 

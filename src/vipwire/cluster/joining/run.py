@@ -7,7 +7,7 @@ stay, and Services are served on: only what changes meanwhile is not seen.
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,10 +30,13 @@ from vipwire.cluster.joining.join import MANAGER, is_due, sign
 from vipwire.cluster.joining.membership import Folder, Member, merged
 from vipwire.cluster.joining.relay import Relay
 from vipwire.cluster.machines.heartbeat import Heartbeat
-from vipwire.cluster.machines.node import node_addresses
+from vipwire.cluster.machines.node import about_machine, node_addresses
 from vipwire.cluster.machines.objects import RemoteObjects, UnreachableError
 from vipwire.cluster.own_addresses import internal_addresses
 from vipwire.cluster.parts import Part, Parts, simply
+from vipwire.cluster.probing.kinds import RESOURCES as PROBED
+from vipwire.cluster.probing.probes import MANAGER as PROBER
+from vipwire.cluster.probing.probes import Prober, Probes
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.host.addresses import read_addresses
@@ -52,7 +55,8 @@ _RENEW_SECONDS: Final = 600.0
 class Setting:
     """What a machine does besides. `node_seconds` is how long it may be silent; `port` is the relay's, 0 for any.
 
-    `announce` is the interface where it announces LoadBalancer addresses, "" for none.
+    `announce` is the interface where it announces LoadBalancer addresses, "" for none. `prober` is how it probes its
+    own Pods, if it `probes`.
     """
 
     folder: Path
@@ -61,6 +65,8 @@ class Setting:
     port: int = 0
     announce: str = ""
     bgp: BgpSettings | None = None
+    prober: Prober = field(default_factory=Prober)
+    probes: bool = True
 
 
 async def run(setting: Setting, member: Member, ready: Callable[[str], None]) -> None:
@@ -106,6 +112,8 @@ class _Machine:
         yield Part("Node", simply(self._beat))
         yield Part("API servers", simply(self._look_for_servers))
         yield Part("credentials", simply(self._renew))
+        if self._setting.probes:
+            yield Part("probes here", simply(self._probe))
         if self._setting.announce:
             yield Part("announcements", self._announce, opens=True)
         if self._setting.bgp is not None:
@@ -136,10 +144,15 @@ class _Machine:
         return RemoteObjects(self._access(), manager)
 
     async def _beat(self) -> None:
-        addresses = node_addresses(read_addresses(), self._member.node)
+        machine, node, seconds = tuple(read_addresses()), self._member.node, self._setting.node_seconds
+        addresses, about = node_addresses(machine, node), about_machine(machine, probes=self._setting.probes)
         async with self._objects() as objects:
-            seconds = self._setting.node_seconds
-            await Heartbeat(objects, self._member.node, addresses, now, seconds=seconds).run()
+            await Heartbeat(objects, node, addresses, now, seconds=seconds, annotations=about).run()
+
+    async def _probe(self) -> None:
+        guard, follow = self._supervisor.guard("probes here"), ApiSource(self._access(), PROBED).run
+        async with self._objects(PROBER) as objects:
+            await Probes(objects, follow, now, self._setting.prober, guard).run()
 
     async def _announce(self, begun: Begun) -> None:
         node, interface = self._member.node, self._setting.announce

@@ -14,6 +14,19 @@ NODE_LEASE: Final = click.option(
     show_default=True,
     help="How long this machine may be silent before its Node is not Ready and its endpoints leave.",
 )
+PROBES: Final = click.option(
+    "--probes",
+    type=click.Choice(("machine", "elected")),
+    default="machine",
+    show_default=True,
+    help="Who asks the Pods on this machine whether they are ready: it, or the elected API server.",
+)
+EXEC_PROBES: Final = click.option(
+    "--exec-probes", is_flag=True, help="Run the commands of readiness probes; only admins may set them."
+)
+EXEC_PROBES_USER: Final = click.option(
+    "--exec-probes-user", default="", help="The user they run as; that of this process if not given."
+)
 PROXY: Final = click.option(
     "--proxy/--no-proxy", default=True, show_default=True, help="Serve Services on this machine's kernel."
 )

@@ -61,8 +61,8 @@ class Heartbeat:
         if found is None:
             found = await self.declare()
         await self._renew(found)
-        if is_lost(found) or not ready_condition(found):  # after the Lease: by an old one it would be lost again
-            await self.declare()
+        if is_lost(found) or not ready_condition(found) or not self._is_annotated(found):
+            await self.declare()  # after the Lease: by an old one it would be lost again
 
     async def declare(self) -> Object:
         """Create the Node, or update in an existing one what describes this machine. Raise ApiError."""
@@ -75,6 +75,9 @@ class Heartbeat:
         return await self._objects.edit(
             NODES, "", name, lambda value: served_node(value, self._addresses, now), subresource="status"
         )
+
+    def _is_annotated(self, node: Object) -> bool:
+        return self._annotations.items() <= (node["metadata"].get("annotations") or {}).items()
 
     def _annotated(self, node: Object) -> Object:
         meta = node["metadata"]

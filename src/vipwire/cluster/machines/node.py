@@ -22,7 +22,10 @@ SERVED: Final = "VipwireReady"
 LOST: Final = "NodeStatusUnknown"
 """The reasons of the condition Ready: we serve it; it is not heard of."""
 PROBES: Final = "vipwire.io/probes"
-"""The annotation of a Node whose machine asks its own workloads whether they are ready."""
+OWN: Final = "own"
+"""The annotation of a Node, and its value where the machine asks its own workloads whether they are ready."""
+ADDRESSES: Final = "vipwire.io/addresses"
+"""The annotation of a Node with all global addresses of the machine: status.addresses has one of each family."""
 
 
 def node_addresses(machine: Iterable[LocalAddress], name: str) -> list[Object]:
@@ -32,6 +35,12 @@ def node_addresses(machine: Iterable[LocalAddress], name: str) -> list[Object]:
         first.setdefault(len(address), format_address(address))
     found = [{"type": "InternalIP", "address": first[size]} for size in sorted(first)]
     return [*found, {"type": "Hostname", "address": name}]
+
+
+def about_machine(machine: Iterable[LocalAddress], *, probes: bool) -> dict[str, str]:
+    """Write the annotations of a machine's Node; `probes` says whether it asks its own workloads."""
+    found = dict.fromkeys(format_address(address) for address in global_addresses(machine))
+    return {ADDRESSES: ",".join(found), PROBES: OWN if probes else "elected"}
 
 
 def ready_condition(node: Object) -> Object:

@@ -4,33 +4,45 @@ Each probe of each Pod is a task of its own: initialDelaySeconds, then every per
 successThreshold good answers in a row make it good, failureThreshold bad ones bad; until then it is what it was, at
 first bad. A Pod is ready if all its probes are good. What is bad is also told in an Event.
 
+Whose: a machine that says so on its Node makes the probes of the Pods on it (spec.nodeName). All others are made by
+the one API server that is elected, among them those of machines that are not Ready.
+
 Commands run only where the operator allows it, and as the user that the operator names. Only the admin role may say
 them (controllers/exec_probes.py): whoever else may write Pods could otherwise run anything.
 """
 
 import asyncio
+import contextlib
 import random
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeAlias
 
 from vipwire.cluster.api.answers.cells import at, format_time
-from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.plain import EVENTS
 from vipwire.cluster.api.kinds.pod import PODS
-from vipwire.cluster.api.object import decoded, key_of
+from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
-from vipwire.cluster.controllers.endpoints.selection import Name
 from vipwire.cluster.controllers.endpoints.workloads import probes, ready_condition
-from vipwire.cluster.controllers.events import warn
-from vipwire.cluster.controllers.feed import Feed
+from vipwire.cluster.controllers.events import event_about
+from vipwire.cluster.machines.objects import LocalObjects, Objects, UnreachableError
 from vipwire.cluster.probing.commands import RunAs
+from vipwire.cluster.probing.kinds import RESOURCES, Machine, ProbedKind, ProbedObject, Workload
 from vipwire.cluster.probing.probe import ask, number
+from vipwire.cluster.source import StoreSource
 from vipwire.cluster.store.record import Key
+from vipwire.model.names import ObjectName
 from vipwire.process.supervision import Guard
+from vipwire.state.event import Deleted, EventOf, Listed, Upserted
 
-_OPTIONS: Final = Options(manager="vipwire-probes", validation="Ignore")
+MANAGER: Final = "vipwire-probes"
+NO_COMMANDS: Final = "commands are not run (--exec-probes of vipwire up or join allows them)"
 
-NO_COMMANDS: Final = "commands are not run (vipwire up --exec-probes allows them)"
+Event: TypeAlias = EventOf[ProbedKind, ProbedObject]
+Follow: TypeAlias = Callable[[Callable[[Event], None]], Awaitable[None]]
 
 
 class Verdict:
@@ -65,90 +77,134 @@ class _Watched:
         self.tasks: list[asyncio.Task[None]] = []
 
 
+@dataclass(frozen=True, slots=True)
+class Prober:
+    """Who probes: machine `node`, or "" for the elected one. Commands are run if `commands`, as `run_as`."""
+
+    node: str = ""
+    commands: bool = False
+    run_as: RunAs | None = None
+
+
 class Probes:
-    """Follows the Pods of a registry. `run` must run."""
+    """Probes what is a prober's, as `follow` tells of Pods and Nodes. `run` must run."""
 
     def __init__(
         self,
-        registry: Registry,
+        objects: Objects,
+        follow: Follow,
+        clock: Callable[[], datetime],
+        prober: Prober,
         guard: Guard[Key] | None = None,
-        *,
-        commands: bool = False,
-        run_as: RunAs | None = None,
     ) -> None:
-        self._registry, self._commands, self._run_as = registry, commands, run_as
+        self._objects, self._follow, self._clock, self._prober = objects, follow, clock, prober
         self._guard = guard or Guard("probes")
-        self._feed = Feed(registry.store, (PODS,))
-        self._watched: dict[Name, _Watched] = {}
+        self._found: dict[ObjectName, Workload] = {}
+        self._probing: dict[str, bool] = {}
+        self._watched: dict[ObjectName, _Watched] = {}
 
     async def run(self) -> None:
         """Work until cancelled."""
+        self._found.clear()
+        self._probing.clear()
         self._watched.clear()
-        self._feed.again()
         async with asyncio.TaskGroup() as tasks:
-            while True:
-                self._look(tasks)
-                await self._feed.wait()
+            await self._follow(lambda event: self._hear(event, tasks))
 
-    def _look(self, tasks: asyncio.TaskGroup) -> None:
-        changes, anew = self._feed.look()
-        seen = set[Name]()
-        for change in changes:
-            name = change.record.key.namespace, change.record.key.name
-            seen.add(name)
+    def _hear(self, event: Event, tasks: asyncio.TaskGroup) -> None:
+        match event:
+            case Listed(kind=ProbedKind.NODE, objects=machines):
+                self._probing = {each.name: each.probes for each in machines if isinstance(each, Machine)}
+                self._settle(self._found, tasks)
+            case Listed(objects=pods):
+                before = set(self._found)
+                self._found = {each.name: each for each in pods if isinstance(each, Workload)}
+                self._settle(before | self._found.keys(), tasks)
+            case Upserted(object=Machine(name=name, probes=own)):
+                if self._probing.get(name, False) != own:
+                    self._probing[name] = own
+                    self._settle(self._found, tasks)
+            case Upserted(object=Workload(name=place) as pod):
+                self._found[place] = pod
+                self._settle((place,), tasks)
+            case Deleted(kind=ProbedKind.NODE, name=gone):
+                self._probing.pop(gone.name, None)
+                self._settle(self._found, tasks)
+            case Deleted(name=gone):
+                self._found.pop(gone, None)
+                self._settle((gone,), tasks)
+
+    def _is_ours(self, pod: Workload) -> bool:
+        if self._prober.node:
+            return pod.node == self._prober.node
+        return not self._probing.get(pod.node, False)
+
+    def _settle(self, names: Iterable[ObjectName], tasks: asyncio.TaskGroup) -> None:
+        """Begin and end the probes of Pods."""
+        for name in tuple(names):
             fresh = None
-            with self._guard.of(change.record.key):
-                pod = decoded(change.record)
-                fresh = None if change.deleted or not _is_probed(pod) else _Watched(pod)
-            self._settle(name, fresh, tasks)
-        for name in set(self._watched) - seen if anew else ():
-            self._settle(name, None, tasks)
+            with self._guard.of(_key(name)):
+                found = self._found.get(name)
+                if found is not None and self._is_ours(found) and _is_probed(found.pod):
+                    fresh = _Watched(found.pod)
+            watched = self._watched.get(name)
+            if watched is not None and (fresh is None or watched.what != fresh.what):
+                for task in self._watched.pop(name).tasks:
+                    task.cancel()
+                watched = None
+            if watched is None and fresh is not None:
+                self._watched[name] = fresh
+                for container, probe in fresh.probes:
+                    fresh.tasks.append(tasks.create_task(self._probe(name, container, probe, fresh)))
 
-    def _settle(self, name: Name, fresh: _Watched | None, tasks: asyncio.TaskGroup) -> None:
-        watched = self._watched.get(name)
-        if watched is not None and (fresh is None or watched.what != fresh.what):
-            for task in self._watched.pop(name).tasks:
-                task.cancel()
-            watched = None
-        if watched is None and fresh is not None:
-            self._watched[name] = fresh
-            for container, probe in fresh.probes:
-                fresh.tasks.append(tasks.create_task(self._probe(name, container, probe, fresh)))
-
-    async def _probe(self, name: Name, container: str, probe: Object, watched: _Watched) -> None:
+    async def _probe(self, name: ObjectName, container: str, probe: Object, watched: _Watched) -> None:
         verdict, period = watched.verdicts[container], number(probe, "periodSeconds", 10)
         # After a start all would ask at once: each waits for a part of its period.
         first = random.uniform(0, 1)  # noqa: S311  # nobody gains by guessing it
         await asyncio.sleep(number(probe, "initialDelaySeconds", 0) + first)
         while True:
-            refused = probe.get("exec") and not self._commands
-            problem = NO_COMMANDS if refused else await ask(probe, watched.pod, container, self._run_as)
+            refused = probe.get("exec") and not self._prober.commands
+            problem = NO_COMMANDS if refused else await ask(probe, watched.pod, container, self._prober.run_as)
             verdict.hear(good=not problem)
             watched.problems[container] = problem
             if verdict.good is not watched.told.get(container):
-                with self._guard.of(key_of(PODS, *name)):
+                with self._guard.of(_key(name)), contextlib.suppress(UnreachableError):  # else again after a period
                     await self._report(name, watched)
             await asyncio.sleep(period)
 
-    async def _report(self, name: Name, watched: _Watched) -> None:
+    async def _report(self, name: ObjectName, watched: _Watched) -> None:
         bad = [container for container, verdict in watched.verdicts.items() if not verdict.good]
         problem = "; ".join(f"{each}: {watched.problems.get(each) or 'not asked yet'}" for each in bad)
-        now = format_time(self._registry.clock())
+        now = self._clock()
         verdicts = {container: verdict.good for container, verdict in watched.verdicts.items()}
-        record = self._registry.store.read(key_of(PODS, *name))
-        if record is None:
-            return
         if problem and problem != watched.said:
-            await warn(self._registry, PODS, decoded(record), "Unhealthy", f"Readiness probe failed: {problem}")
+            message = f"Readiness probe failed: {problem}"
+            event = event_about(PODS, watched.pod, "Unhealthy", message, now, kind="Warning")
+            with contextlib.suppress(ApiError):  # to have said it is not worth failing for
+                await self._objects.create(EVENTS, name.namespace, event)
         watched.said = problem
         try:
-            await self._registry.change(
-                PODS, *name, lambda value: with_ready(value, problem, now), _OPTIONS, subresource="status"
+            await self._objects.edit(
+                PODS,
+                name.namespace,
+                name.name,
+                lambda value: with_ready(value, problem, format_time(now)),
+                subresource="status",
             )
         except ApiError as error:  # it cannot be written: it is tried again after a period
             if error.code != 404:
                 raise
         watched.told = verdicts
+
+
+def local_probes(registry: Registry, prober: Prober | None = None, guard: Guard[Key] | None = None) -> Probes:
+    """Probe over a registry in this process."""
+    objects, source = LocalObjects(registry, MANAGER), StoreSource(registry.store, RESOURCES)
+    return Probes(objects, source.run, registry.clock, prober or Prober(), guard)
+
+
+def _key(name: ObjectName) -> Key:
+    return key_of(PODS, name.namespace, name.name)
 
 
 def with_ready(pod: Object, problem: str, now: str) -> Object:
