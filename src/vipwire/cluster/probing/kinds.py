@@ -1,4 +1,4 @@
-"""The kinds that tell what is to be probed, and by whom; for any source of them. Pure."""
+"""The kinds that tell what is to be probed, and by whom; for any source of them."""
 
 import enum
 from dataclasses import dataclass
