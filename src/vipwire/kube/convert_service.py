@@ -25,6 +25,7 @@ MOST_AFFINITY_SECONDS = 86400
 ANNOTATION_PREFIXES = ("vipwire.io/", "kube-router.io/")
 """The annotations that say how to balance; the others are nobody's business here."""
 
+NOBODY = ObjectName("", "")
 NO_META = wire.ServiceMeta()
 NO_SPEC = wire.ServiceSpec()
 
@@ -58,7 +59,7 @@ def convert_service(source: wire.WireService) -> tuple[Service | None, tuple[Pro
     load_balancer_ips = _load_balancer_ips(source.status, found)
     service = Service(
         name=found.name,
-        ports=_share_ports(tuple(_ports(spec.ports or (), kind, found))),
+        ports=_ports(spec.ports or (), kind, found),
         cluster_ips=cluster_ips,
         type=kind,
         uid=meta.uid or "",
@@ -93,6 +94,8 @@ def _cluster_ips(spec: wire.ServiceSpec, found: Findings) -> tuple[Address, ...]
     else:
         found.note("spec.clusterIP", "is missing: a Service needs a cluster IP here, or None to be headless")
         return ()
+    if len(addresses) <= 1:
+        return addresses
     by_family: dict[Family, Address] = {}
     for address in addresses:
         if by_family.setdefault(family_of(address), address) != address:
@@ -100,7 +103,27 @@ def _cluster_ips(spec: wire.ServiceSpec, found: Findings) -> tuple[Address, ...]
     return tuple(by_family.values())
 
 
-def _ports(ports: tuple[wire.ServicePort, ...], kind: ServiceType, found: Findings) -> Iterator[ServicePort]:
+def _ports(ports: tuple[wire.ServicePort, ...], kind: ServiceType, found: Findings) -> tuple[ServicePort, ...]:
+    """Read the ports. One port, which most Services have, is read once for all that have the same."""
+    if len(ports) == 1:
+        try:
+            return _only_port(ports[0], kind)
+        except ValueError:
+            pass  # there is something to note
+    return _share_ports(tuple(_each_port(ports, kind, found)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _only_port(source: wire.ServicePort, kind: ServiceType) -> tuple[ServicePort, ...]:
+    """Read the only port of a Service; raise ValueError where there is something to note: that is not remembered."""
+    found = Findings("Service", NOBODY)
+    ports = tuple(_each_port((source,), kind, found))
+    if found.problems():
+        raise ValueError
+    return _share_ports(ports)
+
+
+def _each_port(ports: tuple[wire.ServicePort, ...], kind: ServiceType, found: Findings) -> Iterator[ServicePort]:
     if not ports:
         found.note("spec.ports", "is missing: there is no port to balance")
     numbers, names, node_ports = set(), set(), set()
@@ -149,11 +172,13 @@ def _source_ranges(spec: wire.ServiceSpec, found: Findings) -> tuple[tuple[Prefi
 
     Ranges that are all invalid must not open the load balancer to the world: then its addresses are not programmed.
     """
-    texts = spec.load_balancer_source_ranges or ()
+    texts = spec.load_balancer_source_ranges
+    if not texts:
+        return (), True
     ranges = found.prefixes("spec.loadBalancerSourceRanges", texts)
-    if texts and not ranges:
+    if not ranges:
         found.note("spec.loadBalancerSourceRanges", "has no valid CIDR: the load balancer's addresses are left out")
-    return ranges, not texts
+    return ranges, False
 
 
 def _load_balancer_ips(status: wire.ServiceStatus | None, found: Findings) -> tuple[Address, ...]:
@@ -205,4 +230,4 @@ def _health_check(spec: wire.ServiceSpec, kind: ServiceType, policy: TrafficPoli
 def _annotations(annotations: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
     if not annotations:
         return ()
-    return tuple(sorted(pair for pair in annotations.items() if pair[0].startswith(ANNOTATION_PREFIXES)))
+    return tuple(sorted([pair for pair in annotations.items() if pair[0].startswith(ANNOTATION_PREFIXES)]))

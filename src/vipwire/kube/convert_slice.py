@@ -15,6 +15,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, family_of
 from vipwire.model.problem import Problem
 
+NOBODY = ObjectName("", "")
 FAMILIES = {family.value: family for family in Family}
 NO_META = wire.SliceMeta()
 NO_LABELS = wire.SliceLabels()
@@ -48,8 +49,8 @@ def convert_slice(source: wire.EndpointSlice) -> tuple[EndpointSlice | None, tup
         name=found.name,
         service=ObjectName(namespace, intern(labels.service)),
         family=family,
-        ports=_share_ports(tuple(_ports(source.ports or (), "ports", found))),
-        endpoints=tuple(_endpoints(source.endpoints or (), family, found)),
+        ports=_ports(source.ports or (), "ports", found),
+        endpoints=_endpoints(source.endpoints or (), family, found),
         triggered=found.timestamp(TRIGGER_FIELD, annotations.triggered),
     )
     return converted, found.problems()
@@ -72,7 +73,7 @@ def convert_endpoints(source: wire.Endpoints) -> tuple[tuple[EndpointSlice, ...]
     slices = []
     for index, subset in enumerate(source.subsets or ()):
         path = f"subsets[{index}]"
-        ports = _share_ports(tuple(_ports(subset.ports or (), f"{path}.ports", found)))
+        ports = _ports(subset.ports or (), f"{path}.ports", found)
         endpoints = tuple(_subset(subset, path, found))
         for family in Family:
             ours = tuple(endpoint for endpoint in endpoints if family_of(endpoint.address) is family)
@@ -92,7 +93,27 @@ def _subset(subset: wire.Subset, path: str, found: Findings) -> Iterator[Endpoin
                 yield Endpoint(address, ready, serving=ready, node=node)
 
 
-def _ports(ports: tuple[wire.EndpointPort, ...], field: str, found: Findings) -> Iterator[EndpointPort]:
+def _ports(ports: tuple[wire.EndpointPort, ...], field: str, found: Findings) -> tuple[EndpointPort, ...]:
+    """Read the ports. One port, which most slices have, is read once for all that have the same."""
+    if len(ports) == 1:
+        try:
+            return _only_port(ports[0])
+        except ValueError:
+            pass  # there is something to note
+    return _share_ports(tuple(_each_port(ports, field, found)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _only_port(source: wire.EndpointPort) -> tuple[EndpointPort, ...]:
+    """Read the only port of a slice; raise ValueError where there is something to note: that is not remembered."""
+    found = Findings("EndpointSlice", NOBODY)
+    ports = tuple(_each_port((source,), "ports", found))
+    if found.problems():
+        raise ValueError
+    return _share_ports(ports)
+
+
+def _each_port(ports: tuple[wire.EndpointPort, ...], field: str, found: Findings) -> Iterator[EndpointPort]:
     names: set[str] = set()
     for index, source in enumerate(ports):
         path = f"{field}[{index}]"
@@ -108,25 +129,23 @@ def _ports(ports: tuple[wire.EndpointPort, ...], field: str, found: Findings) ->
         yield EndpointPort(intern(name), protocol, number)
 
 
-def _endpoints(sources: tuple[wire.WireEndpoint, ...], family: Family, found: Findings) -> Iterator[Endpoint]:
+def _endpoints(sources: tuple[wire.WireEndpoint, ...], family: Family, found: Findings) -> tuple[Endpoint, ...]:
     size = family.bits // 8
+    endpoints: list[Endpoint] = []
     for index, source in enumerate(sources):
         address = ordinary_address(source.addresses[0]) if size == 4 and source.addresses else None
-        if address is None:
-            address = _address(source, index, size, found)
-        if address is None:
+        if address is None and (address := _address(source, index, size, found)) is None:
             continue
         conditions, hints = source.conditions or NO_CONDITIONS, source.hints
-        yield Endpoint(
-            address,
-            # Unknown is not "no": a slice that somebody wrote without conditions is to be used.
-            conditions.ready is not False,
-            conditions.serving is not False,
-            conditions.terminating is True,
-            intern(source.node_name) if source.node_name else "",
-            _names(hints.for_zones) if hints is not None and hints.for_zones else (),
-            _names(hints.for_nodes) if hints is not None and hints.for_nodes else (),
-        )
+        node = intern(source.node_name) if source.node_name else ""
+        # Unknown is not "no": a slice that somebody wrote without conditions is to be used.
+        ready, serving = conditions.ready is not False, conditions.serving is not False
+        if hints is None:
+            endpoints.append(Endpoint(address, ready, serving, conditions.terminating is True, node))
+        else:
+            zones, nodes = _names(hints.for_zones or ()), _names(hints.for_nodes or ())
+            endpoints.append(Endpoint(address, ready, serving, conditions.terminating is True, node, zones, nodes))
+    return tuple(endpoints)
 
 
 def _address(source: wire.WireEndpoint, index: int, size: int, found: Findings) -> Address | None:
@@ -145,7 +164,7 @@ def _address(source: wire.WireEndpoint, index: int, size: int, found: Findings) 
 def _names(hinted: tuple[wire.HintedName, ...]) -> tuple[str, ...]:
     if len(hinted) == 1:
         return _one_name(hinted[0].name)
-    return _share_names(tuple(hint.name for hint in hinted if hint.name))
+    return _share_names(tuple([hint.name for hint in hinted if hint.name])) if hinted else ()
 
 
 @functools.lru_cache(maxsize=4096)

@@ -51,7 +51,7 @@ class ServiceMeta(Meta, gc=False, rename="camel"):
     annotations: Labels = None
 
 
-class ServicePort(Struct, gc=False, rename="camel"):
+class ServicePort(Struct, frozen=True, gc=False, rename="camel"):
     """One of `spec.ports`; `targetPort` is the EndpointSlice controller's matter."""
 
     name: str | None = None
@@ -166,7 +166,7 @@ class WireEndpoint(Struct, gc=False, rename="camel"):
     hints: Hints | None = None
 
 
-class EndpointPort(Struct, gc=False):
+class EndpointPort(Struct, frozen=True, gc=False):
     """One of the `ports` of an EndpointSlice or of a subset of Endpoints."""
 
     name: str | None = None
