@@ -69,7 +69,8 @@ class Claims:
             _join(self._owners, address, claimant)
         for address in borrowed:
             _join(self._borrowers, address, claimant)
-        self._spread(claim)
+        if borrowed or wide:
+            self._spread(claim)
         return concerned
 
     def remove(self, name: ObjectName) -> set[ObjectName]:
@@ -143,12 +144,13 @@ class Claims:
         """Find everyone else who claims something of this."""
         found: set[ObjectName] = set()
         for key in claim.keys:
-            found.update(rival.name for rival in self._claimants.get(key, ()))
-        for address in claim.owned:
-            found.update(rival.name for rival in self._owners.get(address, ()))
+            if (claimants := self._claimants.get(key)) is not None:
+                found.update(rival.name for rival in claimants)
+        for address in (*claim.owned, *claim.borrowed):
+            if (claimants := self._owners.get(address)) is not None:
+                found.update(rival.name for rival in claimants)
+        for address in claim.owned if self._borrowers else ():
             found.update(rival.name for rival in self._borrowers.get(address, ()))
-        for address in claim.borrowed:
-            found.update(rival.name for rival in self._owners.get(address, ()))
         for key in claim.keys if self._ranges else ():
             if key.address is not None:
                 found.update(each.name for each in self._overlapping(key.address, key.protocol, key.port, key.port))
@@ -169,7 +171,9 @@ _Key = TypeVar("_Key")
 
 
 def _join(table: dict[_Key, tuple[Claimant, ...]], key: _Key, claimant: Claimant) -> None:
-    others = table.get(key, ())
+    if (others := table.get(key)) is None:
+        table[key] = (claimant,)
+        return
     at = bisect.bisect_left(others, claimant)  # thousands may have one external IP
     table[key] = (*others[:at], claimant, *others[at:])
 

@@ -14,7 +14,7 @@ Where Pods cannot be told from other clients nobody counts as one, and a Cluster
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
@@ -49,6 +49,9 @@ from vipwire.plan.topology import Candidate, Endpoints, anybody, candidates, cat
 
 Holder = Callable[[FrontendKey | RangeKey], ObjectName | None]
 """Tells which other Service holds a key, None if the asking Service itself does."""
+
+
+_NOBODY: Final[frozenset[tuple[Address, int]]] = frozenset()
 
 
 class _Policies(NamedTuple):
@@ -94,13 +97,15 @@ def plan_service(
     wishes = read_wishes(service)
     wide = ranges(service, wishes, served=node.port_ranges)
     for port in service.ports:
-        found = candidates(service.port_name(port), node.family, slices, node.name)
+        name = service.port_name(port)
+        found = candidates(name, node.family, slices, node.name)
         endpoints = categorize(not_drained(found, wishes, node, service.name), node, out_of(ejected, port.protocol))
         ready_local |= endpoints.ready_local
         policies = _policies(node, service, endpoints, wishes)
-        serving = _serving(found) if port.protocol is Protocol.UDP else frozenset()
-        for frontend in _frontends(node, service, port, wishes, policies, serving):
-            if (range_key := _range_key(frontend.key, wide.of.get(port))) is not None:
+        serving = _serving(found) if port.protocol is Protocol.UDP else _NOBODY
+        spread = wide.of.get(port) if wide.of else None
+        for frontend in _frontends(node, service, port, name, wishes, policies, serving):
+            if spread is not None and (range_key := _range_key(frontend.key, spread)) is not None:
                 share.take_range(range_key, frontend)
             share.take(frontend)
     return ServicePlan(
@@ -110,7 +115,7 @@ def plan_service(
         HealthCheck(service.health_check_node_port, len(ready_local)) if service.health_check_node_port else None,
         tuple(share.lost.items()),
         _serving_node_ports(node, share.frontends),
-        tuple(address for address in node.addresses if any(key.address == address for key in share.frontends)),
+        _own(node, share.frontends) if node.addresses else (),
         wishes,
         wishes.problems + wide.problems,
         tuple(share.ranges.values()),
@@ -121,18 +126,24 @@ def _frontends(
     node: NodePlan,
     service: Service,
     port: ServicePort,
+    name: ServicePortName,
     wishes: Wishes,
     policies: _Policies,
     serving: frozenset[tuple[Address, int]],
 ) -> Iterator[Frontend]:
     """Yield every frontend that a port asks for, whoever gets it."""
-    name = service.port_name(port)
     for kind, key in _keys(node, service, port):
         allowed = allowed_sources(node, service, key.address, kind, wishes)
         if kind is FrontendKind.CLUSTER_IP:
             yield Frontend(name, kind, key, policies.internal, None, allowed, serving)
         else:
             yield Frontend(name, kind, key, policies.external, policies.short_circuit, allowed, serving)
+
+
+def _own(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
+    """Choose the node's addresses that a frontend has as well."""
+    named = {key.address for key in frontends}
+    return tuple(address for address in node.addresses if address in named)
 
 
 def _range_key(key: FrontendKey, ports: PortRange | None) -> RangeKey | None:
@@ -175,20 +186,21 @@ def _keys(node: NodePlan, service: Service, port: ServicePort) -> Iterator[tuple
         return
     for address in cluster_ips:
         yield FrontendKind.CLUSTER_IP, FrontendKey(address, protocol, number)
-    if node.external_ips:
+    if service.external_ips and node.external_ips:
         for address in of_family(node.family, service.external_ips):
             yield FrontendKind.EXTERNAL_IP, FrontendKey(address, protocol, number)
-    for address in of_family(node.family, service.load_balancer_ips):
-        yield FrontendKind.LOAD_BALANCER, FrontendKey(address, protocol, number)
+    if service.load_balancer_ips:
+        for address in of_family(node.family, service.load_balancer_ips):
+            yield FrontendKind.LOAD_BALANCER, FrontendKey(address, protocol, number)
     if port.node_port:
         yield FrontendKind.NODE_PORT, FrontendKey(None, protocol, port.node_port)
 
 
 def of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, ...]:
     """Choose the addresses of one family."""
-    if len(addresses) <= 1:
-        return addresses if addresses and family_of(addresses[0]) is family else ()
-    return tuple([address for address in addresses if family_of(address) is family])
+    if len(addresses) == 1:
+        return addresses if family_of(addresses[0]) is family else ()
+    return tuple([address for address in addresses if family_of(address) is family]) if addresses else ()
 
 
 def out_of(ejected: frozenset[EndpointKey], protocol: Protocol) -> Callable[[Target], bool] | None:

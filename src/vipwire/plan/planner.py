@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeGuard
 
 from vipwire.model.endpoint import EndpointSlice
-from vipwire.model.names import ObjectName
+from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
-from vipwire.plan.annotations import read_wishes
+from vipwire.plan.annotations import Wishes, read_wishes
 from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.ejection import EjectionPolicy, Ejections, EndpointKey
 from vipwire.plan.frontends import claims, ejectable, of_family, plan_service
@@ -26,6 +26,7 @@ Ejected = Mapping[ObjectName, frozenset[EndpointKey]]
 """The ejected endpoints of each Service that has any."""
 
 NOBODY: Final[Ejected] = MappingProxyType({})
+_NO_PORTS: Final[Mapping[ServicePortName, frozenset[EndpointKey]]] = MappingProxyType({})
 
 
 class PlanChange(NamedTuple):
@@ -90,7 +91,8 @@ class Planner:
                 rivals = self._claim(name, seen[0])
             except Exception:  # noqa: BLE001  # the plan says why
                 rivals = self._claims.remove(name)
-            concerned.update(dict.fromkeys(rivals))
+            if rivals:
+                concerned.update(dict.fromkeys(rivals))
         changed: dict[ObjectName, PlanChange] = {}
         for name in concerned:
             old, plan = self._plans.get(name), self._sound_plan(name, *(views.get(name) or view(name)), now)
@@ -127,21 +129,22 @@ class Planner:
             self._slow_start.forget(name)
             self.ejections.keep(name, None, {}, now)
             return None
-        ejected = self._ejected(service, slices, now)
+        asked = read_wishes(service)
+        ejected = self._ejected(service, slices, asked, now)
         plan = plan_service(self._node, service, slices, lambda key: self._claims.holder(name, key), ejected)
-        if (seconds := read_wishes(service).slow_start) is None:
+        if asked.slow_start is None:
             self._slow_start.forget(name)
         else:
-            plan = self._slow_start.season(plan, seconds, now)
-        if all(self._claims.owns(name, address) for address in plan.cluster_ips):
-            return plan
-        return replace(plan, cluster_ips=tuple(a for a in plan.cluster_ips if self._claims.owns(name, a)))
+            plan = self._slow_start.season(plan, asked.slow_start, now)
+        owned = tuple([address for address in plan.cluster_ips if self._claims.owns(name, address)])
+        return plan if owned == plan.cluster_ips else replace(plan, cluster_ips=owned)
 
-    def _ejected(self, service: Service, slices: Sequence[EndpointSlice], now: float) -> frozenset[EndpointKey]:
+    def _ejected(
+        self, service: Service, slices: Sequence[EndpointSlice], asked: Wishes, now: float
+    ) -> frozenset[EndpointKey]:
         """Say what endpoints the Service has, if it wants to know of those that do not answer; return these."""
-        asked = read_wishes(service)
         if asked.eject_after is None:
-            return self.ejections.keep(service.name, None, {}, now)
+            return self.ejections.keep(service.name, None, _NO_PORTS, now)
         if (known := self.ejected_elsewhere.get(service.name)) is not None:
             return known
         policy = EjectionPolicy(asked.eject_after, asked.eject_for, asked.eject_at_most)

@@ -40,21 +40,29 @@ def candidates(name: ServicePortName, family: Family, slices: Iterable[EndpointS
 
     Slices overlap while the controller moves an endpoint: of two, the better one counts (ready, serving, local).
     """
-    found = [
-        Candidate(Target(endpoint.address, port.port, bool(node) and endpoint.node == node), endpoint)
-        for piece in slices
-        if piece.family is family
-        for port in piece.ports
-        if port.name == name.port and port.protocol is name.protocol
+    found: list[Candidate] = []
+    for piece in slices:
+        if piece.family is family:
+            for port in piece.ports:
+                if port.name == name.port and port.protocol is name.protocol:
+                    found += _of_slice(piece, port.port, node)
+    best = {candidate.target[:2]: candidate for candidate in found}
+    if len(best) < len(found):
+        best = {}
+        for candidate in found:
+            old = best.get(candidate.target[:2])
+            if old is None or _worth(candidate) > _worth(old):
+                best[candidate.target[:2]] = candidate
+    return [best[key] for key in sorted(best)]
+
+
+def _of_slice(piece: EndpointSlice, port: int, node: str) -> list[Candidate]:
+    """Pair each endpoint with its target. As tuples: a named one's own way to be made takes twice as long."""
+    make, here = tuple.__new__, node or None
+    return [
+        make(Candidate, (make(Target, (endpoint.address, port, endpoint.node == here)), endpoint))
         for endpoint in piece.endpoints
     ]
-    best: dict[tuple[Address, int], Candidate] = {}
-    for candidate in found:
-        key = candidate.target[:2]
-        old = best.get(key)
-        if old is None or _worth(candidate) > _worth(old):
-            best[key] = candidate
-    return [best[key] for key in sorted(best)]
 
 
 def _worth(candidate: Candidate) -> tuple[bool, bool, bool]:
@@ -69,13 +77,13 @@ def categorize(
     One that is `ejected` is in neither, as long as there is another that may take its place.
     """
     ready = [candidate for candidate in found if candidate.endpoint.ready]
-    usable = anybody(found)
+    usable = ready or _terminating(found)
     near = _hinted(ready, node) if ready else None
     cluster = usable if near is None else [candidate for candidate in ready if near(candidate.endpoint)]
     local = [candidate for candidate in ready if candidate.target.local]
     ready_local = frozenset(candidate.target.address for candidate in local)
     if not local:
-        local = [c for c in found if c.target.local and c.endpoint.serving and c.endpoint.terminating]
+        local = [candidate for candidate in _terminating(found) if candidate.target.local]
     if ejected is not None:
         cluster, local = _spared(ejected, cluster, usable), _spared(ejected, local)
     return Endpoints(_pool(cluster), _pool(local), bool(usable), ready_local)
@@ -83,8 +91,12 @@ def categorize(
 
 def anybody(found: Sequence[Candidate]) -> list[Candidate]:
     """Choose the endpoints that may answer, wherever they are: the ready ones, else those that still serve."""
-    ready = [candidate for candidate in found if candidate.endpoint.ready]
-    return ready or [c for c in found if c.endpoint.serving and c.endpoint.terminating]
+    return [candidate for candidate in found if candidate.endpoint.ready] or _terminating(found)
+
+
+def _terminating(found: Iterable[Candidate]) -> list[Candidate]:
+    """Choose those that terminate but still serve."""
+    return [c for c in found if c.endpoint.terminating and c.endpoint.serving]
 
 
 def _spared(ejected: Callable[[Target], bool], *pools: list[Candidate]) -> list[Candidate]:
