@@ -9,10 +9,11 @@ from tests.kernel.own_network import own_network, run
 
 from vipwire.backends.nftables.index import INDEXED
 from vipwire.backends.nftables.kernel import NftablesBackend
-from vipwire.backends.nftables.names import Object, ObjectKey
+from vipwire.backends.nftables.names import CHAIN, SET, Object, ObjectKey
 from vipwire.model.net import Family
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.netlink.generations import Generations
+from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import Planner
@@ -42,9 +43,13 @@ def services() -> Iterator[Service]:
 
 
 class Asking(NetlinkSocket):
-    """Notes how many elements were asked for by their keys."""
+    """Notes how many elements were asked for by their keys, and how many sets were listed one datagram at a time."""
 
-    asked = 0
+    asked = listed = 0
+
+    def dump(self, kind: int, payload: bytes, size: int = 1 << 20) -> Iterator[memoryview]:
+        self.listed += kind == MessageType.GETSETELEM
+        return super().dump(kind, payload, size)
 
     def answers(self, kind: int, payload: bytes, count: int, size: int = 512) -> list[bytes]:
         self.asked += count
@@ -128,6 +133,31 @@ def replaced(address: str) -> ServicePlan:
     (change,) = planner.update(store.take_dirty(), store.view).values()
     assert change.new is not None
     return change.new
+
+
+def test_what_is_listed_ahead_is_not_listed_again(backend: NftablesBackend, asking: Asking) -> None:
+    expected = read(backend, LISTED)
+    every, asking.listed = asking.listed, 0
+    backend.worthwhile = 7
+    backend.read_ahead()
+    assert read(backend, LISTED) == expected
+    large = {name for name, _ in expected if sum(key[0] == name for key in expected) >= backend.worthwhile}
+    assert large
+    assert asking.listed == every - len(large - {CHAIN, SET})
+
+
+def test_what_others_change_after_it_was_listed_is_seen(backend: NftablesBackend) -> None:
+    backend.worthwhile = 1
+    backend.read_ahead()
+    run("nft delete element ip vipwire service-endpoints { 10.96.0.1 . tcp . 80 . 0:3 }")
+    changed = read(backend, LISTED)
+    assert changed == read(backend, LISTED)
+
+
+def test_without_a_table_there_is_nothing_to_list_ahead(asking: Asking) -> None:
+    with closing(NftablesBackend(Family.IPV4, sock=asking)) as backend:
+        backend.read_ahead()
+        assert backend.observe() == {}
 
 
 class OfABusyNode(Generations):

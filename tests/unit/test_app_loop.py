@@ -37,6 +37,9 @@ class SlowEngine:
         self.asked.append("event")
         return ()
 
+    def read_ahead(self) -> None:
+        self.asked.append("ahead")
+
     def node_moved(self) -> None:
         self.asked.append("node")
 
@@ -90,9 +93,11 @@ def loop_of(engine: SlowEngine, addresses: NoAddresses) -> Loop:
     )
 
 
-def during_a_sync(act: Callable[[Loop, SlowEngine, "asyncio.Task[None]"], None]) -> SlowEngine:
+def during_a_sync(
+    act: Callable[[Loop, SlowEngine, "asyncio.Task[None]"], None], given: SlowEngine | None = None
+) -> SlowEngine:
     """Run a loop, act while it syncs (in the event loop's own thread), and let the sync end."""
-    engine, addresses = SlowEngine(), NoAddresses()
+    engine, addresses = given or SlowEngine(), NoAddresses()
 
     async def play() -> None:
         loop = loop_of(engine, addresses)
@@ -118,9 +123,9 @@ def test_what_arrives_during_a_sync_waits_for_its_end() -> None:
         del task
         loop.emit(Deleted(Kind.SERVICE, cast("Any", "b")))
         loop.configured()
-        assert engine.asked == ["event"]
+        assert engine.asked == ["event", "ahead"]
 
-    assert during_a_sync(act).asked[:4] == ["event", "sync", "event", "node"]
+    assert during_a_sync(act).asked[:5] == ["event", "ahead", "sync", "event", "node"]
 
 
 def test_a_loop_that_is_cancelled_finishes_its_sync() -> None:
@@ -128,4 +133,25 @@ def test_a_loop_that_is_cancelled_finishes_its_sync() -> None:
         del loop, engine
         task.cancel()
 
-    assert during_a_sync(act).asked == ["event", "sync"]
+    assert during_a_sync(act).asked == ["event", "ahead", "sync"]
+
+
+class ReadingEngine(SlowEngine):
+    """An engine that reads ahead until it is let go."""
+
+    def read_ahead(self) -> None:
+        self.running.set()
+        assert self.let_go.wait(60)
+        super().read_ahead()
+
+
+def test_the_first_sync_waits_until_what_is_read_ahead_is_read() -> None:
+    assert during_a_sync(lambda *_: None, ReadingEngine()).asked == ["event", "ahead", "sync"]
+
+
+def test_a_loop_that_is_cancelled_finishes_what_is_read_ahead() -> None:
+    def act(loop: Loop, engine: SlowEngine, task: "asyncio.Task[None]") -> None:
+        del loop, engine
+        task.cancel()
+
+    assert during_a_sync(act, ReadingEngine()).asked == ["event", "ahead"]

@@ -6,6 +6,7 @@
 Nothing is programmed before every kind of object has been listed once: an empty plan would cut live connections.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -24,7 +25,7 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import PlanChange, Planner
 from vipwire.process.supervision import Guard
 from vipwire.reconcile.backend import Backend, Selective
-from vipwire.reconcile.offers import Housekeeper
+from vipwire.reconcile.offers import Housekeeper, ReadsAhead
 from vipwire.reconcile.pacer import Pacer
 from vipwire.reconcile.reconciler import Reconciler, Report
 from vipwire.state.event import Event
@@ -143,6 +144,12 @@ class Line:
         """List what a Service asks for and the mode does not do."""
         return () if self._selective is None else self._selective.shortcomings(plan)
 
+    def read_ahead(self) -> None:
+        """Read what the first sync compares with, where the mode can. What goes wrong here, that sync finds again."""
+        if isinstance(self.backend, ReadsAhead):
+            with contextlib.suppress(OSError, VipwireError):
+                self.backend.read_ahead()
+
     def drifted(self) -> bool:
         """Ask the mode whether others may have changed the kernel. If so or unknown, the next sync reads it."""
         try:
@@ -210,6 +217,11 @@ class Engine:
     def complete(self) -> bool:
         """Whether all families have had their first sync, after every kind was listed."""
         return not self.store.waiting and all(line.synced and not line.reconciler.pending for line in self.lines)
+
+    def read_ahead(self) -> None:
+        """Read the kernel while the objects arrive, in a thread of its own. It must be over before the first sync."""
+        for line in self.lines:
+            line.read_ahead()
 
     def apply(self, event: Event) -> tuple[Problem, ...]:
         """Put an event into the store; return its problems that are new."""

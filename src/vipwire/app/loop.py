@@ -108,11 +108,15 @@ class Loop:
         """Sync until cancelled."""
         parts, loop = self._parts, asyncio.get_running_loop()
         loop.add_reader(parts.addresses.fileno(), self._machine_changed)
+        ahead = loop.run_in_executor(None, parts.engine.read_ahead)
         try:
+            await self._sleep()
+            await asyncio.wait([ahead])  # not `await ahead`: cancelled, it has to be finished all the same
             while True:
-                await self._sleep()
                 await self._settle(await self._sync())
+                await self._sleep()
         finally:
+            await asyncio.wait([ahead])
             loop.remove_reader(parts.addresses.fileno())
             parts.ejections.close()
             self._worker.close()

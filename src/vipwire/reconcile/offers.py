@@ -50,3 +50,14 @@ class RuleWriter(Protocol):
     @property
     def written(self) -> Mapping[str, int]:
         """The number of rules that the last commit wrote into each table."""
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A mode that can begin with what the first `observe` reads, while it is not yet known what is wanted."""
+
+    def read_ahead(self) -> None:
+        """Read, in a thread of its own while nobody else uses the mode. What has changed since is read again.
+
+        Raise what `observe` raises.
+        """

@@ -28,7 +28,16 @@ from vipwire.backends.nftables.names import (
     is_memory,
 )
 from vipwire.backends.nftables.ranges import HOOKED
-from vipwire.backends.nftables.read import LARGE, has_table, read_counted, read_elements
+from vipwire.backends.nftables.read import (
+    LARGE,
+    NOTHING_AHEAD,
+    WORTHWHILE,
+    Listings,
+    has_table,
+    read_ahead,
+    read_counted,
+    read_elements,
+)
 from vipwire.backends.nftables.render import render
 from vipwire.backends.nftables.script import DescribedOperation, steps
 from vipwire.backends.nftables.skeleton import compiled, memory_set, node_objects
@@ -59,7 +68,7 @@ class NftablesBackend:
 
     `generations` are shared with the other family's backend, so that one's commits are not foreign to the other.
     `counters` says what is counted; `large` from how many elements on a map is not listed but read by its keys.
-    `sock` is closed with it; without one it opens its own.
+    `worthwhile` from how many on one is listed ahead. `sock` is closed with it; without one it opens its own.
     """
 
     def __init__(
@@ -77,6 +86,8 @@ class NftablesBackend:
         self._foreign = -1
         self._recreate = False
         self._known: dict[ObjectKey, Object] = dict(HOOKED)
+        self.worthwhile = WORTHWHILE
+        self._ahead: tuple[int, Listings] = (-1, NOTHING_AHEAD)
 
     def close(self) -> None:
         """Close the sockets; the table stays."""
@@ -101,13 +112,23 @@ class NftablesBackend:
         """Report whether anybody else has committed anything since our last commit or observation."""
         return self._generations.look() != self._foreign
 
+    def read_ahead(self) -> None:
+        """List the large sets, if there is a table; see `ReadsAhead`."""
+        before = self._generations.look()
+        if has_table(self._socket, self.family):
+            sets = self._dump(MessageType.GETSET, decode.declaration)
+            wanted = [each for each in sets if each.name not in COUNTING and not is_memory(each.name)]
+            self._ahead = before, read_ahead(self._socket, self.family, wanted, range(self.worthwhile, self.large))
+
     def observe(self) -> dict[ObjectKey, Object]:
         """Read the table; nothing if there is none, or if it was made for a layout that is not ours."""
+        seen, ahead = self._ahead
+        self._ahead = -1, NOTHING_AHEAD
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             before = self._generations.look()
             try:
-                objects = self._read()
+                objects = self._read(ahead if seen == before else NOTHING_AHEAD)
             except DumpInterruptedError:
                 continue
             except NetlinkError as error:
@@ -176,7 +197,7 @@ class NftablesBackend:
             errno=answer.errno,
         )
 
-    def _read(self) -> dict[ObjectKey, Object]:
+    def _read(self, ahead: Listings) -> dict[ObjectKey, Object]:
         self._recreate = False
         if not has_table(self._socket, self.family):
             return {}
@@ -192,7 +213,7 @@ class NftablesBackend:
             self._recreate = True
             return {}
         wanted = [item for item in declared if (SET, item.name.encode()) in self._known and item.name not in COUNTING]
-        objects.update(read_elements(self._socket, self.family, wanted, self.large))
+        objects.update(read_elements(self._socket, self.family, wanted, self.large, ahead))
         return objects
 
     def _dump(self, kind: MessageType, read: Callable[[memoryview], T]) -> list[T]:

@@ -6,9 +6,11 @@ interpreter at every element, which costs a daemon with other threads.
 """
 
 import errno
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
+from types import MappingProxyType
+from typing import Final
 
 from vipwire.backends.nftables import index
 from vipwire.backends.nftables.names import TABLE, CommentedElement, IntervalElement, Object, ObjectKey, Verdict
@@ -23,10 +25,15 @@ from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, Netl
 
 LARGE = 150_000
 """From so many elements on they are asked for by their keys."""
+WORTHWHILE: Final = 1_000
+"""Sets of fewer elements are not listed ahead: they take less than a millisecond."""
 _ASKED = 256
 """So many elements at once: their answers wait in the socket's buffer."""
 
 Elements = dict[ObjectKey, Object]
+Listings = Mapping[str, Iterable[memoryview]]
+"""The messages of the kernel's listings, by the set's name."""
+NOTHING_AHEAD: Final[Listings] = MappingProxyType({})
 
 
 def has_table(netlink: NetlinkSocket, family: Family) -> bool:
@@ -35,15 +42,31 @@ def has_table(netlink: NetlinkSocket, family: Family) -> bool:
     return any(table.name == TABLE and table.family == NFPROTO[family] for table in tables)
 
 
+def read_ahead(netlink: NetlinkSocket, family: Family, declared: Iterable[SetDeclaration], sizes: range) -> Listings:
+    """List the sets of such sizes, in a thread beside others; `read_elements` takes what comes of it."""
+    return {
+        item.name: list(netlink.dump_in_bulk(MessageType.GETSETELEM, encode.list_elements(family, TABLE, item.name)))
+        for item in declared
+        if item.count in sizes
+    }
+
+
 def read_elements(
-    netlink: NetlinkSocket, family: Family, declared: Iterable[SetDeclaration], large: int = LARGE
+    netlink: NetlinkSocket,
+    family: Family,
+    declared: Iterable[SetDeclaration],
+    large: int = LARGE,
+    ahead: Listings = NOTHING_AHEAD,
 ) -> Elements:
-    """Read all elements of these sets of our table."""
+    """Read all elements of these sets of our table; those that are listed already are not asked for again."""
     found: dict[str, Elements] = {}
     for item in sorted(declared, key=_turn):
         pairs = _by_key(netlink, family, item, found) if item.count is not None and item.count >= large else None
-        found[item.name] = dict(_listed(netlink, family, item) if pairs is None else pairs)
-    return {key: value for elements in found.values() for key, value in elements.items()}
+        found[item.name] = dict(_listed(netlink, family, item, ahead) if pairs is None else pairs)
+    elements: Elements = {}
+    for name in tuple(found):
+        elements.update(found.pop(name))
+    return elements
 
 
 def _turn(item: SetDeclaration) -> int:
@@ -77,9 +100,14 @@ def _answered(
     return zip(zip(repeat(item.name), columns.keys), columns.data, strict=False)
 
 
-def _listed(netlink: NetlinkSocket, family: Family, item: SetDeclaration) -> Iterator[tuple[ObjectKey, Object]]:
+def _listed(
+    netlink: NetlinkSocket, family: Family, item: SetDeclaration, ahead: Listings
+) -> Iterator[tuple[ObjectKey, Object]]:
     name, sizes = item.name, (item.key_length, item.value_length)
-    for payload in netlink.dump(MessageType.GETSETELEM, encode.list_elements(family, TABLE, name)):
+    listing = ahead.get(name)
+    if listing is None:
+        listing = netlink.dump(MessageType.GETSETELEM, encode.list_elements(family, TABLE, name))
+    for payload in listing:
         plain = decode_plain(payload, *sizes)
         if plain is not None:
             yield from zip(zip(repeat(name), plain.keys), plain.data, strict=False)
