@@ -8,7 +8,6 @@ briefly: its first problems in full, then how many more there are.
 import datetime as dt
 import functools
 import re
-import socket
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, TypeVar
@@ -20,7 +19,7 @@ from vipwire.model.problem import Problem
 MOST_PROBLEMS = 20
 """As many problems of one object are told in full."""
 
-_IPV4: Final = int(socket.AF_INET)  # no enum: Python takes longer to read a number from one
+_OCTETS: Final = {str(number): bytes((number,)) for number in range(256)}
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 _ALLOWED_PROTOCOLS = ", ".join(protocol.name for protocol in Protocol)
@@ -192,11 +191,20 @@ def _instant(text: str) -> float:
 
 def ordinary_address(text: str) -> Address | None:
     """Read an IPv4 address of the usual kind, in a sixth of the time; None sends to `Findings.address`."""
+    beginning, _, last = text.rpartition(".")
     try:
-        address = socket.inet_pton(_IPV4, text)
-    except (OSError, ValueError):
+        return Address(_beginning(beginning) + _OCTETS[last])
+    except (KeyError, ValueError):
         return None
-    return None if address[0] in _SPECIAL_FIRST_BYTES else Address(address)
+
+
+@functools.lru_cache(maxsize=8192)
+def _beginning(text: str) -> bytes:
+    """Read the first three octets, which the Pods of a node have in common. Raise KeyError or ValueError."""
+    first, second, third = (_OCTETS[octet] for octet in text.split("."))
+    if first[0] in _SPECIAL_FIRST_BYTES:
+        raise ValueError
+    return first + second + third
 
 
 def _special_use(address: Address, *, local_use: bool) -> str:
