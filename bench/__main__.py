@@ -34,7 +34,7 @@ def main() -> None:
     if sys.argv[1:2] and sys.argv[1] in DRAWINGS:
         importlib.import_module(f"bench.{sys.argv[1]}").main(sys.argv[2:])
         return
-    arguments = _parser().parse_args()
+    arguments = parser().parse_args()
     if os.geteuid():
         raise SystemExit("network namespaces need root: sudo python -m bench")
     options = Options(
@@ -68,31 +68,30 @@ def _print(name: str, options: Options, table: list[Row]) -> None:
     print()
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Say what the command line takes."""
     default = Options()
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument(
+    made = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    made.add_argument(
         "scenarios", nargs="*", choices=(*SCENARIOS, *OTHERS, []), help="which (default: all but scale)"
     )
-    parser.add_argument("--services", type=int, default=default.services)
-    parser.add_argument("--endpoints", type=int, default=default.endpoints, help="of each Service")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each scenario is run")
-    parser.add_argument("--samples", type=int, default=default.samples, help="single changes measured, of each kind")
-    parser.add_argument("--connections", type=int, default=default.connections, help="of each kind, on the data path")
-    parser.add_argument(
-        "--sizes", type=int, nargs="+", default=default.sizes, help="Services, for changes and packets"
-    )
-    parser.add_argument("--rivals", type=int, nargs="+", default=default.rivals, help="Services, beside nft")
-    parser.add_argument(
+    made.add_argument("--services", type=int, default=default.services)
+    made.add_argument("--endpoints", type=int, default=default.endpoints, help="of each Service")
+    made.add_argument("--rounds", type=int, default=3, help="how often each scenario is run")
+    made.add_argument("--samples", type=int, default=default.samples, help="single changes measured, of each kind")
+    made.add_argument("--connections", type=int, default=default.connections, help="of each kind, on the data path")
+    made.add_argument("--sizes", type=int, nargs="+", default=default.sizes, help="Services, for changes and packets")
+    made.add_argument("--rivals", type=int, nargs="+", default=default.rivals, help="Services, beside nft")
+    made.add_argument(
         "--variants", choices=default.variants, nargs="+", default=default.variants, help="of iptables: see there"
     )
-    parser.add_argument(
+    made.add_argument(
         "--modes", nargs="+", default=default.modes, help="of whole proxies; iptables-nft and iptables-legacy are two"
     )
-    parser.add_argument("--before", default="", help="another checkout of vipwire, to run beside this one")
-    parser.add_argument("--kube-proxy", default="", help="the program, to run beside vipwire")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    return parser
+    made.add_argument("--before", default="", help="another checkout of vipwire, to run beside this one")
+    made.add_argument("--kube-proxy", default="", help="the program, to run beside vipwire")
+    made.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    return made
 
 
 if __name__ == "__main__":

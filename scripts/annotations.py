@@ -46,11 +46,13 @@ Readiness probes come from the kubelet of the Pod's own node. An endpoint may pa
 clients: its accept queue is full, a firewall between the nodes drops packets, or its node is gone and the control
 plane has not noticed.
 
-    metadata:
-      annotations:
-        vipwire.io/eject-after: "3"      # failures in a row; turns it on
-        vipwire.io/eject-for: 30s        # the first time; doubles each time, up to 5m
-        vipwire.io/eject-at-most: "50"   # percent of the endpoints of a Service port
+```yaml
+metadata:
+  annotations:
+    vipwire.io/eject-after: "3"      # failures in a row; turns it on
+    vipwire.io/eject-for: 30s        # the first time; doubles each time, up to 5m
+    vipwire.io/eject-at-most: "50"   # percent of the endpoints of a Service port
+```
 
 * **What fails.** A new connection by way of the Service fails if nothing comes back for 3 seconds, or only a reset.
   Any other answer ends the row. TCP and SCTP count. UDP counts with `vipwire.io/eject-udp: "true"`, for many UDP

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 
 from vipwire.backends.registry import every_spec
@@ -16,7 +15,7 @@ _INTRODUCTION = """\
 
 A mode is how Services get into the kernel. Every mode carries out the same plan, so what a Service *means* does not
 depend on the mode. [../semantics.md](../semantics.md) says what it means, in numbered sentences, and one test suite
-sends the same packets in every mode. The second table below lists every exception.
+sends the same packets in every mode. The second table below says what differs, and why.
 
 `make docs` writes this page from `src/vipwire/backends/*/mode.py`, where each mode says what it is.
 
@@ -31,19 +30,19 @@ _DIFFERENCES = """\
 
 ## Differences between modes
 
-Each row holds in every mode except those in the second column. The suite skips the tests of these sentences there;
-all others pass. nftables mode has no row.
+Everything else in [../semantics.md](../semantics.md) holds in every mode. Each row leads to the sentences that do
+not hold there; the suite skips their tests in that mode, and all others pass.
 
-| what holds elsewhere | not in | because | sentences |
-|---|---|---|---|
+| mode | what differs there | why |
+|---|---|---|
 """
 _REST = """\
 
 [../annotations.md](../annotations.md) says which annotations a mode does not follow.
 
-In userspace mode the relay connects from the node, so endpoints see the node whoever connects. What S36 and S39 to
-S43 say of clients that are not masqueraded does not hold there, nor does what any sentence says of SCTP. Their tests
-run all the same, without looking at sources and without SCTP.
+In userspace mode the relay connects from the node, so endpoints see the node's address whoever connects. What
+[semantics](../semantics.md#source-addresses-masquerade) says of clients that are not masqueraded does not hold there,
+nor does what any sentence says of SCTP. Their tests run all the same, without looking at sources and without SCTP.
 
 In ipvs mode every VIP is an address of this node. So a `healthCheckNodePort` answers at VIPs too, as with kube-proxy;
 in all other modes it answers at the node's own addresses only. At a ClusterIP `vipwire explain` calls that a
@@ -51,6 +50,7 @@ difference.
 
 In every mode the tests hold `vipwire explain` to what packets really do, by the kernel's objects and by the plan.
 """
+_NONE = Difference((), "Nothing.", "")
 _HEADING = re.compile(r"^## (.+)$|^- \*\*(S\d+)\*\* ", re.MULTILINE)
 
 
@@ -62,18 +62,16 @@ def document() -> str:
 
 
 def _differences(modes: tuple[ModeSpec, ...]) -> Iterator[str]:
-    """Write a row for each difference; where several modes differ alike and for one reason, one row for them."""
+    """Write a row for each difference, mode by mode; its words lead to the sentences that do not hold."""
     sections = dict(_sections())
-    found = [(difference, mode.name) for mode in modes for difference in mode.differences]
-    for difference, group in groupby(sorted(found, key=_order), key=lambda pair: pair[0]):
-        names = ", ".join(name for _, name in group)
-        links = ", ".join(f"[{each}](../semantics.md#{sections[each]})" for each in difference.sentences)
-        yield f"| {difference.what} | {names} | {difference.why} | {links} |\n"
-
-
-def _order(pair: tuple[Difference, str]) -> tuple[int, str, str]:
-    difference, _ = pair
-    return int(difference.sentences[0][1:]), difference.what, difference.why
+    for mode in modes:
+        for each in mode.differences or (_NONE,):
+            if not each.sentences:
+                yield f"| {mode.name} | {each.what} | {each.why} |\n"
+                continue
+            numbers = ", ".join(each.sentences)
+            link = f'../semantics.md#{sections[each.sentences[0]]} "{numbers}"'
+            yield f"| {mode.name} | [{each.what.rstrip('.')}]({link}). | {each.why} |\n"
 
 
 def _sections() -> Iterator[tuple[str, str]]:

@@ -108,7 +108,7 @@ def test_every_map_set_and_chain_is_described() -> None:
 
 
 def test_the_way_of_a_packet_names_no_chain_that_is_not_there() -> None:
-    diagrams = re.findall(r"```\n(.*?)```", (ROOT / "docs/packet-path.md").read_text(), re.DOTALL)
+    diagrams = re.findall(r"```text\n(.*?)```", (ROOT / "docs/packet-path.md").read_text(), re.DOTALL)
     named = set(re.findall(r"(?:─▶|input|-1[01]0|  0|100) +([a-z]+-[a-z-]+)(?![a-z-]*\d)", "\n".join(diagrams)))
     assert named
     assert {name for name in named if not re.search(r"-(pick|affinity)-$", name)} <= chains()

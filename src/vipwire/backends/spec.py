@@ -40,7 +40,8 @@ class Mode(Backend[Any, Any], Protocol):
 class Difference(NamedTuple):
     """Something that other modes do and this one does not.
 
-    `sentences` are those of docs/semantics.md that do not hold; `what` says it in words, `why` gives the reason.
+    `sentences` are those of docs/semantics.md that do not hold; `what` says what users see here instead, `why` gives
+    the reason: whole sentences, which the page of modes prints.
     """
 
     sentences: tuple[str, ...]

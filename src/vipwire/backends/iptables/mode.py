@@ -26,13 +26,13 @@ MODE: Final = ModeSpec(
     differences=(
         Difference(
             ("S132",),
-            "packets and bytes are counted, with --count-traffic",
-            "the nat table sees the first packet of a connection only",
+            "Connections are counted, but not their packets and bytes, even with --count-traffic.",
+            "The nat table sees only the first packet of a connection.",
         ),
         Difference(
             ("S155", "S156"),
-            "the algorithm maglev chooses by the client's address and port",
-            "iptables has no match that looks up a table: instead of maglev it chooses at random, and says so",
+            "With the algorithm maglev, connections go to endpoints at random. vipwire reports that.",
+            "iptables has no match that looks an endpoint up in a table.",
         ),
     ),
     tools=(Tool("iptables-restore", "iptables mode writes its rules with it", needed=True),),

@@ -20,28 +20,28 @@ MODE: Final = ModeSpec(
     differences=(
         Difference(
             ("S8",),
-            "each new connection chooses at random",
-            "IPVS has no random choice: rr, its scheduler by default, deals in turn",
+            "New connections go to the endpoints in turn, not at random. The shares are the same.",
+            "IPVS has no random scheduler. Its default, rr, takes turns.",
         ),
         Difference(
             ("S57",),
-            "other ports of external and load balancer IPs are passed on",
-            "packets to external addresses come to IPVS because they are this node's own: it cannot pass them on",
+            "A port of an external or load balancer IP that no Service has is refused, not passed on.",
+            "IPVS takes in packets to these addresses because the node has them as its own. It cannot pass them on.",
         ),
         Difference(
             ("S73",),
-            "session affinity is shared by all frontends of a Service port",
-            "IPVS remembers a client for each virtual server by itself, in kube-proxy as well",
+            "A client with session affinity may have one endpoint at the ClusterIP and another one at the node port.",
+            "IPVS remembers clients for each virtual server separately, with kube-proxy as well.",
         ),
         Difference(
             ("S75",),
-            "session affinity ends after timeoutSeconds",
-            "the kernel remembers a client until its last connection has left TIME_WAIT, two minutes after it ended",
+            "Session affinity may last two minutes longer than timeoutSeconds.",
+            "The kernel remembers a client until its last connection has left TIME_WAIT, two minutes after its end.",
         ),
         Difference(
             ("S101",),
-            "open connections outlive the deletion of their Service",
-            "the kernel forgets a virtual server's connections when it is deleted",
+            "Deleting a Service ends its open connections.",
+            "The kernel forgets the connections of a virtual server together with it.",
         ),
     ),
     tools=(Tool("ipvsadm", "shows the virtual servers of ipvs mode"),),

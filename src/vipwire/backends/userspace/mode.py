@@ -25,26 +25,24 @@ MODE: Final = ModeSpec(
     differences=(
         Difference(
             ("S8",),
-            "each new connection chooses at random",
-            "a relay deals in turn, which gives the same shares",
+            "New connections go to the endpoints in turn, not at random. The shares are the same.",
+            "The relay takes turns.",
         ),
         Difference(
             ("S46",),
-            "a Pod of another node counts as a Pod, by ClusterCIDR",
-            "a relay's answers come back, so that it would be served in spite of a Local policy: only Pods of this "
-            "node count, where its Node object has podCIDRs",
+            "By ClusterCIDR only Pods of this node count as Pods, if its Node object has podCIDRs.",
+            "A relay always gets its answers. A Pod of another node would be served in spite of a Local policy.",
         ),
-        Difference(("S92",), "SCTP is served", "SCTP is not relayed"),
+        Difference(("S92",), "SCTP is not served.", "The relay carries TCP and UDP only."),
         Difference(
             ("S162", "S163", "S164", "S165", "S166", "S167"),
-            "endpoints that do not answer are ejected, as annotations say",
-            "a relay tries another endpoint at once, and lets one that fails 3 times in a row rest for 10 s; the "
-            "annotations are reported",
+            "The annotations for ejection have no effect, and are reported.",
+            "The relay itself tries another endpoint at once. One that fails 3 times in a row rests for 10 s.",
         ),
         Difference(
             ("S132",),
-            "packets are counted, with --count-traffic",
-            "a relay sees streams: it counts their bytes, and no packets",
+            "Bytes are counted, but not packets.",
+            "The relay reads streams, in which there are no packets.",
         ),
     ),
     port_ranges=True,

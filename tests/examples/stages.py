@@ -1,0 +1,143 @@
+"""Where examples are run: which pages' examples, on what machine, and what the reader is told to do between them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.examples.blocks import ROOT, Example, blocks
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A shell on a machine of its own that runs the examples of pages, in order.
+
+    `before`: what happens before the command that begins so, as the text tells. `serving`: commands that go on, and
+    run beside the shell. `not_run`: commands of these pages that are only read, with the reason. `numbers_vary`:
+    commands whose numbers are of the moment. `waited_for`: commands that look at what changes in a moment. `fails`:
+    commands whose exit status is not 0 because they found something. `stands_for`: what a document writes for a value
+    that is another one each time, and the command that prints it here. `inside`: the network namespace of the shell.
+    """
+
+    name: str
+    pages: tuple[str, ...]
+    setup: str
+    before: Mapping[str, str] = field(default_factory=dict)
+    serving: tuple[str, ...] = ()
+    not_run: Mapping[str, str] = field(default_factory=dict)
+    numbers_vary: tuple[str, ...] = ()
+    waited_for: tuple[str, ...] = ()
+    fails: tuple[str, ...] = ()
+    stands_for: Mapping[str, str] = field(default_factory=dict)
+    inside: str = ""
+
+    def runs(self, example: Example) -> bool:
+        """Tell whether the example is run here."""
+        page = example.where.partition(":")[0]
+        return page in self.pages and not example.command.startswith(tuple(self.not_run))
+
+
+_NETWORK: Final = """\
+ip link add eth0 type veth peer name far
+ip address add 192.0.2.10/24 dev eth0
+ip link set eth0 up && ip link set far up && ip route add default via 192.0.2.1
+"""
+"""A machine with a default route, and with the addresses of which the documents speak."""
+_WITH_SERVERS: Final = (
+    _NETWORK
+    + """\
+for n in 5 6; do
+  ip address add 10.1.0.$n/24 dev eth0
+  mkdir w$n && echo "I am w$n" >w$n/index.html && echo ok >w$n/healthz
+  python3 -m http.server --bind 10.1.0.$n --directory w$n 8080 >w$n.log 2>&1 &
+  curl --retry 60 --retry-connrefused --retry-delay 1 http://10.1.0.$n:8080/healthz
+done
+"""
+)
+_MANIFEST: Final = next("\n".join(each.lines) for each in blocks(ROOT / "README.md") if each.kind == "yaml")
+_ALLOCATED: Final = {"10.96.203.129": "kubectl get service web -o jsonpath={.spec.clusterIP}"}
+_LOOKS: Final = (
+    "kubectl get",
+    "curl",
+    "for n in",
+    "dig",
+    "vipwire status",
+    "vipwire explain",
+    "vipwire lab exec node-1 -- vipwire",
+)
+
+STAGES: Final = (
+    Stage(
+        "see a packet",
+        ("docs/tutorials/see-a-packet.md",),
+        "true",
+        numbers_vary=("vipwire lab probe",),
+        fails=("vipwire lab exec node-1 -- vipwire explain",),
+        waited_for=_LOOKS,
+    ),
+    Stage(
+        "two web servers",
+        ("docs/tutorials/two-web-servers.md",),
+        _NETWORK,
+        serving=("vipwire up", "vipwire view"),
+        waited_for=_LOOKS,
+        numbers_vary=("for n in", "vipwire status"),
+        stands_for=_ALLOCATED,
+    ),
+    Stage(
+        "from kube-proxy",
+        ("docs/tutorials/from-kube-proxy.md",),
+        _NETWORK,
+        serving=("vipwire up", "vipwire proxy"),
+        waited_for=_LOOKS,
+        numbers_vary=("vipwire status",),
+        fails=("iptables-save -t nat | grep -c",),
+    ),
+    Stage(
+        "standalone",
+        ("docs/standalone.md",),
+        _WITH_SERVERS,
+        before={"kubectl get pods": "rm -f w5/healthz"},
+        serving=("vipwire up",),
+        waited_for=_LOOKS,
+        stands_for=_ALLOCATED,
+        not_run={
+            "vipwire up --bind-address": "a second server on one machine; tests of join run it",
+            "vipwire token": "the walk's server listens elsewhere; tests of join run it",
+            "kubectl get services,endpoints,configmaps": "writes a file for another cluster",
+            "vipwire store": "a restore needs a stopped server; tests of the store do both",
+        },
+    ),
+    Stage(
+        "the lab",
+        ("docs/lab.md",),
+        "true",
+        numbers_vary=("vipwire lab probe", "vipwire lab exec node-1 -- vipwire status"),
+        not_run={
+            "vipwire lab compare": "takes a minute; tests/kernel/test_lab_compare.py runs it",
+            "vipwire lab tour": "waits for Enter; tests/kernel/test_lab_compare.py runs it",
+        },
+        waited_for=_LOOKS,
+    ),
+    Stage(
+        "on a node",
+        ("docs/commands.md", "docs/packet-path.md", "docs/modes/nftables.md"),
+        "vipwire lab up --proxy-mode nftables && cp -r /run/vipwire-lab/demo/services /etc/vipwire/",
+        serving=("vipwire view", "nft insert rule"),
+        inside="vipwire-demo-node-1",
+        fails=("vipwire drain 10.244.2.12",),
+        not_run={"nft list set ip vipwire connections": "needs --count-traffic; the tests of counting read the set"},
+        waited_for=_LOOKS,
+    ),
+    Stage(
+        "servers by names",
+        ("docs/dns.md", "docs/ingress.md"),
+        f"{_NETWORK}cat >web.yaml <<END\n{_MANIFEST}\nEND\n",
+        waited_for=_LOOKS,
+        not_run={"kubectl": "needs a cluster"},
+    ),
+)
+
+
+def is_run(example: Example) -> bool:
+    """Tell whether any stage runs an example."""
+    return any(stage.runs(example) for stage in STAGES)
