@@ -120,3 +120,54 @@ def test_another_machine_that_has_an_address_of_ours_is_heard(address: str) -> N
 
     with neighbour() as there:
         asyncio.run(asyncio.wait_for(scenario(there), 60))
+
+
+@pytest.mark.parametrize("address", [V4, V6])
+def test_an_address_that_is_handed_on_is_answered_for_until_its_next_owner_is_heard(address: str) -> None:
+    """A question between the two owners would be repeated a second later: so long a new client would wait."""
+    code = f"from vipwire.cluster.announce import Announcer as A; a = A('far'); a.tell(a.speak_for(['{address}']))"
+
+    async def scenario(there: str) -> None:
+        heard: list[bytes] = []
+        loop = asyncio.get_running_loop()
+        with contextlib.closing(Announcer("near", lambda whose, _: heard.append(whose))) as announcer:
+            announcer.listen(loop)
+            announcer.speak_for([V4, V6])
+            announcer.hand_on([address])
+            await until_it_knows(there, address, hardware(), asks=True)
+            other = await asyncio.create_subprocess_exec(*there.split(), sys.executable, "-c", code)
+            await announcer.released()
+            await other.wait()
+            run(f"{there} ip neigh flush dev far")
+            await ask(there, address)
+            assert hardware() not in table(there, address)
+            assert not heard
+            for each in announcer.sockets:
+                loop.remove_reader(each)
+
+    with neighbour() as there:
+        asyncio.run(asyncio.wait_for(scenario(there), 60))
+
+
+def test_an_address_that_is_handed_on_is_free_for_who_probes() -> None:
+    code = (
+        "import asyncio; from vipwire.cluster.announce import Announcer as A; a = A('far')\n"
+        "async def probe():\n a.listen(asyncio.get_running_loop())\n"
+        f" print(sorted(await a.probe(['{V4}', '192.0.2.78'], 5, 0.05)))\nasyncio.run(probe())"
+    )
+
+    async def scenario(there: str) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.closing(Announcer("near")) as announcer:
+            announcer.listen(loop)
+            announcer.speak_for([V4, "192.0.2.78"])
+            announcer.hand_on([V4])
+            command = (*there.split(), sys.executable, "-c", code)
+            probing = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+            said, _ = await probing.communicate()
+            assert said.decode().strip() == "['192.0.2.78']"
+            for each in announcer.sockets:
+                loop.remove_reader(each)
+
+    with neighbour() as there:
+        asyncio.run(asyncio.wait_for(scenario(there), 60))

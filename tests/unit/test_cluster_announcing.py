@@ -345,3 +345,53 @@ def test_a_renewal_that_comes_late_counts_from_when_it_was_begun(life: str, begu
     assert set(claims.alive()) == {"n2"}
     world.now = ends + 0.01
     assert claims.alive() == {}
+
+
+def test_an_address_that_an_announcing_machine_gives_is_known_as_given() -> None:
+    """It need not be probed for. One that was taken from a machine, or that a restart finds, must be."""
+    name = ObjectName("kube-system", "vipwire-address-192-0-2-1")
+
+    def held_by(*holders: str) -> set[str]:
+        _, _, claims = steady()
+        for version, holder in enumerate(holders):
+            claims.note(Held(name, holder, 1.0, str(version), "", "192.0.2.1"))
+        return claims.given
+
+    assert held_by("n2", "n1") == {"192.0.2.1"}
+    assert held_by("n1") == held_by("", "n1") == held_by("n2", "n1", "n2") == held_by("n2", "", "n1") == set()
+
+
+def test_a_machine_that_leaves_is_given_no_address_and_is_not_taken_for_silent() -> None:
+    async def scenario() -> None:
+        world, objects, leaving = steady()
+        await leaving.renew()
+        assert await leaving.take("192.0.2.1")
+        await leaving.leave()
+        other = Claims(objects, "n2", "eth0", lambda: datetime(2026, 1, 1, tzinfo=UTC), clock=lambda: world.now)
+        await other.renew()
+        for value in world.history:
+            found = read(AnnounceKind.LEASE, value)
+            other.note(found)
+        assert set(other.alive()) == {"n2"}
+        assert not await other.take("192.0.2.1")  # it announces until it gives it
+        assert leaving.speaks()
+
+    asyncio.run(scenario())
+
+
+def test_a_gift_that_fails_is_made_again() -> None:
+    """Else nobody would announce the address: its owner is alive, and does not want it."""
+
+    async def scenario() -> None:
+        world, objects, claims = steady()
+        await claims.renew()
+        assert await claims.take("192.0.2.1")
+        objects.lost = ApiError(500, "ServerTimeout", "try again")
+        with pytest.raises(ApiError):
+            await claims.give("192.0.2.1", "n2")
+        assert claims.mine == set()
+        assert claims.named() == ["192.0.2.1"]
+        claims.note(read(AnnounceKind.LEASE, world.leases["vipwire-address-192-0-2-1"]))
+        assert claims.named() == []
+
+    asyncio.run(scenario())

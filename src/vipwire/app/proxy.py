@@ -92,6 +92,10 @@ class Proxy:
         """The configuration that runs, which is not all that was asked for where a mode fell back."""
         return self._config
 
+    def ready(self) -> bool:
+        """Report whether the kernel has held all rules once since this proxy started."""
+        return self._health.ready()
+
     async def run(self, reloader: Reloader, claim: Claim | None = None) -> int:
         """Run until a signal, or until a successor wants the place of `claim`; return the exit status."""
         source, recorder = self._source()

@@ -43,17 +43,17 @@ def run_proxy(config: Config, reread: Reread) -> int:
 
 
 async def run_beside(
-    command: str, config: Config, source: Source, begun: Callable[[], None], counted: Collector
+    command: str, config: Config, source: Source, begun: Callable[[Proxy], None], counted: Collector
 ) -> None:
     """Run the proxy in a loop that others share, with a source of theirs, until a signal or cancelled.
 
-    `begun` is called once this machine is found to be able to; `counted` is exposed with its metrics. The caller has
+    `begun` is told it once this machine is found to be able to; `counted` is exposed with its metrics. The caller has
     claimed this network namespace: see `app.claim`. A refusal names `command`.
     """
     require_net_admin(command)
     cyclic_garbage.look_rarely()
     with _prepared(config, source) as proxy:
-        begun()
+        begun(proxy)
         proxy.metrics.registry.register(counted)
         await proxy.run(Reloader(config, proxy.config, lambda: Loaded(config, ()), proxy.metrics))
 

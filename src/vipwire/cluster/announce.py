@@ -77,6 +77,9 @@ class Announcer:
 
     `claimed` is told an address of ours and the hardware address of another machine that says to have it. `speaks` is
     asked before every word: while it says no, nothing is told or answered.
+
+    An address that is handed on is answered for until its next owner is heard, so that no question is lost between
+    the two; but not to who only looks whether it is free.
     """
 
     def __init__(
@@ -87,6 +90,8 @@ class Announcer:
     ) -> None:
         self._interface, self._claimed, self._speaks = interface, claimed, speaks
         self._addresses: set[bytes] = set()
+        self._handed: set[bytes] = set()
+        self._released = asyncio.Event()
         self._probed: dict[bytes, bytes] = {}
         try:
             self._index = socket.if_nametoindex(interface)
@@ -129,14 +134,36 @@ class Announcer:
     def speak_for(self, addresses: Iterable[str], not_for: Iterable[str] = ()) -> frozenset[bytes]:
         """Announce these addresses from now on, and no others; return the new ones."""
         new = frozenset(map(_packed, addresses)) - self._addresses
-        old = self._addresses.intersection(map(_packed, not_for))
-        for option, changed in ((socket.IPV6_JOIN_GROUP, new), (socket.IPV6_LEAVE_GROUP, old)):
-            for address in changed:
-                if len(address) == 16:
-                    self._join(option, solicited_group(address) + struct.pack("@I", self._index))
+        self._release(self._handed & new)
+        self._join(socket.IPV6_JOIN_GROUP, new)
         self._addresses |= new
+        old = self._addresses.intersection(map(_packed, not_for))
+        self._join(socket.IPV6_LEAVE_GROUP, old)
         self._addresses -= old
         return new
+
+    def hand_on(self, addresses: Iterable[str]) -> None:
+        """Announce these addresses no more, but answer for them until their next owner is heard, or `release`."""
+        going = self._addresses.intersection(map(_packed, addresses))
+        self._addresses -= going
+        self._handed |= going
+        self._released.clear()
+
+    def release(self, addresses: Iterable[str]) -> None:
+        """Answer for these addresses no more, if they are still handed on."""
+        self._release(self._handed.intersection(map(_packed, addresses)))
+
+    async def released(self) -> None:
+        """Wait until no address is being handed on."""
+        while self._handed:
+            await self._released.wait()
+
+    def _release(self, addresses: Iterable[bytes]) -> None:
+        gone = frozenset(addresses)
+        self._join(socket.IPV6_LEAVE_GROUP, gone)
+        self._handed -= gone
+        if not self._handed:
+            self._released.set()
 
     async def probe(self, addresses: Iterable[str], times: int, seconds: float) -> dict[str, bytes]:
         """Ask who has addresses that are to be announced; give those that somebody answers for, with its hardware's.
@@ -164,11 +191,12 @@ class Announcer:
         with contextlib.suppress(OSError):  # the link is down, or has no address of its own yet
             self._icmp.sendto(solicitation(address, self._hardware), (group, 0, 0, self._index))
 
-    def _join(self, option: int, group: bytes) -> None:
-        try:
-            self._icmp.setsockopt(socket.IPPROTO_IPV6, option, group)
-        except OSError:  # two addresses may share a group
-            return
+    def _join(self, option: int, addresses: Iterable[bytes]) -> None:
+        for address in addresses:
+            group = solicited_group(address) + struct.pack("@I", self._index) if len(address) == 16 else b""
+            with contextlib.suppress(OSError):  # two addresses may share a group
+                if group:
+                    self._icmp.setsockopt(socket.IPPROTO_IPV6, option, group)
 
     def tell(self, addresses: Iterable[bytes]) -> None:
         """Announce to all neighbours the addresses that are still ours."""
@@ -188,14 +216,21 @@ class Announcer:
             return
         self._hear_claim(claimed_by_arp(frame))
         asked = asked_by_arp(frame)
-        if asked is not None and asked[2] in self._addresses and asked[1] != asked[2] and self._speaks():
+        if asked is None or asked[1] == asked[2] or not self._answers(asked[2], probing=asked[1] == bytes(4)):
+            return
+        if self._speaks():
             self._send(arp(2, self._hardware, asked[2], asked[0], asked[1]))
+
+    def _answers(self, address: bytes, *, probing: bool) -> bool:
+        return address in self._addresses or (address in self._handed and not probing)
 
     def _hear_claim(self, claim: tuple[bytes, bytes] | None) -> None:
         if claim is None or claim[0] == self._hardware:
             return
         if claim[1] in self._probed:
             self._probed[claim[1]] = claim[0]
+        if claim[1] in self._handed:
+            self._release((claim[1],))
         if claim[1] in self._addresses and self._speaks():  # else it is as it should be
             self._claimed(claim[1], claim[0])
 
@@ -205,12 +240,12 @@ class Announcer:
         except OSError:
             return
         self._hear_claim(claimed_by_advertisement(message))
-        if len(message) < 24 or message[0] != _SOLICITATION or message[8:24] not in self._addresses:
+        host = sender[0].partition("%")[0]
+        nobody = host == "::"  # a machine that looks whether it may have the address: RFC 4862 5.4
+        if len(message) < 24 or message[0] != _SOLICITATION or not self._answers(message[8:24], probing=nobody):
             return
         if not self._speaks():
             return
-        host = sender[0].partition("%")[0]
-        nobody = host == "::"  # a machine that looks whether it may have the address: RFC 4862 5.4
         if nobody or not self._advertise(message[8:24], host, solicited=True):  # there may be no route to it
             self._advertise(message[8:24], _ALL_NODES, solicited=False)
 

@@ -4,6 +4,7 @@ import asyncio
 import signal
 
 from vipwire.app.loop import Source
+from vipwire.app.proxy import Proxy
 from vipwire.app.run import run_beside
 from vipwire.cluster.part_metrics import PartFailures
 from vipwire.config.configuration import Config
@@ -16,6 +17,11 @@ class Ending:
     def __init__(self, command: str) -> None:
         self._command = command
         self._asked = asyncio.Event()
+        self._proxy: Proxy | None = None
+
+    def serves(self) -> bool:
+        """Report whether the proxy has programmed the rules of all Services, once."""
+        return self._proxy is not None and self._proxy.ready()
 
     def hear_signals(self) -> None:
         """Hear SIGTERM and SIGINT from now on."""
@@ -29,8 +35,13 @@ class Ending:
 
     async def run_proxy(self, config: Config, source: Source, supervisor: Supervisor, begun: Begun) -> None:
         """Run the proxy until a signal or cancelled, and hear signals again."""
+
+        def started(proxy: Proxy) -> None:
+            self._proxy = proxy
+            begun()
+
         try:
-            await run_beside(self._command, config, source, begun, PartFailures(supervisor))
+            await run_beside(self._command, config, source, started, PartFailures(supervisor))
             self._asked.set()  # a signal has ended it
         finally:
             self.hear_signals()

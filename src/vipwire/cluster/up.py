@@ -136,8 +136,9 @@ class _Cluster:
         self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own)
         claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
         announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
-        self._addresses = AddressKeeper(claims, announced, setting.announce)
         self._ending = Ending("vipwire up")
+        serves = self._ending.serves if setting.proxy is not None else None
+        self._addresses = AddressKeeper(claims, announced, setting.announce, serves)
         self.parts = Parts(self._supervisor)
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str, Path], None]) -> None:

@@ -13,11 +13,13 @@ from vipwire.netlink.attributes import attribute, attributes, text_of
 NEW_LINK, GET_LINK = 16, 18
 NEW_ADDRESS, DELETE_ADDRESS, GET_ADDRESS = 20, 21, 22
 
+GROUP_LINK = 1  # RTNLGRP_LINK
 GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS = 5, 9  # RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR
 
 FLAG_DUPLICATE = 0x08  # IFA_F_DADFAILED: another machine has this address, so that the kernel does not use it
 SCOPE_GLOBAL, SCOPE_LINK, SCOPE_HOST = 0, 253, 254
 
+_UP, _CARRIER = 0x1, 0x10000  # IFF_UP, IFF_LOWER_UP
 _LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, device type, index, flags, which flags change
 _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, interface index
 _U32 = struct.Struct("=I")
@@ -63,6 +65,14 @@ def decode_link(payload: memoryview) -> Link:
     if name is None:
         raise DecodeError("rtnetlink link message has no name")
     return Link(_LINK.unpack_from(payload)[2], text_of(name))
+
+
+def is_running(payload: memoryview) -> bool:
+    """Read from an answer to GET_LINK whether the interface is up and has a carrier."""
+    if len(payload) < _LINK.size:
+        raise DecodeError("rtnetlink link message is cut short")
+    flags: int = _LINK.unpack_from(payload)[3]
+    return flags & (_UP | _CARRIER) == _UP | _CARRIER
 
 
 def decode_address(payload: memoryview) -> InterfaceAddress | None:

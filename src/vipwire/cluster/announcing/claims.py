@@ -15,6 +15,7 @@ equally long. A renewal may come late, such as one that a new leader of etcd fin
 was begun, by a clock of its process: it counts from when the one before it was seen, and the seconds between the two.
 """
 
+import asyncio
 import ipaddress
 import re
 import secrets
@@ -29,6 +30,7 @@ from vipwire.cluster.announcing.kinds import (
     LEASE_ADDRESS,
     LEASE_BEGUN,
     LEASE_INTERFACES,
+    LEASE_LEAVING,
     MACHINES,
     SYSTEM,
     Held,
@@ -94,6 +96,10 @@ class Claims:
         self._addresses: dict[str, Held] = {}
         self.mine: set[str] = set()
         """Addresses that this machine has taken since it was last fenced, or late."""
+        self.given: set[str] = set()
+        """Addresses that another machine, which announced them, has given to this one."""
+        self._writing = asyncio.Lock()
+        self._leaving = False
         self._epoch = 0
         self._interrupted = clock()
         self.until = float("-inf")
@@ -106,9 +112,13 @@ class Claims:
     def note(self, lease: Held) -> None:
         """Learn of a Lease's state."""
         if lease.name.name.startswith(ADDRESSES):
+            before = self.holder(lease.address)
             self._addresses[lease.address] = lease
             if lease.holder != self.node:
                 self.mine.discard(lease.address)
+                self.given.discard(lease.address)
+            elif before not in ("", self.node):
+                self.given.add(lease.address)
             return
         name = lease.name.name.removeprefix(MACHINES)
         seen = self._machines.get(name)
@@ -134,8 +144,13 @@ class Claims:
             name: seen.lease.interface
             for name, seen in self._machines.items()
             if seen.lease.holder and name != self.node and now - seen.since < seen.lease.seconds
+            if not seen.lease.leaving
         }
-        return found | ({self.node: self._interface} if self.speaks() else {})
+        return found | ({self.node: self._interface} if self.speaks() and not self._leaving else {})
+
+    def named(self) -> list[str]:
+        """List the addresses whose Leases name this machine, whether it announces them or not."""
+        return [address for address, lease in self._addresses.items() if lease.holder == self.node]
 
     def holder(self, address: str) -> str:
         """Tell who has an address."""
@@ -151,6 +166,15 @@ class Claims:
 
     async def renew(self) -> None:
         """Renew this machine's own Lease. Raise ApiError, UnreachableError."""
+        async with self._writing:
+            await self._renew_in_turn()
+
+    async def leave(self) -> None:
+        """Renew it once more, and say that this machine takes no address any more."""
+        self._leaving = True
+        await self.renew()
+
+    async def _renew_in_turn(self) -> None:
         began = self._clock()
         if self._own is None or began >= self.until:
             self._begin_anew()  # it was silent: each address is taken anew, or is another's by now
@@ -201,6 +225,7 @@ class Claims:
         self._epoch += 1
         self._interrupted = self._clock()
         self.mine.clear()
+        self.given.clear()
 
     async def take(self, address: str) -> bool:
         """Take an address that nobody has, or whose holder is silent; report whether it is this machine's now."""
@@ -231,10 +256,12 @@ class Claims:
 
     async def resign(self) -> None:
         """Say of this machine that it announces nothing any more, so that nobody needs to wait for it."""
-        own = self._own
-        self.fall_silent()
-        if own is not None:
-            await self._objects.replace(LEASES, SYSTEM, held(own, "", 1, self._now()))
+        async with self._writing:
+            own = self._own
+            self.fall_silent()
+            own = own or await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
+            if own is not None and holder_of(own) == self.node:
+                await self._objects.replace(LEASES, SYSTEM, held(own, "", 1, self._now()))
 
     async def _write(self, address: str, holder: str) -> bool:
         """Write who has an address, if it is as it was seen. Raise ApiError."""
@@ -277,8 +304,10 @@ class Claims:
 
     def _noted(self, lease: Object, began: float) -> Object:
         notes = {LEASE_INTERFACES: self._interface, LEASE_BEGUN: f"{self._life} {began:.3f}"}
+        notes |= {LEASE_LEAVING: "true"} if self._leaving else {}
         meta = lease["metadata"]
-        return lease | {"metadata": meta | {"annotations": (meta.get("annotations") or {}) | notes}}
+        others = {key: value for key, value in (meta.get("annotations") or {}).items() if key != LEASE_LEAVING}
+        return lease | {"metadata": meta | {"annotations": others | notes}}
 
 
 def _name(address: str) -> str:

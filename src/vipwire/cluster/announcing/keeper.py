@@ -5,13 +5,16 @@
     renewing the machine's own Lease ───────────┘
 
 An address that is taken is probed for first (RFC 5227, RFC 4862): a machine that answers for it, although it should
-not, keeps it, and an Event says so. One that is given away is not answered for from before it is given. Packets that
-still come for it are served, since all machines have the rules of all Services.
+not, keeps it, and an Event says so. One that another machine gives to this one while it announces it is not probed
+for: it is announced at once, and the other answers until it hears that, so that clients notice nothing. Packets that
+still come to the other are served, since all machines have the rules of all Services.
+
+A machine announces nothing before its proxy has programmed its rules, nor while the interface has no carrier.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from vipwire.cluster.announce import Announcer
@@ -21,26 +24,38 @@ from vipwire.cluster.announcing.claims import PARTS, SECONDS, Claims
 from vipwire.cluster.announcing.kinds import AnnounceKind, Balanced, Held, Machine, Object, Placed
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.machines.objects import UnreachableError
+from vipwire.errors import VipwireError
+from vipwire.host.carrier import CarrierWatch
 from vipwire.process import log
 from vipwire.state.event import Deleted, EventOf, Listed
 
-AGAIN: Final = (0.0, 0.3, 1.0, 2.0, 4.0)
-"""When new addresses are told to neighbours, in seconds: the first may be lost while a switch learns."""
+AGAIN: Final = (0.3, 1.0, 2.0, 4.0)
+"""When new addresses are told to neighbours once more, in seconds: the first may be lost while a switch learns."""
 PROBES: Final = 2
 PROBE_SECONDS: Final = 0.05
 _RETRY: Final = 1.0
 _AGAIN_SOON: Final = 0.1
 _FAREWELL: Final = 5.0
+LINGER: Final = 1.0
+"""Seconds for which an address that was given away is answered for, unless its next owner is heard before."""
 Emit: TypeAlias = Callable[[EventOf[AnnounceKind, Object]], None]
 Follow: TypeAlias = Callable[[Emit], Awaitable[None]]
 """Tells of all objects and then of every change, until it is cancelled."""
 
 
 class AddressKeeper:
-    """Announces on one interface what `claims` has."""
+    """Announces on one interface what `claims` has.
 
-    def __init__(self, claims: Claims, announced: Announced, interface: str) -> None:
+    It begins when `serves` says that the proxy beside it does; None where there is none.
+    """
+
+    def __init__(
+        self, claims: Claims, announced: Announced, interface: str, serves: Callable[[], bool] | None = None
+    ) -> None:
         self._claims, self._announced, self._interface = claims, announced, interface
+        self._serves = serves
+        self._carrier: CarrierWatch | None = None
+        self._link_news = asyncio.Event()
         self._view, self._listed = View(), set[AnnounceKind]()
         self._announcer: Announcer | None = None
         self._speaking: set[str] = set()
@@ -55,8 +70,10 @@ class AddressKeeper:
         loop = asyncio.get_running_loop()
         self._listed.clear()
         self._announcer = announcer = Announcer(self._interface, self._announced.claimed, self._claims.speaks)
+        self._carrier = carrier = CarrierWatch(self._interface)
         begun()
         announcer.listen(loop)
+        loop.add_reader(carrier, self._look_at_carrier)
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._announced.tasks = tasks
@@ -66,10 +83,12 @@ class AddressKeeper:
         finally:
             for each in self._pending:
                 each.cancel()
+            loop.remove_reader(carrier)
             for watched in announcer.sockets:
                 loop.remove_reader(watched)
             announcer.close()
-            self._announcer = None
+            carrier.close()
+            self._announcer = self._carrier = None
             self._speaking.clear()
             self._claims.fall_silent()
 
@@ -80,11 +99,13 @@ class AddressKeeper:
         self._leaving = True
         others = {name: where for name, where in self._claims.alive().items() if name != self._claims.node}
         wanted, mine = self._view.wanted(others), tuple(self._claims.mine)
-        self._fall_silent_about(mine)
         with contextlib.suppress(ApiError, UnreachableError, TimeoutError):
             async with asyncio.timeout(_FAREWELL):
-                await asyncio.gather(*(self._claims.give(each, wanted.get(each, "")) for each in mine))
+                await self._claims.leave()
+                await self._give({address: wanted.get(address, "") for address in mine})
+                await self._announcer.released()
                 await self._claims.resign()
+        self._fall_silent_about(mine)
         for address in mine:
             log.info("handed an address over", address=address, to=wanted.get(address, ""))
 
@@ -139,17 +160,56 @@ class AddressKeeper:
                 self._claims.forget(event.name.name)
 
     async def _renew(self) -> None:
+        """Renew the Lease until cancelled. Raise VipwireError when all is to begin anew, with other sockets."""
+        number = self._carrier.number if self._carrier is not None else 0
         while not self._leaving:
-            spoke, error = self._claims.speaks(), ""
-            try:
-                await self._claims.renew()
-            except (ApiError, UnreachableError) as failed:
-                error = str(failed)
-            if error != self._told or self._claims.speaks() != spoke:
-                self._say(error, fell_silent=spoke and not self._claims.speaks())
-            self._told = error
-            self._news.set()
-            await asyncio.sleep(_AGAIN_SOON if error else SECONDS / PARTS)
+            self._link_news.clear()
+            if self._carrier is not None and self._carrier.number not in (0, number):
+                raise VipwireError(f"interface {self._interface} was replaced by another one of its name")
+            if self._carrier is not None and not self._carrier.up:
+                pause = await self._withdraw()
+            elif self._serves is not None and not self._serves():
+                pause = _AGAIN_SOON
+            else:
+                self._serves = None
+                pause = await self._renew_once()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._link_news.wait()
+
+    async def _renew_once(self) -> float:
+        """Renew the Lease; return after how many seconds that is to be done again."""
+        spoke, error = self._claims.speaks(), ""
+        try:
+            await self._claims.renew()
+        except (ApiError, UnreachableError) as failed:
+            error = str(failed)
+        if error != self._told or self._claims.speaks() != spoke:
+            self._say(error, fell_silent=spoke and not self._claims.speaks())
+        self._told = error
+        self._news.set()
+        return _AGAIN_SOON if error else SECONDS / PARTS
+
+    async def _withdraw(self) -> float | None:
+        """Say that others may take the addresses; return after how many seconds to try that again, None for never."""
+        try:
+            await self._claims.resign()
+        except (ApiError, UnreachableError):
+            return _AGAIN_SOON
+        return None
+
+    def _look_at_carrier(self) -> None:
+        """Announce nothing from the moment on when the interface has no carrier."""
+        carrier = self._carrier
+        if carrier is None or not carrier.refresh():
+            return
+        if carrier.up:
+            log.info("the interface has a carrier again", interface=self._interface)
+        else:
+            log.warning("the interface has no carrier: others may take the addresses", interface=self._interface)
+            self._claims.fall_silent()
+            self._fall_silent_about(tuple(self._speaking))
+        self._link_news.set()
 
     def _say(self, error: str, *, fell_silent: bool) -> None:
         if error:
@@ -174,12 +234,11 @@ class AddressKeeper:
         """Take and give addresses; report whether some are waited for."""
         claims = self._claims
         self._fall_silent_about(self._speaking - claims.mine)
-        if not claims.speaks():
+        if not claims.speaks() or (self._carrier is not None and not self._carrier.up):
             return False
         wanted = self._view.wanted(claims.alive())
-        going = [address for address in claims.mine if wanted.get(address) != claims.node]
-        self._fall_silent_about(going)
-        await asyncio.gather(*(claims.give(each, wanted.get(each, "")) for each in going))
+        going = [address for address in claims.mine.union(claims.named()) if wanted.get(address) != claims.node]
+        await self._give({address: wanted.get(address, "") for address in going})
         coming = [each for each, node in wanted.items() if node == claims.node and each not in self._speaking]
         taken = await asyncio.gather(*(self._own(each) for each in coming))
         fresh = [each for each, ours in zip(coming, taken, strict=True) if ours]
@@ -195,9 +254,12 @@ class AddressKeeper:
         addresses = [each for each in addresses if each in self._claims.mine]
         if not addresses:
             return
-        others = await self._announcer.probe(addresses, PROBES, PROBE_SECONDS)
+        given = self._claims.given.intersection(addresses)
+        self._claims.given -= given
+        others = await self._probe([each for each in addresses if each not in given])
         fresh = [each for each in addresses if each not in others and each in self._claims.mine]
         new = self._announcer.speak_for(fresh)
+        self._announcer.tell(new)
         self._speaking.update(fresh)
         self._announced.began(new)
         for address, hardware in others.items():
@@ -205,6 +267,24 @@ class AddressKeeper:
         loop = asyncio.get_running_loop()
         self._pending = {each for each in self._pending if each.when() > loop.time()}
         self._pending |= {loop.call_later(seconds, self._announcer.tell, new) for seconds in AGAIN}
+
+    async def _probe(self, addresses: Sequence[str]) -> dict[str, bytes]:
+        assert self._announcer is not None  # noqa: S101  # it runs
+        return await self._announcer.probe(addresses, PROBES, PROBE_SECONDS) if addresses else {}
+
+    async def _give(self, going: Mapping[str, str]) -> None:
+        """Give addresses to other machines, or "" to nobody. Raise ApiError, UnreachableError.
+
+        What is not announced here, since somebody answers for it, is given to nobody, for the next one to probe.
+        """
+        handed = [address for address, to in going.items() if to and address in self._speaking]
+        self._fall_silent_about(address for address in going if address not in handed)
+        if self._announcer is not None and handed:
+            self._announcer.hand_on(handed)
+            self._speaking.difference_update(handed)
+            self._announced.ended(handed)
+            self._pending.add(asyncio.get_running_loop().call_later(LINGER, self._announcer.release, handed))
+        await asyncio.gather(*(self._claims.give(each, to if each in handed else "") for each, to in going.items()))
 
     def _fall_silent_about(self, addresses: Iterable[str]) -> None:
         gone = [each for each in addresses if each in self._speaking]

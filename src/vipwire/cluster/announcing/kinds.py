@@ -19,6 +19,8 @@ EXCLUDED: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
 LEASE_INTERFACES: Final = "vipwire.io/interface"
 LEASE_BEGUN: Final = "vipwire.io/renewed"
 """Annotation of a machine's Lease: a name of its process's own, and when it began to renew, in seconds of its own."""
+LEASE_LEAVING: Final = "vipwire.io/leaving"
+"""Annotation of a machine's Lease: it hands its addresses over, and takes none."""
 LEASE_ADDRESS: Final = "vipwire.io/address"
 MACHINES: Final = "vipwire-announcer-"
 ADDRESSES: Final = "vipwire-address-"
@@ -80,6 +82,7 @@ class Held:
     address: str
     life: str = ""
     begun: float = 0.0
+    leaving: bool = False
 
 
 Object: TypeAlias = Balanced | Placed | Machine | Held
@@ -146,7 +149,9 @@ def _lease(value: Plain) -> Found[Held]:
     seconds = float(spec.get("leaseDurationSeconds") or 1)
     holder, version = str(spec.get("holderIdentity") or ""), meta.resource_version or ""
     interface, address = words.get(LEASE_INTERFACES, ""), words.get(LEASE_ADDRESS, "")
-    return Held(name_of(meta), holder, seconds, version, interface, address, *_begun(words.get(LEASE_BEGUN, ""))), ()
+    life, begun = _begun(words.get(LEASE_BEGUN, ""))
+    leaving = LEASE_LEAVING in words
+    return Held(name_of(meta), holder, seconds, version, interface, address, life, begun, leaving), ()
 
 
 def _begun(text: str) -> tuple[str, float]:

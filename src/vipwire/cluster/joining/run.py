@@ -158,7 +158,9 @@ class _Machine:
         node, interface = self._member.node, self._setting.announce
         async with RemoteObjects(self._access(), "vipwire-announcer", timeout=RENEW_TIMEOUT) as objects:
             announced = Announced(objects, node, interface, now, self._setting.proxy)
-            keeper = self._addresses = AddressKeeper(Claims(objects, node, interface, now), announced, interface)
+            claims = Claims(objects, node, interface, now)
+            serves = self._ending.serves if self._setting.proxy is not None else None
+            keeper = self._addresses = AddressKeeper(claims, announced, interface, serves)
             await keeper.run(ApiSource(self._access(), RESOURCES).run, begun)
 
     async def _speak_bgp(self, settings: BgpSettings, begun: Begun) -> None:
