@@ -1,15 +1,18 @@
 """The loop lets nobody wait for a sync, and lets nobody touch the engine during one."""
 
 import asyncio
+import gc
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
 from vipwire.app.loop import Loop, Parts
+from vipwire.kube.contact import Health
+from vipwire.process import cyclic_garbage
 from vipwire.serve.metrics import Metrics
 from vipwire.state.event import Deleted, Kind
 
@@ -75,12 +78,21 @@ class Unasked:
         pass
 
 
-def loop_of(engine: SlowEngine, addresses: NoAddresses) -> Loop:
-    nothing = cast("Any", None)
+class Nothing:
+    """A part of which nothing is asked for that matters here."""
+
+    complete = True
+
+    def source_failed(self, *_: object) -> None:
+        pass
+
+
+def loop_of(engine: SlowEngine, addresses: NoAddresses, source: object = None) -> Loop:
+    nothing = cast("Any", Nothing())
     return Loop(
         Parts(
             engine=cast("Any", engine),
-            source=nothing,
+            source=cast("Any", source),
             health=nothing,
             metrics=Metrics("nftables"),
             reporter=nothing,
@@ -155,3 +167,40 @@ def test_a_loop_that_is_cancelled_finishes_what_is_read_ahead() -> None:
         task.cancel()
 
     assert during_a_sync(act, ReadingEngine()).asked == ["event", "ahead"]
+
+
+@pytest.fixture
+def resting() -> Iterator[None]:
+    """Let the collector rest, and leave it as it was."""
+    before = gc.get_threshold()
+    cyclic_garbage.rest()
+    yield
+    gc.set_threshold(*before)
+    gc.enable()
+    gc.unfreeze()
+
+
+class FailingSource:
+    """A source that cannot be read."""
+
+    def health(self) -> tuple[Health, ...]:
+        return (Health("services", error="away"),)
+
+
+@pytest.mark.usefixtures("resting")
+def test_a_source_that_fails_before_the_first_sync_lets_garbage_be_looked_for() -> None:
+    addresses = NoAddresses()
+
+    async def play() -> None:
+        loop = loop_of(SlowEngine(), addresses, FailingSource())
+        task = asyncio.get_running_loop().create_task(loop.look_around())
+        await asyncio.sleep(0)
+        assert gc.isenabled()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    try:
+        asyncio.run(asyncio.wait_for(play(), 60))
+    finally:
+        addresses.close()

@@ -24,7 +24,7 @@ from vipwire.host.addresses import AddressWatch
 from vipwire.kube.contact import Health
 from vipwire.model.value import Value
 from vipwire.plan.ejection import Tallies
-from vipwire.process import log
+from vipwire.process import cyclic_garbage, log
 from vipwire.process.worker import Worker
 from vipwire.serve.health import ProxyHealth
 from vipwire.serve.metrics import Metrics
@@ -71,6 +71,7 @@ class Loop:
         self._waiting: list[Callable[[], None]] | None = None
         self._seen = dict.fromkeys(Kind, 0)
         self._sources: dict[str, Health] = {}
+        self._at_work = False
         self._queued_at = 0.0
         self._expose()
 
@@ -195,6 +196,8 @@ class Loop:
         for line in lines.values():
             if line.synced and not line.reconciler.pending:
                 parts.health.updated(line.family, now)
+        if outcomes:
+            self._started()
         changed = {name for outcome in outcomes for name in outcome.changes}
         if changed:
             parts.reporter.problems(await parts.ports.follow(changed))
@@ -202,6 +205,12 @@ class Loop:
         if not any(line.reconciler.pending for line in lines.values()) and not parts.engine.store.waiting:
             parts.history.settled()
             self._note_done()
+
+    def _started(self) -> None:
+        """Look for garbage from now on: the first sync has been tried, or the objects for it do not come."""
+        if not self._at_work:
+            self._at_work = True
+            cyclic_garbage.look_rarely()
 
     def _note_done(self) -> None:
         metrics, seen = self._parts.metrics, self._seen
@@ -228,6 +237,7 @@ class Loop:
         if health.error == before.error:
             return
         if health.error:
+            self._started()
             parts.health.source_failed(resource, health.error, time.time())
             log.warning("cannot read objects; the rules stay", resource=resource, error=health.error)
         else:

@@ -32,7 +32,6 @@ def run_proxy(config: Config, reread: Reread) -> int:
     if config.init_only:
         prepare_machine(config)
         return 0
-    cyclic_garbage.look_rarely()
     with claim_proxy(config) as claim:
         with _prepared(config) as proxy:
             status = asyncio.run(proxy.run(Reloader(config, proxy.config, reread, proxy.metrics), claim))

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from vipwire.process import early_sighup
+from vipwire.process import cyclic_garbage, early_sighup
 from vipwire.process.first_process import end_by_sigterm
 
 
@@ -26,6 +26,7 @@ def _proxy(words: Sequence[str]) -> None:
     """Run the proxy and end the process; return if it is the help or the version that is wanted."""
     end_by_sigterm()
     early_sighup.remember()
+    cyclic_garbage.rest()
     from vipwire.cli.proxy import given_flags, run  # noqa: PLC0415  # from here on a SIGHUP ends nothing
 
     given = given_flags(words)

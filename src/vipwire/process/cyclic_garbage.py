@@ -2,11 +2,11 @@
 
 What vipwire holds is a million immutable values that live long and are never part of a cycle. The collector's default
 looks through the newest 700 containers at a time and, while the values of a first list pile up, through all of them
-again and again: half of the time of a start with 10,000 Services. Looking at 50,000 at a time costs a twentieth of
-that; looking at 500,000 until the first sync is over saves nothing there, and a 25th of a start with 44,000.
+again and again: half of the time of a start with 10,000 Services. So it looks at nothing until the first sync is over,
+and never again at what is there then; and from there on at 50,000 new containers at a time.
 
-It is not switched off: a failed request leaves a cycle behind (its exception and the frames), and a server may be
-away for days.
+It is not switched off for good: a failed request leaves a cycle behind (its exception and the frames), and a server
+may be away for days. Therefore a start that does not come to its first sync looks again, too.
 """
 
 import gc
@@ -15,6 +15,14 @@ EVERY = (50_000, 20, 20)
 """New containers before the youngest are looked through; such rounds before the next older, and so on."""
 
 
+def rest() -> None:
+    """Look at nothing until `look_rarely`, or until the process has ended."""
+    gc.disable()
+
+
 def look_rarely() -> None:
-    """Set the collector of this process."""
+    """Look rarely from now on, and only at what is made from now on if the collector has rested."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
     gc.set_threshold(*EVERY)
