@@ -30,6 +30,8 @@ class Algorithm(enum.Enum):
     The hashes take the client's address, and for Maglev its port too, so that every node chooses alike.
     """
 
+    __hash__ = object.__hash__  # enum's own hashes the name, in Python, at each look-up of a key
+
     RANDOM = "random"
     ROUND_ROBIN = "round-robin"
     SOURCE_HASH = "source-hash"

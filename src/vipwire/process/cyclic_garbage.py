@@ -2,8 +2,8 @@
 
 What vipwire holds is a million immutable values that live long and are never part of a cycle. The collector's default
 looks through the newest 700 containers at a time and, while the values of a first list pile up, through all of them
-again and again: half of the time of a start with 10,000 Services. So it looks at nothing until the first sync is over,
-and never again at what is there then; and from there on at 50,000 new containers at a time.
+again and again: half of the time of a start with 10,000 Services. So it looks at nothing until the first sync is
+over, and never again at what is there then; and from there on at 50,000 new containers at a time.
 
 It is not switched off for good: a failed request leaves a cycle behind (its exception and the frames), and a server
 may be away for days. Therefore a start that does not come to its first sync looks again, too.

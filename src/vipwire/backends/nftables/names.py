@@ -16,6 +16,7 @@ import enum
 import struct
 import zlib
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple, Self, TypeAlias
 
 from vipwire.backends.nftables.language import SetSpec
@@ -210,7 +211,7 @@ def _verb(verb: str, *, sticky: bool) -> list[str]:
 
 
 _PROTO_PORT = struct.Struct("!B3xH2x")
-_PORT = struct.Struct("!H2x")
+_port_bytes = lru_cache(maxsize=4096)(struct.Struct("!H2x").pack)
 
 
 def frontend_bytes(key: FrontendKey) -> bytes:
@@ -221,7 +222,7 @@ def frontend_bytes(key: FrontendKey) -> bytes:
 
 def target_bytes(target: Target) -> bytes:
     """Lay out `address . port`."""
-    return target.address + _PORT.pack(target.port)
+    return target.address + _port_bytes(target.port)
 
 
 def connection_bytes(source: Address, target: Target, protocol: int) -> bytes:

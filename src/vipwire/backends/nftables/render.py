@@ -6,7 +6,7 @@ endpoints to N+1 moves the elements behind the new one: what a Service's change 
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from vipwire.backends.nftables.names import (
     CHAIN,
@@ -98,6 +98,8 @@ def _owner(frontend: Frontend, action: Forward) -> str:
     return str(owner) if isinstance(owner, ObjectName) else f"{owner.service}/{owner.protocol.label}/{owner.port}"
 
 
+_FEW: Final = 64
+_ENDPOINTS = {space: f"{space.value}-endpoints" for space in Space}
 _ALLOWED = {Space.SERVICE: RANGES, Space.NODE_PORT: NODE_PORT_RANGES, Space.RANGE: RANGE_ALLOWED}
 
 
@@ -143,8 +145,9 @@ class _Writer:
             names = [target_bytes(target) for target in targets]
             targets = spread_slots(action.spread, targets, names, LARGEST_POOL)
         kind = Class(self._space, local, action.affinity_seconds is not None, action.spread.algorithm, len(targets))
-        self._own[classes, self._key] = CommentedElement(kind.handle, self._note.comment)
-        self._shared.update(_class_objects(self._family, kind))
+        handle, objects = _of_class(self._family, kind)
+        self._own[classes, self._key] = CommentedElement(handle, self._note.comment)
+        self._shared.update(objects)
         if kind.algorithm is Algorithm.ROUND_ROBIN:
             self._take_turns(kind)
         self._note_hairpins(action.pool)
@@ -158,12 +161,12 @@ class _Writer:
 
     def _deal(self, kind: Class, targets: Pool, action: Forward) -> None:
         """Write who is in which slot."""
-        slots = range(kind.first_slot, kind.first_slot + len(targets))
         if action.affinity_seconds is None:
-            key, own, endpoints = self._key, self._own, f"{self._space.value}-endpoints"
-            for slot, target in zip(slots, targets, strict=True):
-                own[endpoints, key + handle_bytes(slot)] = target_bytes(target)
+            key, own, endpoints = self._key, self._own, _ENDPOINTS[self._space]
+            for slot, target in zip(_slots(kind.first_slot, len(targets)), targets, strict=True):
+                own[endpoints, key + slot] = target_bytes(target)
         else:
+            slots = range(kind.first_slot, kind.first_slot + len(targets))
             self._remember(kind, action, zip(slots, targets, strict=True), action.affinity_seconds)
 
     def _take_turns(self, kind: Class) -> None:
@@ -237,9 +240,21 @@ class _RangeWriter(_Writer):
                 self._shared["hairpin-pods", target.address * 2 + protocol] = b""
 
 
+def _slots(first: int, count: int) -> Iterable[bytes]:
+    """Lay out the numbers of slots; those of the usual pools are kept."""
+    return _few_slots(first, count) if count <= _FEW else map(handle_bytes, range(first, first + count))
+
+
+@lru_cache(maxsize=2 * _FEW)
+def _few_slots(first: int, count: int) -> tuple[bytes, ...]:
+    return tuple(map(handle_bytes, range(first, first + count)))
+
+
 @lru_cache(maxsize=4096)
-def _class_objects(family: Family, kind: Class) -> tuple[tuple[ObjectKey, Object], ...]:
-    return (
+def _of_class(family: Family, kind: Class) -> tuple[bytes, tuple[tuple[ObjectKey, Object], ...]]:
+    """Return the handle of a class, and the objects that it needs."""
+    handle = kind.handle
+    return handle, (
         ((CHAIN, kind.chain.encode()), class_chain(family, kind)),
-        (("spread", kind.handle), Verdict(kind.chain)),
+        (("spread", handle), Verdict(kind.chain)),
     )

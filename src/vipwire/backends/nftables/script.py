@@ -8,7 +8,7 @@ chains and sets disappear     after nothing refers to them any more
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 from vipwire.backends.nftables import names
 from vipwire.backends.nftables.language import SetSpec, compile_set
@@ -127,10 +127,13 @@ def _elements(family: Family, groups: _Groups, *, adding: bool) -> Iterator[Desc
 
 def _encoded(group: _Group) -> list[bytes]:
     """Encode one set's elements; the endpoints, which are most of all, at once."""
-    plain = [(key, value) for key, value in group if isinstance(value, bytes)]
-    if len(plain) == len(group):
-        return plain_elements(plain)
+    if _all_plain(group):
+        return plain_elements(group)
     return [_element(key, value) for key, value in group]
+
+
+def _all_plain(group: _Group) -> TypeGuard[list[tuple[bytes, bytes]]]:
+    return {type(value) for _, value in group} == {bytes}
 
 
 def _element(key: bytes, value: Object) -> bytes:

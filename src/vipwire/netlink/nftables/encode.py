@@ -5,7 +5,7 @@ refuses by acknowledging the sequence number of each bad operation; sequence num
 so that `refused` finds the operation.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
@@ -171,18 +171,25 @@ def _element_operations(
     kind: MessageType, flags: int, family: Family, table: str, name: str, blobs: Iterable[bytes]
 ) -> list[Operation]:
     head = wire.header(wire.NFPROTO[family]) + string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
-    operations: list[Operation] = []
+    return [Operation(kind, flags, head + nested(wire.ELEMENTS_LIST, *part)) for part in _parts(list(blobs))]
+
+
+def _parts(blobs: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Divide encoded elements into what messages hold."""
+    if len(set(map(len, blobs))) == 1:
+        count = max(1, ELEMENTS_PER_MESSAGE // len(blobs[0]))
+        yield from (blobs[at : at + count] for at in range(0, len(blobs), count))
+        return
     part: list[bytes] = []
     size = 0
     for blob in blobs:
         if size + len(blob) > ELEMENTS_PER_MESSAGE and part:
-            operations.append(Operation(kind, flags, head + nested(wire.ELEMENTS_LIST, *part)))
+            yield part
             part, size = [], 0
         part.append(blob)
         size += len(blob)
     if part:
-        operations.append(Operation(kind, flags, head + nested(wire.ELEMENTS_LIST, *part)))
-    return operations
+        yield part
 
 
 def new_elements(family: Family, table: str, name: str, blobs: Iterable[bytes]) -> list[Operation]:

@@ -36,7 +36,7 @@ def comment(text: str, kind: int = COMMENT) -> bytes:
     value = text.encode()
     if len(value) > LONGEST_COMMENT:
         value = value[:LONGEST_COMMENT].decode(errors="ignore").encode()
-    return entry(kind, value + b"\0")
+    return bytes((kind, len(value) + 1)) + value + b"\0"
 
 
 def entries(data: bytes) -> dict[int, bytes]:
