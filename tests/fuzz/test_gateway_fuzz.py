@@ -113,6 +113,19 @@ rules = st.fixed_dictionaries(
         "sessionPersistence": st.fixed_dictionaries({"sessionName": text, "absoluteTimeout": text}),
     },
 )
+references = st.fixed_dictionaries({"name": text, "kind": st.sampled_from(("ConfigMap", "Secret"))})
+validation = st.fixed_dictionaries(
+    {"caCertificateRefs": st.lists(references, max_size=2)},
+    optional={"mode": st.one_of(st.just("AllowValidOnly"), text)},
+)
+checked = st.fixed_dictionaries({"validation": validation})
+tls = st.fixed_dictionaries(
+    {},
+    optional={
+        "frontend": st.fixed_dictionaries({"default": checked}),
+        "backend": st.fixed_dictionaries({"clientCertificateRef": references}),
+    },
+)
 
 
 @st.composite
@@ -171,6 +184,7 @@ def rendered(made: Objects, folder: str) -> Configuration:
         ),
         (IngressKind.SERVICE, {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}),
         (IngressKind.SECRET, {"metadata": {"name": "pair"}, "stringData": pair}),
+        (IngressKind.CONFIG_MAP, {"metadata": {"name": "pair"}, "data": {"ca.crt": crt}}),
         (IngressKind.SECRET, {"metadata": {"name": "users"}, "stringData": {"auth": "ann:$5$saltsalt$" + "a" * 43}}),
     ]
     snapshot = Snapshot(RESOURCES)

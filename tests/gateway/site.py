@@ -241,7 +241,7 @@ async def _echo(request: web.Request) -> web.StreamResponse:
 
 def tls_secret(name: str, *hosts: str, namespace: str = "infra") -> str:
     """Write a Secret with a certificate for some hosts."""
-    return secret_of(name, make_certificate(_now(), *hosts), namespace)
+    return secret_of(name, make_certificate(now(), *hosts), namespace)
 
 
 def secret_of(name: str, pem: str, namespace: str = "infra") -> str:
@@ -252,7 +252,7 @@ def secret_of(name: str, pem: str, namespace: str = "infra") -> str:
     return yaml.safe_dump({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
 
 
-def _now() -> dt.datetime:
+def now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)  # noqa: TID251  # what is served must be valid now
 
 
@@ -266,7 +266,7 @@ def gateways(folder: Path, setting: GatewaySetting | None = None) -> Iterator[Ga
         planner = GatewayPlanner(setting or GatewaySetting(bind="127.0.0.1", addresses=("127.0.0.1",)))
         registry = CollectorRegistry()
         snapshot, haproxy, done = Snapshot(RESOURCES), Haproxy("haproxy", run), list[Done]()
-        desired = Desired(snapshot, planner, layout, make_certificate(_now(), "localhost"))
+        desired = Desired(snapshot, planner, layout, make_certificate(now(), "localhost"))
 
         async def make() -> tuple[Controller, DatagramRelay, list[asyncio.Task[None]]]:
             controller = Controller(snapshot, desired, haproxy, done.append, 0.0)

@@ -3,16 +3,13 @@
 Of several policies for the same port the one that names the port wins, then the oldest; the others are told so.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
-
+from vipwire.gateway.plan.authorities import authorities_of, file_of
 from vipwire.gateway.plan.hostnames import is_hostname
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
-from vipwire.gateway.watch import rule_wire, wire
+from vipwire.gateway.watch import wire
 from vipwire.ingress.plan.policy import Verification
 from vipwire.ingress.watch.objects import BackendPort, IngressKind
 from vipwire.model.names import ObjectName
@@ -82,33 +79,9 @@ def _checked(policy: Item, world: GatewayWorld, files: dict[str, str]) -> Checke
         if validation.well_known != _WELL_KNOWN or validation.ca_certificate_refs:
             return Checked(policy, no("Invalid", "wellKnownCACertificates can only be System"), resolved)
         return Checked(policy, accepted, resolved, Verification(host))
-    pems = []
-    for ref in validation.ca_certificate_refs:
-        pem, verdict = _authority(ref, policy.name.namespace, world)
-        pems.append(pem)
-        resolved = resolved if verdict.holds else verdict
-    text = "".join(dict.fromkeys(pems))
+    text, resolved = authorities_of(validation.ca_certificate_refs, policy, world, "InvalidKind")
     if not text:
-        resolved = resolved if not resolved.holds else _bad("names no certificate")
         return Checked(policy, no("NoValidCACertificate", resolved.message), resolved)
-    name = f"authorities-{hashlib.sha256(text.encode()).hexdigest()[:16]}.ca"
+    name = file_of(text)
     files[name] = text
     return Checked(policy, accepted, resolved, Verification(host, name))
-
-
-def _authority(ref: rule_wire.ObjectRef, namespace: str, world: GatewayWorld) -> tuple[str, Verdict]:
-    name = ObjectName(namespace, ref.name)
-    if (ref.group, ref.kind) != ("", "ConfigMap"):
-        return "", no("InvalidKind", f"{ref.kind} {name}: authorities are in a ConfigMap")
-    text = world.authorities.get(name, {}).get("ca.crt")
-    if not text:
-        return "", _bad(f"ConfigMap {name} does not exist or has no ca.crt")
-    try:
-        chain = x509.load_pem_x509_certificates(text.encode())
-    except ValueError:
-        return "", _bad(f"ConfigMap {name}: ca.crt is no certificate in PEM")
-    return b"".join(each.public_bytes(Encoding.PEM) for each in chain).decode("ascii"), yes("ResolvedRefs")
-
-
-def _bad(message: str) -> Verdict:
-    return no("InvalidCACertificateRef", message)

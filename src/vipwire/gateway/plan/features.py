@@ -6,7 +6,11 @@ FEATURES: Final = frozenset(
     {
         "Gateway",
         "GatewayPort8080",
+        "GatewayBackendClientCertificate",
+        "GatewayFrontendClientCertificateValidation",
+        "GatewayFrontendClientCertificateValidationInsecureFallback",
         "GatewayHTTPListenerIsolation",
+        "GatewayHTTPSListenerDetectMisdirectedRequests",
         "GatewayStaticAddresses",
         "ReferenceGrant",
         "HTTPRoute",

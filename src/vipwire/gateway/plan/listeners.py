@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from vipwire.gateway.plan.certified import NO_CERTIFICATES, Certified, certify
+from vipwire.gateway.plan.clients import ClientCheck, client_check
 from vipwire.gateway.plan.grants import admits
 from vipwire.gateway.plan.hostnames import is_hostname
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
@@ -38,6 +39,8 @@ class Listener:
     resolved: Verdict
     conflict: Verdict
     certified: Certified = NO_CERTIFICATES
+    clients: ClientCheck | None = None
+    """What is asked of clients' certificates."""
 
     @property
     def host(self) -> str:
@@ -110,6 +113,11 @@ def _judged(gateway: Item, owner: Item, spec: wire.Listener, world: GatewayWorld
     resolved, certified = yes("ResolvedRefs"), Certified()
     if spec.protocol in ("HTTPS", "TLS") and not (spec.tls and spec.tls.mode == "Passthrough"):
         resolved, certified = certify(owner, spec.tls, world)
+    accepted, clients = _accepted(spec), None
+    if accepted.holds and spec.protocol == "HTTPS":
+        judged = client_check(gateway, spec.port or 0, world)
+        accepted, clients = judged.accepted, judged.check
+        resolved = resolved if judged.resolved.holds else judged.resolved
     if strange and supported:
         text = f"{', '.join(strange)}: no kind of route for {spec.protocol}"
         resolved = no("InvalidRouteKinds", text)
@@ -118,10 +126,11 @@ def _judged(gateway: Item, owner: Item, spec: wire.Listener, world: GatewayWorld
         owner,
         spec,
         kinds if wanted else supported,
-        _accepted(spec),
+        accepted,
         resolved,
         no("NoConflicts"),
         certified,
+        clients,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from vipwire.gateway.plan.attach import Attachment, Parent, isolated, parents_of
 from vipwire.gateway.plan.backend_tls import backend_tls_of
+from vipwire.gateway.plan.clients import ClientCheck, OwnCertificate, own_certificate
 from vipwire.gateway.plan.datagrams import DatagramPlace, shares_of
 from vipwire.gateway.plan.ladders import Entry, routes_of
 from vipwire.gateway.plan.listeners import Listener, attached_sets, listeners_of
@@ -34,6 +35,7 @@ from vipwire.gateway.plan.statuses import (
     parents_status,
     policy_status,
     set_status,
+    tls_conditions,
 )
 from vipwire.gateway.plan.targets import Targets
 from vipwire.ingress.plan.sites import EVERY_HOST, Certificate, Choice, Frontend, Mode, Route, SitePlan
@@ -122,6 +124,11 @@ class _Placed:
     listeners: list[Listener] = field(default_factory=list)
     entries: dict[str, list[Entry]] = field(default_factory=dict)
 
+    @property
+    def clients(self) -> tuple[ClientCheck | None, ...]:
+        """What is asked of clients' certificates: the same by all listeners, so of the first."""
+        return tuple(each.clients for each in self.listeners[:1])
+
 
 class _Draft:
     """A plan in the making."""
@@ -137,6 +144,7 @@ class _Draft:
         self._sets: list[tuple[Item, bool]] = []
         self._counts: dict[int, int] = {}
         self._problems: list[Problem] = []
+        self._own: dict[ObjectName, OwnCertificate] = {}
         self._admitted: list[ObjectName] = []
         self.statuses: dict[Key, Json] = {}
 
@@ -146,6 +154,7 @@ class _Draft:
         self._sets += sets
         verdict, binds, reached = _addresses(gateway, self._setting)
         self._gateways.append((gateway, verdict, reached))
+        self._add_certificate(gateway)
         judged = listeners_of(gateway, (each for each, let_in in sets if let_in), self._world)
         for listener in judged:
             placed = self._place(listener, binds) if listener.serves and verdict.holds else listener
@@ -155,6 +164,17 @@ class _Draft:
             self._targets.named.update((IngressKind.SECRET, name) for name in names)
         if not verdict.holds:
             self._tell(gateway, "spec.addresses", verdict)
+
+    def _add_certificate(self, gateway: Item) -> None:
+        """Add the certificate that a Gateway shows to Pods."""
+        own = own_certificate(gateway, self._world)
+        if own is None:
+            return
+        self._own[gateway.name] = own
+        self._targets.certificates[gateway.name] = own.file
+        if own.named is not None:
+            self._targets.named.add((IngressKind.SECRET, own.named))
+        self._tell(gateway, "spec.tls.backend", own.verdict)
 
     def _place(self, listener: Listener, binds: Iterable[str]) -> Listener:
         for bind in binds:
@@ -169,6 +189,9 @@ class _Draft:
             placed = self._places.setdefault(key, _Placed(f"{bind}:{listener.port}", listener.mode))
             if placed.mode is not listener.mode:
                 text = f"port {listener.port} has another protocol for an older Gateway at the same address"
+                return replace(listener, accepted=no("PortUnavailable", text))
+            if placed.clients not in ((), (listener.clients,)):
+                text = f"port {listener.port} asks for other certificates of clients for an older Gateway"
                 return replace(listener, accepted=no("PortUnavailable", text))
             placed.listeners.append(listener)
         return listener
@@ -248,10 +271,16 @@ class _Draft:
             problems=tuple(self._problems),
             named=frozenset(self._targets.named),
             frontends=tuple(frontends),
-            authorities=tuple(sorted(self._targets.tls.files.items())),
+            authorities=tuple(sorted(self._files())),
             datagrams=tuple(place.frontend for _, place in sorted(self._datagrams.items())),
         )
         return GatewayPlan(sites, self.statuses)
+
+    def _files(self) -> set[tuple[str, str]]:
+        """Collect the files of certificates that are neither a site's nor read anew while HAProxy runs."""
+        clients = (each.clients for each in self._listeners if each.clients is not None)
+        own = ((each.file, each.pem) for each in self._own.values() if each.file)
+        return {*self._targets.tls.files.items(), *((each.file, each.content) for each in clients), *own}
 
     def _mark(self, bind: str, port: int) -> str:
         """Write what the hosts of a frontend end with."""
@@ -270,12 +299,16 @@ class _Draft:
             (*choices.values(), *shares),
             first if placed.mode is Mode.TCP else "",
             frozenset() if placed.mode is Mode.TCP else frozenset(each.host for each in placed.listeners),
+            *((clients.file, clients.optional) if (clients := placed.clients[0]) else ()),
         )
 
     def _write_statuses(self) -> None:
         for gateway, verdict, reached in self._gateways:
             own = [each for each in self._listeners if each.gateway is gateway]
-            self.statuses[gateway.kind, gateway.name] = gateway_status(gateway, own, self._counts, verdict, reached)
+            status = gateway_status(gateway, own, self._counts, verdict, reached)
+            certificate = self._own.get(gateway.name)
+            status["conditions"] += tls_conditions(gateway, own, certificate.verdict if certificate else None)
+            self.statuses[gateway.kind, gateway.name] = status
         for item, let_in in self._sets:
             status = set_status(item, self._listeners, self._counts, let_in=let_in)
             self.statuses[item.kind, item.name] = status

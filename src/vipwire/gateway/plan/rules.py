@@ -96,9 +96,10 @@ def _needs_path(rule: rule_wire.HttpRule) -> bool:
 def _target(
     route: Item, rule: rule_wire.Rule, path: PathMatch, attachment: Attachment, targets: Targets
 ) -> tuple[str, Verdict]:
+    certificate = targets.certificates.get(attachment.listener.gateway.name, "")
     if not isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule):
         plain = BackendProtocol.PASSED if attachment.listener.is_passthrough else BackendProtocol.TCP
-        return targets.rule(route, rule.backend_refs, Filters(Policy()), plain)
+        return targets.rule(route, rule.backend_refs, Filters(Policy(client_certificate=certificate)), plain)
     filters = read_filters(rule.filters, path, attachment.listener)
     if isinstance(rule, rule_wire.HttpRule):
         filters.policy = with_timeouts(filters.policy, rule.timeouts, rule.retry)
@@ -106,6 +107,6 @@ def _target(
     completed = targets.policies.traffic(route, rule, attachment.listener, filters.policy)
     if completed is None:
         return CLOSED, yes("ResolvedRefs")
-    filters.policy = completed
+    filters.policy = replace(completed, client_certificate=certificate)
     protocol = None if isinstance(rule, rule_wire.HttpRule) else BackendProtocol.H2
     return targets.rule(route, rule.backend_refs, filters, protocol)

@@ -69,6 +69,18 @@ def gateway_status(
     }
 
 
+def tls_conditions(gateway: Item, listeners: Iterable[Listener], certificate: Verdict | None) -> list[Json]:
+    """Write what a Gateway says about certificates of clients, and about its own, if it names one."""
+    made = []
+    if certificate is not None:
+        made.append(condition("ResolvedRefs", certificate, gateway.generation))
+    if any(each.clients is not None and each.clients.optional for each in listeners):
+        text = "clients without a valid certificate are let in"
+        insecure = yes("ConfigurationChanged", text)
+        made.append(condition("InsecureFrontendValidationMode", insecure, gateway.generation))
+    return made
+
+
 def set_status(item: Item, listeners: Sequence[Listener], counts: Mapping[int, int], *, let_in: bool) -> Json:
     """Write the status of a ListenerSet."""
     own = [each for each in listeners if each.owner.kind is item.kind and each.owner.name == item.name]

@@ -32,6 +32,8 @@ class Targets:
     world: GatewayWorld
     tls: BackendTls
     policies: Policies = field(default_factory=Policies)
+    certificates: dict[ObjectName, str] = field(default_factory=dict)
+    """The files of the certificates that Gateways show to Pods."""
     pools: dict[str, Pool] = field(default_factory=dict)
     choices: dict[str, Choice] = field(default_factory=dict)
     named: set[tuple[IngressKind, ObjectName]] = field(default_factory=set)
@@ -111,6 +113,8 @@ class Targets:
             return BROKEN
         if checked is not None:
             policy = replace(policy, verify=checked.verification)
+        if policy.verify is None and policy.protocol not in (BackendProtocol.HTTPS, BackendProtocol.H2S):
+            policy = replace(policy, client_certificate="")
         policy = self.policies.backend(service.name, port, policy)
         name = pool_name(service.name, port.number, policy)
         self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))

@@ -134,6 +134,46 @@ class AllowedListeners(Wire, frozen=True):
     namespaces: FromNamespaces = FromNamespaces("None")
 
 
+class ClientValidation(Wire, frozen=True):
+    """`validation` of the certificates of clients."""
+
+    ca_certificate_refs: tuple[ObjectRef, ...] = field(default=(), name="caCertificateRefs")
+    mode: str = "AllowValidOnly"
+
+
+class PortTls(Wire, frozen=True):
+    """What is asked of clients."""
+
+    validation: ClientValidation | None = None
+
+
+class TlsOfPort(Wire, frozen=True):
+    """One of `perPort`."""
+
+    port: int
+    tls: PortTls = PortTls()
+
+
+class FrontendTls(Wire, frozen=True):
+    """`tls.frontend`."""
+
+    default: PortTls = PortTls()
+    per_port: tuple[TlsOfPort, ...] = ()
+
+
+class GatewayBackendTls(Wire, frozen=True):
+    """`tls.backend`."""
+
+    client_certificate_ref: ObjectRef | None = None
+
+
+class GatewayTls(Wire, frozen=True):
+    """`tls` of a Gateway."""
+
+    frontend: FrontendTls = FrontendTls()
+    backend: GatewayBackendTls = GatewayBackendTls()
+
+
 class GatewaySpec(Wire, frozen=True):
     """The `spec` of a Gateway."""
 
@@ -141,6 +181,7 @@ class GatewaySpec(Wire, frozen=True):
     listeners: tuple[Listener, ...] = ()
     addresses: tuple[GatewayAddress, ...] = ()
     allowed_listeners: AllowedListeners = AllowedListeners()
+    tls: GatewayTls = GatewayTls()
 
 
 class ListenerSetSpec(Wire, frozen=True):

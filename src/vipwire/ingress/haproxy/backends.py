@@ -86,7 +86,8 @@ def _server_words(policy: Policy) -> str:
             words += " check-proto h2"
     if policy.pod_connections is not None:
         words += f" maxconn {policy.pod_connections}"
-    return words + _speaks(policy) + _PROXY[policy.proxy_protocol]
+    own = f" crt {quoted(f'{FOLDER}/{policy.client_certificate}')}" if policy.client_certificate else ""
+    return words + _speaks(policy) + own + _PROXY[policy.proxy_protocol]
 
 
 def _speaks(policy: Policy) -> str:

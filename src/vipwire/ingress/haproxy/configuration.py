@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 
 from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
 from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, NORMALIZE, NOWHERE, Stage, frontend_text, maps_of, stages_of
-from vipwire.ingress.haproxy.frontends import SHARED, frontend_parts, is_of_frontend, lookups_of, site_key
+from vipwire.ingress.haproxy.frontends import (
+    SHARED,
+    frontend_parts,
+    is_of_frontend,
+    lookups_of,
+    site_key,
+    tells_listeners_apart,
+)
 from vipwire.ingress.haproxy.layout import FOLDER, MAPS, Layout
 from vipwire.ingress.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
 from vipwire.ingress.haproxy.preamble import process_text
@@ -200,6 +207,8 @@ def make_maps(plan: SitePlan) -> dict[str, dict[str, str]]:
     maps: dict[str, dict[str, str]] = {name: {} for name in MAPS}
     more = {f"{host}{each.mark}" for each in plan.frontends for host in each.hosts}
     maps["sites"] = {site_key(site): site for site in sorted(plan.sites | more)}
+    for each in filter(tells_listeners_apart, plan.frontends):
+        maps["listeners"] |= {site_key(f"{host}{each.mark}"): host for host in sorted(each.hosts)}
     for route in sorted(plan.routes, key=_longest_first):
         match route.match:
             case Match.EXACT:

@@ -71,6 +71,16 @@ def split_site(site: str) -> tuple[str, str]:
     return host, colon + rest
 
 
+def tells_listeners_apart(frontend: Frontend) -> bool:
+    """Report whether connections may be for several listeners."""
+    return frontend.mode is Mode.HTTPS and len(frontend.hosts) > 1
+
+
+def wildcard_depths(hosts: Iterable[str]) -> tuple[int, ...]:
+    """Return the numbers of labels behind wildcards, the longest first."""
+    return tuple(sorted({host.count(".") for host in hosts if host.startswith("*.")}, reverse=True))
+
+
 def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: GuardedApart) -> Lookups:
     """Return the searches that a frontend's routes need."""
     hosts, kinds = set(frontend.hosts), set[Match]()
@@ -81,13 +91,14 @@ def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: GuardedApart)
             kinds.add(route.match)
     if not hosts:
         return Lookups()
-    depths = {host.count(".") for host in hosts if host.startswith("*.")}
+    depths = wildcard_depths(hosts)
     hostless = EVERY_HOST in hosts
     maps = {"prefixes"} | ({"exact"} if Match.EXACT in kinds else set())
     maps |= {"sites"} if depths or hostless else set()
+    maps |= {"listeners"} if tells_listeners_apart(frontend) else set()
     return Lookups(
         frozenset(maps),
-        tuple(sorted(depths, reverse=True)),
+        depths,
         hostless,
         any(split_site(site)[1] == frontend.mark for site in apart.sites),
         tuple(each.name for each in frontend.choices if each.name in apart.choices),
@@ -111,8 +122,16 @@ def frontend_parts(
 def _bind(frontend: Frontend, layout: Layout, certificates: str, protocols: str) -> str:
     words = " accept-proxy" if layout.accept_proxy else ""
     if frontend.mode in (Mode.HTTPS, Mode.TLS_ENDED):
-        return line(f"bind {{}}{words} ssl crt-list {{}}{protocols}", quoted(frontend.bind), quoted(certificates))
+        words += f" ssl crt-list {quoted(certificates)}{_of_clients(frontend, layout)}{protocols}"
     return line(f"bind {{}}{words}", quoted(frontend.bind))
+
+
+def _of_clients(frontend: Frontend, layout: Layout) -> str:
+    """Write what is asked of clients' certificates."""
+    if not frontend.clients:
+        return ""
+    words = f" ca-file {quoted(layout.certificate_file(frontend.clients))} verify "
+    return words + ("optional ca-ignore-err all crt-ignore-err all" if frontend.lets_strangers_in else "required")
 
 
 def _http(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str) -> tuple[list[str], list[str]]:
@@ -133,8 +152,11 @@ def _http(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: st
 
 def _search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
     site = f"{HOST},concat({frontend.mark})"
-    if "sites" in lookups.maps:
+    if not lookups.maps.isdisjoint(("sites", "listeners")):
         yield line(f"http-request set-var(txn.host) {HOST}")
+    if "listeners" in lookups.maps:
+        yield from _misdirected(frontend, layout)
+    if "sites" in lookups.maps:
         yield from _sites("http-request", frontend, lookups, layout)
         site = "var(txn.site)"
     yield from _target(site, lookups, layout)
@@ -159,14 +181,39 @@ def _target(site: str, lookups: Lookups, layout: Layout, where: str = "") -> Ite
 
 def _sites(rule: str, frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
     """Find the site of the host in `txn.host`."""
-    sites, missing = layout.map_file("sites"), "!{{ var(txn.site) -m found }}"
-    yield line(f"{rule} set-var(txn.site) var(txn.host),concat({frontend.mark}),map_str({sites})")
-    for depth in lookups.depths:
-        end = f"var(txn.host),field(-1,.,{depth}),concat(*{frontend.mark}),map_str({sites})"
-        longer = f"{{{{ var(txn.host),field(-{depth + 1},.),length gt 0 }}}}"
-        yield line(f"{rule} set-var(txn.site) {end} if {missing} {longer}")
-    if lookups.hostless:
-        yield line(f"{rule} set-var(txn.site) str({EVERY_HOST}{frontend.mark}) if {missing}")
+    default = f"{EVERY_HOST}{frontend.mark}" if lookups.hostless else ""
+    yield from _found(rule, "txn.site", "txn.host", frontend, (layout.map_file("sites"), lookups.depths, default))
+
+
+def _found(
+    rule: str, into: str, name: str, frontend: Frontend, search: tuple[str, tuple[int, ...], str]
+) -> Iterator[str]:
+    """Look a host up, the one in the variable `name`: in a map, with wildcards at some depths, or a default."""
+    file, depths, default = search
+    missing = f"!{{{{ var({into}) -m found }}}}"
+    yield line(f"{rule} set-var({into}) var({name}),concat({frontend.mark}),map_str({file})")
+    for depth in depths:
+        end = f"var({name}),field(-1,.,{depth}),concat(*{frontend.mark}),map_str({file})"
+        longer = f"{{{{ var({name}),field(-{depth + 1},.),length gt 0 }}}}"
+        yield line(f"{rule} set-var({into}) {end} if {missing} {longer}")
+    if default:
+        yield line(f"{rule} set-var({into}) str({default}) if {missing}")
+
+
+def _misdirected(frontend: Frontend, layout: Layout) -> Iterator[str]:
+    """Refuse requests for a host of another listener than the one that the connection is for, by its SNI (421).
+
+    Browsers send requests for all hosts of a certificate over one connection.
+    """
+    default = EVERY_HOST if EVERY_HOST in frontend.hosts else ""
+    search = (layout.map_file("listeners"), wildcard_depths(frontend.hosts), default)
+    yield line("tcp-request session set-var(sess.name) ssl_fc_sni,lower")
+    yield from _found("tcp-request session", "sess.listener", "sess.name", frontend, search)
+    yield from _found("http-request", "txn.listener", "txn.host", frontend, search)
+    same = "!{{ var(txn.listener),strcmp(sess.listener) eq 0 }}"
+    yield line(
+        f"http-request return status 421 if {{{{ ssl_fc_has_sni }}}} {{{{ var(txn.listener) -m found }}}} {same}"
+    )
 
 
 def _tcp(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str) -> tuple[list[str], list[str]]:

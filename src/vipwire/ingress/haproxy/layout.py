@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 FOLDER = "@folder@"
 """Stands for the folder of files in texts that are compared between folders."""
-MAPS = ("sites", "exact", "expressions", "prefixes", "default")
+MAPS = ("sites", "exact", "expressions", "prefixes", "default", "listeners")
 
 
 @dataclass(frozen=True, slots=True)

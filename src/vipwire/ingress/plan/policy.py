@@ -210,6 +210,8 @@ class Policy:
     """Status codes after which a request is sent again."""
     verify: Verification | None = None
     mirrors: tuple[Mirrored, ...] = ()
+    client_certificate: str = ""
+    """The file of the certificate that endpoints are shown."""
 
     @property
     def guard(self) -> tuple[object, ...]:

@@ -171,6 +171,10 @@ class Frontend:
     target: str = ""
     hosts: frozenset[str] = frozenset()
     """Hosts that are served here though no route may be there: they never fall to those of a wildcard."""
+    clients: str = ""
+    """The file of who must have signed the certificates of clients, if any are asked for."""
+    lets_strangers_in: bool = False
+    """Whether clients without such a certificate are let in all the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,267 @@
+"""Certificates of clients, those that Pods are shown, and requests at the wrong listener, at a real HAProxy.
+
+Cases have the names of the official suite where it has them.
+"""
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.gateway.site import GatewaySite, gateways, list_all, now, secret_of, tls_secret
+from tests.gateway.test_gateway_statuses import SERVICE, drawn, gateway, reasons, status
+
+from vipwire.ingress.haproxy.configuration import make_maps
+from vipwire.ingress.run.default_certificate import make_certificate
+from vipwire.ingress.watch.objects import IngressKind
+
+GATEWAYS = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: many}
+spec:
+  gatewayClassName: vipwire
+  listeners:
+  - {name: all, port: $many, protocol: HTTPS, tls: {certificateRefs: [{name: pair}]}}
+  - {name: second, port: $many, protocol: HTTPS, hostname: second.org, tls: {certificateRefs: [{name: pair}]}}
+  - {name: wild, port: $many, protocol: HTTPS, hostname: "*.wild.org", tls: {certificateRefs: [{name: pair}]}}
+  - {name: fourth, port: $many, protocol: HTTPS, hostname: fourth.wild.org, tls: {certificateRefs: [{name: pair}]}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: asks}
+spec:
+  gatewayClassName: vipwire
+  tls:
+    frontend:
+      default: {validation: {caCertificateRefs: [{group: "", kind: ConfigMap, name: clients}]}}
+      perPort:
+      - port: $loose
+        tls:
+          validation: {caCertificateRefs: [{group: "", kind: ConfigMap, name: clients}], mode: AllowInsecureFallback}
+  listeners:
+  - {name: strict, port: $strict, protocol: HTTPS, tls: {certificateRefs: [{name: pair}]}}
+  - {name: loose, port: $loose, protocol: HTTPS, tls: {certificateRefs: [{name: pair}]}}
+  - {name: plain, port: $plain, protocol: HTTP}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: shows}
+spec:
+  gatewayClassName: vipwire
+  tls: {backend: {clientCertificateRef: {name: own}}}
+  listeners: [{name: http, port: $shows, protocol: HTTP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: asks}
+spec:
+  parentRefs: [{name: asks}]
+  rules: [{backendRefs: [{name: v1, port: 8080}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: shows}
+spec:
+  parentRefs: [{name: shows}, {name: asks, sectionName: plain}]
+  hostnames: [asking.org]
+  rules: [{backendRefs: [{name: asking, port: 8080}]}]
+"""
+ROUTE = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: many-{number}}}
+spec:
+  parentRefs: [{{name: many, sectionName: {section}}}]
+  hostnames: ["{host}"]
+  rules: [{{backendRefs: [{{name: {pod}, port: 8080}}]}}]
+"""
+ROUTES = (("all", "first.org", "v1"), ("second", "second.org", "v2"), ("wild", "*.wild.org", "v3"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tls")
+
+
+@pytest.fixture(scope="module")
+def here(folder: Path) -> Iterator[GatewaySite]:
+    with gateways(folder) as made:
+        known, strange, own = (make_certificate(now(), name) for name in ("known.org", "strange.org", "own.org"))
+        for name, pem in (("known", known), ("strange", strange), ("own", own)):
+            (folder / f"{name}.pem").write_text(pem)
+        authority = {"ca.crt": known.partition("-----BEGIN PRIVATE KEY-----")[0]}
+        meta = {"name": "clients", "namespace": "infra"}
+        made.put(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": authority}))
+        made.put(tls_secret("pair", "any.org"))
+        made.put(secret_of("own", own))
+        made.put(GATEWAYS)
+        for number, (section, host, pod) in enumerate((*ROUTES, ("fourth", "fourth.wild.org", "v1"))):
+            made.put(ROUTE.format(number=number, section=section, host=host, pod=pod))
+        made.pods("v1", "v2", "v3")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "strange.pem")
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(folder / "own.pem")
+        made.pods("asking", tls=context, more=", appProtocol: https")
+        list_all(made)
+        made.settle()
+        yield made
+
+
+def ask(here: GatewaySite, port: str, name: str, host: str, *more: str) -> tuple[int, str, str]:
+    """Ask for a host over a connection for a name (SNI); return curl's status, the answer's, and the body."""
+    number = here.port(port)
+    url = f"https://{name}:{number}/"
+    form = ("-w", "\n%{http_code}", "--connect-to", f"::127.0.0.1:{number}", "-H", f"Host: {host}")
+    code, output = here.curl("-k", *form, *more, url)
+    body, _, answered = output.rpartition("\n")
+    return code, answered, body
+
+
+@pytest.mark.parametrize("http", ["--http1.1", "--http2"])
+@pytest.mark.parametrize(
+    ("name", "host", "answer"),
+    [
+        ("first.org", "first.org", "v1"),
+        ("first.org", "second.org", "421"),
+        ("first.org", "unknown.org", "404"),
+        ("second.org", "second.org", "v2"),
+        ("second.org", "first.org", "421"),
+        ("second.org", "unknown.org", "421"),
+        ("third.wild.org", "third.wild.org", "v3"),
+        ("third.wild.org", "fifth.wild.org", "v3"),
+        ("third.wild.org", "fourth.wild.org", "421"),
+        ("third.wild.org", "second.org", "421"),
+        ("third.wild.org", "unknown.org", "421"),
+        ("fourth.wild.org", "fourth.wild.org", "v1"),
+        ("fourth.wild.org", "fifth.wild.org", "421"),
+        ("unknown.org", "first.org", "v1"),
+        ("unknown.org", "unknown.org", "404"),
+    ],
+)
+def test_misdirected_requests_are_refused(here: GatewaySite, http: str, name: str, host: str, answer: str) -> None:
+    """HTTPRouteHTTPSListenerDetectMisdirectedRequests."""
+    _, answered, body = ask(here, "many", name, host, http)
+    assert answer == answered or f'"pod": "{answer}"' in body
+
+
+def test_one_connection_is_for_one_listener(here: GatewaySite) -> None:
+    """The second request of an HTTP/2 connection is for another host."""
+    number = here.port("many")
+    urls = [f"https://{name}:{number}/" for name in ("third.wild.org", "third.wild.org")]
+    again = ("--next", "-k", "--http2", "-o/dev/null", "-w", "%{http_code} %{num_connects}\n", "-HHost: second.org")
+    form = ("-o/dev/null", "-w", "%{http_code} %{num_connects}\n", "-HHost: third.wild.org")
+    to = ("--connect-to", f"::127.0.0.1:{number}")
+    _, output = here.curl("-k", "--http2", *form, *to, urls[0], *again, *to, urls[1])
+    assert output.split("\n")[:2] == ["200 1", "421 0"]
+
+
+@pytest.mark.parametrize(
+    ("port", "shown", "served"),
+    [
+        ("strict", "known", True),
+        ("strict", "strange", False),
+        ("strict", "", False),
+        ("loose", "known", True),
+        ("loose", "strange", True),
+        ("loose", "", True),
+    ],
+)
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+def test_clients_must_show_a_certificate(
+    here: GatewaySite, folder: Path, port: str, shown: str, version: str, *, served: bool
+) -> None:
+    """GatewayFrontendClientCertificateValidation, and …InsecureFallback."""
+    more = ("--cert", str(folder / f"{shown}.pem")) if shown else ()
+    code, answered, _ = ask(here, port, "any.org", "any.org", "--tls-max", version, f"--tlsv{version}", *more)
+    assert (code == 0, answered == "200") == (served, served)
+
+
+def test_ports_without_tls_ask_for_nothing(here: GatewaySite) -> None:
+    assert here.ask("plain", "any.org").pod == "v1"
+
+
+def test_pods_are_shown_a_gateways_certificate(here: GatewaySite) -> None:
+    """GatewayBackendClientCertificate: the Pod ends connections without one."""
+    assert here.ask("shows", "asking.org").pod == "asking"
+    assert here.ask("plain", "asking.org").status >= 500
+    found = reasons(here.status(IngressKind.GATEWAY, "shows"))
+    assert found["ResolvedRefs"] == "ResolvedRefs"
+
+
+def test_a_gateway_that_lets_strangers_in_says_so(here: GatewaySite) -> None:
+    found = reasons(here.status(IngressKind.GATEWAY, "asks"))
+    assert found["InsecureFrontendValidationMode"] == "ConfigurationChanged"
+    assert "InsecureFrontendValidationMode" not in reasons(here.status(IngressKind.GATEWAY, "many"))
+
+
+HTTPS = "{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}"
+CERTIFICATE = tls_secret("good", "a.org")
+AUTHORITY = yaml.safe_dump(
+    {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "good", "namespace": "infra"},
+        "data": {"ca.crt": make_certificate(now(), "a.org").partition("-----BEGIN PRIVATE KEY-----")[0]},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("refs", "accepted", "resolved"),
+    [
+        ("[{kind: ConfigMap, name: good}]", "Accepted", "ResolvedRefs"),
+        ("[{kind: ConfigMap, name: none}]", "not NoValidCACertificate", "not InvalidCACertificateRef"),
+        ("[{kind: Secret, name: good}]", "not NoValidCACertificate", "not InvalidCACertificateKind"),
+        ("[{kind: ConfigMap, name: good, namespace: b}]", "not NoValidCACertificate", "not RefNotPermitted"),
+        ("[{kind: ConfigMap, name: good}, {kind: ConfigMap, name: none}]", "Accepted", "not InvalidCACertificateRef"),
+    ],
+)
+def test_a_port_without_authorities_is_not_served(refs: str, accepted: str, resolved: str) -> None:
+    """GatewayFrontendInvalidDefaultClientCertificateValidation: the HTTP listener beside it is served."""
+    more = f"tls: {{frontend: {{default: {{validation: {{caCertificateRefs: {refs}}}}}}}}}"
+    listeners = (HTTPS, "{name: http, port: 80, protocol: HTTP}")
+    planner, plan = drawn(gateway(*listeners, more=more), CERTIFICATE, AUTHORITY, SERVICE)
+    https, http = status(planner, IngressKind.GATEWAY, "edge")["listeners"]
+    assert (reasons(https)["Accepted"], reasons(https)["ResolvedRefs"]) == (accepted, resolved)
+    assert reasons(http)["Accepted"] == "Accepted"
+    served = {each.bind: each.clients for each in plan.frontends}
+    assert set(served) == ({"*:80", "*:443"} if accepted == "Accepted" else {"*:80"})
+    assert served["*:80"] == ""
+    assert bool(served.get("*:443")) == (accepted == "Accepted")
+
+
+def test_a_port_asks_for_the_same_of_all_its_clients() -> None:
+    more = "tls: {frontend: {default: {validation: {caCertificateRefs: [{kind: ConfigMap, name: good}]}}}}"
+    dated = 'generation: 3, creationTimestamp: "2026-0{}-01T00:00:00Z"'
+    asking = gateway(HTTPS, more=more).replace("generation: 3", dated.format(1))
+    younger = gateway(HTTPS.replace("443,", "443, hostname: b.org,")).replace("name: edge", "name: other")
+    other = younger.replace("generation: 3", dated.format(2))
+    planner, plan = drawn(asking, other, CERTIFICATE, AUTHORITY)
+    (listener,) = status(planner, IngressKind.GATEWAY, "other")["listeners"]
+    assert reasons(listener)["Accepted"] == "not PortUnavailable"
+    (frontend,) = plan.frontends
+    assert frontend.clients
+    assert frontend.hosts == {"*"}
+
+
+@pytest.mark.parametrize(
+    ("ref", "reason"),
+    [
+        ("{name: good}", "ResolvedRefs"),
+        ("{name: none}", "not InvalidClientCertificateRef"),
+        ("{kind: ConfigMap, name: good}", "not InvalidClientCertificateRef"),
+        ("{name: good, namespace: b}", "not RefNotPermitted"),
+    ],
+)
+def test_a_gateway_says_whether_it_has_its_own_certificate(ref: str, reason: str) -> None:
+    planner, plan = drawn(gateway(HTTPS, more=f"tls: {{backend: {{clientCertificateRef: {ref}}}}}"), CERTIFICATE)
+    assert reasons(status(planner, IngressKind.GATEWAY, "edge"))["ResolvedRefs"] == reason
+    assert len(plan.authorities) == (reason == "ResolvedRefs")
+
+
+def test_one_listener_needs_no_search_for_it() -> None:
+    _, plan = drawn(gateway(HTTPS), CERTIFICATE)
+    assert make_maps(plan)["listeners"] == {}
