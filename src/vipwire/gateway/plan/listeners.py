@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from vipwire.gateway.plan.certified import NO_CERTIFICATES, Certified, certify
-from vipwire.gateway.plan.clients import ClientCheck, client_check
 from vipwire.gateway.plan.grants import admits
 from vipwire.gateway.plan.hostnames import is_hostname
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire.gateway.plan.tls.certified import NO_CERTIFICATES, Certified, certify
+from vipwire.gateway.plan.tls.clients import ClientCheck, client_check
 from vipwire.gateway.watch import wire
 from vipwire.ingress.plan.sites import EVERY_HOST, Mode
 from vipwire.ingress.watch.objects import IngressKind

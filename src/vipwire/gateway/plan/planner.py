@@ -9,8 +9,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from vipwire.gateway.plan.attach import Attachment, Parent, isolated, parents_of
-from vipwire.gateway.plan.backend_tls import backend_tls_of
-from vipwire.gateway.plan.clients import ClientCheck, OwnCertificate, own_certificate
 from vipwire.gateway.plan.datagrams import DatagramPlace, shares_of
 from vipwire.gateway.plan.ladders import Entry, routes_of
 from vipwire.gateway.plan.listeners import Listener, attached_sets, listeners_of
@@ -38,6 +36,8 @@ from vipwire.gateway.plan.statuses import (
     tls_conditions,
 )
 from vipwire.gateway.plan.targets import Targets
+from vipwire.gateway.plan.tls.backend_tls import backend_tls_of
+from vipwire.gateway.plan.tls.clients import ClientCheck, OwnCertificate, own_certificate
 from vipwire.ingress.plan.sites import EVERY_HOST, Certificate, Choice, Frontend, Mode, Route, SitePlan
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from vipwire.gateway.plan.attach import Parent
-from vipwire.gateway.plan.backend_tls import Checked
 from vipwire.gateway.plan.features import FEATURES
 from vipwire.gateway.plan.listeners import Listener
 from vipwire.gateway.plan.objects import Item, Verdict, no, yes
 from vipwire.gateway.plan.policies import Judged
+from vipwire.gateway.plan.tls.backend_tls import Checked
 from vipwire.gateway.watch import wire
 from vipwire.ingress.watch.objects import IngressKind
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
-from vipwire.gateway.plan.backend_tls import BackendTls
 from vipwire.gateway.plan.filters import Filters, with_filters
 from vipwire.gateway.plan.grants import may_refer
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire.gateway.plan.policies import Policies
+from vipwire.gateway.plan.tls.backend_tls import BackendTls
 from vipwire.gateway.plan.unsupported import Unsupported
 from vipwire.gateway.watch import rule_wire
 from vipwire.ingress.plan.canaries import shared

@@ -6,9 +6,9 @@ Of several policies for the same port the one that names the port wins, then the
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from vipwire.gateway.plan.authorities import authorities_of, file_of
 from vipwire.gateway.plan.hostnames import is_hostname
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire.gateway.plan.tls.authorities import authorities_of, file_of
 from vipwire.gateway.watch import wire
 from vipwire.ingress.plan.policy import Verification
 from vipwire.ingress.watch.objects import BackendPort, IngressKind

@@ -8,9 +8,9 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Final
 
-from vipwire.gateway.plan.authorities import authorities_of, file_of
 from vipwire.gateway.plan.grants import may_refer
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire.gateway.plan.tls.authorities import authorities_of, file_of
 from vipwire.gateway.watch import wire
 from vipwire.ingress.plan.certificates import judge_secret
 from vipwire.ingress.watch.objects import IngressKind

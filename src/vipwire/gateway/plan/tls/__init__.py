@@ -1,0 +1,1 @@
+"""Certificates of the Gateway API: who shows which to whom, and who may have signed them."""
