@@ -291,6 +291,8 @@ spec:
   listeners:
   - {name: any, port: $tls, protocol: HTTPS, tls: {certificateRefs: [{name: any}]}}
   - {name: two, port: $tls, protocol: HTTPS, hostname: two.org, tls: {certificateRefs: [{name: two, namespace: web}]}}
+  - {name: wild, port: $tls, protocol: HTTPS, hostname: "*.wild.org", tls: {certificateRefs: [{name: any}]}}
+  - {name: inner, port: $tls, protocol: HTTPS, hostname: in.wild.org, tls: {certificateRefs: [{name: any}]}}
 ---
 apiVersion: gateway.networking.k8s.io/v1beta1
 kind: ReferenceGrant
@@ -452,3 +454,29 @@ def test_certificates_are_chosen_by_the_name_that_clients_ask_for(here: GatewayS
         )
         assert f"subject: CN={subject}" in text
         assert '"pod": "v1"' in text
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "code"),
+    [
+        ("any.org", "any.org", 200),
+        ("any.org", "two.org", 421),
+        ("any.org", "else.org", 200),
+        ("two.org", "two.org", 200),
+        ("two.org", "any.org", 421),
+        ("a.wild.org", "b.wild.org", 200),
+        ("a.wild.org", "in.wild.org", 421),
+        ("in.wild.org", "in.wild.org", 200),
+        ("in.wild.org", "a.wild.org", 421),
+        ("in.wild.org", "two.org", 421),
+        ("unknown.org", "any.org", 200),
+    ],
+)
+def test_requests_for_another_listener_than_the_connections_are_refused(
+    here: GatewaySite, name: str, host: str, code: int
+) -> None:
+    """HTTPRouteHTTPSListenerDetectMisdirectedRequests."""
+    port = here.port("tls")
+    wanted = ("--connect-to", f"::127.0.0.1:{port}", f"https://{name}:{port}/", "-H", f"Host: {host}")
+    _, text = here.curl("-k", "-o", "/dev/null", "-w", "%{http_code}", *wanted)
+    assert int(text) == code

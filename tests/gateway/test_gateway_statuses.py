@@ -7,8 +7,9 @@ import pytest
 import yaml
 from tests.gateway.site import BASE, tls_secret
 
-from vipwire.gateway.plan.objects import GatewaySetting
+from vipwire.gateway.plan.objects import CONTROLLER, GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
+from vipwire.gateway.run.status import merged
 from vipwire.gateway.watch.kinds import RESOURCES
 from vipwire.ingress.plan.sites import SitePlan
 from vipwire.ingress.watch.objects import IngressKind
@@ -49,6 +50,12 @@ def planned(*texts: str, setting: GatewaySetting | None = None) -> GatewayPlanne
 
 def drawn(*texts: str, setting: GatewaySetting | None = None) -> tuple[GatewayPlanner, SitePlan]:
     """Plan objects; return the plan as well."""
+    planner = GatewayPlanner(setting or GatewaySetting(addresses=("192.0.2.1",)))
+    return planner, planner.plan(snapshot_of(*texts), NOW)
+
+
+def snapshot_of(*texts: str) -> Snapshot:
+    """Read objects."""
     snapshot = Snapshot(RESOURCES)
     for kind in RESOURCES:
         snapshot.apply(cast("Any", Listed(kind, ())))
@@ -57,8 +64,7 @@ def drawn(*texts: str, setting: GatewaySetting | None = None) -> tuple[GatewayPl
         made, problems = resource.convert(msgspec.convert(each, resource.type))
         assert made is not None, problems
         snapshot.apply(Upserted(made, problems))
-    planner = GatewayPlanner(setting or GatewaySetting(addresses=("192.0.2.1",)))
-    return planner, planner.plan(snapshot, NOW)
+    return snapshot
 
 
 def gateway(*listeners: str, more: str = "") -> str:
@@ -153,20 +159,111 @@ def test_listeners_at_one_place_are_told_apart_or_in_conflict() -> None:
             HTTP,
             "{name: host, port: 80, protocol: HTTP, hostname: a.org}",
             "{name: same, port: 80, protocol: HTTP, hostname: a.org}",
-            "{name: tcp, port: 80, protocol: TCP}",
+            "{name: web, port: 81, protocol: HTTP, hostname: a.org}",
+            "{name: tcp, port: 81, protocol: TCP}",
             "{name: udp, port: 80, protocol: UDP}",
         )
     )
     made = status(planner, IngressKind.GATEWAY, "edge")
     found = {each["name"]: reasons(each)["Conflicted"] for each in made["listeners"]}
+    # None of those that want the same place may be picked as the winner.
     assert found == {
         "http": "not NoConflicts",
-        "host": "not NoConflicts",
+        "host": "HostnameConflict",
         "same": "HostnameConflict",
+        "web": "ProtocolConflict",
         "tcp": "ProtocolConflict",
         "udp": "not NoConflicts",
     }
     assert reasons(made) == {"Accepted": "ListenersNotValid", "Programmed": "Programmed"}
+    of_tcp = next(each for each in made["listeners"] if each["name"] == "tcp")
+    assert (reasons(of_tcp)["Accepted"], reasons(of_tcp)["Programmed"]) == ("not Invalid", "not Invalid")
+
+
+SET = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {name: NAME, namespace: infra}
+spec: {parentRef: {name: edge}, listeners: [LISTENERS]}
+"""
+
+
+def listener_set(name: str, *listeners: str) -> str:
+    """Write a ListenerSet; without dates their names say which is older."""
+    return SET.replace("NAME", name).replace("LISTENERS", ", ".join(listeners))
+
+
+@pytest.mark.parametrize(
+    ("case", "listener", "conflict"),
+    [
+        ("ListenerSetHostnameConflict", "{name: x, port: 80, protocol: HTTP, hostname: a.org}", "HostnameConflict"),
+        ("ListenerSetProtocolConflict", "{name: x, port: 80, protocol: TCP}", "ProtocolConflict"),
+    ],
+)
+def test_of_owners_the_gateway_comes_first_and_then_the_older_set(case: str, listener: str, conflict: str) -> None:
+    own = "{name: own, port: 80, protocol: HTTP, hostname: a.org}"
+    shared = "{name: shared, port: 90, protocol: HTTP, hostname: b.org}"
+    planner = planned(
+        gateway(own, more="allowedListeners: {namespaces: {from: Same}}"),
+        listener_set("a", listener, shared),
+        listener_set("b", listener),
+        listener_set("c", shared, "{name: fine, port: 91, protocol: HTTP}"),
+    )
+    made = status(planner, IngressKind.GATEWAY, "edge")
+    assert reasons(made["listeners"][0])["Accepted"] == "Accepted"
+    assert made["attachedListenerSets"] == 2, case
+    sets = {name: status(planner, IngressKind.LISTENER_SET, name) for name in "abc"}
+    assert [reasons(each["listeners"][0])["Conflicted"] for each in sets.values()] == [
+        conflict,
+        conflict,
+        "HostnameConflict",
+    ]
+    assert reasons(sets["a"]["listeners"][1])["Accepted"] == "Accepted"
+    assert reasons(sets["b"]) == {"Accepted": "not ListenersNotValid", "Programmed": "not ListenersNotValid"}
+    assert reasons(sets["c"])["Programmed"] == "Programmed"
+
+
+def test_gateway_overlapping_tls_config_hostnames() -> None:
+    hosts = {"foo": "foo.a.org", "bar": "bar.bar.a.org", "wild": "'*.a.org'", "apart": "a.org"}
+    tls = "protocol: HTTPS, tls: {certificateRefs: [{name: good}]}"
+    listeners = [f"{{name: {name}, port: 443, hostname: {host}, {tls}}}" for name, host in hosts.items()]
+    planner = planned(gateway(*listeners, f"{{name: other, port: 9443, hostname: foo.a.org, {tls}}}"), CERTIFICATE)
+    made = status(planner, IngressKind.GATEWAY, "edge")
+    found = {each["name"]: reasons(each).get("OverlappingTLSConfig") for each in made["listeners"]}
+    assert found == dict.fromkeys(("foo", "bar", "wild"), "OverlappingHostnames") | {"apart": None, "other": None}
+    assert {reasons(each)["Accepted"] for each in made["listeners"]} == {"Accepted"}
+
+
+def test_gateway_invalid_parameters_ref() -> None:
+    more = "infrastructure: {labels: {a: b}, parametersRef: {group: odd.io, kind: Odd, name: odd}}"
+    made = status(planned(gateway(HTTP, more=more)), IngressKind.GATEWAY, "edge")
+    assert reasons(made) == {"Accepted": "not InvalidParameters", "Programmed": "not Invalid"}
+    fine = status(planned(gateway(HTTP, more="infrastructure: {labels: {a: b}}")), IngressKind.GATEWAY, "edge")
+    assert reasons(fine) == {"Accepted": "Accepted", "Programmed": "Programmed"}
+
+
+def test_conditions_of_others_stay_and_ours_go_when_there_is_nothing_to_say() -> None:
+    """GatewayPreserveForeignConditions."""
+    theirs = {"type": "example.com/Odd", "status": "True", "reason": "Odd", "lastTransitionTime": "then"}
+    gone = {"type": "OverlappingTLSConfig", "status": "True", "reason": "X", "lastTransitionTime": "then"}
+    made = status(planned(gateway(HTTP)), IngressKind.GATEWAY, "edge")
+    before = {"conditions": [theirs], "listeners": [{"name": "http", "conditions": [theirs, gone]}]}
+    written = merged(made, before, CONTROLLER, "now")
+    assert theirs in written["conditions"]
+    (listener,) = written["listeners"]
+    assert theirs in listener["conditions"]
+    assert "OverlappingTLSConfig" not in {each["type"] for each in listener["conditions"]}
+
+
+def test_a_gateway_whose_address_changes_says_so_at_the_next_plan() -> None:
+    found = ["192.0.2.1"]
+    snapshot = snapshot_of(gateway(HTTP))
+    planner = GatewayPlanner(GatewaySetting(), lambda: tuple(found))
+    for address in ("192.0.2.1", "192.0.2.2"):
+        found[0] = address
+        planner.plan(snapshot, NOW)
+        made = status(planner, IngressKind.GATEWAY, "edge")["addresses"]
+        assert made == [{"type": "IPAddress", "value": address}]
 
 
 def test_a_gateway_without_any_valid_listener_is_not_accepted() -> None:

@@ -95,10 +95,10 @@ def _parts(given: dict[str, Any]) -> Any:
             _check_address(flag, text)
     published = tuple(given.get("publish_address", ()))
     bind = given["bind"]
-    reached = published or ((bind.strip("[]"),) if bind != "*" else _own_address())
+    reached = published or ((bind.strip("[]"),) if bind not in ("*", "[::]", "0.0.0.0") else ())  # noqa: S104
     usable = frozenset(given["address"])
     setting = GatewaySetting(given["controller"], given["zone"], bind, reached, usable)
-    return GatewayParts(setting, given.get("udp_timeout", 60.0))
+    return GatewayParts(setting, given.get("udp_timeout", 60.0), None if reached else _own_address)
 
 
 def _check_address(flag: str, text: str) -> None:

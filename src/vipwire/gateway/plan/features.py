@@ -9,6 +9,7 @@ FEATURES: Final = frozenset(
         "GatewayBackendClientCertificate",
         "GatewayFrontendClientCertificateValidation",
         "GatewayFrontendClientCertificateValidationInsecureFallback",
+        "GatewayAddressEmpty",
         "GatewayHTTPListenerIsolation",
         "GatewayHTTPSListenerDetectMisdirectedRequests",
         "GatewayStaticAddresses",

@@ -1,15 +1,17 @@
 """Judges the listeners of a Gateway, its own and those of its ListenerSets: what is served, and what conditions say.
 
-The first of those that want the same place has it: a Gateway's own listeners before those of ListenerSets, the older
-set before the younger. Listeners share a port if they speak the same protocol and have different hosts.
+Listeners share a port if they speak the same protocol and have different hosts. A Gateway's own come before those of
+ListenerSets, the older set before the younger: the younger one is in conflict. Of one object's listeners that want
+the same place none has it, for none may be picked (Gateway, spec.listeners).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 from vipwire.gateway.plan.grants import admits
-from vipwire.gateway.plan.hostnames import is_hostname
+from vipwire.gateway.plan.hostnames import covers, is_hostname
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire.gateway.plan.tls.certified import NO_CERTIFICATES, Certified, certify
 from vipwire.gateway.plan.tls.clients import ClientCheck, client_check
@@ -25,6 +27,7 @@ _KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {
     "UDP": (IngressKind.UDP_ROUTE,),
 }
 _NO_HOST: Final = ("TCP", "UDP")
+_TLS: Final = ("HTTPS", "TLS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class Listener:
     certified: Certified = NO_CERTIFICATES
     clients: ClientCheck | None = None
     """What is asked of clients' certificates."""
+    overlaps: tuple[str, ...] = ()
+    """The names of other listeners of TLS at the same port whose hosts are also this one's."""
 
     @property
     def host(self) -> str:
@@ -91,7 +96,7 @@ class Listener:
 def listeners_of(gateway: Item, sets: Iterable[Item], world: GatewayWorld) -> tuple[Listener, ...]:
     """Judge all listeners of a Gateway. `sets` are the ListenerSets that it lets in, the oldest first."""
     made = [_judged(gateway, owner, each, world) for owner in (gateway, *sets) for each in owner.spec.listeners]
-    return tuple(_without_conflicts(made))
+    return tuple(_with_overlaps(tuple(_without_conflicts(made))))
 
 
 def attached_sets(gateway: Item, world: GatewayWorld) -> Iterator[tuple[Item, bool]]:
@@ -147,19 +152,39 @@ def _accepted(spec: wire.Listener) -> Verdict:
 
 
 def _without_conflicts(made: Iterable[Listener]) -> Iterator[Listener]:
-    ports: dict[tuple[int, bool], Listener] = {}
-    hosts: dict[tuple[int, bool, str], Listener] = {}
+    """Judge the listeners of each owner beside those of the owners before it, and among themselves."""
+    taken: list[Listener] = []
+    for _, group in groupby(made, lambda each: (each.owner.kind, each.owner.name)):
+        own = list(group)
+        judged = [replace(each, conflict=_conflict(each, taken)) if each.accepted.holds else each for each in own]
+        rivals = [each for each in judged if each.accepted.holds and not each.conflict.holds]
+        for each in judged:
+            if any(each is rival for rival in rivals):
+                others = [rival for rival in rivals if rival is not each]
+                found = replace(each, conflict=_conflict(each, others))
+                taken += [] if found.conflict.holds else [found]
+                yield found
+            else:
+                yield each
+
+
+def _conflict(listener: Listener, others: Iterable[Listener]) -> Verdict:
+    there = [each for each in others if each.place == listener.place]
+    for each in there:
+        if each.mode is not listener.mode:
+            text = f"port {listener.port} is {each.spec.protocol} for the listener {each.spec.name}"
+            return yes("ProtocolConflict", text)
+    for each in there:
+        if each.host == listener.host:
+            return yes("HostnameConflict", f"the listener {each.spec.name} has the same port and host")
+    return no("NoConflicts")
+
+
+def _with_overlaps(made: Sequence[Listener]) -> Iterator[Listener]:
+    """Note where clients of TLS may come to one listener over a connection that was made for another."""
+    ending = [each for each in made if each.spec.protocol in _TLS and each.accepted.holds and not each.conflict.holds]
     for each in made:
-        if not each.accepted.holds:
-            yield each
-            continue
-        first = ports.setdefault(each.place, each)
-        same = hosts.setdefault((*each.place, each.host), each)
-        if first.mode is not each.mode:
-            text = f"port {each.port} is {first.spec.protocol} for the listener {first.spec.name}"
-            yield replace(each, conflict=yes("ProtocolConflict", text))
-        elif same is not each:
-            text = f"the listener {same.spec.name} has the same port and host"
-            yield replace(each, conflict=yes("HostnameConflict", text))
-        else:
-            yield each
+        others = [other for other in ending if other is not each and other.place == each.place]
+        names = [o.spec.name for o in others if covers(o.host, each.host) or covers(each.host, o.host)]
+        is_one = any(each is other for other in ending)
+        yield replace(each, overlaps=tuple(names)) if is_one and names else each

@@ -5,7 +5,7 @@ Gateway with an address has frontends of its own there. Each route costs itself:
 way that nobody has thought of, is left out and told in its status.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from vipwire.gateway.plan.attach import Attachment, Parent, isolated, parents_of
@@ -60,8 +60,9 @@ class GatewayPlan:
 class GatewayPlanner:
     """Plans the Gateway API; `statuses` are those of the last plan."""
 
-    def __init__(self, setting: GatewaySetting) -> None:
-        self._setting = setting
+    def __init__(self, setting: GatewaySetting, reached: Callable[[], tuple[str, ...]] | None = None) -> None:
+        """`reached` finds where clients reach Gateways that name no address, if the setting does not say it."""
+        self._setting, self._reached = setting, reached
         self.statuses: Mapping[Key, Json] = {}
 
     @property
@@ -71,7 +72,8 @@ class GatewayPlanner:
 
     def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
         """Plan everything but the frontends that HAProxy has refused."""
-        made = plan_gateways(world_of(snapshot, now), self._setting, refused)
+        setting = replace(self._setting, addresses=self._reached()) if self._reached else self._setting
+        made = plan_gateways(world_of(snapshot, now), setting, refused)
         self.statuses = made.statuses
         return made.sites
 
@@ -163,7 +165,7 @@ class _Draft:
             names = listener.certified.named
             self._targets.named.update((IngressKind.SECRET, name) for name in names)
         if not verdict.holds:
-            self._tell(gateway, "spec.addresses", verdict)
+            self._tell(gateway, "spec", verdict)
 
     def _add_certificate(self, gateway: Item) -> None:
         """Add the certificate that a Gateway shows to Pods."""
@@ -323,6 +325,8 @@ class _Draft:
 
 def _addresses(gateway: Item, setting: GatewaySetting) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
     """Return whether a Gateway can have its addresses, where it listens, and what its status says."""
+    if gateway.spec.infrastructure.parameters_ref is not None:
+        return no("InvalidParameters", "infrastructure.parametersRef: this controller has no parameters"), (), ()
     wanted = gateway.spec.addresses
     if not wanted:
         return yes("Programmed"), (setting.bind,), setting.addresses

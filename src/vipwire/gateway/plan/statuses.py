@@ -13,6 +13,7 @@ from vipwire.gateway.watch import wire
 from vipwire.ingress.watch.objects import IngressKind
 
 Json: TypeAlias = dict[str, Any]
+_NOT_ACCEPTED: Final = ("UnsupportedAddress", "InvalidParameters")
 _SENTENCES: Final = {
     "Accepted": "it is served",
     "Programmed": "HAProxy has it",
@@ -52,12 +53,12 @@ def gateway_status(
 ) -> Json:
     """Write the status of a Gateway. `counts` has attached routes by listener (`id`), `reached` its addresses."""
     own = [each for each in listeners if each.owner is gateway]
-    sets = {each.owner.name for each in listeners if each.owner is not gateway}
+    sets = {each.owner.name for each in listeners if each.owner is not gateway and each.serves}
     accepted, programmed = _overall(listeners)
     if not address.holds:
-        if address.reason == "UnsupportedAddress":
+        if address.reason in _NOT_ACCEPTED:
             accepted = address
-        programmed = address if address.reason != "UnsupportedAddress" else no("Invalid", address.message)
+        programmed = no("Invalid", address.message) if address.reason in _NOT_ACCEPTED else address
     return {
         "addresses": [_address(text) for text in reached],
         "attachedListenerSets": len(sets),
@@ -87,6 +88,8 @@ def set_status(item: Item, listeners: Sequence[Listener], counts: Mapping[int, i
     accepted, programmed = _overall(own)
     if not let_in:
         accepted = programmed = no("NotAllowed", "the Gateway lets in no ListenerSet of this namespace")
+    elif not programmed.holds:
+        programmed = no("ListenersNotValid", programmed.message)
     return {
         "conditions": [
             condition("Accepted", accepted, item.generation),
@@ -117,7 +120,9 @@ def listener_status(listener: Listener, counts: Mapping[int, int]) -> Json:
     generation = listener.owner.generation
     accepted = listener.accepted
     if listener.conflict.holds:
-        accepted = no(listener.conflict.reason, listener.conflict.message)
+        accepted = no("Invalid", listener.conflict.message)
+    overlap = yes("OverlappingHostnames", f"hosts are also those of {', '.join(listener.overlaps)}")
+    overlapping = [condition("OverlappingTLSConfig", overlap, generation)] if listener.overlaps else []
     return {
         "name": listener.spec.name,
         "supportedKinds": [{"group": wire.GROUP, "kind": kind.value} for kind in listener.kinds],
@@ -127,6 +132,7 @@ def listener_status(listener: Listener, counts: Mapping[int, int]) -> Json:
             condition("Programmed", listener.programmed, generation),
             condition("ResolvedRefs", listener.resolved, generation),
             condition("Conflicted", listener.conflict, generation),
+            *overlapping,
         ],
     }
 

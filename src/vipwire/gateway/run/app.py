@@ -24,10 +24,15 @@ from vipwire.kube.access.access import Access
 class GatewayParts:
     """What `vipwire gateway` adds to the process: kinds at a server's versions, and the writer of statuses."""
 
-    def __init__(self, setting: GatewaySetting, udp_timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        setting: GatewaySetting,
+        udp_timeout: float = 60.0,
+        reached: Callable[[], tuple[str, ...]] | None = None,
+    ) -> None:
         """`udp_timeout`: seconds of silence after which a client of a UDPRoute is forgotten."""
         self._setting, self._udp_timeout = setting, udp_timeout
-        self._planner = GatewayPlanner(setting)
+        self._planner = GatewayPlanner(setting, reached)
         self._resources: Mapping[IngressKind, IngressResource] = RESOURCES
 
     @property

@@ -28,6 +28,8 @@ _TIMEOUT: Final = 10.0
 _LATER: Final = 5.0
 """Seconds after which a write that was refused is tried again."""
 _CONFLICT: Final = 409
+_SOMETIMES: Final = frozenset({"PartiallyInvalid", "OverlappingTLSConfig"})
+"""Conditions of routes and listeners that are ours, and go when there is nothing to say."""
 _BY_CONTROLLER: Final = ("parents", "ancestors")
 
 
@@ -63,7 +65,7 @@ def _timed(entry: Json, before: Json | None, now: str) -> Json:
         old = known.pop(condition["type"], None)
         unchanged = old is not None and old.get("status") == condition["status"] and old.get("lastTransitionTime")
         made.append({**condition, "lastTransitionTime": unchanged or now})
-    own = {"PartiallyInvalid"} if "parentRef" in entry else set()
+    own = _SOMETIMES if {"parentRef", "supportedKinds"} & entry.keys() else frozenset[str]()
     return {**entry, "conditions": [*made, *(each for kind, each in known.items() if kind not in own)]}
 
 

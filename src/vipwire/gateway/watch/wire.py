@@ -174,6 +174,12 @@ class GatewayTls(Wire, frozen=True):
     backend: GatewayBackendTls = GatewayBackendTls()
 
 
+class Infrastructure(Wire, frozen=True):
+    """`infrastructure`. Labels and annotations are for objects made for a Gateway, and none are made here."""
+
+    parameters_ref: ObjectRef | None = None
+
+
 class GatewaySpec(Wire, frozen=True):
     """The `spec` of a Gateway."""
 
@@ -182,6 +188,7 @@ class GatewaySpec(Wire, frozen=True):
     addresses: tuple[GatewayAddress, ...] = ()
     allowed_listeners: AllowedListeners = AllowedListeners()
     tls: GatewayTls = GatewayTls()
+    infrastructure: Infrastructure = Infrastructure()
 
 
 class ListenerSetSpec(Wire, frozen=True):
