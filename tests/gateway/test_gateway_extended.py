@@ -187,6 +187,10 @@ spec:
   - matches: [{headers: [{name: version, value: two}]}]
     filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x-set, value: two}]}}]
     backendRefs: [{name: h2, port: 8080}]
+  - matches: [{method: {service: a.Zero}}]
+    backendRefs: [{name: h2, port: 8080, weight: 0}]
+  - matches: [{method: {service: a.Gone}}]
+    backendRefs: [{name: gone, port: 8080}]
 ---
 apiVersion: gateway.networking.k8s.io/v1alpha2
 kind: TCPRoute
@@ -432,6 +436,13 @@ def test_grpc_methods_are_matched(here: GatewaySite, path: str, header: str, rul
     flags = ("--http2-prior-knowledge", "-H", "Host: grpc.org", "-H", header, "-X", "POST")
     _, text = here.curl(*flags, f"http://127.0.0.1:{here.port('same')}{path}")
     assert text.startswith(f"h2 POST {path} {rule}" if rule else "no rule")
+
+
+@pytest.mark.parametrize("service", ["a.Zero", "a.Gone"])
+def test_grpc_without_a_backend_is_unavailable(here: GatewaySite, service: str) -> None:
+    """GRPCRouteAllBackendsWeightZero: clients of gRPC read 503 as UNAVAILABLE, and 500 as UNKNOWN."""
+    flags = ("--http2-prior-knowledge", "-H", "Host: grpc.org", "-X", "POST", "-w", "%{http_code}", "-o", "/dev/null")
+    assert here.curl(*flags, f"http://127.0.0.1:{here.port('same')}/{service}/Any")[1] == "503"
 
 
 def test_requests_are_mirrored(here: GatewaySite) -> None:

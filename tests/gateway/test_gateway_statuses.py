@@ -1,5 +1,6 @@
 """What statuses say: the official suite's cases about conditions, by planning alone. Cases have its names."""
 
+from ipaddress import ip_network
 from typing import Any, cast
 
 import msgspec
@@ -178,6 +179,46 @@ def test_listeners_at_one_place_are_told_apart_or_in_conflict() -> None:
     assert reasons(made) == {"Accepted": "ListenersNotValid", "Programmed": "Programmed"}
     of_tcp = next(each for each in made["listeners"] if each["name"] == "tcp")
     assert (reasons(of_tcp)["Accepted"], reasons(of_tcp)["Programmed"]) == ("not Invalid", "not Invalid")
+
+
+POOL = GatewaySetting(pool=(ip_network("192.0.2.8/31"), ip_network("2001:db8::/127")))
+
+
+def named_gateways(*names: str, more: str = "") -> tuple[str, ...]:
+    return tuple(gateway(HTTP, more=more).replace("name: edge", f"name: {name}") for name in names)
+
+
+def addresses_of(planner: GatewayPlanner, name: str) -> list[str]:
+    return [each["value"] for each in status(planner, IngressKind.GATEWAY, name)["addresses"]]
+
+
+def test_gateways_without_addresses_get_each_their_own_of_the_pool() -> None:
+    planner = planned(*named_gateways("a", "b", "c"), setting=POOL)
+    assert [addresses_of(planner, name) for name in "abc"] == [
+        ["192.0.2.8", "2001:db8::"],
+        ["192.0.2.9", "2001:db8::1"],
+        [],
+    ]
+    assert reasons(status(planner, IngressKind.GATEWAY, "c")) == {
+        "Accepted": "Accepted",
+        "Programmed": "not AddressNotAssigned",
+    }
+    # Who has one keeps it when an older one goes, and what is free is given to who waits.
+    planner.plan(snapshot_of(*named_gateways("b", "c")), NOW)
+    assert [addresses_of(planner, name)[0] for name in "bc"] == ["192.0.2.9", "192.0.2.8"]
+
+
+def test_after_a_restart_a_gateway_has_the_address_that_its_status_says() -> None:
+    told = named_gateways("b")[0] + "status: {addresses: [{value: 192.0.2.8}, {value: 7}, {value: 192.0.2.1}]}\n"
+    planner = planned(named_gateways("a")[0], told, setting=POOL)
+    assert [addresses_of(planner, name)[0] for name in "ab"] == ["192.0.2.9", "192.0.2.8"]
+
+
+def test_an_address_of_the_pool_that_a_gateway_names_is_its_own() -> None:
+    names = named_gateways("b", more="addresses: [{value: 192.0.2.8}]")
+    planner = planned(*named_gateways("a"), *names, setting=POOL)
+    assert [addresses_of(planner, name)[0] for name in "ab"] == ["192.0.2.9", "192.0.2.8"]
+    assert len(planner.plan(snapshot_of(*named_gateways("a"), *names), NOW).frontends) == 3
 
 
 SET = """

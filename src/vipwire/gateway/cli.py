@@ -18,6 +18,11 @@ _OWN_FLAGS: Final = (
     click.option("--bind", default="*", show_default=True, help="Where Gateways listen that name no address."),
     click.option("--address", multiple=True, help="An address of this machine that Gateways may name; repeatable."),
     click.option(
+        "--address-pool",
+        multiple=True,
+        help="Range of this machine's addresses, of which each Gateway that names none gets its own; repeatable.",
+    ),
+    click.option(
         "--run-dir", type=click.Path(path_type=Path), default=Path("/run/vipwire-gateway"), show_default=True
     ),
 )
@@ -97,8 +102,18 @@ def _parts(given: dict[str, Any]) -> Any:
     bind = given["bind"]
     reached = published or ((bind.strip("[]"),) if bind not in ("*", "[::]", "0.0.0.0") else ())  # noqa: S104
     usable = frozenset(given["address"])
-    setting = GatewaySetting(given["controller"], given["zone"], bind, reached, usable)
+    pool = tuple(map(_network, given["address_pool"]))
+    setting = GatewaySetting(given["controller"], given["zone"], bind, reached, usable, pool)
     return GatewayParts(setting, given.get("udp_timeout", 60.0), None if reached else _own_address)
+
+
+def _network(text: str) -> Any:
+    import ipaddress  # noqa: PLC0415  # not for --help
+
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise ConfigError(f"--address-pool: {error} (such as 192.0.2.16/28)") from None
 
 
 def _check_address(flag: str, text: str) -> None:

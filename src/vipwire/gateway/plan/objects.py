@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final, NamedTuple
 
-from vipwire.gateway.watch.objects import Content
+from vipwire.gateway.watch.objects import Content, Known
 from vipwire.ingress.watch.objects import BackendService, Declared, IngressKind, Secret
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.model.names import ObjectName
@@ -48,6 +49,8 @@ class Item:
     spec: Any
     created: str = ""
     generation: int = 0
+    status: Any = field(default=None, compare=False)
+    """As the API server has it."""
 
     @property
     def age(self) -> tuple[str, ObjectName]:
@@ -58,7 +61,8 @@ class Item:
 def item_of(source: Declared) -> Item:
     """Return an object with its content at hand."""
     content: Content = source.content
-    return Item(source.kind, source.name, content.spec, content.created, content.generation)
+    status = source.state.status if isinstance(source.state, Known) else None
+    return Item(source.kind, source.name, content.spec, content.created, content.generation, status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class GatewaySetting:
     """Where clients reach Gateways that name no address: what their statuses say."""
     usable: frozenset[str] = frozenset()
     """The addresses that Gateways may name."""
+    pool: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Ranges of which each Gateway without addresses gets its own; without any they share `bind`."""
 
 
 @dataclass(frozen=True, slots=True)

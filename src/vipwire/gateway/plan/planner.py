@@ -8,6 +8,7 @@ way that nobody has thought of, is left out and told in its status.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from vipwire.gateway.plan.address_pool import AddressPool, Given, named
 from vipwire.gateway.plan.attach import Attachment, Parent, isolated, parents_of
 from vipwire.gateway.plan.datagrams import DatagramPlace, shares_of
 from vipwire.gateway.plan.ladders import Entry, routes_of
@@ -55,6 +56,8 @@ class GatewayPlan:
 
     sites: SitePlan
     statuses: Mapping[Key, Json]
+    given: Given = field(default_factory=dict)
+    """The addresses of the pool, by Gateway."""
 
 
 class GatewayPlanner:
@@ -63,6 +66,7 @@ class GatewayPlanner:
     def __init__(self, setting: GatewaySetting, reached: Callable[[], tuple[str, ...]] | None = None) -> None:
         """`reached` finds where clients reach Gateways that name no address, if the setting does not say it."""
         self._setting, self._reached = setting, reached
+        self._given: Given = {}
         self.statuses: Mapping[Key, Json] = {}
 
     @property
@@ -73,8 +77,8 @@ class GatewayPlanner:
     def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
         """Plan everything but the frontends that HAProxy has refused."""
         setting = replace(self._setting, addresses=self._reached()) if self._reached else self._setting
-        made = plan_gateways(world_of(snapshot, now), setting, refused)
-        self.statuses = made.statuses
+        made = plan_gateways(world_of(snapshot, now), setting, refused, self._given)
+        self.statuses, self._given = made.statuses, made.given
         return made.sites
 
     def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
@@ -98,8 +102,10 @@ _MATTER = frozenset(
 )
 
 
-def plan_gateways(world: GatewayWorld, setting: GatewaySetting, refused: Collection[str] = ()) -> GatewayPlan:
-    """Plan everything. `refused` names frontends whose addresses cannot be had."""
+def plan_gateways(
+    world: GatewayWorld, setting: GatewaySetting, refused: Collection[str] = (), before: Given | None = None
+) -> GatewayPlan:
+    """Plan everything. `refused` are frontends whose addresses cannot be had; `before` is what the pool gave last."""
     draft = _Draft(world, setting, Targets(world, backend_tls_of(world)), refused)
     classes = [
         each for each in world.all(IngressKind.GATEWAY_CLASS) if each.spec.controller_name == setting.controller
@@ -107,14 +113,15 @@ def plan_gateways(world: GatewayWorld, setting: GatewaySetting, refused: Collect
     for each in classes:
         draft.statuses[each.kind, each.name] = class_status(each)
     names = {each.name.name for each in classes if each.spec.parameters_ref is None}
-    for gateway in world.all(IngressKind.GATEWAY):
-        if gateway.spec.gateway_class_name in names:
-            draft.add_gateway(gateway)
+    gateways = [each for each in world.all(IngressKind.GATEWAY) if each.spec.gateway_class_name in names]
+    given = AddressPool(setting.pool).give(gateways, before or {})
+    for gateway in gateways:
+        draft.add_gateway(gateway, given.get(gateway.name, ()))
     draft.attach_policies()
     routes = [each for kind in ROUTE_KINDS for each in world.all(kind)]
     for route in sorted(routes, key=lambda each: each.age):
         draft.add_route(route)
-    return draft.finished()
+    return replace(draft.finished(), given=given)
 
 
 @dataclass(slots=True)
@@ -150,11 +157,11 @@ class _Draft:
         self._admitted: list[ObjectName] = []
         self.statuses: dict[Key, Json] = {}
 
-    def add_gateway(self, gateway: Item) -> None:
-        """Add a Gateway and its listeners."""
+    def add_gateway(self, gateway: Item, given: tuple[str, ...]) -> None:
+        """Add a Gateway and its listeners; `given` are its addresses of the pool."""
         sets = tuple(attached_sets(gateway, self._world))
         self._sets += sets
-        verdict, binds, reached = _addresses(gateway, self._setting)
+        verdict, binds, reached = _addresses(gateway, self._setting, given)
         self._gateways.append((gateway, verdict, reached))
         self._add_certificate(gateway)
         judged = listeners_of(gateway, (each for each, let_in in sets if let_in), self._world)
@@ -323,22 +330,25 @@ class _Draft:
             self.statuses[judged.policy.kind, judged.policy.name] = status
 
 
-def _addresses(gateway: Item, setting: GatewaySetting) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
+def _addresses(
+    gateway: Item, setting: GatewaySetting, given: tuple[str, ...]
+) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
     """Return whether a Gateway can have its addresses, where it listens, and what its status says."""
     if gateway.spec.infrastructure.parameters_ref is not None:
         return no("InvalidParameters", "infrastructure.parametersRef: this controller has no parameters"), (), ()
-    wanted = gateway.spec.addresses
-    if not wanted:
-        return yes("Programmed"), (setting.bind,), setting.addresses
-    for each in wanted:
+    for each in gateway.spec.addresses:
         if each.type != "IPAddress":
             return no("UnsupportedAddress", f"{each.type[:80]}: only IPAddress is supported"), (), ()
-    values = tuple(each.value for each in wanted if each.value)
-    if not values:
+    values = named(gateway)
+    if not values and not setting.pool:
         return yes("Programmed"), (setting.bind,), setting.addresses
-    if strange := [value for value in values if value not in setting.usable]:
-        text = f"{strange[0][:80]} is none of this controller's addresses (--address)"
+    if not values and not given:
+        return no("AddressNotAssigned", "no address of the pool is left (--address-pool)"), (), ()
+    pool = AddressPool(setting.pool)
+    if strange := [value for value in values if value not in setting.usable and value not in pool]:
+        text = f"{strange[0][:80]} is none of this controller's addresses (--address, --address-pool)"
         return no("AddressNotUsable", text), (), ()
+    values = values or given
     return yes("Programmed"), tuple(f"[{v}]" if ":" in v else v for v in values), values
 
 

@@ -1,6 +1,7 @@
 """Finds what a rule leads to: pools of Services, shared by weight, or an answer of HAProxy's own. Pure.
 
-A backend that cannot be had takes its share of the requests all the same, and answers 500 (HTTPRoute, backendRefs).
+A backend that cannot be had takes its share of the requests all the same. It answers 500 (HTTPRoute, backendRefs), or
+what clients of gRPC read as UNAVAILABLE, which is 503 (GRPCRoute, backendRefs).
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from vipwire.gateway.watch import rule_wire
 from vipwire.ingress.plan.canaries import shared
 from vipwire.ingress.plan.policy import BackendProtocol, Mirrored, Policy
 from vipwire.ingress.plan.pool_policy import APPLICATIONS
-from vipwire.ingress.plan.sites import BROKEN, Choice, Pool, choice_of, pool_name
+from vipwire.ingress.plan.sites import BROKEN, UNAVAILABLE, Choice, Pool, choice_of, pool_name
 from vipwire.ingress.watch.objects import BackendPort, BackendService, IngressKind
 from vipwire.model.names import ObjectName
 
@@ -58,13 +59,15 @@ class Targets:
             verdicts.append(verdict)
             parts.append((target, ref.weight))
         failed = next((each for each in verdicts if not each.holds), yes("ResolvedRefs"))
-        return self.share(parts), failed
+        broken = UNAVAILABLE if route.kind is IngressKind.GRPC_ROUTE else BROKEN
+        told = [(broken if target == BROKEN else target, weight) for target, weight in parts]
+        return self.share(told, broken), failed
 
-    def share(self, parts: Iterable[tuple[str, int]]) -> str:
-        """Return the target that shares requests by weights; nothing to share among answers 500."""
+    def share(self, parts: Iterable[tuple[str, int]], broken: str) -> str:
+        """Return the target that shares requests by weights; `broken` is where nothing is to be shared among."""
         weighed = [(target, weight) for target, weight in parts if weight > 0]
         if len({target for target, _ in weighed}) <= 1:
-            return weighed[0][0] if weighed else BROKEN
+            return weighed[0][0] if weighed else broken
         divisor = gcd(*(weight for _, weight in weighed))
         steps = shared(tuple((target, weight // divisor) for target, weight in weighed), _sum(weighed) // divisor)
         choice = choice_of(tuple(steps))
