@@ -1,21 +1,32 @@
-"""deploy/gateway: its flags are taken, its class is ours, its roles name what is watched and written, and no more."""
+"""deploy/gateway: its flags are taken, its class is ours, its roles allow what is asked for, and no more."""
 
+import asyncio
 from typing import Any
 
+import msgspec
 import yaml
 from scripts.policy_definitions import definitions
 from tests.unit.deployed import DEPLOY, one
+from tests.unit.test_deploy_rbac import Right
+from tests.unit.test_ingress_deploy import recording
 
 from vipwire.cluster.api.guard import Role, User, may
 from vipwire.gateway.cli import gateway
-from vipwire.gateway.plan.objects import CONTROLLER
-from vipwire.gateway.watch.kinds import RESOURCES
+from vipwire.gateway.plan.objects import CONTROLLER, ROUTE_KINDS, GatewaySetting
+from vipwire.gateway.plan.planner import GatewayPlanner
+from vipwire.gateway.run.status import GatewayStatusWriter
+from vipwire.gateway.run.versions import served_versions
+from vipwire.gateway.watch.kinds import RESOURCES, at_versions
 from vipwire.ingress.plan.policy_fields import BACKEND, TRAFFIC
+from vipwire.ingress.run.election import LeaseKeeper
 from vipwire.ingress.watch.objects import IngressKind
+from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.kube.client import ApiSource
+from vipwire.kube.events import EventRecorder, Subject
+from vipwire.model.names import ObjectName
+from vipwire.state.event import Upserted
 
 FOLDER = DEPLOY / "gateway"
-SILENT = (IngressKind.REFERENCE_GRANT, IngressKind.NAMESPACE, IngressKind.CONFIG_MAP)
-OURS = ("/apis/gateway.networking.k8s.io/", "/apis/vipwire.io/")
 
 
 def objects() -> list[dict[str, Any]]:
@@ -35,23 +46,107 @@ def test_the_flags_are_taken_and_the_class_is_ours() -> None:
     assert given["lease"] == f"kube-system/{one(objects(), 'Role')['metadata']['name']}"
 
 
-def test_the_roles_allow_what_is_read_and_written_and_only_that() -> None:
+OBJECTS = """
+{apiVersion: GROUP/v1, kind: GatewayClass, metadata: {name: vipwire}, spec: {controllerName: vipwire.io/gateway}}
+---
+apiVersion: GROUP/v1
+kind: Gateway
+metadata: {name: edge, namespace: default}
+spec:
+  gatewayClassName: vipwire
+  allowedListeners: {namespaces: {from: Same}}
+  listeners:
+  - {name: http, port: 80, protocol: HTTP}
+  - {name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}
+  - {name: tcp, port: 90, protocol: TCP}
+  - {name: udp, port: 90, protocol: UDP}
+---
+apiVersion: GROUP/v1
+kind: ListenerSet
+metadata: {name: more, namespace: default}
+spec: {parentRef: {name: edge}, listeners: [{name: more, port: 81, protocol: HTTP}]}
+---
+apiVersion: GROUP/v1
+kind: BackendTLSPolicy
+metadata: {name: secure, namespace: default}
+spec: {targetRefs: [{kind: Service, name: web}], validation: {hostname: a.org, wellKnownCACertificates: System}}
+---
+apiVersion: vipwire.io/v1alpha1
+kind: TrafficPolicy
+metadata: {name: traffic, namespace: default}
+spec: {targetRefs: [{group: GROUP, kind: HTTPRoute, name: web}]}
+---
+apiVersion: vipwire.io/v1alpha1
+kind: BackendPolicy
+metadata: {name: backend, namespace: default}
+spec: {targetRefs: [{kind: Service, name: web}]}
+"""
+ROUTE = """
+---
+apiVersion: GROUP/v1
+kind: KIND
+metadata: {name: web, namespace: default}
+spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: web, port: 80}]}]}
+"""
+
+
+def filled() -> Snapshot:
+    """Read an object of each kind that has a status of ours."""
+    text = OBJECTS + "".join(ROUTE.replace("KIND", kind.value) for kind in ROUTE_KINDS)
+    snapshot = Snapshot(RESOURCES)
+    for each in yaml.safe_load_all(text.replace("GROUP", "gateway.networking.k8s.io")):
+        resource = RESOURCES[IngressKind(each["kind"])]
+        made, problems = resource.convert(msgspec.convert(each, resource.type))
+        assert made is not None, problems
+        snapshot.apply(Upserted(made, problems))
+    return snapshot
+
+
+async def asked() -> set[Right]:
+    """Run all that asks an API server, with everything happening that makes it ask differently."""
+    snapshot, planner = filled(), GatewayPlanner(GatewaySetting())
+    planner.plan(snapshot, 0.0)
+    edge = ObjectName("default", "edge")
+    async with asyncio.timeout(60), recording() as (recorder, access), asyncio.TaskGroup() as group:
+        resources = at_versions(RESOURCES, await served_versions(access))
+        keeper, events = LeaseKeeper(access, edge, "me"), EventRecorder(access, "me", qps=0)
+        writer = GatewayStatusWriter(access, resources, CONTROLLER, keeper.leading)
+        work = (
+            ApiSource(access, resources.values()).run(Snapshot(RESOURCES).apply),
+            writer.run(lambda: planner.statuses, snapshot.declared),
+            keeper.run(),
+            events.run(),
+        )
+        tasks = [group.create_task(each) for each in work]
+        for _ in range(2):  # an Event that is made, and one that is counted up
+            events.record(
+                Subject("Gateway", "edge", "default", "u-1", "gateway.networking.k8s.io/v1"), "Sync", "it is"
+            )
+            await events.drained()
+        groups = {each.plural: each.api_version.rpartition("/")[0].removeprefix("v1") for each in resources.values()}
+        written = {RESOURCES[kind].plural for kind, _ in planner.statuses}
+        await recorder.until(
+            *((group, plural, "watch") for plural, group in groups.items()),
+            *((groups[plural], f"{plural}/status", "patch") for plural in written),
+            ("coordination.k8s.io", "leases", "update"),
+        )
+        for task in tasks:
+            task.cancel()
+        return recorder.rights
+
+
+def test_the_roles_allow_what_is_asked_for_and_only_that() -> None:
     allowed = {
         (group, resource, verb)
         for role in objects()
-        if role["kind"] == "ClusterRole"
-        for rule in role["rules"]
+        for rule in role.get("rules", ())
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    groups = {each.plural: each.api_version.rpartition("/")[0] for each in RESOURCES.values()}
-    wanted = {(group, plural, verb) for plural, group in groups.items() for verb in ("list", "watch")}
-    own = [each for each in RESOURCES.values() if each.path.startswith(OURS) and each.kind not in SILENT]
-    wanted |= {(groups[each.plural], f"{each.plural}/status", "patch") for each in own}
-    assert allowed == wanted | {("", "events", "create"), ("", "events", "patch")}
+    assert asyncio.run(asked()) == allowed
     user = User("gateway", (Role.INGRESS.value,))
-    assert [right for right in allowed if not may(user, right[2], right[1])] == []
+    assert [right for right in allowed if not may(user, right[2], right[1])] == [], "and so does a `vipwire up`"
 
 
 def test_the_definitions_of_policies_are_those_of_vipwire_up() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.backends.userspace.messages import NOWHERE, Place
-from vipwire.gateway.plan.relayed import relayed
+from vipwire.gateway.run.relayed import relayed
 from vipwire.ingress.plan.policy import Policy
 from vipwire.ingress.plan.sites import DatagramFrontend, Pool, Server
 from vipwire.ingress.watch.objects import BackendEndpoint, BackendPort, Usability

@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,14 +20,16 @@ from vipwire.ingress.run.status import StatusWriter
 from vipwire.ingress.watch.kinds import RESOURCES
 from vipwire.ingress.watch.objects import Ingress
 from vipwire.ingress.watch.snapshot import Snapshot
-from vipwire.kube.access.access import load_access
+from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
 from vipwire.model.names import ObjectName
 
 FOLDER = DEPLOY / "ingress"
 WEB = ObjectName("default", "web")
-_PATH = re.compile(r"/(?:api/v1|apis/([^/]+)/v1)(?:/namespaces/[^/]+)?/([a-z]+)(/[^/]+)?(/status)?")
+_PATH = re.compile(r"/(?:api/v1|apis/([^/]+)/v1[a-z0-9]*)(?:/namespaces/[^/]+)?/([a-z]+)(/[^/]+)?(/status)?")
+_DISCOVERY = re.compile(r"/apis/[^/]+/[^/]+")
+"""What every account may ask: which resources a version has."""
 
 
 def objects() -> list[dict[str, Any]]:
@@ -87,6 +91,8 @@ class Recorder:
             await self._more.wait_for(lambda: self.rights.issuperset(wanted))
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
+        if _DISCOVERY.fullmatch(request.path):
+            return web.json_response({"kind": "APIResourceList", "resources": []})
         match = _PATH.fullmatch(request.path)
         assert match is not None, request.path
         watching = request.query.get("watch") in ("1", "true")
@@ -110,15 +116,29 @@ class Recorder:
         return web.json_response(self._lease) if self._lease else web.Response(status=404)
 
 
-async def asked() -> set[Right]:
-    """Run all that asks an API server, with everything happening that makes it ask differently."""
+@asynccontextmanager
+async def recording() -> AsyncIterator[tuple[Recorder, Access]]:
+    """Run a recorder."""
     recorder = Recorder()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", recorder.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    access = load_access(None, f"http://127.0.0.1:{runner.addresses[0][1]}", environ={})
+    try:
+        yield recorder, load_access(None, f"http://127.0.0.1:{runner.addresses[0][1]}", environ={})
+    finally:
+        await runner.cleanup()
+
+
+async def asked() -> set[Right]:
+    """Run all that asks an API server, with everything happening that makes it ask differently."""
+    async with recording() as (recorder, access):
+        await _ask(recorder, access)
+        return recorder.rights
+
+
+async def _ask(recorder: Recorder, access: Access) -> None:
     keeper, events, snapshot = LeaseKeeper(access, WEB, "me"), EventRecorder(access, "me", qps=0), Snapshot()
     writer = StatusWriter(access, lambda: ("192.0.2.1",), keeper.leading)
     work = (
@@ -141,8 +161,6 @@ async def asked() -> set[Right]:
         )
         for task in tasks:
             task.cancel()
-    await runner.cleanup()
-    return recorder.rights
 
 
 def test_the_roles_allow_what_is_asked_for_and_only_that() -> None:

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from vipwire.backends.userspace.messages import RelayCounters, Settings
 from vipwire.backends.userspace.remote_relay import Remote
 from vipwire.errors import CommitError
-from vipwire.gateway.plan.relayed import Relayed, relayed
+from vipwire.gateway.run.relayed import Relayed, relayed
 from vipwire.ingress.run.controller import Controller
 from vipwire.process import log
 
