@@ -106,10 +106,9 @@ async def asked() -> set[Right]:
     """Run all that asks an API server, with everything happening that makes it ask differently."""
     snapshot, planner = filled(), GatewayPlanner(GatewaySetting())
     planner.plan(snapshot, 0.0)
-    edge = ObjectName("default", "edge")
     async with asyncio.timeout(60), recording() as (recorder, access), asyncio.TaskGroup() as group:
         resources = at_versions(RESOURCES, await served_versions(access))
-        keeper, events = LeaseKeeper(access, edge, "me"), EventRecorder(access, "me", qps=0)
+        keeper, events = LeaseKeeper(access, ObjectName("default", "edge"), "me"), EventRecorder(access, "me", qps=0)
         writer = GatewayStatusWriter(access, resources, CONTROLLER, keeper.leading)
         work = (
             ApiSource(access, resources.values()).run(Snapshot(RESOURCES).apply),
