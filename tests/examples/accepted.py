@@ -91,11 +91,9 @@ def _resolve(command: click.Command, name: str, words: list[str], parent: click.
     if isinstance(command, CleanupCommand | GoFlagsCommand):
         build_config({**parse_flags([word for word in words if word != "--all"]), "config": ""})
         return
-    for parameter in command.params:
-        if isinstance(parameter.type, click.Path | click.File):
-            parameter.type = click.Path()
     words = [word for word in words if not word.startswith("--config=")]
-    context = command.make_context(name, words, parent=parent)
+    with _files_anywhere(command):
+        context = command.make_context(name, words, parent=parent)
     with context:
         rest = [*context._protected_args, *context.args]  # noqa: SLF001 - click names no other way
         if isinstance(command, click.Group) and rest:
@@ -107,6 +105,19 @@ def _resolve(command: click.Command, name: str, words: list[str], parent: click.
             inside = [word for word in context.params["command"] if word != "--"]
             if said := complaint(inside):
                 raise click.UsageError(said)
+
+
+@contextlib.contextmanager
+def _files_anywhere(command: click.Command) -> Iterator[None]:
+    """Take any path for a file; the command, which others use as well, is as it was afterwards."""
+    kept = {each: each.type for each in command.params if isinstance(each.type, click.Path | click.File)}
+    for each in kept:
+        each.type = click.Path()
+    try:
+        yield
+    finally:
+        for each, kind in kept.items():
+            each.type = kind
 
 
 @contextlib.contextmanager
