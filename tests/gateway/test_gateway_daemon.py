@@ -164,3 +164,38 @@ def test_render_writes_what_haproxy_takes(tmp_path: Path) -> None:
     assert "warning: HTTPRoute default/web: spec.rules: BackendNotFound: the Service default/gone" in done.stderr
     checked = subprocess.run(("haproxy", "-c", "-f", str(output / "haproxy.cfg")), capture_output=True, check=False)
     assert checked.returncode == 0, checked.stderr
+
+
+INGRESS = """
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web, namespace: default}
+spec:
+  ingressClassName: vipwire
+  rules:
+  - host: b.example.com
+    http: {paths: [{path: /in, pathType: Prefix, backend: {service: {name: web, port: {number: 8080}}}}]}
+"""
+
+
+def test_ingresses_and_gateways_are_served_by_one_haproxy(tmp_path: Path) -> None:
+    http, https, own = free_port(), free_port(), free_port()
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    gateway = (
+        GATEWAY.replace("HTTPS,", f"{https},", 1).replace("port: HTTP,", f"port: {http},").replace("1234", f"{own}")
+    )
+    (manifests / "all.yaml").write_text(f"{CLASS}---\n{gateway}---\n{ROUTE}---\n{SERVICE}---\n{INGRESS}")
+    flags = ("--manifests", str(manifests), "--ingress", "--http", f"127.0.0.1:{own}", "--https", "")
+    with running(tmp_path, *flags):
+        until(lambda: code(own, "b.example.com", "/in") == "503", tmp_path)  # a Service without endpoints
+        assert code(own, "b.example.com", "/out") == "404"
+        assert code(own, "a.example.com") == "404"
+        assert code(http, "a.example.com") == "503"
+        assert code(http, "a.example.com", "/gone") == "500"
+        assert code(http, "b.example.com", "/in") == "404"
+        said = (tmp_path / "log").read_text()
+        assert f"127.0.0.1:{own} is where Ingresses come in" in said
+        (manifests / "all.yaml").write_text(f"{CLASS}---\n{gateway}---\n{SERVICE}")
+        until(lambda: code(own, "b.example.com", "/in") == "404", tmp_path)
+        until(lambda: code(http, "a.example.com") == "404", tmp_path)

@@ -296,6 +296,21 @@ def test_conditions_of_others_stay_and_ours_go_when_there_is_nothing_to_say() ->
     assert "OverlappingTLSConfig" not in {each["type"] for each in listener["conditions"]}
 
 
+@pytest.mark.parametrize(
+    ("bind", "port", "accepted"),
+    [
+        ("*", 80, "not PortUnavailable"),
+        ("[::]", 80, "not PortUnavailable"),
+        ("*", 81, "Accepted"),
+        ("192.0.2.1", 80, "Accepted"),
+    ],
+)
+def test_where_ingresses_come_in_no_listener_is(bind: str, port: int, accepted: str) -> None:
+    setting = GatewaySetting(bind=bind, addresses=("192.0.2.1",), reserved=frozenset({"*:80"}))
+    planner = planned(gateway(f"{{name: a, port: {port}, protocol: HTTP}}"), setting=setting)
+    assert reasons(status(planner, IngressKind.GATEWAY, "edge")["listeners"][0])["Accepted"] == accepted
+
+
 def test_a_gateway_whose_address_changes_says_so_at_the_next_plan() -> None:
     found = ["192.0.2.1"]
     snapshot = snapshot_of(gateway(HTTP))

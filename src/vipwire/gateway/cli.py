@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from vipwire.errors import ConfigError
-from vipwire.ingress.cli import COMMON_FLAGS, PROCESS_FLAGS, options_of, print_rendered
+from vipwire.ingress.cli import COMMON_FLAGS, INGRESS_FLAGS, PROCESS_FLAGS, options_of, print_rendered
 from vipwire.process.command_flags import with_flags
 from vipwire.process.terminal import plain_errors
 
@@ -26,7 +26,12 @@ _OWN_FLAGS: Final = (
         "--run-dir", type=click.Path(path_type=Path), default=Path("/run/vipwire-gateway"), show_default=True
     ),
 )
-_flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, *COMMON_FLAGS[3:])
+_WITH_INGRESS: Final = click.option(
+    "--ingress",
+    is_flag=True,
+    help="Serve Ingresses too, with the same HAProxy. The next five flags are theirs.",
+)
+_flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, _WITH_INGRESS, *INGRESS_FLAGS, *COMMON_FLAGS[3:])
 
 
 @click.group(invoke_without_command=True)
@@ -87,8 +92,10 @@ def render(output_dir: Path | None, **given: Any) -> None:
 
 
 def _options(given: dict[str, Any]) -> Any:
-    ingress = {"http": "", "https": "", "ingress_class": "", "watch_ingress_without_class": False}
-    return options_of({**given, **ingress, "hosts_apart": False})
+    from vipwire.ingress.plan.planner import CONTROLLER  # noqa: PLC0415  # not for --help
+
+    none = {} if given["ingress"] else {"http": "", "https": ""}
+    return options_of({**given, **none, "controller": CONTROLLER})
 
 
 def _parts(given: dict[str, Any]) -> Any:
@@ -103,8 +110,16 @@ def _parts(given: dict[str, Any]) -> Any:
     reached = published or ((bind.strip("[]"),) if bind not in ("*", "[::]", "0.0.0.0") else ())  # noqa: S104
     usable = frozenset(given["address"])
     pool = tuple(map(_network, given["address_pool"]))
-    setting = GatewaySetting(given["controller"], given["zone"], bind, reached, usable, pool)
-    return GatewayParts(setting, given.get("udp_timeout", 60.0), None if reached else _own_address)
+    options = _options(given)
+    reserved = frozenset(map(_place, filter(None, (options.layout.http, options.layout.https))))
+    setting = GatewaySetting(given["controller"], given["zone"], bind, reached, usable, pool, reserved)
+    ingresses = options.setting if given["ingress"] else None
+    return GatewayParts(setting, given.get("udp_timeout", 60.0), None if reached else _own_address, ingresses)
+
+
+def _place(bind: str) -> str:
+    host, _, port = bind.rpartition(":")
+    return f"{'*' if host in ('', '*', '[::]', '::', '0.0.0.0') else host}:{port}"  # noqa: S104
 
 
 def _network(text: str) -> Any:

@@ -17,15 +17,19 @@ from vipwire.process.terminal import plain_errors, warn
 Command = TypeVar("Command", bound=Callable[..., Any])
 Write: TypeAlias = Callable[[Sequence[tuple[str, str]]], None]
 _BIND = re.compile(r"(\*|\d+\.\d+\.\d+\.\d+|\[?[0-9a-f:]+\]?)?:(\d{1,5})")
-_OWN_FLAGS: Final = (
+INGRESS_FLAGS: Final = (
     click.option("--ingress-class", default="vipwire", show_default=True, help="The class that is ours."),
-    click.option(
-        "--controller", default="vipwire.io/ingress", show_default=True, help="Our IngressClasses' controller."
-    ),
     click.option("--watch-ingress-without-class", is_flag=True, help="Serve Ingresses that name no class, too."),
     click.option("--hosts-apart", is_flag=True, help="A host is one namespace's, that of its oldest Ingress."),
     click.option("--http", default="*:80", show_default=True, help="Where to listen for HTTP; empty for nowhere."),
     click.option("--https", default="*:443", show_default=True, help="Where to listen for HTTPS; empty for nowhere."),
+)
+_OWN_FLAGS: Final = (
+    INGRESS_FLAGS[0],
+    click.option(
+        "--controller", default="vipwire.io/ingress", show_default=True, help="Our IngressClasses' controller."
+    ),
+    *INGRESS_FLAGS[1:],
     click.option(
         "--run-dir", type=click.Path(path_type=Path), default=Path("/run/vipwire-ingress"), show_default=True
     ),

@@ -22,6 +22,9 @@ POLICY_KINDS: Final = (IngressKind.TRAFFIC_POLICY, IngressKind.BACKEND_POLICY)
 """Our own kinds."""
 
 
+_EVERYWHERE: Final = ("*", "[::]", "0.0.0.0")  # noqa: S104  # compared, not bound
+
+
 class Verdict(NamedTuple):
     """One condition: whether it holds, in one word why, in a sentence why."""
 
@@ -78,6 +81,12 @@ class GatewaySetting:
     """The addresses that Gateways may name."""
     pool: tuple[IPv4Network | IPv6Network, ...] = ()
     """Ranges of which each Gateway without addresses gets its own; without any they share `bind`."""
+    reserved: frozenset[str] = frozenset()
+    """Addresses with ports where Ingresses come in, `*:80`: no listener may have them."""
+
+    def reserves(self, bind: str, port: int) -> bool:
+        """Report whether a place is for Ingresses. All addresses of IPv6 are those of IPv4 as well."""
+        return f"{'*' if bind in _EVERYWHERE else bind}:{port}" in self.reserved
 
 
 @dataclass(frozen=True, slots=True)

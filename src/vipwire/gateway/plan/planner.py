@@ -192,6 +192,9 @@ class _Draft:
             if name in self._refused:
                 text = f"{bind}:{listener.port} is taken by another program, or may not be taken"
                 return replace(listener, accepted=no("PortUnavailable", text))
+            if not listener.is_udp and self._setting.reserves(*key):
+                text = f"{bind}:{listener.port} is where Ingresses come in (--http, --https)"
+                return replace(listener, accepted=no("PortUnavailable", text))
             if listener.is_udp:
                 self._datagrams.setdefault(key, DatagramPlace(name, *key)).listeners.append(listener)
                 continue

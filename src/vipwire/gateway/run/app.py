@@ -9,9 +9,11 @@ from prometheus_client import CollectorRegistry
 from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.gateway.run.datagrams import DatagramRelay
+from vipwire.gateway.run.shared_planner import SharedPlanner
 from vipwire.gateway.run.status import GatewayStatusWriter
 from vipwire.gateway.run.versions import served_versions
-from vipwire.gateway.watch.kinds import RESOURCES, at_versions, manifests
+from vipwire.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions, manifests
+from vipwire.ingress.plan.planner import IngressPlanner, Setting
 from vipwire.ingress.run.app import Part, Served
 from vipwire.ingress.run.controller import Controller
 from vipwire.ingress.run.desired import Desired
@@ -29,22 +31,28 @@ class GatewayParts:
         setting: GatewaySetting,
         udp_timeout: float = 60.0,
         reached: Callable[[], tuple[str, ...]] | None = None,
+        ingresses: Setting | None = None,
     ) -> None:
-        """`udp_timeout`: seconds of silence after which a client of a UDPRoute is forgotten."""
+        """`udp_timeout`: seconds of silence after which a client of a UDPRoute is forgotten.
+
+        `ingresses` are to be served as well, if there is a setting for them.
+        """
         self._setting, self._udp_timeout = setting, udp_timeout
         self._planner = GatewayPlanner(setting, reached)
-        self._resources: Mapping[IngressKind, IngressResource] = RESOURCES
+        self._kinds = WITH_INGRESS if ingresses else RESOURCES
+        self._all = SharedPlanner(IngressPlanner(ingresses), self._planner) if ingresses else self._planner
+        self._resources: Mapping[IngressKind, IngressResource] = self._kinds
 
     @property
     def served(self) -> Served:
         """Return what the process serves."""
-        return Served(self._planner, RESOURCES, manifests(RESOURCES), self._choose, self._parts, self._relay)
+        return Served(self._all, self._kinds, manifests(self._kinds), self._choose, self._parts, self._relay)
 
     def _relay(self, folder: Path, controller: Controller, registry: CollectorRegistry) -> DatagramRelay:
         return DatagramRelay(folder, controller, registry, self._udp_timeout)
 
     async def _choose(self, access: Access) -> Mapping[IngressKind, IngressResource]:
-        self._resources = at_versions(RESOURCES, await served_versions(access))
+        self._resources = at_versions(self._kinds, await served_versions(access))
         return self._resources
 
     def _parts(

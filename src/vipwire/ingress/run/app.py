@@ -257,8 +257,7 @@ class IngressProcess:
             yield "datagrams", self._beside.run
         if self._recorder:
             yield "events", self._recorder.run
-        publishes = self._options.addresses or self._options.publish_service
-        if self._access and (publishes or self._served.parts):
+        if self._access and (self._publishes or self._served.parts):
             yield from self._status(self._access)
 
     def _status(self, access: Access) -> Iterator[tuple[str, Part]]:
@@ -270,13 +269,18 @@ class IngressProcess:
         leading = keeper.leading if keeper else lambda: True
         if self._served.parts is not None:
             yield from self._served.parts(access, self._snapshot, self._desired, leading)
-        if IngressKind.INGRESS not in self._served.resources:
+        if IngressKind.INGRESS not in self._served.resources or not self._publishes:
             return
         writer = StatusWriter(access, self._addresses, leading)
         yield (
             "status",
             lambda: writer.run(lambda: self._controller.desired.plan.admitted, lambda: self._snapshot.ingresses),
         )
+
+    @property
+    def _publishes(self) -> bool:
+        """Whether Ingresses' status is to say where they are reached."""
+        return bool(self._options.addresses or self._options.publish_service)
 
     def _addresses(self) -> tuple[str, ...] | None:
         """Return what to publish; None as long as the Service that tells is not there."""
