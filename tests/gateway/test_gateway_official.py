@@ -1,0 +1,256 @@
+"""Cases of the official suite about statuses, by planning alone: those that no other module here has. Its names."""
+
+from typing import Any
+
+import pytest
+import yaml
+from tests.gateway.site import BASE, tls_secret
+from tests.gateway.test_gateway_statuses import (
+    CERTIFICATE,
+    HTTP,
+    NOW,
+    ROUTE,
+    SERVICE,
+    gateway,
+    listener_set,
+    planned,
+    reasons,
+    snapshot_of,
+    status,
+)
+
+from vipwire.gateway.plan.objects import GatewaySetting
+from vipwire.gateway.plan.planner import GatewayPlanner
+from vipwire.ingress.watch.objects import IngressKind
+
+POLICY = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: web, namespace: infra}
+spec:
+  targetRefs: [{group: "", kind: Service, name: web}]
+  validation: {hostname: a.org, wellKnownCACertificates: System}
+"""
+GRPC = ROUTE.replace("kind: HTTPRoute", "kind: GRPCRoute")
+SETS = "allowedListeners: {namespaces: {from: Same}}"
+TLS_ROUTE = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: web, namespace: infra, generation: 2}
+spec:
+  parentRefs: [{name: edge}]
+  hostnames: [a.org]
+  rules: [{backendRefs: [{name: web, port: 80}]}]
+"""
+GRANT = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: ReferenceGrant
+metadata: {name: grant, namespace: web}
+spec: {from: [FROM], to: [TO]}
+"""
+
+
+def at_generation(number: int, *texts: str) -> list[str]:
+    """Write objects of a generation."""
+    made = [each for text in texts for each in yaml.safe_load_all(text) if each]
+    for each in made:
+        each["metadata"]["generation"] = number
+    return [yaml.safe_dump_all(made)]
+
+
+def generations(found: Any) -> set[int]:
+    """Find all observed generations in a status."""
+    if isinstance(found, list):
+        return {number for each in found for number in generations(each)}
+    if not isinstance(found, dict):
+        return set()
+    own = {found["observedGeneration"]} if "observedGeneration" in found else set()
+    return own | {number for each in found.values() for number in generations(each)}
+
+
+def test_observed_generation_bump() -> None:
+    """GatewayClass-, Gateway-, HTTPRoute-, GRPCRoute-, BackendTLSPolicyObservedGenerationBump."""
+    listeners = listener_set("more", "{name: more, port: 81, protocol: HTTP}")
+    objects = (BASE, gateway(HTTP, more=SETS), listeners, ROUTE, GRPC, SERVICE, POLICY)
+    planner = GatewayPlanner(GatewaySetting())
+    for number in (7, 8):
+        planner.plan(snapshot_of(*at_generation(number, *objects)), NOW)
+        found = {kind.value: generations(each) for (kind, _), each in planner.statuses.items()}
+        kinds = ("GatewayClass", "Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute", "BackendTLSPolicy")
+        assert found == {kind: {number} for kind in kinds}
+
+
+def test_gateway_modify_listeners() -> None:
+    planner = GatewayPlanner(GatewaySetting())
+    other = "{name: other, port: 81, protocol: HTTP, hostname: b.org}"
+    for listeners in ((HTTP,), (HTTP, other), (other,)):
+        planner.plan(snapshot_of(gateway(*listeners), ROUTE, SERVICE), NOW)
+        made = status(planner, IngressKind.GATEWAY, "edge")["listeners"]
+        assert [each["attachedRoutes"] for each in made] == [1] * len(listeners)
+        assert [each["name"] for each in made] == [text[7:].partition(",")[0] for text in listeners]
+
+
+@pytest.mark.parametrize(
+    ("case", "from_", "to", "reason"),
+    [
+        (
+            "GatewaySecretReferenceGrantAllInNamespace",
+            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}",
+            '{group: "", kind: Secret}',
+            "ResolvedRefs",
+        ),
+        (
+            "GatewaySecretReferenceGrantSpecific",
+            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}",
+            '{group: "", kind: Secret, name: good}',
+            "ResolvedRefs",
+        ),
+        (
+            "GatewaySecretInvalidReferenceGrant: another kind comes",
+            "{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: infra}",
+            '{group: "", kind: Secret, name: good}',
+            "not RefNotPermitted",
+        ),
+        (
+            "GatewaySecretInvalidReferenceGrant: another namespace comes",
+            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: odd}",
+            '{group: "", kind: Secret, name: good}',
+            "not RefNotPermitted",
+        ),
+        (
+            "GatewaySecretInvalidReferenceGrant: another kind is allowed",
+            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}",
+            '{group: "", kind: Service, name: good}',
+            "not RefNotPermitted",
+        ),
+        (
+            "GatewaySecretInvalidReferenceGrant: another name is allowed",
+            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}",
+            '{group: "", kind: Secret, name: odd}',
+            "not RefNotPermitted",
+        ),
+    ],
+)
+def test_secrets_of_other_namespaces(case: str, from_: str, to: str, reason: str) -> None:
+    listener = "{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good, namespace: web}]}}"
+    grant = GRANT.replace("FROM", from_).replace("TO", to)
+    planner = planned(gateway(listener), tls_secret("good", "a.org", namespace="web"), grant)
+    (found,) = status(planner, IngressKind.GATEWAY, "edge")["listeners"]
+    assert reasons(found)["ResolvedRefs"] == reason, case
+
+
+@pytest.mark.parametrize(
+    ("case", "data"),
+    [
+        ("malformed", {"tls.crt": "odd", "tls.key": "odd"}),
+        ("empty", {}),
+    ],
+)
+def test_gateway_invalid_tls_configuration(case: str, data: dict[str, str]) -> None:
+    meta = {"name": "good", "namespace": "infra"}
+    secret = yaml.safe_dump({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
+    listener = "{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}"
+    (found,) = status(planned(gateway(listener), secret), IngressKind.GATEWAY, "edge")["listeners"]
+    assert reasons(found)["ResolvedRefs"] == "not InvalidCertificateRef", case
+    assert reasons(found)["Programmed"] == "not Invalid"
+
+
+@pytest.mark.parametrize(
+    ("parent", "accepted"),
+    [
+        ("{name: edge, sectionName: http, port: 80}", "Accepted"),
+        ("{name: edge, sectionName: http, port: 81}", "not NoMatchingParent"),
+        ("{name: edge, sectionName: other, port: 81}", "Accepted"),
+        ("{name: edge, sectionName: odd, port: 80}", "not NoMatchingParent"),
+    ],
+)
+def test_http_route_invalid_parent_ref_section_name_not_matching_port(parent: str, accepted: str) -> None:
+    planner = planned(
+        gateway(HTTP, "{name: other, port: 81, protocol: HTTP}"), ROUTE.replace("{name: edge}", parent), SERVICE
+    )
+    (found,) = status(planner, IngressKind.HTTP_ROUTE, "web")["parents"]
+    assert reasons(found)["Accepted"] == accepted
+
+
+@pytest.mark.parametrize(
+    ("case", "listener", "change", "wanted"),
+    [
+        (
+            "TLSRouteSimpleSameNamespace",
+            "{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}",
+            ("", ""),
+            ("Accepted", "ResolvedRefs", 1),
+        ),
+        (
+            "TLSRouteTerminateSimpleSameNamespace",
+            "{name: tls, port: 443, protocol: TLS, tls: {mode: Terminate, certificateRefs: [{name: good}]}}",
+            ("", ""),
+            ("Accepted", "ResolvedRefs", 1),
+        ),
+        (
+            "TLSRouteHostnameIntersection",
+            "{name: tls, port: 443, protocol: TLS, hostname: b.org, tls: {mode: Passthrough}}",
+            ("", ""),
+            ("not NoMatchingListenerHostname", "ResolvedRefs", 0),
+        ),
+        (
+            "TLSRouteInvalidReferenceGrant",
+            "{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}",
+            ("{name: web, port", "{name: web, namespace: web, port"),
+            ("Accepted", "not RefNotPermitted", 1),
+        ),
+        (
+            "TLSRouteInvalidBackendRefNonexistent",
+            "{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}",
+            ("{name: web, port", "{name: odd, port"),
+            ("Accepted", "not BackendNotFound", 1),
+        ),
+        (
+            "TLSRouteInvalidBackendRefUnknownKind",
+            "{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}",
+            ("{name: web, port", "{kind: Odd, name: web, port"),
+            ("Accepted", "not InvalidKind", 1),
+        ),
+        (
+            "TLSRouteInvalidNoMatchingListener",
+            HTTP,
+            ("", ""),
+            ("not NotAllowedByListeners", "ResolvedRefs", 0),
+        ),
+    ],
+)
+def test_tls_routes(case: str, listener: str, change: tuple[str, str], wanted: tuple[str, str, int]) -> None:
+    planner = planned(gateway(listener), TLS_ROUTE.replace(*change) if change[0] else TLS_ROUTE, SERVICE, CERTIFICATE)
+    (parent,) = status(planner, IngressKind.TLS_ROUTE, "web")["parents"]
+    (found,) = status(planner, IngressKind.GATEWAY, "edge")["listeners"]
+    said = reasons(parent)
+    assert (said["Accepted"], said["ResolvedRefs"], found["attachedRoutes"]) == wanted, case
+
+
+@pytest.mark.parametrize(
+    ("from_", "namespace", "let_in"),
+    [
+        ("from: None", "infra", False),
+        ("from: Same", "infra", True),
+        ("from: Same", "web", False),
+        ("from: All", "web", True),
+        ("from: Selector, selector: {matchLabels: {kubernetes.io/metadata.name: web}}", "web", True),
+        ("from: Selector, selector: {matchLabels: {kubernetes.io/metadata.name: web}}", "infra", False),
+    ],
+)
+def test_listener_set_allowed_namespaces(from_: str, namespace: str, *, let_in: bool) -> None:
+    made = listener_set("more", "{name: more, port: 81, protocol: HTTP}").replace(
+        "namespace: infra}\nspec: {parentRef: {", f"namespace: {namespace}}}\nspec: {{parentRef: {{namespace: infra, "
+    )
+    planner = planned(gateway(HTTP, more=f"allowedListeners: {{namespaces: {{{from_}}}}}"), made)
+    found = reasons(status(planner, IngressKind.LISTENER_SET, "more", namespace))
+    assert found["Accepted"] == ("Accepted" if let_in else "not NotAllowed")
+    counted = status(planner, IngressKind.GATEWAY, "edge")["attachedListenerSets"]
+    assert counted == int(let_in)
+
+
+def test_gateway_name_maximum_length() -> None:
+    long = ".".join(["a" * 50] * 4)[:253]
+    planner = planned(gateway(HTTP).replace("name: edge", f"name: {long}"), ROUTE.replace("edge", long), SERVICE)
+    assert reasons(status(planner, IngressKind.GATEWAY, long))["Programmed"] == "Programmed"
+    assert status(planner, IngressKind.GATEWAY, long)["listeners"][0]["attachedRoutes"] == 1
