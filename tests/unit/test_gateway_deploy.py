@@ -71,12 +71,12 @@ kind: BackendTLSPolicy
 metadata: {name: secure, namespace: default}
 spec: {targetRefs: [{kind: Service, name: web}], validation: {hostname: a.org, wellKnownCACertificates: System}}
 ---
-apiVersion: vipwire.io/v1alpha1
+apiVersion: vipwire.io/v1
 kind: TrafficPolicy
 metadata: {name: traffic, namespace: default}
 spec: {targetRefs: [{group: GROUP, kind: HTTPRoute, name: web}]}
 ---
-apiVersion: vipwire.io/v1alpha1
+apiVersion: vipwire.io/v1
 kind: BackendPolicy
 metadata: {name: backend, namespace: default}
 spec: {targetRefs: [{kind: Service, name: web}]}
