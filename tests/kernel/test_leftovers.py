@@ -10,8 +10,10 @@ from tests.kernel.own_network import own_network, run
 
 from vipwire.backends.registry import spec_of
 from vipwire.handover.leftovers import LeftoverRemovals, Leftovers, Removed
-from vipwire.handover.rules import engines, remove_rules
+from vipwire.handover.rules import engines, modes_of, remove_rules
 from vipwire.model.net import Family
+from vipwire.xtables.tool import Tool
+from vipwire.xtables.variant import Variant
 
 pytestmark = pytest.mark.kernel
 
@@ -196,3 +198,17 @@ def test_a_rule_of_somebody_else_that_jumps_to_a_chain_keeps_it_empty() -> None:
     assert remove_rules(tool).keys() == {"iptables"}
     left = [line for line in rules("nft").splitlines() if line.startswith("-A")]
     assert left == ["-A PREROUTING -p sctp -j KUBE-MARK-MASQ"]
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+def test_rules_of_the_running_mode_are_not_read(variant: Variant) -> None:
+    class Unread(Tool):
+        def save(self, *tables: str, counted: bool = False) -> str:
+            raise AssertionError(f"read: {tables} {counted}")
+
+    write(variant.value, of_kube_proxy())
+    tool = Unread(Family.IPV4, variant, "a test")
+    assert remove_rules(tool, "iptables") == {}
+    assert modes_of(tool) == {"iptables"}
+    with pytest.raises(AssertionError, match="read"):
+        remove_rules(tool)

@@ -3,7 +3,7 @@
 Which mode has which, its `RuleOwner` knows; what goes when two have the same names stands in `xtables.ownership`.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from vipwire.backends.registry import driver_of, every_spec, spec_of
 from vipwire.model.net import Family
@@ -23,13 +23,16 @@ def owners(family: Family) -> Owners:
     return {name: owner for name, owner in found if owner is not None}
 
 
-def remove_rules(tool: RuleTool, running: str = "", *, held: Collection[Place] = frozenset()) -> dict[str, int]:
+def remove_rules(tool: Tool, running: str = "", *, held: Collection[Place] = frozenset()) -> dict[str, int]:
     """Remove the chains that other modes than `running` have left in one engine; tell how many of each mode.
 
     `running` is empty where the mode that runs writes no rules into this engine. The chains `held` stay. Raise
     CommitError if the tables cannot be read or written.
     """
-    known, tables = owners(tool.family), read_engine(tool)
+    known = owners(tool.family)
+    if not census(known, _chains(tool), held).keys() - {running}:
+        return {}  # as after nearly every start: no rule was read, of which there may be a hundred thousand
+    tables = read_engine(tool)
     found = census(known, tables, held)
     found.pop(running, None)
     leaving = [known[name] for name in found]
@@ -38,9 +41,9 @@ def remove_rules(tool: RuleTool, running: str = "", *, held: Collection[Place] =
     return found
 
 
-def modes_of(tool: RuleTool) -> frozenset[str]:
-    """Name the modes that have chains in an engine. Raise CommitError if it cannot be read."""
-    return frozenset(census(owners(tool.family), read_engine(tool)))
+def modes_of(tool: Tool) -> frozenset[str]:
+    """Name the modes that have chains in an engine. Raise OSError if it cannot be read."""
+    return frozenset(census(owners(tool.family), _chains(tool)))
 
 
 def own_chains(mode: str, chains: Iterable[str]) -> frozenset[str]:
@@ -54,6 +57,11 @@ def disarm(tool: RuleTool) -> None:
     leaving: list[RuleOwner] = [owner for owner in owners(tool.family).values() if owner.refuses]
     for text in removals({"filter": read_table(tool.save("filter"))}, leaving):
         tool.restore(text)
+
+
+def _chains(tool: Tool) -> Mapping[str, Collection[str]]:
+    """Name the chains of all tables of an engine."""
+    return {table: tool.chains(table) for table in TABLES}
 
 
 def read_engine(tool: RuleTool) -> Tables:

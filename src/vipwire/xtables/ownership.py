@@ -149,7 +149,9 @@ Owners = Mapping[str, RuleOwner]
 """Owners by the names of their modes."""
 
 
-def census(owners: Owners, tables: Tables, held: Collection[Place] = frozenset()) -> dict[str, int]:
+def census(
+    owners: Owners, tables: Mapping[str, Collection[str]], held: Collection[Place] = frozenset()
+) -> dict[str, int]:
     """Count the chains by the mode that alone has such; modes without any are left out. Those `held` do not count."""
     counts: Counter[str] = Counter()
     for table, chains in tables.items():

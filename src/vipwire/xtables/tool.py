@@ -7,14 +7,16 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final, Protocol
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
-from vipwire.netlink.nftables import encode
+from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import ABSENT, MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.xtables.legacy import LegacySocket
 from vipwire.xtables.refusal import refusal
 from vipwire.xtables.save import read_tables
 from vipwire.xtables.variant import Variant, by_use
@@ -76,6 +78,21 @@ class Tool:
         if done.returncode:
             raise CommitError(f"{self.name} -t {table} -S {chain}: {done.stderr.decode(errors='replace').strip()}")
         return next(iter(read_tables(f"*{table}\n:{chain} -\n{_rules_of(done.stdout)}").values()))[chain]
+
+    def chains(self, table: str) -> frozenset[str]:
+        """Name the chains that somebody made in a table, without reading a rule; none if there is no such table.
+
+        Raise OSError if the kernel does not tell.
+        """
+        if self.variant is Variant.LEGACY:
+            if table not in legacy_tables(self.family):  # to ask for it would make it
+                return frozenset()
+            with closing(LegacySocket(self.family)) as opened:
+                return opened.census(table).chains
+        request = encode.list_objects(self.family, table)
+        with NetlinkSocket(NETLINK_NETFILTER) as sock:
+            found = [decode.chain(payload) for payload in sock.dump(MessageType.GETCHAIN, request)]
+        return frozenset(chain.name for chain in found if chain.table == table and chain.hook is None)
 
     def _saved(self, table: str, *, counted: bool) -> str:
         done = self._run([self._save, *["-c"] * counted, *(["-t", table] if table else [])])
