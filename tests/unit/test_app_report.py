@@ -80,3 +80,22 @@ def test_a_node_that_does_not_exist_is_told_at_once_and_once(caplog: pytest.LogC
     assert caplog.text.count("there is no Node 'node-1': every endpoint counts as another node's") == 1
     reporter.node_seen(exists=True)
     assert "the Node exists" in caplog.text
+
+
+def test_whoever_reads_metrics_finds_every_sync_counted() -> None:
+    told = Told()
+    of_ipv4 = {"ip_family": "IPv4"}
+
+    def syncs() -> float | None:
+        return told.metrics.registry.get_sample_value("kubeproxy_sync_proxy_rules_duration_seconds_count", of_ipv4)
+
+    told.sync()
+    assert syncs() == 1
+    for number in range(100):
+        told.engine.apply(Upserted(service("s0", f"10.96.2.{number}"), ()))
+        told.sync()
+    assert syncs() == 101
+    told.engine.apply(Deleted(Kind.SERVICE, ObjectName("default", "s0")))
+    told.sync()
+    assert told.metrics.registry.get_sample_value("vipwire_services") == MANY - 1
+    assert syncs() == 102

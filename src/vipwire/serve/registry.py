@@ -1,10 +1,11 @@
 """Makes metrics: with kube-proxy's prefix or ours, a level of stability, and the modes that expose them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.registry import Collector
 
 from vipwire.config.modes import MetricGroup, registered
 from vipwire.serve.kernel_counter import KernelCounter
@@ -41,12 +42,30 @@ class _Maker(Generic[M]):
         return self._kind(f"{prefix}_{name}", f"[ALPHA] {text}", labels, registry=self._registry_of(group))
 
 
+class BeforeReading(Collector):
+    """Exposes nothing; what has metrics to bring up to date before they are read sets `due`."""
+
+    def __init__(self) -> None:
+        self.due: Callable[[], None] = lambda: None
+
+    def collect(self) -> Iterator[Metric]:
+        """Bring them up to date."""
+        self.due()
+        return iter(())
+
+    def describe(self) -> Iterator[Metric]:
+        """Name none."""
+        return iter(())
+
+
 class ModeRegistry:
     """A registry, and metrics of a mode that are in it, or in none where other modes alone expose them."""
 
     def __init__(self, mode: str) -> None:
         self._groups = registered(mode).metrics
         self.registry = CollectorRegistry()
+        self.before_reading = BeforeReading()
+        self.registry.register(self.before_reading)  # the first, so that it is asked before all others
         self.gauge, self.counter = _Maker(Gauge, self.registry_of), _Maker(Counter, self.registry_of)
 
     def registry_of(self, group: MetricGroup | None) -> CollectorRegistry | None:

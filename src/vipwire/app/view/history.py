@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -46,6 +46,22 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     took: float = 0.0
 
 
+class _Seen(NamedTuple):
+    """A Service that changed in the kernel; what that was is found out when it is written."""
+
+    name: ObjectName
+    change: PlanChange
+    known: tuple[float, str, float | None, float]
+
+    def told(self) -> Change:
+        """Tell what it was."""
+        when, family, waited, took = self.known
+        old, new = _targets(self.change.old), _targets(self.change.new)
+        what = "added" if self.change.old is None else "removed" if self.change.new is None else "changed"
+        joined, left = len(new - old), len(old - new)
+        return Change(when, family, what, str(self.name), 1, joined, left, waited, took)
+
+
 _READER: Final = msgspec.json.Decoder(Change)
 
 
@@ -55,12 +71,14 @@ class History:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._heard: dict[ObjectName | None, float] = {}
-        self._unwritten: deque[Change] = deque(maxlen=KEPT)
+        self._unwritten: deque[Change | _Seen] = deque(maxlen=KEPT)
         self._lines = KEPT  # so that an old file is shortened soon
         self._came = asyncio.Event()
 
     def heard(self, event: Event, now: float) -> None:
         """Note when an event came."""
+        if self._path is None:
+            return
         changed = event.object if isinstance(event, Upserted) else None
         match changed:
             case Service():
@@ -72,7 +90,7 @@ class History:
 
     def synced(self, line: Line, outcome: Outcome, now: float) -> None:
         """Keep what a sync has changed. `now` is seconds since the epoch, at its end."""
-        if outcome.error is not None or not outcome.changes:
+        if self._path is None or outcome.error is not None or not outcome.changes:
             return
         self._came.set()
         family, took = line.family.value, round(outcome.seconds, 6)
@@ -86,7 +104,7 @@ class History:
                 break
             began = self._heard.get(name, self._heard.get(None))
             waited = None if began is None or name in outcome.unasked else round(max(0.0, now - began), 6)
-            self._unwritten.append(_change(str(name), change, Change(now, family, "", waited=waited, took=took)))
+            self._unwritten.append(_Seen(name, change, (now, family, waited, took)))
 
     def settled(self) -> None:
         """Note that the kernel has all that was heard."""
@@ -104,7 +122,7 @@ class History:
         """Append what is new to the file."""
         if self._path is None or not self._unwritten:
             return
-        new = [*self._unwritten]
+        new = [each.told() if isinstance(each, _Seen) else each for each in self._unwritten]
         self._unwritten.clear()
         try:
             if self._lines + len(new) > 2 * KEPT:
@@ -122,13 +140,6 @@ class History:
         draft.chmod(0o644)
         draft.replace(path)
         self._lines = len(last)
-
-
-def _change(name: str, change: PlanChange, known: Change) -> Change:
-    old, new = _targets(change.old), _targets(change.new)
-    what = "added" if change.old is None else "removed" if change.new is None else "changed"
-    joined, left = len(new - old), len(old - new)
-    return msgspec.structs.replace(known, what=what, service=name, joined=joined, left=left)
 
 
 def _targets(plan: ServicePlan | None) -> set[Target]:
