@@ -49,9 +49,9 @@ class Told:
             changed = service(f"s{number}", f"10.96.1.{number}")
             self.reporter.problems(self.engine.apply(Upserted(changed, (problem_of(number),))))
 
-    def sync(self) -> None:
-        for outcome in self.engine.sync(0.0):
-            self.reporter.synced(self.line, outcome, 0.0)
+    def sync(self, now: float = 0.0) -> None:
+        for outcome in self.engine.sync(now):
+            self.reporter.synced(self.line, outcome, now)
 
     def counted(self, kind: Kind) -> float | None:
         return self.metrics.registry.get_sample_value("vipwire_object_problems", {"kind": kind.value})
@@ -93,9 +93,9 @@ def test_whoever_reads_metrics_finds_every_sync_counted() -> None:
     assert syncs() == 1
     for number in range(100):
         told.engine.apply(Upserted(service("s0", f"10.96.2.{number}"), ()))
-        told.sync()
+        told.sync(60.0 * number + 60.0)
     assert syncs() == 101
     told.engine.apply(Deleted(Kind.SERVICE, ObjectName("default", "s0")))
-    told.sync()
+    told.sync(60_000.0)
     assert told.metrics.registry.get_sample_value("vipwire_services") == MANY - 1
     assert syncs() == 102

@@ -59,8 +59,9 @@ def enabled(verbosity: int) -> bool:
 
 def _emit(level: int, message: str, fields: Mapping[str, object]) -> None:
     if _OURS.isEnabledFor(level):
-        code = sys._getframe(_CALLER).f_code  # noqa: SLF001  # as logging finds it, without a look at each frame
-        record = logging.LogRecord(_OURS.name, level, code.co_filename, 0, message, None, None, code.co_name)
+        frame = sys._getframe(_CALLER)  # noqa: SLF001  # as logging finds it, without a look at each frame
+        file, function = frame.f_code.co_filename, frame.f_code.co_name
+        record = logging.LogRecord(_OURS.name, level, file, frame.f_lineno, message, None, None, function)
         record.fields = fields
         _OURS.handle(record)
 
