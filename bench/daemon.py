@@ -9,6 +9,7 @@ namespace reach the endpoints that they should. CPU is that of the whole process
 
 import contextlib
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -66,6 +67,7 @@ class Contestant:
 
 
 def measure(options: Options) -> list[Figure]:
+    _require_others(options)
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder, own_cgroup.entered():
         for mode in options.modes:
@@ -73,6 +75,14 @@ def measure(options: Options) -> list[Figure]:
                 with scene(options.services, options.endpoints) as where:
                     figures += _measured(mode, contestant, where, options)
     return [*figures, *_ratios(figures)]
+
+
+def _require_others(options: Options) -> None:
+    """Make sure that what is to run beside this vipwire is there, before minutes are spent on others."""
+    if options.kube_proxy and shutil.which(options.kube_proxy) is None:
+        raise SystemExit(f"--kube-proxy: {options.kube_proxy} is no program")
+    if options.before and not (Path(options.before) / "src" / "vipwire").is_dir():
+        raise SystemExit(f"--before: {options.before} is no checkout of vipwire: it has no src/vipwire")
 
 
 def _contestants(options: Options, mode: str, folder: Path) -> Iterator[Contestant]:

@@ -39,10 +39,11 @@ class Daemon:
 
     def age(self) -> float:
         """Return the seconds since it was started; raise SystemExit with its log if it takes too long."""
-        age = time.monotonic() - self.began
-        if self.process.poll() is not None or age > PATIENCE:
+        age, status = time.monotonic() - self.began, self.process.poll()
+        if status is not None or age > PATIENCE:
+            how = "is not ready" if status is None else f"has ended with status {status}"
             self._log.seek(0)
-            raise SystemExit(f"{self.process.args!r} is not ready after {age:.1f} s:\n{self._log.read()[-4000:]}")
+            raise SystemExit(f"{self.process.args!r} {how} after {age:.1f} s:\n{self._log.read()[-4000:]}")
         return age
 
     def cpu(self) -> float:
