@@ -10,7 +10,7 @@ from tests.conformance.mode import Mode
 from tests.conformance.mode_ebpf import EBPF
 from tests.conformance.mode_iptables import IPTABLES
 from tests.conformance.mode_ipvs import IPVS
-from tests.conformance.mode_nftables import NFTABLES
+from tests.conformance.mode_nftables import NFTABLES, OFFLOADING
 from tests.conformance.mode_userspace import USERSPACE
 
 from vipwire.lab import kernel
@@ -21,5 +21,7 @@ MODES = {
     None: HERE,
     kernel.GuestKernel.USER_MODE: GUEST,
     # It takes sixteen times as long: one family for each test, unless VIPWIRE_CONFORMANCE=whole.
-    kernel.GuestKernel.DISTRIBUTION: tuple(replace(mode, sampled=True) for mode in (*GUEST, *NFTABLES, *IPTABLES)),
+    kernel.GuestKernel.DISTRIBUTION: tuple(
+        replace(mode, sampled=True) for mode in (*GUEST, *NFTABLES, *OFFLOADING, *IPTABLES)
+    ),
 }[kernel.inside()]

@@ -25,6 +25,7 @@ from vipwire.netlink.nftables.elements import (
     element,
     encode_element,
 )
+from vipwire.netlink.nftables.flowtables import decode_flowtable
 
 KEY = bytes(range(16))
 RULE = compile_rule("meta priority set ip daddr . meta l4proto . th dport map @a counter goto b", Family.IPV4)
@@ -37,7 +38,14 @@ MEMBERS = [
     element(KEY, comment="default/web:http"),
     encode_element(Element(KEY, verdict=Verdict(-4, "b"), timeout=5, key_end=KEY, flags=1, open_end=True)),
 ]
-READERS = (decode.table, decode.chain, decode.rule, decode.declaration, decode.generation)
+READERS = (
+    decode.table,
+    decode.chain,
+    decode.rule,
+    decode.declaration,
+    decode.generation,
+    decode_flowtable,
+)
 SEEDS = [
     encode.new_table(Family.IPV4, "t", "x").payload,
     encode.new_chain(Family.IPV6, "t", "c", encode.Hook("nat", 0, -100), "x").payload,

@@ -101,6 +101,8 @@ RULES = (
     "ct status dnat",
     "ct direction original",
     "ct direction reply",
+    "ct packets > 20",
+    "ct packets > 4294967296",
     "fib daddr type local",
     "fib saddr type != local",
     'iifname "lo"',

@@ -95,6 +95,7 @@ DEFAULTS = {
     "config-sync-period": "15m0s",
     "counters": "services",
     "counters-limit": "5000",
+    "offload-packet-threshold": "0",
     "kube-api-content-type": "application/vnd.kubernetes.protobuf",
     "kube-api-qps": "5",
     "kube-api-burst": "10",

@@ -12,6 +12,7 @@ DUAL = "must be a single CIDR or a dual-stack pair of CIDRs (such as 10.100.0.0/
 MINIMUM = "must be greater than or equal to nftables.minSyncPeriod, which is 5s"
 PATTERN = "must not be empty or contain a comma or an equals sign"
 CIDR = "must be a valid CIDR such as 10.0.0.0/8 or fd00::/64"
+UNCOUNTED = "must be 0 with counters.traffic: no rule could count what is offloaded"
 GE0 = "must be greater than or equal to 0"
 
 INVALID = [
@@ -33,6 +34,14 @@ INVALID = [
     (
         "{mode: nftables, nftables: {syncPeriod: 1s, minSyncPeriod: 5s}}",
         f'nftables.syncPeriod: Invalid value: "1s": {MINIMUM}',
+    ),
+    (
+        "nftables: {offloadPacketThreshold: -1}",
+        f"nftables.offloadPacketThreshold: Invalid value: -1: {GE0}",
+    ),
+    (
+        "{mode: ebpf, nftables: {offloadPacketThreshold: 20}, counters: {traffic: true}}",
+        f"nftables.offloadPacketThreshold: Invalid value: 20: {UNCOUNTED}",
     ),
     ("{mode: ipvs, ipvs: {syncPeriod: -1s}}", 'ipvs.syncPeriod: Invalid value: "-1s": must be greater than 0'),
     ("{mode: ipvs, ipvs: {tcpTimeout: -1s}}", f'ipvs.tcpTimeout: Invalid value: "-1s": {GE0}'),

@@ -167,7 +167,8 @@ class Config:
         return {
             name: getattr(self.iptables, name)
             for name, field in NFTables.__dataclass_fields__.items()
-            if getattr(self.iptables, name) != getattr(defaults, name)
+            if hasattr(defaults, name)
+            and getattr(self.iptables, name) != getattr(defaults, name)
             and f"nftables.{setting_of(field).name}" not in self.explicit
         }
 

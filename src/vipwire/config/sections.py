@@ -93,12 +93,17 @@ class IPVS:
 
 @dataclass(frozen=True, slots=True)
 class NFTables:
-    """The `nftables` section. Unlike kube-proxy's 1 s, no waiting by default: a change is applied when it comes."""
+    """The `nftables` section. Unlike kube-proxy's 1 s, no waiting by default: a change is applied when it comes.
+
+    One is vipwire's own: `offload_packet_threshold`, the packets of a TCP connection after which a flowtable takes it
+    over; 0 for none.
+    """
 
     masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True, applied=_LIVE)
     masquerade_all: bool = setting("masqueradeAll", ValueKind.BOOL, default=False, applied=_LIVE)
     sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0, applied=_LIVE)
     min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 0.0, applied=_LIVE)
+    offload_packet_threshold: int = setting("offloadPacketThreshold", ValueKind.INT, 0, written=False)
 
 
 @dataclass(frozen=True, slots=True)

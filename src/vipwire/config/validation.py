@@ -77,6 +77,15 @@ def _nftables(config: Config) -> Iterator[FieldError]:
     if _periods_section(config) == "nftables":
         yield from _masquerade_bit("nftables", config.nftables.masquerade_bit)
         yield from _periods("nftables", config.nftables.sync_period, config.nftables.min_sync_period)
+        yield from _offloading(config)
+
+
+def _offloading(config: Config) -> Iterator[FieldError]:
+    packets, path = config.nftables.offload_packet_threshold, "nftables.offloadPacketThreshold"
+    if packets < 0:
+        yield FieldError(path, packets, "must be greater than or equal to 0")
+    elif packets and config.counters.traffic:
+        yield FieldError(path, packets, "must be 0 with counters.traffic: no rule could count what is offloaded")
 
 
 def _ipvs(config: Config) -> Iterator[FieldError]:

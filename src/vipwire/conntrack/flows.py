@@ -15,7 +15,16 @@ from typing import Protocol as Interface
 
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family, Protocol
-from vipwire.netlink.conntrack import CT_DELETE, CT_GET, Flow, FlowDecoder, delete_request, dump_request
+from vipwire.netlink.conntrack import (
+    CT_DELETE,
+    CT_GET,
+    STATUS_OFFLOADED,
+    Flow,
+    FlowDecoder,
+    delete_request,
+    dump_request,
+    status_request,
+)
 from vipwire.netlink.message import NLM_F_REQUEST, encode
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 
@@ -97,6 +106,15 @@ class FlowTable:
                 flow = decode(payload)
                 if protocol in (None, flow.protocol) and destination_port in (0, flow.destination_port):
                     yield flow
+        except NetlinkError as error:
+            raise _unsupported(error) from error
+
+    def offloaded(self, family: Family) -> int:
+        """Count the flows of a family that a flowtable has. Raise DumpInterruptedError as `flows`."""
+        self._reader.drain()
+        try:
+            payloads = self._reader.dump(CT_GET, status_request(family, STATUS_OFFLOADED))
+            return sum(bool(self._decoder.decode(each).status & STATUS_OFFLOADED) for each in payloads)
         except NetlinkError as error:
             raise _unsupported(error) from error
 

@@ -73,7 +73,8 @@ def read_addresses(rtnetlink: NetlinkSocket | None = None) -> tuple[LocalAddress
 
 
 def _dump(rtnetlink: NetlinkSocket) -> tuple[LocalAddress, ...]:
-    names = dict(decode_link(payload) for payload in rtnetlink.dump(GET_LINK, links_request()))
+    links = (decode_link(payload) for payload in rtnetlink.dump(GET_LINK, links_request()))
+    names = {link.number: link.name for link in links}
     found = [decode_address(payload) for payload in rtnetlink.dump(GET_ADDRESS, addresses_request())]
     return tuple(
         sorted(

@@ -31,9 +31,11 @@ from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.counts import AdoptsCounters
 from vipwire.reconcile.explainer import Explainer
+from vipwire.reconcile.offers import AdoptsOffload
 from vipwire.state.store import Store
 
 _COUNTING = frozenset({"counters.series", "counters.traffic"})
+_OFFLOADING = "nftables.offloadPacketThreshold"
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,10 @@ class Kernel:
             for mode in self.modes.values():
                 with suppress(VipwireError, OSError):  # what cannot be read is said where it is read
                     _adapt(mode)
+        if _OFFLOADING not in config.explicit:
+            for mode in self.modes.values():
+                with suppress(VipwireError, OSError):
+                    _adapt_offload(mode)
         self.explainers.update((family, build_explainer(config, family, mode)) for family, mode in self.modes.items())
 
     def close(self) -> None:
@@ -88,6 +94,11 @@ class Kernel:
 def _adapt(mode: Mode) -> None:
     if isinstance(mode, AdoptsCounters):
         mode.adopt_counters()
+
+
+def _adapt_offload(mode: Mode) -> None:
+    if isinstance(mode, AdoptsOffload):
+        mode.adopt_offload()
 
 
 @contextmanager

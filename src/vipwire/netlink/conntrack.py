@@ -26,12 +26,13 @@ GROUP_NEW, GROUP_DESTROY = 1, 3  # NFNLGRP_CONNTRACK_*: what to join for events
 
 STATUS_SEEN_REPLY = 1 << 1
 STATUS_DESTINATION_NAT = 1 << 5
+STATUS_OFFLOADED = 1 << 14  # IPS_OFFLOAD: a flowtable has it
 
 _HEADER = struct.Struct("=HH")
 _AF = {Family.IPV4: 2, Family.IPV6: 10}
 _PORTED = frozenset({6, 17, 33, 132, 136})  # TCP, UDP, DCCP, SCTP, UDP-Lite: their tuples hold two ports
 
-_ORIGINAL, _REPLY, _STATUS, _TIMEOUT, _MARK, _ID, _ZONE, _FILTER = 1, 2, 3, 7, 8, 12, 18, 25
+_ORIGINAL, _REPLY, _STATUS, _TIMEOUT, _MARK, _ID, _ZONE, _FILTER, _STATUS_MASK = 1, 2, 3, 7, 8, 12, 18, 25, 26
 _TUPLE_IP, _TUPLE_PROTO, _TUPLE_ZONE = 1, 2, 3
 _PROTO_NUM, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
 _FILTER_BY_PROTOCOL, _FILTER_BY_DESTINATION_PORT = 1 << 3, 1 << 5  # CTA_FILTER_F_*, kernel-internal.h
@@ -110,6 +111,12 @@ def dump_request(family: Family, protocol: Protocol | None = None, destination_p
         + nested(_ORIGINAL, nested(_TUPLE_PROTO, wanted))
         + nested(_FILTER, attribute(1, struct.pack("=I", flags)))  # CTA_FILTER_ORIG_FLAGS, in host order
     )
+
+
+def status_request(family: Family, status: int) -> bytes:
+    """Encode the payload of a CT_GET dump of the flows with all of these bits; the kernel filters since 5.15."""
+    bits = u32be(_STATUS, status) + u32be(_STATUS_MASK, status)
+    return struct.pack("=BBH", _AF[family], 0, 0) + bits
 
 
 def reply_request(

@@ -19,7 +19,7 @@ GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS = 5, 9  # RTNLGRP_IPV4_IFADDR, RTNLGRP_IP
 FLAG_DUPLICATE = 0x08  # IFA_F_DADFAILED: another machine has this address, so that the kernel does not use it
 SCOPE_GLOBAL, SCOPE_LINK, SCOPE_HOST = 0, 253, 254
 
-_UP, _CARRIER = 0x1, 0x10000  # IFF_UP, IFF_LOWER_UP
+_UP, _LOOPBACK, _CARRIER = 0x1, 0x8, 0x10000  # IFF_UP, IFF_LOOPBACK, IFF_LOWER_UP
 _LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, device type, index, flags, which flags change
 _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, interface index
 _U32 = struct.Struct("=I")
@@ -28,10 +28,11 @@ _WIDTHS = dict(_FAMILIES.values())
 
 
 class Link(NamedTuple):
-    """A network interface; `number` is its ifindex."""
+    """A network interface; `number` is its ifindex. `loopback`: what leaves by it comes back."""
 
     number: int
     name: str
+    loopback: bool = False
 
 
 class InterfaceAddress(NamedTuple):
@@ -64,7 +65,8 @@ def decode_link(payload: memoryview) -> Link:
     name = attributes(payload, _LINK.size).get(3)  # IFLA_IFNAME
     if name is None:
         raise DecodeError("rtnetlink link message has no name")
-    return Link(_LINK.unpack_from(payload)[2], text_of(name))
+    _, _, number, flags, _ = _LINK.unpack_from(payload)
+    return Link(number, text_of(name), bool(flags & _LOOPBACK))
 
 
 def is_running(payload: memoryview) -> bool:

@@ -4,6 +4,7 @@ import contextlib
 import struct
 from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,13 +74,13 @@ class EbpfDriver(Driver):
         """Say whether programs can be had, who else has some, and how full the maps are."""
         from vipwire.backends.ebpf.remarks import remarks  # noqa: PLC0415  # not to run
 
-        return remarks(config, folder())
+        return chain(remarks(config, folder()), RULES.remarks(config))
 
     def standing(self, config: Config) -> Iterable[Remark]:
         """Say which programs are in force where, who else has some, and how full the maps are."""
         from vipwire.backends.ebpf.remarks import standing  # noqa: PLC0415  # not to run
 
-        return standing(config, folder())
+        return chain(standing(config, folder()), RULES.standing(config))
 
     def remains(self, family: Family, running: ModeSpec) -> ProgramRemains | None:
         """Find programs and maps, unless this mode runs."""

@@ -32,6 +32,7 @@ from vipwire.process import log
 from vipwire.reconcile.backend import Rendered, Selective
 from vipwire.reconcile.counts import AdoptsCounters, CountingBackend, Counts
 from vipwire.reconcile.delta import Delta, patch
+from vipwire.reconcile.offers import AdoptsOffload, Housekeeper
 
 
 @dataclass(slots=True)
@@ -118,12 +119,17 @@ class EbpfBackend:
         return size + sum(len(key) + len(value) for (_, key), value in ours.added.items())
 
     def housekeeping_due(self) -> float | None:
-        """Return the seconds until what could not be written is tried again; None if all is written."""
-        return self._undone.due(time.monotonic())
+        """Return the seconds until what could not be written is tried again, or the rules' mode has its turn."""
+        theirs = self.rules.housekeeping_due() if isinstance(self.rules, Housekeeper) else None
+        return min((each for each in (self._undone.due(time.monotonic()), theirs) if each is not None), default=None)
 
     def housekeep(self) -> None:
-        """Try again what could not be written."""
-        self._try(self._undone.delta())
+        """Try again what could not be written; have the rules' mode do what is due."""
+        theirs = self.rules if isinstance(self.rules, Housekeeper) and self.rules.housekeeping_due() == 0 else None
+        if theirs is not None:
+            theirs.housekeep()
+        if theirs is None or self._undone.due(time.monotonic()) == 0:
+            self._try(self._undone.delta())
 
     def end_sockets(self, serving: Serving, *, whole: bool) -> int:
         """End connected UDP sockets that were given an endpoint which serves no more; see `offers.Connecting`."""
@@ -158,6 +164,11 @@ class EbpfBackend:
         found = self.pins.find("clients")
         if found is not None and self.wanted.settings.listed:
             self.wanted.clients = frozenset(int.from_bytes(key, "little") for key, _ in found.items())
+
+    def adopt_offload(self) -> None:
+        """Offload as the rules in the kernel do."""
+        if isinstance(self.rules, AdoptsOffload):
+            self.rules.adopt_offload()
 
     def delete(self) -> bool:
         """Remove the rules, and what the node has in bpffs; tell whether there was anything."""

@@ -7,13 +7,14 @@ from vipwire.backends.nftables.counts import CounterLevel
 from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.backends.nftables.leftovers import TableRemains, tables
 from vipwire.backends.nftables.mode import MODE
-from vipwire.backends.nftables.probe import probe
-from vipwire.backends.spec import Driver, Mode, ModeSpec
+from vipwire.backends.nftables.probe import obstacle_to_offloading, probe
+from vipwire.backends.spec import Driver, Mode, ModeSpec, Remark
 from vipwire.config.configuration import Config
 from vipwire.config.sections import Series
 from vipwire.host.kernel import require_nftables
 from vipwire.model.net import Family
 from vipwire.netlink.generations import Generations
+from vipwire.process import log
 from vipwire.reconcile.explainer import Explainer
 
 
@@ -23,10 +24,13 @@ class NftablesDriver(Driver):
     def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
         """Build it for each family; what is going to be run is tried."""
         require_nftables()
+        families = tuple(families)
+        packets = config.nftables.offload_packet_threshold
         if prepare:
             self.attempt(config, families)
+            packets = _offload_after(packets, families)
         generations, counters = Generations(), _counters(config)
-        return {family: NftablesBackend(family, generations, counters) for family in families}
+        return {family: NftablesBackend(family, generations, counters, offload_after=packets) for family in families}
 
     def attempt(self, config: Config, families: Iterable[Family]) -> None:
         """Try the table in a transaction that cannot succeed."""
@@ -40,6 +44,18 @@ class NftablesDriver(Driver):
         del mode
         return NftablesExplainer(family)
 
+    def remarks(self, config: Config) -> Iterable[Remark]:
+        """Say whether connections can be offloaded, if that is asked for, and how the fast path stands."""
+        from vipwire.backends.nftables.remarks import remarks  # noqa: PLC0415  # not to run
+
+        return remarks(config)
+
+    def standing(self, config: Config) -> Iterable[Remark]:
+        """Say how many connections are offloaded, and at how many interfaces."""
+        from vipwire.backends.nftables.remarks import standing  # noqa: PLC0415  # not to run
+
+        return standing(config)
+
     def remains(self, family: Family, running: ModeSpec) -> TableRemains:
         """Find our own table, unless this mode runs, and kube-proxy's."""
         return TableRemains(family, ours=running is not MODE and MODE.name not in running.includes)
@@ -47,6 +63,14 @@ class NftablesDriver(Driver):
     def translates(self, family: Family) -> bool:
         """Report whether there is a table of ours or of kube-proxy's."""
         return bool(tables(family))
+
+
+def _offload_after(packets: int, families: Iterable[Family]) -> int:
+    """Do without the fast path where the kernel lacks it: that costs time, and no connection."""
+    if packets and (obstacle := obstacle_to_offloading(families)):
+        log.warning("connections are not offloaded, and all packets meet the rules", reason=obstacle)
+        return 0
+    return packets
 
 
 def _counters(config: Config) -> CounterLevel:

@@ -13,8 +13,10 @@ from vipwire.backends.nftables.counts import CONNECTIONS, CounterLevel, connecti
 from vipwire.backends.nftables.language import SetSpec
 from vipwire.backends.nftables.names import (
     CHAIN,
+    FLOWTABLE,
     SET,
     Chain,
+    Flowtable,
     Hook,
     IntervalElement,
     Object,
@@ -131,6 +133,14 @@ def _counting(_words: Words, family: Family) -> Objects:
     return {(SET, CONNECTIONS.encode()): declared, (CHAIN, name.encode()): chain}
 
 
+def _offloading(_words: Words, _family: Family) -> Objects:
+    rule = "ct packets > 20 flow add @tried-flowtable"
+    return {
+        (FLOWTABLE, b"tried-flowtable"): Flowtable(),
+        **_chain("offload", rule, hook=Hook("filter", "forward", 0)),
+    }
+
+
 FEATURES: Final = (
     Feature("tables of this family", "everything", "3.13", "CONFIG_NF_TABLES_{family}", _filtering),
     Feature("translation (nat chains, dnat)", "everything", "3.13", "nft_chain_nat and nft_nat", _translating),
@@ -148,6 +158,16 @@ FEATURES: Final = (
     Feature("elements with counters, ct original", "counting", "5.7", "nft_ct and nft_counter", _counting),
 )
 """The parts, what others build on first."""
+
+OFFLOADING: Final = Feature(
+    "flowtables",
+    "--offload-packet-threshold",
+    "5.8",
+    "nf_flow_table_inet and nft_flow_offload (CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD)",
+    _offloading,
+    needed=False,
+)
+"""What the fast path is made of; asked for by a flag, and by no Service."""
 
 
 def advice(words: str) -> str:

@@ -11,17 +11,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from vipwire.backends.nftables import text
+from vipwire.backends.nftables import fastpath, text
 from vipwire.backends.nftables.counts import COUNTING, CounterLevel, counted_by, counts
+from vipwire.backends.nftables.devices import FlowtableDevices
 from vipwire.backends.nftables.expected_chains import written
 from vipwire.backends.nftables.features import LACKING, advice
 from vipwire.backends.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
 from vipwire.backends.nftables.limits import LACKS
 from vipwire.backends.nftables.names import (
     CHAIN,
+    FLOWTABLE,
     SET,
     TABLE,
     Chain,
+    Flowtable,
     Hook,
     Object,
     ObjectKey,
@@ -46,7 +49,7 @@ from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.netlink.generations import Generations
 from vipwire.netlink.message import Acknowledgement
-from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables import decode, encode, flowtables
 from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.plan.annotations import in_vain
@@ -56,7 +59,7 @@ from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
 
-T = TypeVar("T", decode.Chain, decode.Rule, decode.SetDeclaration)
+T = TypeVar("T", decode.Chain, decode.Rule, decode.SetDeclaration, flowtables.Flowtable)
 
 _HOOK_NAMES = {number: name for name, number in encode.HOOKS.items()}
 PATIENCE = 10.0
@@ -67,8 +70,9 @@ class NftablesBackend:
     """The table `vipwire` of one family, in the network namespace in which this was made.
 
     `generations` are shared with the other family's backend, so that one's commits are not foreign to the other.
-    `counters` says what is counted; `large` from how many elements on a map is not listed but read by its keys.
-    `worthwhile` from how many on one is listed ahead. `sock` is closed with it; without one it opens its own.
+    `counters` says what is counted; `offload_after` how many packets of a connection meet the rules, before a
+    flowtable has it (0: all do). `large`: from how many elements on a map is not listed but read by its keys;
+    `worthwhile`: from how many on one is listed ahead. `sock` is closed with it; without one it opens its own.
     """
 
     def __init__(
@@ -78,9 +82,10 @@ class NftablesBackend:
         counters: CounterLevel = CounterLevel.CONNECTIONS,
         large: int = LARGE,
         sock: NetlinkSocket | None = None,
+        offload_after: int = 0,
     ) -> None:
         self.family, self.large = family, large
-        self._counters = counters
+        self._counters, self._offload_after = counters, offload_after
         self._socket = sock or NetlinkSocket(NETLINK_NETFILTER)
         self._generations = generations or Generations()
         self._foreign = -1
@@ -88,15 +93,18 @@ class NftablesBackend:
         self._known: dict[ObjectKey, Object] = dict(HOOKED)
         self.worthwhile = WORTHWHILE
         self._ahead: tuple[int, Listings] = (-1, NOTHING_AHEAD)
+        self._devices = FlowtableDevices(family, self._socket, self._generations) if offload_after else None
 
     def close(self) -> None:
         """Close the sockets; the table stays."""
         self._socket.close()
         self._generations.close()
+        if self._devices is not None:
+            self._devices.close()
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
         """Render what belongs to no Service."""
-        objects = node_objects(node, self._counters)
+        objects = node_objects(node, self._counters, self._offload_after)
         self._known.update(objects)
         return objects
 
@@ -137,6 +145,7 @@ class NftablesBackend:
                 objects = {}  # the table went while it was read
             if self._generations.look() == before:
                 self._foreign = before
+                self._note_flowtable(there=fastpath.KEY in objects)
                 return objects
         raise CommitError("the nftables ruleset changes faster than it can be read", errno=errno.EBUSY)
 
@@ -156,7 +165,22 @@ class NftablesBackend:
                 raise self._refusal(planned, first, answer, delta)
         self._recreate = False
         self._generations.count_own(1)
+        if fastpath.KEY in delta.added or fastpath.KEY in delta.removed:
+            self._note_flowtable(there=fastpath.KEY in delta.added)
         return len(batch)
+
+    def housekeeping_due(self) -> float | None:
+        """Return the seconds until the flowtable's devices are to be seen to; None where there is no flowtable."""
+        return None if self._devices is None else self._devices.due()
+
+    def housekeep(self) -> None:
+        """Have the flowtable be at every interface."""
+        if self._devices is not None:
+            self._devices.settle()
+
+    def _note_flowtable(self, *, there: bool) -> None:
+        if self._devices is not None:
+            self._devices.found(there=there)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List what a Service asks for in vain; see `Selective`."""
@@ -173,6 +197,12 @@ class NftablesBackend:
         chains = {chain.name for chain in self._dump(MessageType.GETCHAIN, decode.chain)}
         if "services" in chains:
             self._counters = counted_by(chains)
+
+    def adopt_offload(self) -> None:
+        """Adopt from the kernel after how many packets connections are offloaded; see `AdoptsOffload`."""
+        rules = self._dump(MessageType.GETRULE, decode.rule)
+        entries = (rule.expressions for rule in rules if rule.chain.encode() == fastpath.ENTRY[1])
+        self._offload_after = next((fastpath.threshold(self.family, each) for each in entries), 0)
 
     def delete(self) -> bool:
         """Delete the table with everything in it; tell whether there was one."""
@@ -202,6 +232,8 @@ class NftablesBackend:
         if not has_table(self._socket, self.family):
             return {}
         objects: dict[ObjectKey, Object] = dict(self._read_chains())
+        for found in self._dump(MessageType.GETFLOWTABLE, flowtables.decode_flowtable):
+            objects[FLOWTABLE, found.name.encode()] = Flowtable(found.priority, found.flags)
         declared = self._dump(MessageType.GETSET, decode.declaration)
         for item in declared:
             key = (SET, item.name.encode())
@@ -223,10 +255,12 @@ class NftablesBackend:
         return [item for item in found if item.table == TABLE]
 
     def _wrong_hook(self, objects: Mapping[ObjectKey, Object]) -> bool:
-        """Report whether a chain is hooked in elsewhere than ours of that name: a hook cannot be changed."""
+        """Report whether a chain or flowtable has another hook than ours of that name: a hook cannot be changed."""
         for key, ours in self._known.items():
             found = objects.get(key)
             if isinstance(ours, Chain) and isinstance(found, Chain) and ours.hook != found.hook:
+                return True
+            if isinstance(ours, Flowtable) and isinstance(found, Flowtable) and ours != found:
                 return True
         return False
 

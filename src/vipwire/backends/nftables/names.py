@@ -23,6 +23,7 @@ from vipwire.backends.nftables.language import SetSpec
 from vipwire.model.net import Address
 from vipwire.model.value import Value
 from vipwire.netlink.nftables.userdata import LONGEST_COMMENT
+from vipwire.netlink.nftables.wire import FLOWTABLE_COUNTER
 from vipwire.plan.plan import FrontendKey, Target
 from vipwire.plan.spread import Algorithm
 
@@ -30,6 +31,7 @@ TABLE = "vipwire"
 
 CHAIN = "chain "
 SET = "set "
+FLOWTABLE = "flowtable "
 """First halves of keys that are no elements. No set can have such a name: it ends with a space."""
 
 LARGEST_POOL = 65534
@@ -89,10 +91,17 @@ class Chain(Value, frozen=True):
     hook: Hook | None = None
 
 
-ObjectKey: TypeAlias = tuple[str, bytes]
-"""(set name, element key), or (`CHAIN` or `SET`, name)."""
+class Flowtable(Value, frozen=True):
+    """A flowtable at the ingress of devices. Ours lets connection tracking go on counting what it carries."""
 
-Object: TypeAlias = bytes | CommentedElement | IntervalElement | Verdict | Chain | SetSpec
+    priority: int = 0
+    flags: int = FLOWTABLE_COUNTER
+
+
+ObjectKey: TypeAlias = tuple[str, bytes]
+"""(set name, element key), or (`CHAIN`, `SET` or `FLOWTABLE`, name)."""
+
+Object: TypeAlias = bytes | CommentedElement | IntervalElement | Verdict | Chain | SetSpec | Flowtable
 """Plain bytes are the data of an element without a comment, empty in a set."""
 
 

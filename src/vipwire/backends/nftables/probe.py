@@ -10,10 +10,11 @@ refused, each part is tried alone, so that the error names those that are missin
 """
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias
 
-from vipwire.backends.nftables.features import FEATURES, LACKING, Feature
+from vipwire.backends.nftables.features import FEATURES, LACKING, OFFLOADING, Feature
 from vipwire.backends.nftables.names import Object, ObjectKey
 from vipwire.backends.nftables.script import DescribedOperation, steps
 from vipwire.backends.nftables.skeleton import node_objects
@@ -45,6 +46,19 @@ class Refusal(NamedTuple):
 
 def probe(families: Iterable[Family]) -> None:
     """Raise UnsupportedError, with what the kernel lacks and how to get it, if it cannot have our table."""
+    with _sending() as send:
+        for family in families:
+            try_table(family, send)
+
+
+def obstacle_to_offloading(families: Iterable[Family]) -> str:
+    """Say what the kernel lacks to offload connections, and how to get it; "" if it can. Raise OSError if unasked."""
+    with _sending() as send:
+        return next(filter(None, (try_offloading(family, send) for family in families)), "")
+
+
+@contextmanager
+def _sending() -> Iterator[Send]:
     with NetlinkSocket(NETLINK_NETFILTER) as sock:
 
         def send(operations: list[Operation]) -> tuple[int, list[Acknowledgement]]:
@@ -52,8 +66,7 @@ def probe(families: Iterable[Family]) -> None:
             sock.send(encode.transaction(operations, first))
             return first, sock.acknowledgements()
 
-        for family in families:
-            try_table(family, send)
+        yield send
 
 
 def try_table(family: Family, send: Send) -> None:
@@ -65,6 +78,17 @@ def try_table(family: Family, send: Send) -> None:
     refusal = _tried(family, whole, send)
     if refusal is not None:
         raise _unsupported(family, refusal, [each for each in needed if _tried(family, each.objects(family), send)])
+
+
+def try_offloading(family: Family, send: Send) -> str:
+    """Try a flowtable; return what is missing, and what to do."""
+    refusal = _tried(family, OFFLOADING.objects(family), send)
+    if refusal is None:
+        return ""
+    return (
+        f"this kernel cannot offload connections of {family.value}: it does not take {refusal}; load or build in "
+        f"{OFFLOADING.module}, in Linux {OFFLOADING.since} or newer"
+    )
 
 
 def _tried(family: Family, objects: Mapping[ObjectKey, Object], send: Send) -> Refusal | None:

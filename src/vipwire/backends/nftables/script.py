@@ -1,10 +1,12 @@
 """From a difference to the operations of one transaction, in an order that the kernel can carry out.
 
-sets and chains appear        before anything refers to them
+sets, flowtables and chains
+              appear          before anything refers to them
 sets of others are emptied    they may lead to chains that disappear
 elements go, then come        a changed element is both: the kernel has no operation that changes one
 rules are written             a changed chain is emptied and filled again; nobody sees it empty
-chains and sets disappear     after nothing refers to them any more
+chains, flowtables and sets
+              disappear       after nothing refers to them any more
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,10 +16,12 @@ from vipwire.backends.nftables import names
 from vipwire.backends.nftables.language import SetSpec, compile_set
 from vipwire.backends.nftables.names import (
     CHAIN,
+    FLOWTABLE,
     SET,
     TABLE,
     Chain,
     CommentedElement,
+    Flowtable,
     IntervalElement,
     Object,
     ObjectKey,
@@ -27,6 +31,7 @@ from vipwire.model.net import Family
 from vipwire.netlink.nftables import encode
 from vipwire.netlink.nftables.elements import element, plain_elements
 from vipwire.netlink.nftables.encode import Operation
+from vipwire.netlink.nftables.flowtables import delete_flowtable, new_flowtable
 from vipwire.netlink.nftables.wire import Code
 from vipwire.reconcile.delta import Delta
 
@@ -76,7 +81,7 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
 
 
 def _grouped(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
-    """Group what one message can hold: the elements of a set; the chains; the sets."""
+    """Group what one message can hold: the elements of a set; the chains; the sets; the flowtables."""
     groups: _Groups = {}
     for (name, key), value in objects:
         if (group := groups.get(name)) is None:
@@ -94,6 +99,11 @@ def _declarations(family: Family, added: _Groups) -> Iterator[DescribedOperation
         if isinstance(value, SetSpec):
             operation = encode.new_set(family, TABLE, value.name, compile_set(value, family))
             yield DescribedOperation(operation, f"add set {value.name}")
+    for key, value in added.get(FLOWTABLE, ()):
+        if isinstance(value, Flowtable):
+            name = key.decode()
+            operation = new_flowtable(family, TABLE, name, value.priority, value.flags)
+            yield DescribedOperation(operation, f"add flowtable {name}")
     for name, chain in _chains(added):
         yield DescribedOperation(encode.new_chain(family, TABLE, name, _hook(chain)), f"add chain {name}")
 
@@ -106,6 +116,9 @@ def _hook(chain: Chain) -> encode.Hook | None:
 def _removals(family: Family, removed: _Groups) -> Iterator[DescribedOperation]:
     for name, _ in _chains(removed):
         yield DescribedOperation(encode.delete_chain(family, TABLE, name), f"delete chain {name}")
+    for key, _ in removed.get(FLOWTABLE, ()):
+        name = key.decode()
+        yield DescribedOperation(delete_flowtable(family, TABLE, name), f"delete flowtable {name}")
     for key, _ in removed.get(SET, ()):
         name = key.decode()
         yield DescribedOperation(encode.delete_set(family, TABLE, name), f"delete set {name}")
@@ -118,7 +131,7 @@ def _chains(groups: _Groups) -> Iterator[tuple[str, Chain]]:
 def _elements(family: Family, groups: _Groups, *, adding: bool) -> Iterator[DescribedOperation]:
     make, verb = (encode.new_elements, "add") if adding else (encode.delete_elements, "delete")
     for name, group in groups.items():
-        if name in (CHAIN, SET):
+        if name in (CHAIN, SET, FLOWTABLE):
             continue
         blobs = _encoded(group) if adding else [_without_data(key, value) for key, value in group]
         for operation in make(family, TABLE, name, blobs):

@@ -26,6 +26,7 @@ from vipwire.backends.nftables.counts import (
     refused,
     traffic_chains,
 )
+from vipwire.backends.nftables.fastpath import fastpath_objects
 from vipwire.backends.nftables.language import CompiledRule, SetSpec, compile_rule
 from vipwire.backends.nftables.names import CHAIN, SET, Chain, Class, Hook, Memory, Object, ObjectKey, Space
 from vipwire.backends.nftables.ranges import RANGE_ADDRESSES, RANGE_ALLOWED, RANGE_SETS, range_sets
@@ -98,10 +99,13 @@ def sets(family: Family) -> Iterator[SetSpec]:
     yield from counting_sets(family)
 
 
-def node_objects(node: NodePlan, counters: CounterLevel = CounterLevel.CONNECTIONS) -> dict[ObjectKey, Object]:
+def node_objects(
+    node: NodePlan, counters: CounterLevel = CounterLevel.CONNECTIONS, offload_after: int = 0
+) -> dict[ObjectKey, Object]:
     """Render everything that belongs to no Service."""
     objects: dict[ObjectKey, Object] = {(SET, spec.name.encode()): spec for spec in sets(node.family)}
     objects.update(((CHAIN, name.encode()), chain) for name, chain in _chains(node, counters))
+    objects.update(fastpath_objects(node.family, offload_after))
     return objects
 
 

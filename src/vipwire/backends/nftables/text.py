@@ -7,10 +7,12 @@ from functools import lru_cache
 from vipwire.backends.nftables.language import SetSpec, is_type
 from vipwire.backends.nftables.names import (
     CHAIN,
+    FLOWTABLE,
     SET,
     TABLE,
     Chain,
     CommentedElement,
+    Flowtable,
     IntervalElement,
     Object,
     ObjectKey,
@@ -18,6 +20,7 @@ from vipwire.backends.nftables.names import (
 )
 from vipwire.backends.nftables.skeleton import sets
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
+from vipwire.netlink.nftables.wire import FLOWTABLE_COUNTER
 from vipwire.reconcile.delta import Delta
 
 
@@ -49,13 +52,13 @@ def script(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
 def describe(family: Family, key: ObjectKey) -> str:
     """Name one object: `chain services`, `element service-ips 10.96.0.1 . tcp . 80`."""
     name, rest = key
-    if name in (CHAIN, SET):
+    if name in (CHAIN, SET, FLOWTABLE):
         return f"{name}{rest.decode()}"
     return f"element {name} {_key_text(family, name, rest)}"
 
 
 def _order(value: Object) -> int:
-    return 0 if isinstance(value, SetSpec) else 2 if isinstance(value, Chain) else 1
+    return 0 if isinstance(value, SetSpec | Flowtable) else 2 if isinstance(value, Chain) else 1
 
 
 def _hook(chain: Chain) -> str:
@@ -70,6 +73,9 @@ def _command(verb: str, table: str, family: Family, key: ObjectKey, value: Objec
             if verb == "delete":
                 return f"flush chain {table} {rest.decode()}\ndelete chain {table} {rest.decode()}"
             return "\n".join(f"add rule {table} {rest.decode()} {rule}" for rule in rules)
+        case Flowtable(priority, flags):
+            hook = f" {{ hook ingress priority {priority};{' counter;' if flags & FLOWTABLE_COUNTER else ''} }}"
+            return f"{verb} flowtable {table} {rest.decode()}{hook if verb == 'add' else ''}"
         case SetSpec():
             kind = "set" if value.data is None else "map"
             return f"{verb} {kind} {table} {rest.decode()}" + (_declaration(value) if verb == "add" else "")

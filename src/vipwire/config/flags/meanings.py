@@ -45,6 +45,10 @@ HELP: Final[dict[str, str]] = {
     "iptables-masquerade-bit": "Bit of the packet mark (0 to 31) that asks for source NAT.",
     "masquerade-all": "Apply source NAT to everything that is sent to a ClusterIP.",
     "iptables-localhost-nodeports": "Answer NodePorts on 127.0.0.1 too (iptables mode, IPv4).",
+    "offload-packet-threshold": (
+        "Packets of a forwarded TCP connection to a Service after which a flowtable of the kernel carries it past "
+        "all rules, vipwire's and others'. 20 is a good value; 0 offloads nothing. In nftables and ebpf mode."
+    ),
     # ipvs mode
     "ipvs-scheduler": "Scheduler of virtual servers, such as rr, wrr, lc, wlc, sh, dh, sed, nq, mh; empty means rr.",
     "ipvs-sync-period": "As --iptables-sync-period, for ipvs mode.",

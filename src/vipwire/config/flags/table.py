@@ -112,6 +112,7 @@ _MODE = _group(
     _flag("iptables-masquerade-bit", _I, "iptables.masqueradeBit", "nftables.masqueradeBit"),
     _flag("masquerade-all", _B, "iptables.masqueradeAll", "nftables.masqueradeAll"),
     _flag("iptables-localhost-nodeports", _B, "iptables.localhostNodePorts"),
+    _flag("offload-packet-threshold", _I, "nftables.offloadPacketThreshold"),
 )
 _IPVS = _group(
     Group.IPVS,

@@ -19,10 +19,11 @@ META_PRIORITY, META_MARK, META_IIFNAME, META_OIFNAME, META_L4PROTO = 2, 3, 6, 7,
 CT_STATE, CT_DIRECTION, CT_STATUS, CT_MARK, CT_DST_IP, CT_DST_IP6 = 0, 1, 2, 3, 20, 22
 CT_SRC_IP, CT_SRC_IP6 = 19, 21
 CT_PROTO_SRC, CT_PROTO_DST = 11, 12
+CT_PACKETS = 14
 FIB_ADDRESS_TYPE = 3
 FIB_SADDR, FIB_DADDR = 1, 2
 NUMGEN_INCREMENTAL, NUMGEN_RANDOM = 0, 1
-CMP_EQ, CMP_NEQ = 0, 1
+CMP_EQ, CMP_NEQ, CMP_GT = 0, 1, 4
 LOOKUP_INVERTED = 1
 DYNSET_ADD, DYNSET_UPDATE, DYNSET_DELETE = 0, 1, 2
 REJECT_ICMP, REJECT_TCP_RESET = 0, 1
@@ -169,6 +170,11 @@ def dnat(family: int, address: int, port: int | None) -> bytes:
     ports = b"" if port is None else u32be(5, register(port)) + u32be(6, register(port))
     flags = NAT_MAP_ADDRESS | (0 if port is None else NAT_MAP_PORT)
     return expression("nat", u32be(1, NAT_DNAT), u32be(2, family), low, high, ports, u32be(7, flags))
+
+
+def flow_offload(name: str) -> bytes:
+    """Put the packet's connection into a flowtable; ends the rule where that cannot be."""
+    return expression("flow_offload", string(1, name))
 
 
 def dynset(name: str, operation: int, key: int, data: int | None, timeout: int) -> bytes:

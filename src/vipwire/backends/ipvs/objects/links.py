@@ -59,7 +59,8 @@ def delete_link(netlink: NetlinkSocket, index: int) -> None:
 
 def link_names(netlink: NetlinkSocket) -> dict[int, str]:
     """Read all links: the name of each index."""
-    return dict(decode_link(payload) for payload in netlink.dump(GET_LINK, _LINK.pack(0, 0, 0, 0, 0)))
+    links = (decode_link(payload) for payload in netlink.dump(GET_LINK, _LINK.pack(0, 0, 0, 0, 0)))
+    return {link.number: link.name for link in links}
 
 
 def link_addresses(netlink: NetlinkSocket, family: Family) -> Iterator[InterfaceAddress]:

@@ -11,6 +11,7 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from vipwire.backends.nftables import text
+from vipwire.backends.nftables.explain.offloading import offloading
 from vipwire.backends.nftables.explain.table import Run, Table
 from vipwire.backends.nftables.explain.walk import run
 from vipwire.backends.nftables.names import CHAIN, TABLE, Object, ObjectKey, handle_bytes
@@ -96,6 +97,8 @@ def walk(table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Elemen
     if any(each.target for each in runs):
         counted = Counter(None if each.verdict else each.target for each in runs)
         shares = {target: Fraction(count, len(runs)) for target, count in counted.items()}
+    if end is End.ANSWERED:
+        steps += offloading(table, packet, runs)
     masqueraded = frozenset(each.target[0] for each in runs if each.target and each.masqueraded)
     return Walk(end, steps, shares, masqueraded, remembered, choice=runs[0].choice)
 

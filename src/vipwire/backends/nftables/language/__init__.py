@@ -6,7 +6,7 @@ own preferences: `or 0x4000` is printed as `| 0x00004000`). Anything outside of 
     scan ▶ fields, values ▶ draft ▶ matches, statements ▶ rules     sets     compare: has the kernel what was sent?
 """
 
-from vipwire.backends.nftables.language.compare import describe, same_rule, same_set
+from vipwire.backends.nftables.language.compare import describe, limit, same_rule, same_set
 from vipwire.backends.nftables.language.rules import CompiledRule, compile_rule
 from vipwire.backends.nftables.language.scan import RuleSyntaxError
 from vipwire.backends.nftables.language.sets import SetSpec, compile_set, interval_elements, is_type, range_element
@@ -20,6 +20,7 @@ __all__ = [
     "describe",
     "interval_elements",
     "is_type",
+    "limit",
     "range_element",
     "same_rule",
     "same_set",

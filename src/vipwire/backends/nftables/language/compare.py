@@ -5,13 +5,16 @@ may only be zero: anything else would be a different rule.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from vipwire.backends.nftables.language.rules import CompiledRule
 from vipwire.errors import DecodeError
-from vipwire.netlink.attributes import attribute, attributes, text_of, walk
+from vipwire.netlink.attributes import attribute, attributes, number_of, text_of, walk
+from vipwire.netlink.nftables import expressions as kernel
 from vipwire.netlink.nftables import wire
 
 _NAME, _DATA = 1, 2
+_OPERATION, _OPERAND = 2, 3  # NFTA_CMP_OP, NFTA_CMP_DATA
 _COUNTER = "counter"
 
 
@@ -79,6 +82,15 @@ def _same_part(kind: int, sent: memoryview, dumped: memoryview) -> bool:
 def _alone(expression: memoryview) -> bytes:
     """Return an expression as a list of one."""
     return attribute(wire.LIST_ELEMENT, bytes(expression))
+
+
+def limit(expressions: bytes) -> int:
+    """Return the number behind a rule's `>`; 0 if it has none, or cannot be understood."""
+    with suppress(DecodeError, KeyError):
+        for name, found in _expressions(expressions):
+            if name == "cmp" and number_of(found[_OPERATION]) == kernel.CMP_GT:
+                return number_of(attributes(found[_OPERAND])[wire.DATA_VALUE])
+    return 0
 
 
 def describe(expressions: bytes) -> str:

@@ -142,6 +142,7 @@ _COMMON: dict[tuple[str, ...], Field] = {
     ("ct", "state"): _ct(kernel.CT_STATE, Type.CT_STATE, 4),
     ("ct", "status"): _ct(kernel.CT_STATUS, Type.CT_STATUS, 4),
     ("ct", "direction"): _ct(kernel.CT_DIRECTION, Type.CT_DIRECTION, 1),
+    ("ct", "packets"): _ct(kernel.CT_PACKETS, Type.INTEGER, 8),
     ("ct", "mark"): _ct(kernel.CT_MARK, Type.MARK, 4),
     ("ct", "original", "proto-dst"): _ct(kernel.CT_PROTO_DST, Type.SERVICE, 2, 0, Order.NETWORK),
     ("ct", "reply", "proto-src"): _ct(kernel.CT_PROTO_SRC, Type.SERVICE, 2, 1, Order.NETWORK),

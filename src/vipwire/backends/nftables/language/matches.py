@@ -6,6 +6,7 @@ from vipwire.backends.nftables.language.values import BITMASKS, parse_constant
 from vipwire.netlink.nftables import expressions as kernel
 
 _MASKABLE = 4
+_COUNT = 8
 
 
 def match(draft: Draft) -> None:
@@ -26,6 +27,9 @@ def match(draft: Draft) -> None:
         name = words.reference()
         draft.load_key(fields, name)
         draft.add(kernel.lookup(0, name, flags=kernel.LOOKUP_INVERTED if inverted else 0))
+        return
+    if words.skip(">"):
+        _exceed(draft, fields)
         return
     if len(fields) > 1:
         words.fail("a concatenation can only be looked up in a set (@name) or map (vmap @name)")
@@ -54,6 +58,15 @@ def _compare(draft: Draft, field: Field) -> None:
     draft.add(kernel.cmp(0, operation, constant.value))
     if field.type is Type.PROTOCOL and operation == kernel.CMP_EQ:
         draft.protocol = constant.value[0]
+
+
+def _exceed(draft: Draft, fields: tuple[Field, ...]) -> None:
+    """Compile `> NUMBER` behind a count of eight bytes: the kernel compares bytes, the highest has to come first."""
+    field = fields[0]
+    if len(fields) > 1 or field.size != _COUNT:
+        draft.words.fail_before("only a count can be compared by its size")
+    limit = draft.words.number(0xFFFFFFFFFFFFFFFF).to_bytes(_COUNT)
+    draft.add(field.load(0, GROUP), kernel.host_to_network(0, _COUNT, _COUNT), kernel.cmp(0, kernel.CMP_GT, limit))
 
 
 def _load_start(field: Field, length: int) -> bytes:

@@ -79,6 +79,7 @@ _STATEMENTS: dict[str, Callable[[Draft], None]] = {
     "add": functools.partial(statements.dynset, operation=kernel.DYNSET_ADD),
     "update": functools.partial(statements.dynset, operation=kernel.DYNSET_UPDATE),
     "delete": functools.partial(statements.dynset, operation=kernel.DYNSET_DELETE),
+    "flow": statements.flow_add,
     "jump": functools.partial(statements.to_chain, code=Code.JUMP),
     "goto": functools.partial(statements.to_chain, code=Code.GOTO),
     "drop": functools.partial(statements.verdict, code=Code.DROP),

@@ -149,6 +149,12 @@ def _bitwise(operator: str, number: int) -> bytes:
     return kernel.bitwise(0, struct.pack("=I", mask), struct.pack("=I", xor))
 
 
+def flow_add(draft: Draft) -> None:
+    """Compile what follows `flow`: `add @flowtable`."""
+    draft.words.expect("add")
+    draft.add(kernel.flow_offload(draft.words.reference()))
+
+
 def dynset(draft: Draft, operation: int) -> None:
     """Compile what follows `add`, `update` or `delete`: `@name { KEY [timeout T] [: VALUE] }`.
 

@@ -1,0 +1,146 @@
+"""What carries established connections past the rules: its objects, their order, what is said of them."""
+
+import errno
+from itertools import count
+
+import pytest
+from tests.fakes.values import node_plan
+
+from vipwire.backends.nftables import fastpath, text
+from vipwire.backends.nftables.explain.offloading import offloading
+from vipwire.backends.nftables.explain.table import Run, Table
+from vipwire.backends.nftables.names import CHAIN, Chain, Flowtable, Object, ObjectKey
+from vipwire.backends.nftables.probe import try_offloading
+from vipwire.backends.nftables.script import steps
+from vipwire.backends.nftables.skeleton import compiled, node_objects
+from vipwire.errors import DecodeError
+from vipwire.model.net import Address, Family, Protocol, parse_address
+from vipwire.netlink.message import Acknowledgement
+from vipwire.netlink.nftables import encode
+from vipwire.netlink.nftables.encode import Operation
+from vipwire.netlink.nftables.flowtables import (
+    add_devices,
+    decode_flowtable,
+    delete_flowtable,
+    new_flowtable,
+)
+from vipwire.netlink.nftables.wire import FLOWTABLE_COUNTER, NFPROTO, MessageType
+from vipwire.plan.resolve import Packet
+from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.explainer import ObjectState
+
+FAMILIES = pytest.mark.parametrize("family", Family)
+CLIENT, VIP, POD, NODE = map(parse_address, ("203.0.113.9", "10.96.0.1", "10.244.1.11", "192.168.0.1"))
+
+
+def words(delta: Delta[ObjectKey, Object], family: Family = Family.IPV4) -> list[str]:
+    return [step.words for step in steps(family, delta)]
+
+
+@FAMILIES
+def test_without_a_threshold_there_is_nothing_of_it(family: Family) -> None:
+    plain, offloads = node_objects(node_plan(family)), node_objects(node_plan(family), offload_after=20)
+    assert plain.items() <= offloads.items()
+    assert set(offloads) - set(plain) == {fastpath.KEY, fastpath.ENTRY, (CHAIN, b"offload")}
+
+
+@FAMILIES
+def test_its_rules_are_in_the_language_and_only_later_packets_of_tcp_get_there(family: Family) -> None:
+    objects = fastpath.fastpath_objects(family, 20)
+    rules = [rule for each in objects.values() if isinstance(each, Chain) for rule in each.rules]
+    assert all(compiled(rule, family).expressions for rule in rules)
+    entry = objects[fastpath.ENTRY]
+    assert isinstance(entry, Chain)
+    assert entry.rules[0].startswith("ct state established ct status dnat meta l4proto tcp ct packets > 20")
+
+
+@FAMILIES
+@pytest.mark.parametrize("packets", [1, 20, 255, 256, 1 << 40])
+def test_the_threshold_is_read_from_the_kernels_rule_and_from_the_text(family: Family, packets: int) -> None:
+    entry = fastpath.fastpath_objects(family, packets)[fastpath.ENTRY]
+    assert isinstance(entry, Chain)
+    assert fastpath.threshold(family, compiled(entry.rules[0], family).expressions) == packets
+    assert fastpath.packets_of(entry) == packets
+
+
+@pytest.mark.parametrize("rule", ["accept", "ct packets > 20 accept", "ct state established"])
+def test_another_rule_has_no_threshold(rule: str) -> None:
+    assert fastpath.threshold(Family.IPV4, compiled(rule, Family.IPV4).expressions) == 0
+    assert fastpath.threshold(Family.IPV4, b"\7\0\1\0") == 0
+    assert fastpath.packets_of(Chain((rule,))) == 0
+
+
+def test_the_flowtable_is_there_before_rules_use_it_and_goes_after_them() -> None:
+    objects = fastpath.fastpath_objects(Family.IPV4, 20)
+    coming, going = words(Delta(added=objects)), words(Delta(removed=objects))
+    assert coming.index("add flowtable fastpath") < min(at for at, each in enumerate(coming) if "rule" in each)
+    assert going[-1] == "delete flowtable fastpath"
+
+
+def test_it_is_written_as_nft_writes_it() -> None:
+    delta = Delta[ObjectKey, Object](added={fastpath.KEY: Flowtable()})
+    assert list(text.script(Family.IPV4, delta)) == [
+        "add table ip vipwire",
+        "add flowtable ip vipwire fastpath { hook ingress priority 0; counter; }",
+    ]
+    removed = Delta[ObjectKey, Object](removed={fastpath.KEY: Flowtable()})
+    assert list(text.script(Family.IPV6, removed))[1:] == ["delete flowtable ip6 vipwire fastpath"]
+    assert text.describe(Family.IPV4, fastpath.KEY) == "flowtable fastpath"
+
+
+@FAMILIES
+def test_what_was_encoded_can_be_decoded(family: Family) -> None:
+    made = decode_flowtable(memoryview(new_flowtable(family, "vipwire", "f", -5, FLOWTABLE_COUNTER).payload))
+    assert made == (NFPROTO[family], "vipwire", "f", -5, FLOWTABLE_COUNTER, frozenset())
+    names = {f"veth{number}" for number in range(600)}
+    added = add_devices(family, "vipwire", "f", 0, 0, sorted(names))
+    parts = [decode_flowtable(memoryview(each.payload)).devices for each in added]
+    assert frozenset[str]().union(*parts) == names
+    assert max(map(len, parts)) <= 256, "the kernel takes no more in one message"
+    assert delete_flowtable(family, "vipwire", "f").kind is MessageType.DELFLOWTABLE
+
+
+@pytest.mark.parametrize("payload", [b"", b"\2\0\0", encode.list_objects(Family.IPV4, "t")])
+def test_a_flowtable_without_a_name_is_refused(payload: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode_flowtable(memoryview(payload))
+
+
+def test_a_kernel_without_flowtables_is_told_by_what_it_does_not_take() -> None:
+    def send(operations: list[Operation]) -> tuple[int, list[Acknowledgement]]:
+        refused = [
+            Acknowledgement(errno.ENOENT, number, "", 0)
+            for number, each in zip(count(2), operations, strict=False)
+            if each.kind is MessageType.NEWFLOWTABLE
+        ]
+        return 1, [*refused, Acknowledgement(errno.ENOENT, 1 + len(operations), "", 0)]
+
+    said = try_offloading(Family.IPV6, send)
+    assert "does not take `add flowtable tried-flowtable` (ENOENT)" in said
+    assert "CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD" in said
+    assert not try_offloading(Family.IPV4, lambda each: (1, [Acknowledgement(errno.ENOENT, 1 + len(each), "", 0)]))
+
+
+def said(
+    observed: int, wanted: int, *, protocol: Protocol = Protocol.TCP, target: Address = POD, node: bool = False
+) -> str:
+    """Explain a connection by a table with these thresholds; 0 for none."""
+    has, should = (fastpath.fastpath_objects(Family.IPV4, packets) for packets in (observed, wanted))
+    table = Table(Family.IPV4, has, should, own=frozenset({NODE}))
+    packet = Packet(NODE if node else CLIENT, VIP, protocol, 80, "" if node else "eth0", from_node=node)
+    steps_ = offloading(table, packet, [Run(target=(target, 80))])
+    return "; ".join(f"{each.state.name}: {each.effect}" for each in steps_)
+
+
+def test_explain_says_after_how_many_packets_and_where_the_plan_has_it_otherwise() -> None:
+    assert said(20, 20) == "PLANNED: carries the connection past all rules after 20 packets"
+    assert said(7, 20) == "DIFFERENT: carries the connection past all rules after 7 packets"
+    assert said(20, 0).startswith(ObjectState.DIFFERENT.name)
+    assert said(0, 20) == "MISSING: is missing here: all packets meet the rules"
+    assert said(0, 0) == ""
+
+
+def test_explain_is_silent_of_what_is_never_offloaded() -> None:
+    assert said(20, 20, protocol=Protocol.UDP) == ""
+    assert said(20, 20, target=NODE) == "", "it is not forwarded"
+    assert said(20, 20, node=True) == ""
