@@ -50,13 +50,16 @@ def _as_it_is(backend: NftablesBackend) -> Mode:
 
 
 class Pipe:
-    """Store, planner, reconciler and nftables backend of one family; `through` may put another mode's around it."""
+    """Store, planner, reconciler and nftables backend of one family; `through` may put another mode's around it.
 
-    def __init__(self, through: Callable[[NftablesBackend], Mode] = _as_it_is) -> None:
+    `offload_after` is the backend's: so many packets of a connection meet the rules.
+    """
+
+    def __init__(self, through: Callable[[NftablesBackend], Mode] = _as_it_is, offload_after: int = 0) -> None:
         self.store = Store()
         self.planner = Planner(node_plan())
         self._socket = TimedSocket(NETLINK_NETFILTER)
-        self.backend = through(NftablesBackend(Family.IPV4, sock=self._socket))
+        self.backend = through(NftablesBackend(Family.IPV4, sock=self._socket, offload_after=offload_after))
         self.reconciler: Reconciler[ObjectKey, Object] = Reconciler(self.backend)
         self.reconciler.desire_node(self.backend.render_node(self.planner.node))
         self.phases = Phases()

@@ -1,275 +1,386 @@
 """Connections past the rules: `--offload-packet-threshold` under Debian's own kernel, which has flowtables.
 
-By hand: `python -m vipwire.lab.kernel --full --memory 2048M -- python -m pytest tests/kernel/full/offloading.py`.
-The whole suite can be run so, too: `… -- python -m pytest tests/conformance -k offload`.
+By hand: `python -m vipwire.lab.kernel --full --memory 1024M -- python -m pytest tests/kernel/full/offloading.py`.
+One process owns all sockets and the rules, so that it is quick in an emulator. The conformance suite can be run with
+the flag, too: `… -- python -m pytest tests/conformance -k offload`.
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from tests.conformance import own_cgroup
-from tests.conformance.cluster import POD_CIDRS, Cluster
-from tests.conformance.mode_ebpf import EBPF
-from tests.conformance.mode_iptables import IPTABLES
-from tests.conformance.mode_nftables import NFTABLES
-from tests.conformance.packets import OUTSIDE, POD, Caller
-from tests.conformance.proxy import until
-from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, NODE_PORT, LabService
+from bench.datapath import inside
+from tests.fakes.values import endpoint, node_plan, port, service, slice_of
+from tests.kernel.own_network import run
 
+from vipwire.backends.nftables import fastpath
+from vipwire.backends.nftables.driver import DRIVER
+from vipwire.config.configuration import Config
+from vipwire.config.sections import NFTables
 from vipwire.conntrack.flows import FlowTable
-from vipwire.lab.continuous import Connection
-from vipwire.lab.echo.answer import HELLO, Answer
-from vipwire.lab.manifests import Port
-from vipwire.lab.outcome import Target
-from vipwire.model.net import Family, Protocol, parse_address
+from vipwire.model.endpoint import EndpointPort
+from vipwire.model.net import Family, Protocol
 from vipwire.netlink.conntrack import STATUS_OFFLOADED, Flow
-from vipwire.plan.plan import FrontendKind
+from vipwire.plan.planner import Planner
+from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.reconciler import Reconciler
+from vipwire.state.event import Upserted
+from vipwire.state.store import Store
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(900)]
 
 THRESHOLD = 20
-OFFLOAD = f"--offload-packet-threshold={THRESHOLD}"
-REMOTE = "pod-2a"
-WAYS = ((POD, CLUSTER_IP), (OUTSIDE, NODE_PORT), (OUTSIDE, EXTERNAL_IP))
-SLOW = pytest.mark.timeout(1800)
+ASKED = replace(Config(), nftables=NFTables(offload_packet_threshold=THRESHOLD))
+CLIENT = {Family.IPV4: ("10.244.0.2", "10.244.0.1", 24), Family.IPV6: ("fd00:10:244::2", "fd00:10:244::1", 64)}
+SERVER = {Family.IPV4: ("10.245.0.2", "10.245.0.1", 24), Family.IPV6: ("fd00:10:245::2", "fd00:10:245::1", 64)}
+OTHER = {Family.IPV4: "10.245.0.3", Family.IPV6: "fd00:10:245::3"}
+VIP = {Family.IPV4: "10.96.0.1", Family.IPV6: "fd00:10:96::1"}
+NODE_PORT = 30080
+ENDPOINT_PORTS = (EndpointPort("tcp", Protocol.TCP, 8080), EndpointPort("udp", Protocol.UDP, 8080))
+RESET = struct.pack("ii", 1, 0)
+FAMILIES = pytest.mark.parametrize("family", Family)
 
 
-@contextmanager
-def cluster_of(mode: Any, *options: str) -> Iterator[Cluster]:
-    with ExitStack() as stack:
-        if mode.has_cgroup:
-            stack.enter_context(own_cgroup.entered())
-        made = Cluster(mode, [POD_CIDRS, *options])
-        stack.callback(made.down)
-        made.up()
-        yield made
+def flag(family: Family) -> str:
+    return "-4" if family is Family.IPV4 else "-6"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with cluster_of(NFTABLES[0], OFFLOAD, "--counters=endpoints") as made:
-        yield made
+@dataclass
+class Line:
+    """One family's rules, and what they are made of; written by whichever backend is there now."""
+
+    family: Family
+    backend: Any
+    reconciler: Reconciler[Any, Any]
+    planner: Planner
+    store: Store = field(default_factory=Store)
+
+    def sync(self) -> None:
+        """Do as the proxy does: plan, compare, commit, and then what is due."""
+        for name, change in self.planner.update(self.store.take_dirty(), self.store.view).items():
+            self.reconciler.desire(name, change.new)
+        self.reconciler.verify()
+        self.reconciler.sync()
+        self.backend.housekeep()
+
+    def served_by(self, *addresses: str) -> None:
+        """Let these be the endpoints."""
+        made = slice_of("web", *map(endpoint, addresses), family=self.family, ports=ENDPOINT_PORTS)
+        self.store.apply(Upserted(made))
+        self.sync()
 
 
-def flows(cluster: Cluster, target: Target, protocol: Protocol = Protocol.TCP) -> list[Flow]:
-    """Read the node's flows to a frontend."""
-    address = parse_address(target.address)
-    family = Family.IPV4 if len(address) == 4 else Family.IPV6
-    with cluster.lab.inside(cluster.node_name), FlowTable() as table:
-        found = list(table.flows(family, protocol, target.port))
-    return [flow for flow in found if flow.destination == address]
+@dataclass
+class Node:
+    """A node between a client and a server, each in a network namespace of its own; we are in the node's."""
+
+    client: int
+    listener: socket.socket
+    lines: dict[Family, Line] = field(default_factory=dict)
+
+    def program(self, config: Config) -> None:
+        """Have a new proxy with this configuration."""
+        for line in self.lines.values():
+            line.backend.close()
+        for family, backend in DRIVER.build(config, Family, prepare=True).items():
+            reconciler, planner = Reconciler[Any, Any](backend), Planner(node_plan(family))
+            reconciler.desire_node(backend.render_node(planner.node))
+            line = self.lines[family] = Line(family, backend, reconciler, planner)
+            ports = (port(80, "tcp", node_port=NODE_PORT), port(80, "udp", Protocol.UDP))
+            line.store.apply(Upserted(service("web", VIP[family], *ports)))
+            line.served_by(SERVER[family][0])
+
+    @contextmanager
+    def connected(self, family: Family, address: str = "", number: int = 80) -> Iterator["Talk"]:
+        """Have a connection from the client to the Service."""
+        kind = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
+        with inside(self.client):
+            near = socket.socket(kind)
+        with closing(near):
+            near.settimeout(60)
+            near.connect((address or VIP[family], number))
+            far, _ = self.listener.accept()
+            with closing(far):
+                far.settimeout(60)
+                for each in (near, far):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                yield Talk(family, near, far)
 
 
-def offloaded(cluster: Cluster, target: Target) -> bool:
-    found = flows(cluster, target)
-    return bool(found) and all(flow.status & STATUS_OFFLOADED for flow in found)
+@dataclass
+class Talk:
+    """A connection, both of whose ends are ours."""
+
+    family: Family
+    near: socket.socket
+    far: socket.socket
+
+    def turn(self, times: int = 1) -> None:
+        """Send both ways; what arrives must be what was sent, also where it takes several packets."""
+        for number in range(times):
+            said = os.urandom(4000 if number % 5 == 4 else 40)
+            for one, other in ((self.near, self.far), (self.far, self.near)):
+                one.sendall(said)
+                assert received(other, len(said)) == said
+
+    @property
+    def flow(self) -> Flow:
+        """What connection tracking knows of it."""
+        number = self.near.getsockname()[1]
+        (found,) = (each for each in flows(self.family, Protocol.TCP) if each.source_port == number)
+        return found
+
+    def offloaded(self) -> bool:
+        """Whether a flowtable carries it."""
+        return bool(self.flow.status & STATUS_OFFLOADED)
+
+    @property
+    def accounted(self) -> int:
+        """How many packets of the client connection tracking has counted."""
+        name, number = self.family.value.lower(), self.near.getsockname()[1]
+        listed = run(f"conntrack -L -f {name} -p tcp --sport {number}")
+        return int(next(word for word in listed.split() if word.startswith("packets=")).partition("=")[2])
+
+    def carried(self) -> None:
+        """Talk until a flowtable carries it, which must be soon."""
+        self.turn(2 * THRESHOLD)
+        assert self.offloaded()
 
 
-def talk(connection: Connection, times: int = THRESHOLD) -> None:
-    """Exchange data over TCP: the same must come back, also what takes several packets."""
-    for number in range(times):
-        said = number.to_bytes(4) * (2000 if number % 5 == 0 else 20)
-        assert connection.exchange(said, 60.0) == said
+def received(end: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        found += end.recv(size - len(found))
+    return found
 
 
-def taken_over(cluster: Cluster, connection: Connection, target: Target) -> None:
-    def is_taken_over() -> bool:
-        talk(connection)
-        return offloaded(cluster, target)
-
-    until(is_taken_over, lambda: f"the connection is offloaded: {flows(cluster, target)}")
+def flows(family: Family, protocol: Protocol) -> list[Flow]:
+    with FlowTable() as table:
+        return list(table.flows(family, protocol))
 
 
-@contextmanager
-def connected(
-    cluster: Cluster, caller: Caller, service: LabService, kind: FrontendKind, family: Family
-) -> Iterator[Connection]:
-    """Have a connection that a flowtable carries."""
-    target = service.at(kind, family)
-    with cluster.connect(caller, target) as connection:
-        taken_over(cluster, connection, target)
-        yield connection
-
-
-def accounted(cluster: Cluster, target: Target) -> int:
-    """Read from connection tracking how many packets a client has sent."""
-    family = "ipv6" if ":" in target.address else "ipv4"
-    listed = cluster.lab.run(
-        cluster.node_name,
-        ["conntrack", "-L", "-f", family, "-p", "tcp", "-d", target.address, "--dport", str(target.port)],
-    ).stdout
-    (line,) = listed.splitlines()
-    return int(next(word for word in line.split() if word.startswith("packets=")).partition("=")[2])
-
-
-def devices(cluster: Cluster, family: str = "ip") -> set[str]:
-    listed = json.loads(cluster.lab.run(cluster.node_name, ["nft", "-j", "list", "flowtables"]).stdout)
-    tables = [each["flowtable"] for each in listed["nftables"] if "flowtable" in each]
-    ours = (each for each in tables if each["family"] == family and each["table"] == "vipwire")
-    names: str | list[str] = next((each.get("dev", []) for each in ours), [])
+def devices(family: Family = Family.IPV4) -> set[str]:
+    """Ask nft at which interfaces our flowtable is."""
+    word = "ip" if family is Family.IPV4 else "ip6"
+    listed = json.loads(run("nft -j list flowtables"))["nftables"]
+    tables = (each["flowtable"] for each in listed if "flowtable" in each)
+    names: str | list[str] = next((each.get("dev", []) for each in tables if each["family"] == word), [])
     return {names} if isinstance(names, str) else set(names)
 
 
-def interfaces(cluster: Cluster) -> set[str]:
-    listed = json.loads(cluster.lab.run(cluster.node_name, ["ip", "-j", "link"]).stdout)
-    return {each["ifname"] for each in listed} - {"lo"}
+@contextmanager
+def namespace(name: str) -> Iterator[int]:
+    """Make a named network namespace; whoever runs this by hand has a kernel of their own."""
+    run(f"ip netns add {name}")
+    run(f"ip -n {name} link set lo up")
+    made = os.open(f"/run/netns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield made
+    finally:
+        os.close(made)
+        run(f"ip netns delete {name}")
 
 
-def hooked(cluster: Cluster) -> Callable[[], bool]:
-    return lambda: devices(cluster) == devices(cluster, "ip6") == interfaces(cluster)
+def join(host: str, near: str, ways: dict[Family, tuple[str, str, int]]) -> None:
+    """Make the node, by its interface `near`, the router of a host."""
+    run(f"ip -n {host} link add eth0 type veth peer name {near} netns node")
+    for where, device in ((host, "eth0"), ("node", near)):
+        run(f"ip -n {where} link set {device} up")
+    for family, (address, gateway, length) in ways.items():
+        nodad = " nodad" * (family is Family.IPV6)
+        run(f"ip {flag(family)} -n {host} addr add {address}/{length} dev eth0{nodad}")
+        run(f"ip {flag(family)} -n node addr add {gateway}/{length} dev {near}{nodad}")
+        run(f"ip {flag(family)} -n {host} route add default via {gateway}")
 
 
-def ask(cluster: Cluster, *words: str) -> str:
-    """Run a command of vipwire that is told nothing of the proxy's flags but where objects are."""
-    options = [f"--manifests={cluster.manifests}", f"--hostname-override={cluster.node_name}", POD_CIDRS]
-    return cluster.proxy.command(*words, f"--proxy-mode={cluster.mode.name}", *options).stdout
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with ExitStack() as stack:
+        middle, client, server = (stack.enter_context(namespace(name)) for name in ("node", "client", "server"))
+        join("client", "c", CLIENT)
+        join("server", "s", SERVER)
+        run("ip -n server addr add 10.245.0.3/24 dev eth0")
+        with inside(server):
+            listener = stack.enter_context(
+                socket.create_server(("::", 8080), family=socket.AF_INET6, dualstack_ipv6=True)
+            )
+        stack.enter_context(inside(middle))
+        run("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
+        made = Node(client, listener)
+        made.program(ASKED)
+        yield made
+        for line in made.lines.values():
+            line.backend.close()
 
 
-@SLOW
-@pytest.mark.parametrize("family", Family)
-@pytest.mark.parametrize(("caller", "kind"), WAYS)
-def test_an_established_connection_is_carried_past_the_rules(
-    cluster: Cluster, caller: Caller, kind: FrontendKind, family: Family
-) -> None:
-    service = cluster.service("web", cluster.pods(REMOTE))
-    target = service.at(kind, family)
-    with cluster.connect(caller, target) as connection:
-        assert not offloaded(cluster, target), "a short connection is none of a flowtable's"
-        taken_over(cluster, connection, target)
-        seen = accounted(cluster, target)
-        talk(connection)
-        assert accounted(cluster, target) >= seen + THRESHOLD, "connection tracking counts on"
-        assert offloaded(cluster, target)
+@FAMILIES
+@pytest.mark.parametrize("at", ["Service", "node port"])
+def test_an_established_connection_is_carried_past_the_rules(node: Node, family: Family, at: str) -> None:
+    where = ("", 80) if at == "Service" else (CLIENT[family][1], NODE_PORT)
+    with node.connected(family, *where) as talk:
+        talk.turn(2)
+        assert not talk.offloaded(), "a short connection is none of a flowtable's"
+        talk.carried()
+        before = talk.accounted
+        talk.turn(THRESHOLD)
+        assert talk.accounted >= before + THRESHOLD, "connection tracking counts on"
+        assert talk.offloaded()
 
 
-@SLOW
-def test_what_is_offloaded_was_counted_and_commands_know_it(cluster: Cluster) -> None:
-    service = cluster.service("known", cluster.pods(REMOTE))
-    with connected(cluster, POD, service, CLUSTER_IP, Family.IPV4):
-        document, _ = json.JSONDecoder().raw_decode(
-            ask(cluster, "status", "known", "-o", "json", "--counters=endpoints")
-        )
-        assert document["services"][0]["connections"] == 1
-        said = ask(cluster, "status")
-        assert "offloading" in said
-        assert "1 connections now" in said, said
-    explained = ask(cluster, "explain", service.vip(Family.IPV4).address, "--from", cluster.address(POD, Family.IPV4))
-    assert f"past all rules after {THRESHOLD} packets" in explained, explained
-    assert cluster.proxy.command("diff", "--proxy-mode=nftables", *_objects(cluster)).returncode == 0
-    assert "can offload" in ask(cluster, "check", "-o", "wide", OFFLOAD)
+def test_packets_of_a_carried_connection_meet_no_rule(node: Node) -> None:
+    """Somebody's rule counts what is forwarded: nothing, while hundreds of packets pass."""
+    run("nft add table ip meter")
+    run("nft -f -", "table ip meter { chain c { type filter hook forward priority -300; counter; }; }")
+    with node.connected(Family.IPV4) as talk:
+        talk.carried()
+        before = run("nft list table ip meter")
+        talk.turn(5 * THRESHOLD)
+        assert run("nft list table ip meter") == before
+    run("nft delete table ip meter")
 
 
-def _objects(cluster: Cluster) -> list[str]:
-    first = cluster.manifests.parent / "first"
-    return [f"--manifests={first}", f"--manifests={cluster.manifests}", "--hostname-override=node-1", POD_CIDRS]
+@FAMILIES
+def test_connections_are_counted_once_whoever_carries_them(node: Node, family: Family) -> None:
+    line = node.lines[family]
+
+    def counted() -> int:
+        found = line.backend.counts(line.planner.plans.values()).ports
+        return sum(each.connections or 0 for each in found.values())
+
+    before = counted()
+    with node.connected(family) as talk:
+        talk.carried()
+        assert counted() == before + 1
+    said = [each.said for each in DRIVER.standing(Config()) if family.value in each.said]
+    assert said == [f"{family.value}: at 2 interfaces, 0 connections now"], "a reset has ended it"
 
 
-@SLOW
-def test_a_connection_outlives_its_endpoint_and_ends_with_it(cluster: Cluster) -> None:
-    service = cluster.service("going", cluster.pods(REMOTE))
-    target = service.vip(Family.IPV4)
-    with connected(cluster, POD, service, CLUSTER_IP, Family.IPV4) as connection:
-        cluster.service("going", cluster.pods("pod-1b"))
-        talk(connection)  # as without a flowtable: who is connected stays so
-        assert cluster.probe(POD, target)[0].pod == "pod-1b"
-        assert any(flow.status & STATUS_OFFLOADED for flow in flows(cluster, target))
-    until(lambda: not offloaded(cluster, target), "what was closed is tracked as closed")
+def test_status_says_how_many_are_carried(node: Node) -> None:
+    with node.connected(Family.IPV4) as one, node.connected(Family.IPV4) as other:
+        one.carried()
+        other.carried()
+        said = [each.said for each in DRIVER.standing(Config())]
+        assert "IPv4: at 2 interfaces, 2 connections now" in said
+    assert "this kernel can offload connections" in [each.said for each in DRIVER.remarks(ASKED)]
 
 
-@SLOW
-def test_udp_is_not_offloaded_and_moves_when_its_endpoint_goes(cluster: Cluster) -> None:
-    ports = [Port(53, 80, Protocol.UDP)]
-    service = cluster.service("udp", cluster.pods(REMOTE), ports)
-    target = service.vip(Family.IPV4)
-    with cluster.connect(POD, target, 21000) as connection:
+def test_a_connection_stays_with_its_endpoint_and_new_ones_go_elsewhere(node: Node) -> None:
+    line = node.lines[Family.IPV4]
+    with node.connected(Family.IPV4) as talk:
+        talk.carried()
+        line.served_by(OTHER[Family.IPV4])
+        talk.turn(THRESHOLD)
+        assert talk.offloaded()
+        with node.connected(Family.IPV4) as fresh:
+            assert fresh.far.getsockname()[0] == f"::ffff:{OTHER[Family.IPV4]}"
+    line.served_by(SERVER[Family.IPV4][0])
+
+
+def test_udp_is_never_carried_so_that_its_flow_can_be_deleted(node: Node) -> None:
+    with inside(node.client):
+        client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with closing(client), ExitStack() as stack:
+        client.settimeout(60)
+        client.connect((VIP[Family.IPV4], 80))
+        home = os.open("/run/netns/server", os.O_RDONLY)
+        stack.callback(os.close, home)
+        with inside(home):
+            server = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            server.bind(("", 8080))
+        server.settimeout(60)
         for _ in range(2 * THRESHOLD):
-            assert Answer.decode(connection.exchange(HELLO, 60.0)).pod == REMOTE
-        (flow,) = flows(cluster, target, Protocol.UDP)
+            client.send(b"question")
+            _, whom = server.recvfrom(100)
+            server.sendto(b"answer", whom)
+            assert client.recv(100) == b"answer"
+        (flow,) = (each for each in flows(Family.IPV4, Protocol.UDP) if each.destination_port == 80)
         assert not flow.status & STATUS_OFFLOADED
-        cluster.service("udp", cluster.pods("pod-2b"), ports)
-        until(lambda: Answer.decode(connection.exchange(HELLO, 60.0)).pod == "pod-2b", "the client is led elsewhere")
+        with FlowTable() as table:
+            assert table.delete([flow]) == 1
+        client.send(b"again")
+        assert server.recvfrom(100)[0] == b"again"
 
 
-@SLOW
-def test_the_flowtable_is_at_every_interface_also_at_one_that_comes(cluster: Cluster) -> None:
-    until(hooked(cluster), lambda: f"{devices(cluster)} are {interfaces(cluster)}")
+def test_the_flowtable_is_at_every_interface_also_at_one_that_comes(node: Node) -> None:
+    backends = [line.backend for line in node.lines.values()]
+    assert devices() == devices(Family.IPV6) == {"c", "s"}
     for _ in range(2):  # the second of that name is another interface
-        cluster.lab.run(cluster.node_name, ["ip", "link", "add", "newpod", "type", "veth", "peer", "name", "itself"])
-        until(lambda: "newpod" in devices(cluster), "what has come is hooked")
-        cluster.lab.run(cluster.node_name, ["ip", "link", "delete", "newpod"])
-        until(hooked(cluster), "what has gone is not")
+        run("ip link add new type veth peer name itself")
+        for backend in backends:
+            backend.housekeep()
+        assert devices() == devices(Family.IPV6) == {"c", "s", "new", "itself"}
+        run("ip link delete new")
+        assert devices() == {"c", "s"}
 
 
-@SLOW
 @pytest.mark.parametrize(
     "harm",
     [
         "delete table ip vipwire",
         "flush ruleset",
         "flush chain ip vipwire offload",
-        "delete flowtable ip vipwire fastpath { hook ingress priority 0; devices = { DEVICE }; }",
+        "delete flowtable ip vipwire fastpath { hook ingress priority 0; devices = { c }; }",
+        "add flowtable ip vipwire another { hook ingress priority 5; devices = { c }; }",
     ],
 )
-def test_what_somebody_has_changed_is_put_back(cluster: Cluster, harm: str) -> None:
-    service = cluster.service("harmed", cluster.pods(REMOTE))
-    until(hooked(cluster), "all is as it should be")
-    with connected(cluster, POD, service, CLUSTER_IP, Family.IPV4) as connection:
-        device = min(interfaces(cluster))
-        cluster.lab.run(cluster.node_name, ["nft", harm.replace("DEVICE", device)])
-        until(hooked(cluster), lambda: f"{devices(cluster)} are {interfaces(cluster)}")
-        taken_over(cluster, connection, service.vip(Family.IPV4))
+def test_what_somebody_has_changed_is_put_back(node: Node, harm: str) -> None:
+    with node.connected(Family.IPV4) as talk:
+        talk.carried()
+        run("nft -f -", harm)
+        for line in node.lines.values():
+            line.sync()
+        assert devices() == devices(Family.IPV6) == {"c", "s"}
+        assert "another" not in run("nft list flowtables")
+        talk.carried()
 
 
-@SLOW
-def test_a_connection_goes_on_without_it_and_in_another_mode_and_nothing_is_left() -> None:
-    with cluster_of(NFTABLES[0], OFFLOAD) as cluster:
-        proxy, given = cluster.proxy, cluster.proxy.options
-        service = cluster.service("kept", cluster.pods(REMOTE))
-        target = service.vip(Family.IPV4)
-        with connected(cluster, POD, service, CLUSTER_IP, Family.IPV4) as connection:
-            proxy.stop()
-            talk(connection)
-            assert offloaded(cluster, target), "rules and flowtable stay when the proxy ends"
-            proxy.options = tuple(each for each in given if each != OFFLOAD)
-            proxy.start()
-            assert "fastpath" not in ruleset(cluster)
-            talk(connection)
-            assert not offloaded(cluster, target)
-            proxy.stop()
-            proxy.options = given
-            proxy.start()
-            taken_over(cluster, connection, target)
-            proxy.stop()
-            proxy.mode = next(mode for mode in IPTABLES if mode.variant == "nft")
-            proxy.start()
-            until(lambda: "fastpath" not in ruleset(cluster), "iptables mode has taken over")
-            talk(connection)
-            assert not offloaded(cluster, target)
-            proxy.stop()
-            proxy.mode = NFTABLES[0]
-            proxy.start()
-            taken_over(cluster, connection, target)
-        proxy.stop()
-        proxy.vipwire("cleanup")
-        assert "vipwire" not in ruleset(cluster)
-        proxy.start()
+def test_a_flowtable_at_another_place_is_replaced(node: Node) -> None:
+    run("nft delete table ip vipwire")
+    run("nft -f -", "table ip vipwire { flowtable fastpath { hook ingress priority 7; }; }")
+    node.lines[Family.IPV4].sync()
+    assert "priority 7" not in run("nft list flowtables")
+    with node.connected(Family.IPV4) as talk:
+        talk.carried()
 
 
-def ruleset(cluster: Cluster) -> str:
-    return str(cluster.lab.run(cluster.node_name, ["nft", "list", "ruleset"]).stdout)
+@pytest.mark.usefixtures("node")
+def test_what_looks_knows_what_the_proxy_does() -> None:
+    with closing(DRIVER.build(Config(), (Family.IPV4,), prepare=False)[Family.IPV4]) as looking:
+        assert hasattr(looking, "adopt_offload")
+        looking.adopt_offload()
+        rendered = looking.render_node(node_plan())
+        assert rendered.items() <= looking.observe().items(), "no difference"
+        assert fastpath.KEY in rendered
+        explainer = DRIVER.explainer(Family.IPV4, looking)
+        assert explainer is not None
+        delta = "\n".join(explainer.script(Delta(added=dict(rendered))))
+    assert "add flowtable ip vipwire fastpath { hook ingress priority 0; counter; }" in delta
 
 
-@SLOW
-def test_in_ebpf_mode_what_the_rules_translate_is_offloaded() -> None:
-    with cluster_of(EBPF[0], OFFLOAD) as cluster:
-        service = cluster.service("mixed", cluster.pods(REMOTE))
-        until(hooked(cluster), lambda: f"{devices(cluster)} are {interfaces(cluster)}")
-        with connected(cluster, OUTSIDE, service, NODE_PORT, Family.IPV4):
-            said = ask(cluster, "status")
-            assert "offloading" in said, said
-        with cluster.connect(POD, service.vip(Family.IPV4)) as direct:
-            talk(direct, 2 * THRESHOLD)
-            assert not flows(cluster, service.vip(Family.IPV4)), "programs lead it: nothing is translated"
+def test_a_restart_a_change_of_the_flag_and_the_end_lose_no_connection(node: Node) -> None:
+    with node.connected(Family.IPV4) as talk:
+        talk.carried()
+        node.program(ASKED)
+        talk.turn()
+        assert talk.offloaded(), "a new proxy finds what the old one has left"
+        node.program(Config())
+        assert "flowtable" not in run("nft list ruleset")
+        talk.turn(THRESHOLD)
+        assert not talk.offloaded()
+        node.program(ASKED)
+        talk.carried()
+
+
+def test_cleanup_leaves_nothing(node: Node) -> None:
+    for family, line in node.lines.items():
+        assert line.backend.delete(), family
+    assert "vipwire" not in run("nft list ruleset")
+    assert not [each.said for each in DRIVER.standing(Config())]
+    node.program(ASKED)
