@@ -18,8 +18,9 @@ from vipwire.backends.ebpf.kernel import EbpfBackend, Wanted
 from vipwire.backends.ebpf.layout import Settings
 from vipwire.backends.ebpf.names import FRONTENDS, Ours
 from vipwire.backends.ebpf.pinned import NodePins
-from vipwire.backends.ebpf.remarks import standing
+from vipwire.backends.ebpf.remarks import remarks, standing
 from vipwire.backends.nftables.kernel import NftablesBackend
+from vipwire.backends.spec import Remark
 from vipwire.bpf import maps, pins, programs
 from vipwire.bpf.programs import HOOKS
 from vipwire.bpf.syscall import Command, bpf
@@ -157,6 +158,26 @@ def test_status_says_how_programs_and_maps_stand(backend: EbpfBackend, cgroup: P
     os.close(theirs)
     backend.pins.remove()
     assert said()["in force"].startswith("0 of 9 programs")
+
+
+def test_check_names_service_meshes_that_would_see_endpoints(
+    backend: EbpfBackend, cgroup: Path, tmp_path: Path
+) -> None:
+    for number, name in enumerate(("init", "linkerd2-proxy", "pilot-agent", "envoy"), 1):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "comm").write_text(f"{name}\n")
+    (tmp_path / "9").mkdir()  # it has ended meanwhile
+
+    def said(clients: str) -> list[Remark]:
+        config = replace(Config(), ebpf=EBPF(cgroup=str(cgroup), clients=clients))
+        found = list(remarks(config, backend.pins.folder, tmp_path))
+        assert found[0].said == f"can be loaded, and attached to {cgroup}"
+        return [each for each in found if each.what == "service mesh"]
+
+    (mesh,) = said("all")
+    assert mesh.said.startswith("Istio and Linkerd runs here")
+    assert mesh.remedy == "use --ebpf-clients=node"
+    assert said("node") == [], "who leaves Pods alone harms no sidecar"
 
 
 def test_programs_whose_maps_were_replaced_are_not_left_in_force(backend: EbpfBackend, refuse: Refuse) -> None:

@@ -9,7 +9,7 @@ from tests.fakes.values import node_plan
 from vipwire.backends.nftables import fastpath, text
 from vipwire.backends.nftables.explain.offloading import offloading
 from vipwire.backends.nftables.explain.table import Run, Table
-from vipwire.backends.nftables.names import CHAIN, Chain, Flowtable, Object, ObjectKey
+from vipwire.backends.nftables.names import Chain, Flowtable, Object, ObjectKey
 from vipwire.backends.nftables.probe import try_offloading
 from vipwire.backends.nftables.script import steps
 from vipwire.backends.nftables.skeleton import compiled, node_objects
@@ -41,12 +41,12 @@ def words(delta: Delta[ObjectKey, Object], family: Family = Family.IPV4) -> list
 def test_without_a_threshold_there_is_nothing_of_it(family: Family) -> None:
     plain, offloads = node_objects(node_plan(family)), node_objects(node_plan(family), offload_after=20)
     assert plain.items() <= offloads.items()
-    assert set(offloads) - set(plain) == {fastpath.KEY, fastpath.ENTRY, (CHAIN, b"offload")}
+    assert set(offloads) - set(plain) == {fastpath.KEY, fastpath.ENTRY}
 
 
 @FAMILIES
 def test_its_rules_are_in_the_language_and_only_later_packets_of_tcp_get_there(family: Family) -> None:
-    objects = fastpath.fastpath_objects(family, 20)
+    objects = fastpath.fastpath_objects(20)
     rules = [rule for each in objects.values() if isinstance(each, Chain) for rule in each.rules]
     assert all(compiled(rule, family).expressions for rule in rules)
     entry = objects[fastpath.ENTRY]
@@ -57,7 +57,7 @@ def test_its_rules_are_in_the_language_and_only_later_packets_of_tcp_get_there(f
 @FAMILIES
 @pytest.mark.parametrize("packets", [1, 20, 255, 256, 1 << 40])
 def test_the_threshold_is_read_from_the_kernels_rule_and_from_the_text(family: Family, packets: int) -> None:
-    entry = fastpath.fastpath_objects(family, packets)[fastpath.ENTRY]
+    entry = fastpath.fastpath_objects(packets)[fastpath.ENTRY]
     assert isinstance(entry, Chain)
     assert fastpath.threshold(family, compiled(entry.rules[0], family).expressions) == packets
     assert fastpath.packets_of(entry) == packets
@@ -71,7 +71,7 @@ def test_another_rule_has_no_threshold(rule: str) -> None:
 
 
 def test_the_flowtable_is_there_before_rules_use_it_and_goes_after_them() -> None:
-    objects = fastpath.fastpath_objects(Family.IPV4, 20)
+    objects = fastpath.fastpath_objects(20)
     coming, going = words(Delta(added=objects)), words(Delta(removed=objects))
     assert coming.index("add flowtable fastpath") < min(at for at, each in enumerate(coming) if "rule" in each)
     assert going[-1] == "delete flowtable fastpath"
@@ -125,7 +125,7 @@ def said(
     observed: int, wanted: int, *, protocol: Protocol = Protocol.TCP, target: Address = POD, node: bool = False
 ) -> str:
     """Explain a connection by a table with these thresholds; 0 for none."""
-    has, should = (fastpath.fastpath_objects(Family.IPV4, packets) for packets in (observed, wanted))
+    has, should = (fastpath.fastpath_objects(packets) for packets in (observed, wanted))
     table = Table(Family.IPV4, has, should, own=frozenset({NODE}))
     packet = Packet(NODE if node else CLIENT, VIP, protocol, 80, "" if node else "eth0", from_node=node)
     steps_ = offloading(table, packet, [Run(target=(target, 80))])

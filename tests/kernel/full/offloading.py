@@ -325,7 +325,7 @@ def test_the_flowtable_is_at_every_interface_also_at_one_that_comes(node: Node) 
     [
         "delete table ip vipwire",
         "flush ruleset",
-        "flush chain ip vipwire offload",
+        "flush chain ip vipwire filter-forward-offload",
         "delete flowtable ip vipwire fastpath { hook ingress priority 0; devices = { c }; }",
         "add flowtable ip vipwire another { hook ingress priority 5; devices = { c }; }",
     ],

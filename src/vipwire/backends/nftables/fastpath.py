@@ -2,8 +2,7 @@
 
     ingress of a device    flowtable fastpath        knows the connection: translate it, send it on. Otherwise the
                                                      packet takes the usual way
-    forward             0  filter-forward-offload    after so many packets of both directions: to `offload`
-                           offload                   is it a Service's? Into the flowtable
+    forward             0  filter-forward-offload    translated, TCP, so many packets in both directions: into it
 
 TCP only. A UDP flow has to be deleted when its endpoint goes (semantics S103), and kernels before 6.4 may let nobody
 delete a flow that a flowtable has. What ebpf mode's programs have led is not translated, and stays out.
@@ -20,38 +19,26 @@ from vipwire.model.net import Family
 FASTPATH: Final = "fastpath"
 KEY: Final = (FLOWTABLE, FASTPATH.encode())
 ENTRY: Final = (CHAIN, b"filter-forward-offload")
-_OFFLOAD: Final = (CHAIN, b"offload")
 
 
-def fastpath_objects(family: Family, packets: int) -> dict[ObjectKey, Object]:
+def fastpath_objects(packets: int) -> dict[ObjectKey, Object]:
     """Write what offloads a connection after so many packets; nothing for 0."""
     if not packets:
         return {}
-    ip = "ip" if family is Family.IPV4 else "ip6"
-    named = "meta l4proto . ct original proto-dst"
-    rules = (
-        f"meta l4proto tcp ct original {ip} daddr . {named} @service-ips flow add @{FASTPATH}",
-        f"meta l4proto tcp {named} @service-nodeports flow add @{FASTPATH}",
-        f"meta l4proto tcp ct original {ip} daddr . {named} @service-ranges flow add @{FASTPATH}",
-    )
-    return {
-        KEY: Flowtable(),
-        _OFFLOAD: Chain(rules),
-        ENTRY: Chain((_entry(packets),), Hook("filter", "forward", 0)),
-    }
+    return {KEY: Flowtable(), ENTRY: Chain((_rule(packets),), Hook("filter", "forward", 0))}
 
 
-def _entry(packets: int) -> str:
-    return f"ct state established ct status dnat meta l4proto tcp ct packets > {packets} jump offload"
+def _rule(packets: int) -> str:
+    return f"ct state established ct status dnat meta l4proto tcp ct packets > {packets} flow add @{FASTPATH}"
 
 
 def threshold(family: Family, expressions: bytes) -> int:
     """Read from a rule in the kernel after how many packets connections are offloaded; 0 if it is another rule."""
     packets = limit(expressions)
-    return packets if same_rule(compile_rule(_entry(packets), family), expressions) else 0
+    return packets if same_rule(compile_rule(_rule(packets), family), expressions) else 0
 
 
 def packets_of(entry: Chain) -> int:
     """Read the same from the chain's text."""
-    found = (re.search(r" ct packets > (\d+) jump offload$", rule) for rule in entry.rules)
+    found = (re.search(r" ct packets > (\d+) flow add @", rule) for rule in entry.rules)
     return next((int(match[1]) for match in found if match), 0)

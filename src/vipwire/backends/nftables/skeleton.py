@@ -105,7 +105,7 @@ def node_objects(
     """Render everything that belongs to no Service."""
     objects: dict[ObjectKey, Object] = {(SET, spec.name.encode()): spec for spec in sets(node.family)}
     objects.update(((CHAIN, name.encode()), chain) for name, chain in _chains(node, counters))
-    objects.update(fastpath_objects(node.family, offload_after))
+    objects.update(fastpath_objects(offload_after))
     return objects
 
 
