@@ -67,7 +67,7 @@ LEGACY, NFT = (tuple(mode for mode in IPTABLES if mode.variant == variant) for v
 MODES = {
     None: (*NFTABLES, *IPTABLES, *USERSPACE, *EBPF),
     kernel.GuestKernel.USER_MODE: (*IPVS, *LEGACY, *USERSPACE),
-    kernel.GuestKernel.DISTRIBUTION: (*IPVS, *NFTABLES, *NFT),
+    kernel.GuestKernel.DISTRIBUTION: (*IPVS, *NFTABLES, *NFT, *EBPF),
 }[kernel.inside()]
 WITH_PROGRAMS = any(mode.has_cgroup for mode in MODES)
 PAIRS = [

@@ -175,6 +175,16 @@ def devices(family: Family = Family.IPV4) -> set[str]:
     return {names} if isinstance(names, str) else set(names)
 
 
+def all_but_loopback() -> set[str]:
+    """Name the node's interfaces; a kernel with a module for tunnels has one in each namespace."""
+    return {each["ifname"] for each in json.loads(run("ip -j link"))} - {"lo"}
+
+
+def places() -> str:
+    """Say how many there are."""
+    return f"at {len(all_but_loopback())} interfaces"
+
+
 @contextmanager
 def namespace(name: str) -> Iterator[int]:
     """Make a named network namespace; whoever runs this by hand has a kernel of their own."""
@@ -236,14 +246,13 @@ def test_an_established_connection_is_carried_past_the_rules(node: Node, family:
 
 def test_packets_of_a_carried_connection_meet_no_rule(node: Node) -> None:
     """Somebody's rule counts what is forwarded: nothing, while hundreds of packets pass."""
-    run("nft add table ip meter")
-    run("nft -f -", "table ip meter { chain c { type filter hook forward priority -300; counter; }; }")
+    run("nft -f -", "table ip theirs { chain c { type filter hook forward priority -300; counter; }; }")
     with node.connected(Family.IPV4) as talk:
         talk.carried()
-        before = run("nft list table ip meter")
+        before = run("nft list table ip theirs")
         talk.turn(5 * THRESHOLD)
-        assert run("nft list table ip meter") == before
-    run("nft delete table ip meter")
+        assert run("nft list table ip theirs") == before
+    run("nft delete table ip theirs")
 
 
 @FAMILIES
@@ -259,7 +268,7 @@ def test_connections_are_counted_once_whoever_carries_them(node: Node, family: F
         talk.carried()
         assert counted() == before + 1
     said = [each.said for each in DRIVER.standing(Config()) if family.value in each.said]
-    assert said == [f"{family.value}: at 2 interfaces, 0 connections now"], "a reset has ended it"
+    assert said == [f"{family.value}: {places()}, 0 connections now"], "a reset has ended it"
 
 
 def test_status_says_how_many_are_carried(node: Node) -> None:
@@ -267,7 +276,7 @@ def test_status_says_how_many_are_carried(node: Node) -> None:
         one.carried()
         other.carried()
         said = [each.said for each in DRIVER.standing(Config())]
-        assert "IPv4: at 2 interfaces, 2 connections now" in said
+        assert f"IPv4: {places()}, 2 connections now" in said
     assert "this kernel can offload connections" in [each.said for each in DRIVER.remarks(ASKED)]
 
 
@@ -310,14 +319,15 @@ def test_udp_is_never_carried_so_that_its_flow_can_be_deleted(node: Node) -> Non
 
 def test_the_flowtable_is_at_every_interface_also_at_one_that_comes(node: Node) -> None:
     backends = [line.backend for line in node.lines.values()]
-    assert devices() == devices(Family.IPV6) == {"c", "s"}
+    interfaces = all_but_loopback()
+    assert devices() == devices(Family.IPV6) == interfaces
     for _ in range(2):  # the second of that name is another interface
         run("ip link add new type veth peer name itself")
         for backend in backends:
             backend.housekeep()
-        assert devices() == devices(Family.IPV6) == {"c", "s", "new", "itself"}
+        assert devices() == devices(Family.IPV6) == {*interfaces, "new", "itself"}
         run("ip link delete new")
-        assert devices() == {"c", "s"}
+        assert devices() == interfaces
 
 
 @pytest.mark.parametrize(
@@ -327,7 +337,7 @@ def test_the_flowtable_is_at_every_interface_also_at_one_that_comes(node: Node) 
         "flush ruleset",
         "flush chain ip vipwire filter-forward-offload",
         "delete flowtable ip vipwire fastpath { hook ingress priority 0; devices = { c }; }",
-        "add flowtable ip vipwire another { hook ingress priority 5; devices = { c }; }",
+        "add flowtable ip vipwire another { hook ingress priority 5; devices = { lo }; }",
     ],
 )
 def test_what_somebody_has_changed_is_put_back(node: Node, harm: str) -> None:
@@ -336,7 +346,7 @@ def test_what_somebody_has_changed_is_put_back(node: Node, harm: str) -> None:
         run("nft -f -", harm)
         for line in node.lines.values():
             line.sync()
-        assert devices() == devices(Family.IPV6) == {"c", "s"}
+        assert devices() == devices(Family.IPV6) == all_but_loopback()
         assert "another" not in run("nft list flowtables")
         talk.carried()
 

@@ -53,5 +53,6 @@ def standing(config: Config) -> Iterator[Remark]:
 def _now(family: Family) -> str:
     """Say how many connections are offloaded; "" where nobody can tell."""
     with suppress(UnsupportedError, DumpInterruptedError), FlowTable() as table:
-        return f", {table.offloaded(family)} connections now"
+        count = table.offloaded(family)
+        return f", {count} connection{'s' * (count != 1)} now"
     return ""
