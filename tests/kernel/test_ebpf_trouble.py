@@ -102,6 +102,24 @@ def test_what_could_not_be_written_is_told_left_to_the_rules_and_tried_again(
     assert caplog.text.count("the programs know all again") == 1
 
 
+def test_the_rules_have_their_turns_and_what_failed_is_not_tried_earlier_for_that(
+    backend: EbpfBackend, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[str] = []
+    monkeypatch.setattr(backend.rules, "housekeeping_due", lambda: 0.0)
+    monkeypatch.setattr(backend.rules, "housekeep", lambda: turns.append("rules"))
+    refuse(Command.MAP_UPDATE, Command.UPDATE_BATCH)
+    backend.commit(diff(objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)))
+    assert backend.housekeeping_due() == 0.0
+    monkeypatch.setattr(backend, "_try", lambda _: turns.append("programs"))
+    monkeypatch.setattr(undone.Undone, "due", lambda *_: 7.0)
+    backend.housekeep()
+    assert turns == ["rules"]
+    monkeypatch.setattr(undone.Undone, "due", lambda *_: 0.0)
+    backend.housekeep()
+    assert turns == ["rules", "rules", "programs"]
+
+
 def test_what_has_changed_meanwhile_is_written_as_it_is_now(backend: EbpfBackend, refuse: Refuse) -> None:
     first, second, third = objects(Family.IPV4, 6), objects(Family.IPV4, 8), objects(Family.IPV4, 3, 3)
     refuse(Command.MAP_UPDATE, Command.UPDATE_BATCH)

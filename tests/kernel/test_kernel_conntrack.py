@@ -30,6 +30,7 @@ from vipwire.netlink.conntrack import (
     lookup_request,
 )
 from vipwire.netlink.conntrack_filter import beginnings_and_ends
+from vipwire.netlink.message import Acknowledgement
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 
 pytestmark = pytest.mark.kernel
@@ -295,6 +296,29 @@ def test_a_flow_is_deleted_once_and_never_its_successor(network: Network, table:
     if second.identifier != first.identifier:  # the kernel hashes its address: the same memory has the same number
         assert table.delete([first]) == 0
     assert table.delete([second]) == 1
+
+
+class Older(NetlinkSocket):
+    """A kernel before 6.4 in which somebody's flowtable has the first flow of each request."""
+
+    first = 0
+
+    def sequence(self, count: int = 1) -> int:
+        self.first = super().sequence(count)
+        return self.first
+
+    def acknowledgements(self) -> list[Acknowledgement]:
+        return [*super().acknowledgements(), Acknowledgement(errno.EBUSY, self.first, "", 0)]
+
+
+def test_a_flow_that_a_flowtable_has_keeps_no_other(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    network.translate()
+    servers = network.serve()
+    for number in TO_FIRST[:3]:
+        talk(network.open(network.client, number), (network.vip, 53), servers[0])
+    monkeypatch.setattr("vipwire.conntrack.flows.NetlinkSocket", Older)
+    with FlowTable() as table:
+        assert table.purge(network.staleness(1)) == FlowDeletions(examined=3, deleted=2, held=1)
 
 
 def test_a_sweep_of_many_flows_goes_in_steps(network: Network, table: FlowTable) -> None:

@@ -74,6 +74,13 @@ class FlowKeeper:
         self._metrics.conntrack_reconciler_deleted_entries_total.labels(ip_family=family).inc(deletions.deleted)
         if deletions.deleted:
             log.info(f"deleted {what}", ip_family=family, deleted=deletions.deleted, examined=deletions.examined)
+        if deletions.held:
+            log.warning(
+                f"cannot delete {what}: somebody has put them into a flowtable, and Linux before 6.4 keeps them",
+                ip_family=family,
+                held=deletions.held,
+                remedy="offload no UDP there, or use a newer kernel",
+            )
 
     def _give_up(self, error: UnsupportedError) -> None:
         self._table = None

@@ -61,11 +61,15 @@ class Judge(Interface):
 
 
 class FlowDeletions(NamedTuple):
-    """Counts flows examined and deleted; `complete` unless the table changed too much to see every flow."""
+    """Counts flows examined and deleted; `complete` unless the table changed too much to see every flow.
+
+    `held` are those that a flowtable of somebody else's has, and that this kernel lets nobody delete.
+    """
 
     examined: int = 0
     deleted: int = 0
     complete: bool = True
+    held: int = 0
 
 
 class FlowTable:
@@ -82,6 +86,7 @@ class FlowTable:
         # Answers to deletions must not get between the pieces of a dump.
         self._deleter = NetlinkSocket(NETLINK_NETFILTER)
         self._decoder = FlowDecoder()
+        self._held = 0
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +124,10 @@ class FlowTable:
             raise _unsupported(error) from error
 
     def delete(self, flows: Iterable[Flow]) -> int:
-        """Delete these flows; return how many there were. One that is gone already is no error."""
+        """Delete these flows; return how many there were. One that is gone already is no error.
+
+        Nor is one that somebody's flowtable has: before Linux 6.4 nobody can delete it.
+        """
         waiting = iter(flows)
         deleted = 0
         while batch := list(islice(waiting, _BATCH)):
@@ -127,7 +135,7 @@ class FlowTable:
         return deleted
 
     def _delete_batch(self, batch: list[Flow]) -> int:
-        """Delete a few flows in one datagram; return how many were gone already."""
+        """Delete a few flows in one datagram; return how many were gone already, or are held by a flowtable."""
         self._deleter.drain()
         first = self._deleter.sequence(len(batch))
         requests = [
@@ -139,6 +147,9 @@ class FlowTable:
         for answer in self._deleter.acknowledgements():
             if answer.errno == errno.ENOENT:
                 gone += 1
+            elif answer.errno == errno.EBUSY:
+                gone += 1
+                self._held += 1
             elif answer.errno:
                 raise NetlinkError(
                     answer.errno, f"a flow cannot be deleted: {answer.text or os.strerror(answer.errno)}"
@@ -156,7 +167,10 @@ class FlowTable:
         for family, protocol, port in product(judge.families(), judge.protocols(), wanted):
             part = yield from self._sweep_one(judge, family, protocol, port)
             total = FlowDeletions(
-                total.examined + part.examined, total.deleted + part.deleted, total.complete and part.complete
+                total.examined + part.examined,
+                total.deleted + part.deleted,
+                total.complete and part.complete,
+                total.held + part.held,
             )
         return total
 
@@ -165,6 +179,7 @@ class FlowTable:
     ) -> Generator[None, None, FlowDeletions]:
         examined = deleted = 0
         for _ in range(_ATTEMPTS):
+            before = self._held
             flows = self.flows(family, protocol, port)
             try:
                 while piece := list(islice(flows, _STEP)):
@@ -173,7 +188,7 @@ class FlowTable:
                     yield
             except DumpInterruptedError:
                 continue
-            return FlowDeletions(examined, deleted)
+            return FlowDeletions(examined, deleted, held=self._held - before)
         return FlowDeletions(examined, deleted, complete=False)
 
     def purge(self, judge: Judge) -> FlowDeletions:
