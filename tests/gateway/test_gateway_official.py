@@ -1,5 +1,7 @@
 """Cases of the official suite about statuses, by planning alone: those that no other module here has. Its names."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.ingress.watch.objects import IngressKind
 
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(__file__).parent
 POLICY = """
 apiVersion: gateway.networking.k8s.io/v1
 kind: BackendTLSPolicy
@@ -254,3 +258,48 @@ def test_gateway_name_maximum_length() -> None:
     planner = planned(gateway(HTTP).replace("name: edge", f"name: {long}"), ROUTE.replace("edge", long), SERVICE)
     assert reasons(status(planner, IngressKind.GATEWAY, long))["Programmed"] == "Programmed"
     assert status(planner, IngressKind.GATEWAY, long)["listeners"][0]["attachedRoutes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "validation", "wanted"),
+    [
+        (
+            "BackendTLSPolicyInvalidCACertificateRef",
+            '{hostname: a.org, caCertificateRefs: [{group: "", kind: ConfigMap, name: nowhere}]}',
+            {"Accepted": "not NoValidCACertificate", "ResolvedRefs": "not InvalidCACertificateRef"},
+        ),
+        (
+            "BackendTLSPolicyInvalidKind",
+            '{hostname: a.org, caCertificateRefs: [{group: "", kind: Odd, name: nowhere}]}',
+            {"Accepted": "not NoValidCACertificate", "ResolvedRefs": "not InvalidKind"},
+        ),
+        (
+            "BackendTLSPolicy",
+            "{hostname: a.org, wellKnownCACertificates: System}",
+            {"Accepted": "Accepted", "ResolvedRefs": "ResolvedRefs"},
+        ),
+    ],
+)
+def test_backend_tls_policies(case: str, validation: str, wanted: dict[str, str]) -> None:
+    policy = POLICY.replace("{hostname: a.org, wellKnownCACertificates: System}", validation)
+    planner = planned(gateway(HTTP), ROUTE, SERVICE, policy)
+    (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
+    assert reasons(ancestor) == wanted, case
+    assert ancestor["ancestorRef"]["name"] == "edge"
+
+
+def test_backend_tls_policy_conflict_resolution() -> None:
+    younger = POLICY.replace("name: web, namespace: infra}", "name: younger, namespace: infra}")
+    one_port = younger.replace("younger", "port").replace("name: web}]", "name: web, sectionName: http}]")
+    planner = planned(gateway(HTTP), ROUTE, SERVICE, POLICY, younger, one_port)
+    found = {
+        name: reasons(status(planner, IngressKind.BACKEND_TLS_POLICY, name)["ancestors"][0])["Accepted"]
+        for name in ("web", "younger", "port")
+    }
+    assert found == {"web": "Accepted", "younger": "not Conflicted", "port": "Accepted"}
+
+
+def test_the_table_names_tests_that_are_there() -> None:
+    named = set(re.findall(r"\btest_\w+", (ROOT / "docs" / "gateway.md").read_text()))
+    there = {name for path in FOLDER.glob("test_*.py") for name in re.findall(r"\bdef (test_\w+)", path.read_text())}
+    assert named - there - {path.stem for path in FOLDER.glob("test_*.py")} == set()
