@@ -1,7 +1,9 @@
 """`vipwire gateway` as a process, at a `vipwire up`: kinds with their validation, statuses, Events, rendering."""
 
+import contextlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -199,3 +201,74 @@ def test_ingresses_and_gateways_are_served_by_one_haproxy(tmp_path: Path) -> Non
         (manifests / "all.yaml").write_text(f"{CLASS}---\n{gateway}---\n{SERVICE}")
         until(lambda: code(own, "b.example.com", "/in") == "404", tmp_path)
         until(lambda: code(http, "a.example.com") == "404", tmp_path)
+
+
+UDP = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: udp, namespace: default}
+spec: {gatewayClassName: vipwire, listeners: [LISTENERS]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: UDPRoute
+metadata: {name: udp, namespace: default}
+spec: {parentRefs: [{name: udp}], rules: [{backendRefs: [{name: dns, port: 53}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: dns, namespace: default}
+spec: {ports: [{name: dns, port: 53, protocol: UDP}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: dns-1, namespace: default, labels: {kubernetes.io/service-name: dns}}
+addressType: IPv4
+ports: [{name: dns, port: ENDPOINT, protocol: UDP}]
+endpoints: [{addresses: [127.0.0.1]}]
+"""
+
+
+def datagram_socket(connected: int = 0) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.settimeout(0.3)
+    if connected:
+        made.connect(("127.0.0.1", connected))
+    else:
+        made.bind(("127.0.0.1", 0))
+    return made
+
+
+def source_of(client: socket.socket, pod: socket.socket) -> int:
+    """Send to a Pod; return the port from which it comes, 0 if it does not, -1 if nobody listens."""
+    with contextlib.suppress(TimeoutError):
+        try:
+            client.send(b"?")
+        except ConnectionRefusedError:
+            return -1
+        return int(pod.recvfrom(10)[1][1])
+    return 0
+
+
+def test_udp_clients_outlive_a_gateway_that_is_killed(tmp_path: Path) -> None:
+    first, second = free_port(), free_port()
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    with datagram_socket() as pod, datagram_socket(first) as client, datagram_socket(second) as other:
+
+        def put(*ports: int) -> None:
+            listeners = ", ".join(f"{{name: at-{port}, port: {port}, protocol: UDP}}" for port in ports)
+            text = UDP.replace("LISTENERS", listeners).replace("ENDPOINT", str(pod.getsockname()[1]))
+            (manifests / "all.yaml").write_text(f"{CLASS}---\n{text}")
+
+        put(first)
+        with running(tmp_path, "--manifests", str(manifests)) as process:
+            until(lambda: source_of(client, pod) > 0, tmp_path)
+            source = source_of(client, pod)
+            process.kill()
+            process.wait()
+            assert source_of(client, pod) == source
+        with running(tmp_path, "--manifests", str(manifests)):
+            put(first, second)
+            until(lambda: source_of(other, pod) > 0, tmp_path)
+            assert source_of(client, pod) == source
+        until(lambda: source_of(client, pod) == -1, tmp_path)
