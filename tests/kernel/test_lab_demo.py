@@ -63,6 +63,7 @@ def test_everything_is_as_the_demo_says_and_nothing_is_left() -> None:
     assert "Nothing is left" in output
     assert "kubectl get endpointslices" in output
     assert "vipwire up ends" in output
+    assert "; then node-1 does" in output
     assert "0 objects written" in output
     assert "\x1b" not in output  # plain where there is no terminal
     assert not left_by(demo.pid)

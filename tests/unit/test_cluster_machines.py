@@ -67,6 +67,21 @@ def test_a_machine_is_ready_until_its_lease_is_over_and_again_when_it_is_back(tm
     play(tmp_path, scenario)
 
 
+def test_who_has_listened_all_the_time_judges_at_once_when_it_is_elected(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        clock = Seconds()
+        readiness = NodeReadiness(here.registry, clock=clock)
+        await machine(here, "far", seconds=5)
+        for _ in range(5):
+            await readiness.hear()
+            clock.now += 1
+        assert (await ready(here, "far"))["status"] == "True"
+        await readiness.step()
+        assert (await ready(here, "far"))["status"] == "Unknown"
+
+    play(tmp_path, scenario)
+
+
 def test_time_in_which_the_judge_slept_counts_for_nobody(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         clock = Seconds()

@@ -66,12 +66,14 @@ SERVICES: Final = {
         ("ProtectKernelTunables=yes",),
     ),
 }
+_MACHINES: Final = ("up", "join")
+"""What gives the others their kubeconfig: where it is started beside them, they wait until it is ready."""
 _UNIT: Final = """\
 # Written by `vipwire install systemd {name}`. Flags are in {env}.
 [Unit]
 Description=vipwire {name}: {about}
 Documentation=man:vipwire-{name}(8)
-After=network-online.target nftables.service
+After=network-online.target nftables.service{after}
 Wants=network-online.target
 StartLimitIntervalSec=0
 
@@ -120,6 +122,7 @@ def unit(name: str, program: str, folder: Path = Path("/etc/vipwire")) -> str:
     service = SERVICES[name]
     return _UNIT.format(
         name=name,
+        after="" if name in _MACHINES else "".join(f" vipwire-{each}.service" for each in _MACHINES),
         variable=name.upper(),
         program=program,
         env=folder / f"{name}.env",

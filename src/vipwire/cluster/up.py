@@ -136,6 +136,7 @@ class _Cluster:
         self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own)
         claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
         announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
+        self._readiness = NodeReadiness(registry, self._supervisor.guard("Node readiness"))
         self._ending = Ending("vipwire up")
         serves = self._ending.serves if setting.proxy is not None else None
         self._addresses = AddressKeeper(claims, announced, setting.announce, serves)
@@ -184,6 +185,7 @@ class _Cluster:
         yield Part("own Services", simply(self._services.run))
         if registry.store.shared:
             identity = f"{setting.node}_{uuid.uuid4()}"
+            yield Part("Node observation", simply(self._readiness.listen))
             yield Part("Lease of this server", simply(Server(registry, setting.node, identity).run))
             yield Part("election", simply(partial(Election(registry, identity).run, self._lead)))
         else:
@@ -218,7 +220,7 @@ class _Cluster:
         """Name what runs once, however many API servers there are."""
         setting, registry, guard = self._setting, self._registry, self._supervisor.guard
         yield Part("garbage collection", simply(GarbageCollector(registry, guard("garbage collection")).run))
-        yield Part("Node readiness", simply(NodeReadiness(registry, guard("Node readiness")).run))
+        yield Part("Node readiness", simply(self._readiness.run))
         yield Part("tokens", simply(partial(delete_ended_tokens, registry, now)))
         yield Part("endpoints", simply(EndpointController(registry, guard("endpoints")).run))
         yield Part("ServiceCIDRs", simply(ServiceCidrs(registry, guard("ServiceCIDRs")).run))

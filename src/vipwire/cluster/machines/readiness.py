@@ -3,6 +3,7 @@
 A Lease that stayed the same for its leaseDurationSeconds, 40 unless the machine says otherwise, makes the Node's
 condition Ready Unknown; the endpoints controller then takes out what runs there. The machine says itself when it is
 back. Time in which this process did not run counts for nobody: it could not have heard a renewal.
+Of several API servers one judges, the one that is elected. All of them listen, so that it need not begin anew.
 """
 
 import time
@@ -55,20 +56,30 @@ class NodeReadiness:
         """Work until cancelled."""
         await self._feed.run(self.step, self._guard)
 
+    async def listen(self) -> None:
+        """Note what is heard until cancelled, and judge nobody: a server that is elected later knows it then."""
+        await self._feed.run(self.hear, Guard("Node observation"))
+
     async def step(self) -> bool:
-        """Note what was heard; mark who has been silent for too long. Report whether any are left to hear."""
+        """Note what was heard; mark who has been silent for too long. Report that time goes on."""
+        now = self._clock()
+        await self.hear()
+        for name in sorted(self._ready):
+            heard = self._heard.setdefault(name, _Heard(now))
+            if now - heard.when >= heard.seconds:
+                with self._guard.of(key_of(NODES, "", name)):
+                    await self._lose(name, heard.seconds)
+        return True
+
+    async def hear(self) -> bool:
+        """Note what was heard. Report that time goes on."""
         now = self._clock()
         if now - self._looked > _ASLEEP:
             for each in self._heard.values():
                 each.when += now - self._looked
         self._looked = now
         self._feed.follow(self._ready.clear, self._note, self._guard)
-        for name in sorted(self._ready):
-            heard = self._heard.setdefault(name, _Heard(now))
-            if now - heard.when >= heard.seconds:
-                with self._guard.of(key_of(NODES, "", name)):
-                    await self._lose(name, heard.seconds)
-        return bool(self._ready)
+        return True
 
     def _note(self, change: RecordChange) -> None:
         key, value = change.record.key, decoded(change.record)

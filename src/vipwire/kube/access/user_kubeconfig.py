@@ -47,6 +47,6 @@ def kubectls(environ: Mapping[str, str] = os.environ) -> Found | None:
 
 
 def of_this_machine(environ: Mapping[str, str] = os.environ, *, role: str = "admin") -> Found | None:
-    """Find the kubeconfig of a `vipwire up` on this machine for a role, if this process may read it."""
+    """Find the kubeconfig of a `vipwire up` or `join` here for a role, if this process may read it."""
     path = Path(environ.get("VIPWIRE_DATA_DIR") or FOLDER, f"{role}.kubeconfig")
-    return Found((path,), "of `vipwire up`") if os.access(path, os.R_OK) else None
+    return Found((path,), "of this machine") if os.access(path, os.R_OK) else None

@@ -52,6 +52,11 @@ class Standalone:
             raise LabError(f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}")
         return done.stdout
 
+    def make_token(self) -> str:
+        """Make a token; return the command with which a machine joins."""
+        command = [sys.executable, "-m", "vipwire", "token", "create", "--data-dir", str(self.folder)]
+        return self._lab.run(self._node, command, timeout=_PATIENCE).stdout.strip()
+
     def apply(self, objects: list[Manifest]) -> str:
         """Apply objects."""
         path = self.folder / "applied.yaml"

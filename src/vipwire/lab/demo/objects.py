@@ -1,5 +1,7 @@
 """The Services that the demo plays with, as manifest files: what a user would write, or an API server would say."""
 
+import dataclasses
+import shutil
 from collections.abc import Iterable
 
 from vipwire.lab import manifests
@@ -8,6 +10,8 @@ from vipwire.lab.topology import DEFAULT, Pod
 from vipwire.model.net import Protocol
 
 TOPOLOGY = DEFAULT
+if shutil.which("ip"):  # it builds an Ethernet, on which addresses can move
+    TOPOLOGY = dataclasses.replace(DEFAULT, lan=("node-1", "node-2", "client"))
 PODS = TOPOLOGY.pods
 LOCAL_PODS = tuple(pod for pod in PODS if pod.node == "node-1")
 POD_CIDRS = "10.244.0.0/16,fd00:10:244::/48"

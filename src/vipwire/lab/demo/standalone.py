@@ -1,6 +1,6 @@
 """The scenes of `vipwire up`: kubectl, health checks and names, without a cluster."""
 
-from vipwire.lab.demo import objects
+from vipwire.lab.demo import machines, objects
 from vipwire.lab.demo.apiserver import Standalone, program
 from vipwire.lab.demo.narrator import Narrator
 from vipwire.lab.demo.stage import NODE, Stage
@@ -9,7 +9,10 @@ from vipwire.lab.demo.traffic import CLIENT, MANY, NODE_ADDRESS, POD
 POOL = "198.51.100.64/28"
 DNS = "10.96.0.10"
 _DOMAIN = "hello.default.svc.cluster.local"
-_FLAGS = ("--node-name", NODE, "--dns-address", NODE_ADDRESS, "--load-balancer-range", POOL)
+_FLAGS = (
+    *("--node-name", NODE, "--dns-address", NODE_ADDRESS, "--load-balancer-range", POOL),
+    *(machines.FLAGS if objects.TOPOLOGY.lan else ()),
+)
 _PATIENCE = 60.0
 
 
@@ -22,7 +25,11 @@ def without_a_cluster(stage: Stage, narrator: Narrator) -> None:
         return
     here = Standalone(stage.lab, NODE, stage.folder / "up", kubectl)
     narrator.say("An API server, its store, controllers, health checks, DNS and the proxy, in one process on node-1:")
-    flags = " ".join(_FLAGS).replace(" --load", " \\\n            --load")
+    flags = (
+        " ".join(_FLAGS)
+        .replace(" --load", " \\\n            --load", 1)
+        .replace(" --bind", " \\\n            --bind")
+    )
     narrator.quote(f"{NODE}$ vipwire up --data-dir DIRECTORY {flags}")
     with narrator.waiting("starting vipwire up"):
         narrator.quote("\n".join(here.start(*_FLAGS)))
@@ -33,6 +40,7 @@ def without_a_cluster(stage: Stage, narrator: Narrator) -> None:
     _balanced(stage, narrator, here)
     _health_checked(stage, narrator, here)
     _named(stage, narrator, here)
+    machines.killed(stage, narrator, here)
     _deleted(stage, narrator, here)
 
 
