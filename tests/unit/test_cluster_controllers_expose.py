@@ -127,7 +127,7 @@ def test_the_api_server_is_the_one_that_was_said_or_kubectls_or_our_own(
     ]
     at_home.unlink()
     assert reached(None, notes.append).server == "http://192.0.2.1"
-    assert notes[2:] == [f"note: asking http://192.0.2.1, which {own} names (of `vipwire up`)"]
+    assert notes[2:] == [f"note: asking http://192.0.2.1, which {own} names (of this machine)"]
     own.unlink()
     with pytest.raises(ConfigError, match=r"no API server: .*no ~/\.kube/config, .*\(is `vipwire up` running"):
         reached(None, notes.append)

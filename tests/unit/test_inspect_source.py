@@ -97,7 +97,7 @@ def test_where_nothing_else_leads_to_a_server_it_is_this_machines(
 ) -> None:
     own = kubeconfig(home / "lib/admin.kubeconfig")
     make_source(config_of())
-    assert capsys.readouterr().err == f"note: asking http://192.0.2.1:8080, which {own} names (of `vipwire up`)\n"
+    assert capsys.readouterr().err == f"note: asking http://192.0.2.1:8080, which {own} names (of this machine)\n"
     kubeconfig(home / ".kube/config", "http://192.0.2.2:8080")
     make_source(config_of())
     assert "note: asking http://192.0.2.2:8080, " in capsys.readouterr().err
