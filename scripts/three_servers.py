@@ -48,7 +48,7 @@ class Block:
     def commands(self) -> str:
         """Return what is to be typed: of a console the lines behind #, of a script all; what installs is left out."""
         if self.language == "console":
-            lines = [line[2:].partition("    (")[0] for line in self.text.splitlines() if line.startswith("# ")]
+            lines = [line[2:] for line in self.text.splitlines() if line.startswith("# ")]
         else:
             lines = self.text.splitlines()
         return "\n".join(line for line in lines if not line.startswith(_INSTALLS))

@@ -97,7 +97,9 @@ def test_it_joins_serves_is_lost_comes_back_and_leaves(cluster: Cluster, tmp_pat
     cluster.until("pod-1a", address, names(there))
     until(lambda: holder(cluster), "node-1")
     cluster.until("client", MOVING, names(there))
+    known = (machine.folder / "ingress.kubeconfig").read_text()
     machine.start("--node-lease-seconds", "2", *ANNOUNCED)
+    assert (machine.folder / "ingress.kubeconfig").read_text() == known  # who has read it goes on with it
     until(lambda: nodes(cluster), {"node-1": "True", "node-2": "True"})
     cluster.until("pod-1a", address, names())
     cluster.until("pod-2a", address, names())

@@ -308,6 +308,31 @@ def test_a_machine_writes_its_own_lease_only_and_only_admins_delete_others_nodes
     play(tmp_path, scenario, make_hooks=restricted)
 
 
+@pytest.mark.parametrize(
+    ("namespace", "name", "allowed"),
+    [
+        ("kube-system", "vipwire-ingress", True),
+        ("kube-system", "vipwire-address-10-0-0-64", False),
+        ("kube-system", "vipwire-announcer-n1", False),
+        ("kube-system", "vipwire-controllers", False),
+        ("kube-system", "vipwire-server-n1", False),
+        (NODE_LEASES, "n1", False),
+    ],
+)
+def test_an_ingress_controller_writes_no_lease_of_machines(
+    tmp_path: Path, namespace: str, name: str, *, allowed: bool
+) -> None:
+    async def scenario(here: Here) -> None:
+        assert (await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}}))[0] == 201
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        code, _ = await here.send("POST", path, {"metadata": {"name": name}}, user="ingress")
+        assert code == (201 if allowed else 403)
+        code, _ = await here.send("POST", path, {"metadata": {"name": name}})
+        assert code == (409 if allowed else 201)  # an admin may
+
+    play(tmp_path, scenario, make_hooks=restricted)
+
+
 def test_tokens_whose_time_is_over_are_deleted(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         code, _ = await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})

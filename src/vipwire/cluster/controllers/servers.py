@@ -24,6 +24,7 @@ from vipwire.cluster.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.controllers.lease import Claim, NotOursError, Observed, release_lease, write_lease
 from vipwire.cluster.controllers.own_services import API_SERVICE, DNS_SERVICE, MANAGER, SERVER
+from vipwire.cluster.machines.leases import SERVERS
 from vipwire.cluster.store.record import Key
 from vipwire.process import log
 from vipwire.process.supervision import Guard
@@ -130,7 +131,7 @@ class OwnSlices:
 
 def lease_name(node: str) -> str:
     """Name the Lease of a server."""
-    return f"vipwire-server-{node}"
+    return f"{SERVERS}{node}"
 
 
 def _label(value: Object, name: str) -> str:

@@ -18,6 +18,7 @@ from vipwire.cluster.joining.membership import Folder, Member, Part, access_by_t
 from vipwire.cluster.machines.objects import RemoteObjects
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import Access
+from vipwire.process import log
 
 MANAGER: Final = "vipwire-join"
 _PATH: Final = "/vipwire.io/v1/"
@@ -28,7 +29,10 @@ async def join(folder: Folder, server: str, token: str, pinned: str, node: str) 
     folder.prepare()
     authority = await find_authority(server, pinned)
     await sign(folder, folder.node, access_by_token(server, token, authority), node)
-    await sign(folder, folder.ingress, folder.access(server), node)
+    try:
+        await sign(folder, folder.ingress, folder.access(server), node)
+    except VipwireError as error:  # such as an API server of an earlier version; it is tried again while this runs
+        log.warning("no certificate for an Ingress controller on this machine", reason=error)
     member = Member(node, (server,))
     folder.save(member)
     return member

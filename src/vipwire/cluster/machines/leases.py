@@ -13,6 +13,8 @@ from vipwire.cluster.api.resource import Object
 
 NODE_LEASES: Final = "kube-node-lease"
 """The namespace of the Leases by which machines say that they are alive; each has its Node's name."""
+SERVERS: Final = "vipwire-server-"
+"""How the Leases of API servers begin, in kube-system."""
 SYSTEM: Final = "kube-system"
 
 
