@@ -15,17 +15,18 @@ import signal
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 from bench.shared_store import Api, data_directory, flags, started
 from tests.unit.etcd_here import Etcd, members
 
 _SERVICES: Final = "/api/v1/namespaces/default/services"
-_RANGES: Final = ("--service-cluster-ip-range", "10.96.0.0/24", "--service-node-port-range", "30000-30200")
+RANGES: Final = ("--service-cluster-ip-range", "10.96.0.0/24", "--service-node-port-range", "30000-30200")
 _MOST: Final = 60
-_WRITERS: Final = 6
+WRITERS: Final = 6
 
 
 class Ledger:
@@ -56,6 +57,18 @@ def given(service: dict[str, Any]) -> tuple[str, int]:
     return service["spec"]["clusterIP"], service["spec"]["ports"][0].get("nodePort", 0)
 
 
+class Server(Protocol):
+    """An API server, asked as its admin."""
+
+    @property
+    def url(self) -> str:
+        """Its URL."""
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The connections to it."""
+
+
 class Cluster:
     """Three servers over three members."""
 
@@ -68,7 +81,7 @@ class Cluster:
         place = self.folder / f"server{number}"
         if not place.exists():
             data_directory(self.folder, number)
-        self.servers[number] = await started(place, *flags(self.etcd), *_RANGES)
+        self.servers[number] = await started(place, *flags(self.etcd), *RANGES)
 
     async def kill(self, number: int) -> None:
         """Kill a server."""
@@ -96,17 +109,22 @@ class Cluster:
         return f"{kind} {who} {number} for {pause:.1f} s"
 
     async def items(self) -> list[dict[str, Any]]:
-        """List all Services, from the first server that answers."""
-        end = time.monotonic() + 120
-        while time.monotonic() < end:
-            for server in list(self.servers.values()):
-                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                    async with asyncio.timeout(10), server.session.get(server.url + _SERVICES) as answer:
-                        if answer.status == 200:
-                            found: list[dict[str, Any]] = (await answer.json())["items"]
-                            return found
-            await asyncio.sleep(0.2)
-        raise SystemExit("no server answers")
+        """List all Services."""
+        return await listed(lambda: list(self.servers.values()))
+
+
+async def listed(servers: Callable[[], Sequence[Server]]) -> list[dict[str, Any]]:
+    """List all Services, from the first server that answers."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        for server in servers():
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                async with asyncio.timeout(10), server.session.get(server.url + _SERVICES) as answer:
+                    if answer.status == 200:
+                        found: list[dict[str, Any]] = (await answer.json())["items"]
+                        return found
+        await asyncio.sleep(0.2)
+    raise SystemExit("no server answers")
 
 
 async def suspended(process: Any, seconds: float) -> None:
@@ -116,21 +134,28 @@ async def suspended(process: Any, seconds: float) -> None:
     process.send_signal(signal.SIGCONT)
 
 
-async def write(cluster: Cluster, ledger: Ledger, worker: int, chance: random.Random) -> None:
-    """Create and delete until cancelled."""
+async def write(
+    servers: Callable[[], Sequence[Server]],
+    ledger: Ledger,
+    worker: int,
+    chance: random.Random,
+    patience: float = 20.0,
+) -> None:
+    """Create and delete until cancelled, and wait so many seconds for each answer."""
     theirs = (ledger.made.keys() - ledger.unsure) | ledger.left
-    number, own = 0, sorted(theirs)[worker % _WRITERS :: _WRITERS]
+    number, own = 0, sorted(theirs)[worker % WRITERS :: WRITERS]
     while True:
         number += 1
-        server = chance.choice(list(cluster.servers.values()) or [None])
-        if server is None:
+        able = servers()
+        if not able:
             await asyncio.sleep(0.1)
             continue
-        deletes = len(own) > _MOST // _WRITERS
+        server = chance.choice(able)
+        deletes = len(own) > _MOST // WRITERS
         name = own.pop(0) if deletes else f"s-{worker}-{number}"
         ledger.unsure.add(name)
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, RuntimeError):  # the answer is lost
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience):
                 code, value = await (delete(server, name) if deletes else create(server, name))
             ledger.answers[f"{'DELETE' if deletes else 'POST'} {code}"] += 1
             if code == 201:
@@ -146,27 +171,30 @@ async def write(cluster: Cluster, ledger: Ledger, worker: int, chance: random.Ra
                 own += [name] if deletes else []
 
 
-async def create(server: Api, name: str) -> tuple[int, Any]:
+async def create(server: Server, name: str) -> tuple[int, Any]:
     body = {"metadata": {"name": name}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}}
     async with server.session.post(server.url + _SERVICES, json=body) as answer:
         return answer.status, await answer.json()
 
 
-async def delete(server: Api, name: str) -> tuple[int, Any]:
+async def delete(server: Server, name: str) -> tuple[int, Any]:
     async with server.session.delete(f"{server.url}{_SERVICES}/{name}") as answer:
         return answer.status, await answer.json()
 
 
 async def play(etcd: Etcd, folder: Path, rounds: int, seed: int) -> None:
     chance, cluster, ledger = random.Random(seed), Cluster(etcd, folder), Ledger()
+
+    def able() -> list[Api]:
+        return list(cluster.servers.values())
+
     try:
         for number in range(3):
             await cluster.start(number)
         for number in range(rounds):
             async with asyncio.TaskGroup() as tasks:
                 workers = [
-                    tasks.create_task(write(cluster, ledger, number * _WRITERS + each, chance))
-                    for each in range(_WRITERS)
+                    tasks.create_task(write(able, ledger, number * WRITERS + each, chance)) for each in range(WRITERS)
                 ]
                 await asyncio.sleep(chance.uniform(0.2, 1))
                 what = await cluster.fault(chance)

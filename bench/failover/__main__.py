@@ -18,7 +18,8 @@ second), holds an address on the same machines and is struck by the same cuts.
 
     --moves N       N graceful moves instead: SIGTERM and back in turn
     --rounds N      afterwards N faults at random points, with pauses of the process (SIGSTOP) too. A raw socket asks
-                    all the time who has the addresses: two machines that answer one question are two owners
+                    all the time who has the addresses: two machines that answer one question are two owners. With
+                    --etcd clients write meanwhile, and what was acknowledged must be there: see rounds.py
 """
 
 import argparse
@@ -35,6 +36,7 @@ from typing import Any
 
 from bench.failover.clients import PORT, Client, Owners, Writer, forgetting
 from bench.failover.machines import ECHO, NODES, OWNED, RIVAL, RIVAL_PORT, Machines
+from bench.failover.rounds import rounds
 from bench.failover.servers import Servers
 
 from vipwire.lab.cluster import Lab
@@ -180,7 +182,9 @@ def main() -> None:
                 machines.start_rivals()
             faults = ["term", "back"] * (arguments.moves // 2) if arguments.moves else arguments.faults
             one_by_one(machines, faults * arguments.repeat, 3.0 if arguments.moves else 6.0)
-            if arguments.rounds:
+            if arguments.rounds and isinstance(machines, Servers):
+                print(json.dumps(rounds(machines, arguments.rounds, arguments.seed), indent=2))
+            elif arguments.rounds:
                 print(json.dumps(random_rounds(machines, arguments.rounds, arguments.seed), indent=2))
         finally:
             if arguments.logs:

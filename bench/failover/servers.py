@@ -16,8 +16,8 @@ from vipwire.lab.cluster import Lab
 
 ETCD_FLAGS: Final = ("--heartbeat-interval", "50", "--election-timeout", "500", "--pre-vote")
 """As the walk in docs/three-servers.md has them."""
-_NAMED: Final = {node: f"10.0.0.{number}" for number, node in enumerate(NODES, 1)}
-_SERVERS: Final = ",".join(f"http://{address}:2379" for address in _NAMED.values())
+ADDRESSES: Final = {node: f"10.0.0.{number}" for number, node in enumerate(NODES, 1)}
+_SERVERS: Final = ",".join(f"http://{address}:2379" for address in ADDRESSES.values())
 
 
 class Servers(Machines):
@@ -45,8 +45,8 @@ class Servers(Machines):
         self.declare()
 
     def _start_member(self, node: str) -> None:
-        here = f"http://{_NAMED[node]}"
-        cluster = ",".join(f"{each}=http://{address}:2380" for each, address in _NAMED.items())
+        here = f"http://{ADDRESSES[node]}"
+        cluster = ",".join(f"{each}=http://{address}:2380" for each, address in ADDRESSES.items())
         command = ["etcd", "--name", node, "--data-dir", str(self._etcd / node), "--initial-cluster", cluster]
         command += ["--listen-client-urls", f"{here}:2379", "--advertise-client-urls", f"{here}:2379"]
         command += ["--listen-peer-urls", f"{here}:2380", "--initial-advertise-peer-urls", f"{here}:2380"]
@@ -61,7 +61,7 @@ class Servers(Machines):
     def ctl(self, node: str, *words: str) -> str:
         """Run etcdctl at a machine's member."""
         environment = {"ETCDCTL_API": "3", "PATH": "/usr/bin:/bin"}
-        command = ["etcdctl", "--endpoints", f"http://{_NAMED[node]}:2379", *words]
+        command = ["etcdctl", "--endpoints", f"http://{ADDRESSES[node]}:2379", *words]
         done = self.lab.run(node, command, check=False, env=environment)
         if done.returncode:
             raise OSError(done.stderr)
@@ -77,18 +77,27 @@ class Servers(Machines):
                 raise SystemExit("etcd does not answer")
 
     def bring_back(self, node: str, *_words: str) -> None:
-        """Start the member and the server of a machine again."""
+        """Start what does not run of the member and the server of a machine."""
         if node not in self.members:
             self._start_member(node)
-        self._start_server(node)
+        if node not in self.running:
+            self._start_server(node)
+
+    def kill_member(self, node: str) -> None:
+        """Kill a machine's member of etcd."""
+        member = self.members.pop(node)
+        member.kill()
+        member.wait()
+
+    def end_server(self, node: str, number: signal.Signals) -> None:
+        """End a machine's server, and leave its member."""
+        super().end(node, number)
 
     def end(self, node: str, number: signal.Signals) -> None:
         """End a machine's server, and its member if it is killed."""
         if number == signal.SIGKILL:
-            member = self.members.pop(node)
-            member.kill()
-            member.wait()
-        super().end(node, number)
+            self.kill_member(node)
+        self.end_server(node, number)
 
     def choose_victim(self) -> str:
         """Choose the machine that runs the controllers, and make its member the leader: the worst to lose."""

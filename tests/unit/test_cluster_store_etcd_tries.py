@@ -14,7 +14,7 @@ from vipwire.cluster.store.etcd.client import PATIENCE, Answer, Client
 from vipwire.cluster.store.etcd.layout import Layout
 from vipwire.cluster.store.etcd.settings import EtcdSettings, Server, read_settings
 from vipwire.cluster.store.etcd.transactions import Transactions
-from vipwire.cluster.store.record import UnknownOutcomeError, Write
+from vipwire.cluster.store.record import ConflictError, UnknownOutcomeError, Write
 
 SERVERS = "http://10.0.0.1:2379,http://10.0.0.2:2379,http://10.0.0.3:2379"
 A, B, C = (Server(f"10.0.0.{number}", 2379, secure=False) for number in (1, 2, 3))
@@ -80,10 +80,10 @@ class Twice(Client):
 
     meanwhile: Callable[[int], Awaitable[int]]
 
-    async def call(self, method: str, request: Any, *, patience: float = PATIENCE) -> Answer:
-        first = await super().call(method, request, patience=patience)
+    async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> Answer:
+        first = await super().call(method, request, patience=patience, once=once)
         await self.meanwhile(first.message.header.revision)
-        return Answer((await super().call(method, request, patience=patience)).message, repeated=True)
+        return Answer((await super().call(method, request, patience=patience, once=once)).message, repeated=True)
 
 
 async def write(transactions: Transactions, step: Write) -> int:
@@ -128,3 +128,57 @@ def test_a_transaction_whose_object_was_changed_since_has_an_unknown_outcome(one
         commit_twice(one, lambda before: put("a", "mine", before), lambda made: put("a", "theirs", made))
     with pytest.raises(UnknownOutcomeError):
         commit_twice(one, lambda before: remove("a", before), lambda _: put("a", "theirs"))
+
+
+class Stalled(Client):
+    """Keeps the first transaction back, and says that it was not answered."""
+
+    kept: Any = None
+
+    async def _once(self, server: Server, method: str, request: Any, seconds: float) -> Any:
+        if method == "KV/Txn" and self.kept is None:
+            self.kept = request
+            late, nothing = grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(late, nothing, nothing, details="Deadline Exceeded")
+        return await super()._once(server, method, request, seconds)
+
+
+@pytest.mark.slow
+def test_what_was_created_by_the_second_try_and_deleted_does_not_come_back_by_the_first(one: Etcd) -> None:
+    """A member that was suspended may make the first try at any time."""
+
+    async def scenario() -> None:
+        given = settings(one, prefix())
+        client, plain = Stalled(given, now), Client(given, now)
+        transactions = Transactions(client, Layout(given.prefix))
+        try:
+            made = await write(transactions, put("a"))
+            await write(transactions, remove("a", made))
+            late = await plain.call("KV/Txn", client.kept)
+            assert not late.message.succeeded
+            assert not (await transactions.state((await transactions.newest())[1])).found
+            await write(transactions, put("a"))
+        finally:
+            await client.close()
+            await plain.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_a_creation_is_sent_again_when_another_process_could_not_tell_what_became_of_its_own(one: Etcd) -> None:
+    async def scenario() -> None:
+        given = settings(one, prefix())
+        plain, other = Client(given, now), Stalled(given, now)
+        mine, theirs = (Transactions(each, Layout(given.prefix)) for each in (plain, other))
+        try:
+            await write(mine, put("a"))
+            await write(theirs, put("b"))
+            await write(mine, put("c"))
+            with pytest.raises(ConflictError):
+                await write(mine, put("b"))
+        finally:
+            await plain.close()
+            await other.close()
+
+    asyncio.run(scenario())

@@ -68,6 +68,10 @@ class LeaseGoneError(StoreError):
     """A lease has ended before it was used."""
 
 
+class UncertainError(StoreError):
+    """Nobody knows what became of the one try of a call; it may yet be made."""
+
+
 class Client:
     """A client of a cluster of etcd. `clock` tells the time, for what is said of certificates."""
 
@@ -115,8 +119,11 @@ class Client:
             self._at = 0
         return home == self.server != self.watched
 
-    async def call(self, method: str, request: Any, *, patience: float = PATIENCE) -> Answer:
-        """Call a method, such as KV/Txn; raise StoreError, or CompactedError, if it is not answered."""
+    async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> Answer:
+        """Call a method, such as KV/Txn; raise StoreError, or CompactedError, if it is not answered.
+
+        With `once` nothing is sent again that may have been done: raise UncertainError then.
+        """
         loop, repeated = asyncio.get_running_loop(), False
         end, failed = loop.time() + patience, 0
         while True:
@@ -135,6 +142,8 @@ class Client:
             failed += 1
             if failed % 2 == 0 or not self._settings.near or server != self._settings.servers[0]:
                 self.elsewhere(server)
+            if once and repeated:
+                raise UncertainError(text)
             if loop.time() + _PAUSE_SECONDS >= end:
                 raise await self._gave_up(text, uncertain=repeated)
             if failed % len(self._settings.servers) == 0:

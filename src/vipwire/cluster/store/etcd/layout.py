@@ -2,6 +2,7 @@
 
     PREFIX/objects/RESOURCE/NAMESPACE/NAME   an object, as JSON; NAMESPACE is empty for what is in none
     PREFIX/changed                           written by each transaction: its revision is that of the newest one
+    PREFIX/tries                             written when nobody knows what became of a try: see transactions.py
     PREFIX/cluster                           whose prefix it is
     PREFIX/compacted                         the revision that was compacted last
 
@@ -48,6 +49,11 @@ class Layout:
     def changed(self) -> bytes:
         """The key that each transaction writes."""
         return f"{self.prefix}/changed".encode()
+
+    @property
+    def tries(self) -> bytes:
+        """The key that is written so that no earlier try is made any more."""
+        return f"{self.prefix}/tries".encode()
 
     @property
     def cluster(self) -> bytes:

@@ -2,6 +2,11 @@
 
 A transaction compares the mod revisions of all keys that it was made from, and writes the key `changed` as well: the
 revision of that key is the newest change's, which one read that goes through the leader tells (`newest`).
+
+A try whose outcome nobody tells may be made much later, by a member that was suspended or cut off. For a change or a
+deletion that is harmless: the revision that it compares never comes back. But what is to be created might have been
+created by the next try and deleted since, and would come back. So such a transaction also compares the key `tries`,
+and before it is sent again that key is written: no earlier try holds any more.
 """
 
 import asyncio
@@ -10,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vipwire.cluster.store.etcd.client import Answer, Client, LeaseGoneError
+from vipwire.cluster.store.etcd.client import PATIENCE, Answer, Client, LeaseGoneError, UncertainError
 from vipwire.cluster.store.etcd.layout import Layout
 from vipwire.cluster.store.etcd.messages import EQUAL, MESSAGES, MOD_REVISION
 from vipwire.cluster.store.record import (
@@ -19,6 +24,7 @@ from vipwire.cluster.store.record import (
     FullError,
     Key,
     Step,
+    UnavailableError,
     UnknownOutcomeError,
     Write,
 )
@@ -51,6 +57,7 @@ class Transactions:
         self._client, self._layout = client, layout
         self._leases: dict[int, _Lease] = {}
         self._granting = asyncio.Lock()
+        self._guard, self._guarding = 0, asyncio.Lock()
 
     async def newest(self) -> tuple[int, int]:
         """Return the revision of the newest transaction, and etcd's own, as a majority has them."""
@@ -78,21 +85,62 @@ class Transactions:
         """
         mark = secrets.token_hex(8).encode()
         try:
-            answer = await self._client.call("KV/Txn", await self._request(steps, values, mark))
+            answer = await self._sent(steps, values, mark)
         except LeaseGoneError:
             self._leases.clear()
-            answer = await self._client.call("KV/Txn", await self._request(steps, values, mark))
+            answer = await self._sent(steps, values, mark)
         except FullError:
             if not all(isinstance(step, Check) or step.deletes for step in steps):
                 raise
-            answer = await self._client.call("KV/Txn", await self._request(steps, values, b""))  # this frees space
+            answer = await self._sent(steps, values, b"")  # this frees space
         if answer.message.succeeded:
             return int(answer.message.header.revision)
         return self._judge(answer, steps, values, mark)
 
+    async def _sent(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> Answer:
+        """Send a transaction until it is answered. What creates is sent again only when no earlier try can hold."""
+        if all(step.expected for step in steps):
+            return await self._client.call("KV/Txn", await self._request(steps, values, mark))
+        loop, uncertain = asyncio.get_running_loop(), 0
+        end = loop.time() + PATIENCE
+        while True:
+            try:
+                patience = max(end - loop.time(), 0.1)
+                guard = await self._guard_after(uncertain, patience)
+                request = await self._request(steps, values, mark, guard)
+                answer = await self._client.call("KV/Txn", request, patience=patience, once=True)
+            except UncertainError as error:
+                uncertain = guard
+                if loop.time() >= end:
+                    raise UnknownOutcomeError(f"etcd: {error}") from error
+                continue
+            except UnavailableError as error:
+                raise (UnknownOutcomeError(str(error)) if uncertain else error) from error
+            found = _found(answer.message)[-1] if not answer.message.succeeded else ()
+            if answer.message.succeeded or (found and found[0].mod_revision == guard):
+                return Answer(answer.message, uncertain > 0)
+            self._guard = found[0].mod_revision if found else 0  # another has written it
+
+    async def _guard_after(self, uncertain: int, patience: float) -> int:
+        """Return the revision of the key `tries`; write it if it is not there, or as it was for an uncertain try."""
+        async with self._guarding:
+            if self._guard <= uncertain:
+                found = await self._read_guard(patience)
+                if not found or found[0].mod_revision <= uncertain:
+                    put = MESSAGES["PutRequest"](key=self._layout.tries)
+                    await self._client.call("KV/Put", put, patience=patience)
+                    found = await self._read_guard(patience)
+                self._guard = int(found[0].mod_revision)
+            return self._guard
+
+    async def _read_guard(self, patience: float) -> Sequence[Any]:
+        request = _Range(key=self._layout.tries)
+        found: Sequence[Any] = (await self._client.call("KV/Range", request, patience=patience)).message.kvs
+        return found
+
     def _judge(self, answer: Answer, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> int:
         """Return the revision of a transaction that was made by an earlier try, else raise."""
-        *there, changed = [each.response_range.kvs for each in answer.message.responses]
+        *there, changed, _ = _found(answer.message)
         if changed and changed[0].value == mark:
             return int(changed[0].mod_revision)
         if answer.repeated and (revision := _made(answer.message, steps, values, there)):
@@ -106,11 +154,12 @@ class Transactions:
                 raise ConflictError(step.key, step.expected, actual, max(seen, actual))
         raise ConflictError(steps[-1].key, steps[-1].expected, 0, seen)
 
-    async def _request(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> Any:
+    async def _request(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes, guard: int = 0) -> Any:
         places = [self._layout.place(step.key) for step in steps]
+        expected = [*zip(places, (step.expected for step in steps), strict=True)]
         compare = [
-            MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=place, mod_revision=step.expected)
-            for place, step in zip(places, steps, strict=True)
+            MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=place, mod_revision=revision)
+            for place, revision in (*expected, *([(self._layout.tries, guard)] if guard else ()))
         ]
         success, left = [], iter(values)
         for place, step in zip(places, steps, strict=True):
@@ -118,7 +167,9 @@ class Transactions:
                 success.append(await self._operation(place, step, next(left)))
         if mark:
             success.append(_Op(request_put=MESSAGES["PutRequest"](key=self._layout.changed, value=mark)))
-        shown = [_Op(request_range=_Range(key=place)) for place in (*places, self._layout.changed)]
+        shown = [
+            _Op(request_range=_Range(key=place)) for place in (*places, self._layout.changed, self._layout.tries)
+        ]
         return MESSAGES["TxnRequest"](compare=compare, success=success, failure=shown)
 
     async def _operation(self, place: bytes, step: Write, value: bytes) -> Any:
@@ -171,6 +222,11 @@ class Transactions:
         """Return whose prefix this is; nothing if nobody has it."""
         found = (await self._client.call("KV/Range", _Range(key=self._layout.cluster))).message.kvs
         return bytes(found[0].value) if found else b""
+
+
+def _found(message: Any) -> list[Any]:
+    """Return what stands at the keys of a transaction that was not made, at `changed` and at `tries`."""
+    return [each.response_range.kvs for each in message.responses]
 
 
 def _made(answer: Any, steps: Sequence[Step], values: Sequence[bytes], there: Sequence[Any]) -> int:
