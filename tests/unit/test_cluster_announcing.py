@@ -26,6 +26,8 @@ from vipwire.kube.resource import Reader
 from vipwire.model.names import ObjectName
 
 NODES = ("n1", "n2", "n3")
+SKEWS = {"n1": 0.0, "n2": 1e6, "n3": -3600.0}
+"""How far the machines' clocks are off, in seconds."""
 ADDRESSES = tuple(f"192.0.2.{number}" for number in range(1, 31))
 NAME = ObjectName("default", "web")
 READERS = {resource.kind: Reader(resource) for resource in RESOURCES}
@@ -180,10 +182,11 @@ class Peer:
 
     def __init__(self, world: World, node: str) -> None:
         self.world, self.node, self.heard = world, node, 0
-        self.claims = Claims(Objects(world, node), node, "eth0", self.time, clock=lambda: world.now)
+        self._skew = SKEWS[node]
+        self.claims = Claims(Objects(world, node), node, "eth0", self.time, clock=lambda: world.now + self._skew)
 
     def time(self) -> datetime:
-        return datetime.fromtimestamp(self.world.now, UTC)
+        return datetime.fromtimestamp(self.world.now + self._skew, UTC)
 
     def hear(self) -> None:
         """Read some of the changes, in their order."""
