@@ -92,15 +92,20 @@ deb: build
 	@$(BIN)/python -m scripts.debian --wheel dist/vipwire-*.whl
 
 # One image for each need (docs/deploy.md): IMAGE=registry.of.yours/vipwire make image
+# For several kinds of machines: PLATFORMS=linux/amd64,linux/arm64. podman makes a list of images here, docker pushes it.
 IMAGE ?= registry.example/vipwire
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILDER := $(shell command -v podman || command -v docker)
+PLATFORMS ?=
+NAMED = $(if $(PLATFORMS),$(if $(filter docker,$(notdir $(BUILDER))),--push -t,--manifest),-t)
+BUILD = $(BUILDER) $(if $(PLATFORMS),$(if $(filter docker,$(notdir $(BUILDER))),buildx )build --platform $(PLATFORMS),build)
 image:
 	@[ -n "$(BUILDER)" ] || { echo "make image needs podman or docker" >&2; exit 1; }
-	$(BUILDER) build -f deploy/Containerfile --target nftables -t $(IMAGE):$(VERSION) .
-	$(BUILDER) build -f deploy/Containerfile --target iptables -t $(IMAGE):$(VERSION)-iptables .
-	$(BUILDER) build -f deploy/Containerfile --target ipvs -t $(IMAGE):$(VERSION)-ipvs .
-	$(BUILDER) build -f deploy/ingress/Containerfile --build-arg VIPWIRE=$(IMAGE):$(VERSION) -t $(IMAGE):$(VERSION)-ingress .
+	$(if $(filter --manifest,$(NAMED)),@for kind in "" -iptables -ipvs -ingress; do $(BUILDER) manifest rm $(IMAGE):$(VERSION)$$kind 2>/dev/null || true; done)
+	$(BUILD) -f deploy/Containerfile --target nftables $(NAMED) $(IMAGE):$(VERSION) .
+	$(BUILD) -f deploy/Containerfile --target iptables $(NAMED) $(IMAGE):$(VERSION)-iptables .
+	$(BUILD) -f deploy/Containerfile --target ipvs $(NAMED) $(IMAGE):$(VERSION)-ipvs .
+	$(BUILD) -f deploy/ingress/Containerfile --build-arg VIPWIRE=$(IMAGE):$(VERSION) $(NAMED) $(IMAGE):$(VERSION)-ingress .
 
 # The same commit gives the same bytes: everything is built twice and compared.
 release: .venv/ready-for-test
@@ -123,6 +128,7 @@ lock:
 	@$(LOCK) --group site --constraint requirements/test.lock --output-file requirements/site.lock
 	@$(LOCK) requirements/build.in --constraint requirements/test.lock --output-file requirements/build.lock
 	@$(LOCK) requirements/tools.in --constraint requirements/test.lock --output-file requirements/tools.lock
+	@build/tools/bin/python scripts/wheels.py
 
 man:
 	@scripts/setup demo
