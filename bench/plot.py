@@ -4,11 +4,15 @@
     python -m bench daemon --services 10000 -o json > 10000.json
     python -m bench plot 1000.json 10000.json --to docs/images
 
-Each figure becomes an SVG, with a line for each mode and proxy. The same runs make the same bytes. It needs
-matplotlib: `pip install --require-hashes -r requirements/plot.lock`.
+    python -m bench plot --beside bench/beside_kube_proxy.json --to docs/images
+
+Each figure becomes an SVG, with a line for each mode and proxy. The same runs make the same bytes. `--beside` draws
+figures of two proxies that were measured in different runs; its file says how, and the picture names the file. It
+needs matplotlib: `pip install --require-hashes -r requirements/plot.lock`.
 """
 
 import argparse
+import hashlib
 import importlib
 import json
 import re
@@ -52,10 +56,15 @@ def points(runs: Iterable[dict[str, Any]], figure: str) -> list[Point]:
     ]
 
 
-def draw(found: list[Point], title: str, path: Path) -> None:
-    """Draw a line for each mode and proxy; both axes are logarithmic, so that what grows evenly is straight."""
+def _pyplot() -> Any:
     pyplot = importlib.import_module("matplotlib.pyplot")
     pyplot.rcParams.update({"svg.hashsalt": "vipwire", "svg.fonttype": "none", "font.family": "sans-serif"})
+    return pyplot
+
+
+def draw(found: list[Point], title: str, path: Path) -> None:
+    """Draw a line for each mode and proxy; both axes are logarithmic, so that what grows evenly is straight."""
+    pyplot = _pyplot()
     lines: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for point in found:
         lines[point.line][point.services] = point.value
@@ -71,13 +80,39 @@ def draw(found: list[Point], title: str, path: Path) -> None:
     pyplot.close(shown)
 
 
+def draw_beside(measured: Path, path: Path) -> None:
+    """Draw the panels of a file of figures side by side, each with a line for each proxy."""
+    document = json.loads(measured.read_text(encoding="utf-8"))
+    pyplot = _pyplot()
+    shown, every = pyplot.subplots(1, len(document["panels"]), figsize=(9.2, 3.4))
+    for axes, panel in zip(every, document["panels"], strict=True):
+        for (name, values), style in zip(panel["lines"].items(), ("--", "-"), strict=True):
+            sizes = sorted(values, key=int)
+            axes.plot([int(size) for size in sizes], [values[size] for size in sizes], style, marker="o", label=name)
+        axes.set(xscale="log", yscale="log", xlabel="Services", ylabel=panel["unit"], title=panel["title"])
+        for values in panel["lines"].values():
+            for size, value in values.items():
+                axes.annotate(f"{value:,g}", (int(size), value), (0, 6), textcoords="offset points", ha="center")
+        axes.margins(0.15, 0.2)
+        axes.grid(visible=True, which="major", alpha=0.3)
+        axes.legend(fontsize="small")
+    shown.suptitle(document["title"], fontsize="medium")
+    shown.tight_layout()
+    digest = hashlib.sha256(measured.read_bytes()).hexdigest()
+    shown.savefig(path, metadata={"Date": None, "Creator": None, "Source": f"{measured}, sha256 {digest}"})
+    pyplot.close(shown)
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench plot", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="documents of `python -m bench daemon -o json`")
+    parser.add_argument("runs", nargs="*", type=Path, help="documents of `python -m bench daemon -o json`")
     parser.add_argument("--to", type=Path, default=Path(), help="folder for the SVGs")
+    parser.add_argument("--beside", type=Path, help="figures of two proxies, to be drawn side by side")
     options = parser.parse_args(arguments)
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in options.runs]
     options.to.mkdir(parents=True, exist_ok=True)
+    if options.beside:
+        draw_beside(options.beside, options.to / f"{options.beside.stem.replace('_', '-')}.svg")
     for name, figure in DRAWN.items():
         if found := points(runs, figure):
             draw(found, _SPEAKING[name], options.to / f"{name}.svg")
