@@ -90,9 +90,13 @@ def draw_beside(measured: Path, path: Path) -> None:
             sizes = sorted(values, key=int)
             axes.plot([int(size) for size in sizes], [values[size] for size in sizes], style, marker="o", label=name)
         axes.set(xscale="log", yscale="log", xlabel="Services", ylabel=panel["unit"], title=panel["title"])
-        for values in panel["lines"].values():
+        for values, below in zip(panel["lines"].values(), (True, False), strict=True):
             for size, value in values.items():
-                axes.annotate(f"{value:,g}", (int(size), value), (0, 6), textcoords="offset points", ha="center")
+                beside = {"xytext": (0, -14 if below else 6), "textcoords": "offset points", "ha": "center"}
+                axes.annotate(f"{value:,g}", (int(size), value), **beside)
+        sizes = sorted({int(size) for values in panel["lines"].values() for size in values})
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axes.minorticks_off()
         axes.margins(0.15, 0.2)
         axes.grid(visible=True, which="major", alpha=0.3)
         axes.legend(fontsize="small")
