@@ -1,7 +1,9 @@
 """`vipwire up` whole, on a node of a lab: kubectl in, real packets out; health checks, announcements, kill -9."""
 
+import asyncio
 import base64
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.browser import chromium
 from tests.unit.cluster_process import CLIENTS
 
 from vipwire.lab.cluster import Lab
@@ -23,7 +26,16 @@ NODE, CLIENT = "node-1", "client"
 TOPOLOGY = make_topology((2, 1))
 PODS = TOPOLOGY.pods
 POOLS = ("198.51.100.64/28", "2001:db8:100::40/124")
-FLAGS = ("--node-name", NODE, "--announce-interface", "eth0", *(f"--load-balancer-range={pool}" for pool in POOLS))
+VIEW = "127.0.0.1:10247"
+FLAGS = (
+    "--view-bind-address",
+    VIEW,
+    "--node-name",
+    NODE,
+    "--announce-interface",
+    "eth0",
+    *(f"--load-balancer-range={pool}" for pool in POOLS),
+)
 
 
 def service(name: str, port: int, **spec: Any) -> dict[str, Any]:
@@ -123,6 +135,27 @@ def test_neighbours_are_told_of_a_load_balancers_address_and_led_to_it(cluster: 
     cluster.here.kubectl("delete", "service", "front")
     for entry in entries:
         cluster.until(CLIENT, entry["ip"], {""})
+
+
+def test_the_page_shows_what_is_announced_here_while_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.applied("shown", 8104, type="LoadBalancer")
+    marks = "[...document.querySelectorAll('.front .badge')].map((each) => each.textContent).join()"
+
+    async def story() -> None:
+        async with chromium() as page:
+            await page.go(f"http://{VIEW}/#service/default/shown")
+            await page.until(f"{marks} === 'announced here on eth0'")
+            await page.look(Path(os.environ.get("VIEW_PICTURES", str(tmp_path))) / "announced.png", 1280)
+            label = f"node/{NODE}", "node.kubernetes.io/exclude-from-external-load-balancers="
+            cluster.here.kubectl("label", *label)
+            await page.until(f"{marks} === ''")
+            cluster.here.kubectl("label", label[0], label[1].replace("=", "-"))
+            await page.until(f"{marks} === 'announced here on eth0'")
+            assert page.complaints == []
+
+    with cluster.lab.inside(NODE):
+        asyncio.run(story())
+    cluster.here.kubectl("delete", "service", "shown")
 
 
 def test_killed_and_started_again_it_keeps_everything_and_no_connection_fails(cluster: Cluster) -> None:

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 import yaml
 from tests.fakes.browser import Page, chromium
+from tests.fakes.screen_reader import FAINT, complaints, tabbed, tree
 
 from vipwire.lab.cluster import Lab
 from vipwire.lab.demo import objects
@@ -227,6 +228,32 @@ async def explained(page: Page) -> None:
     await page.until("document.querySelector('#way').innerText.includes('KUBE-SVC-')")
 
 
+async def read_aloud(page: Page, view: str, ready: str) -> None:
+    """Meet a view as who cannot see it, or not well, does: names, headings, contrast in both themes."""
+    await page.value(f"location.hash = {json.dumps(view)}")
+    await page.until(ready)
+    assert await complaints(page) == [], view
+    for theme in ("light", "dark"):
+        await page.value(f"document.documentElement.dataset.theme = '{theme}'")
+        assert await page.value(FAINT) == [], f"{view}, {theme}"
+    await page.value("delete document.documentElement.dataset.theme")
+
+
+async def by_keyboard(page: Page) -> None:
+    """Walk through the page by Tab alone, from its beginning."""
+    await page.value(
+        "location.hash = '#services'; document.activeElement.blur(); window.getSelection().removeAllRanges()"
+    )
+    await page.value("document.body.tabIndex = -1, document.body.focus(), document.body.removeAttribute('tabindex')")
+    walked = await tabbed(page, 14)
+    assert [name for name, seen in walked if not seen] == []
+    names = [name for name, _ in walked]
+    assert names[:2] == ["#main", "#services"], "first the way past everything, then home"
+    order = ["theme", "help", "#explain", "#problems", "search", "sort", "list"]
+    assert [name for name in names if name in order] == order
+    assert ("status", "live") in [(role, name or "live") for role, name in await tree(page)]
+
+
 async def every_view(page: Page) -> None:
     await page.value("location.hash = '#problems'")
     await page.until(f"document.querySelector('#problems').innerText.includes({json.dumps(EVIL)})")
@@ -280,6 +307,17 @@ def test_people_see_it_in_a_browser(stage: Stage, tmp_path: Path) -> None:
             await in_full(page, stage, shown)
             await explained(page)
             await every_view(page)
+            await by_keyboard(page)
+            shown_one = "document.querySelector('.title h1')?.textContent === 'default/web'"
+            for view, ready in (
+                ("#services", "!document.querySelector('#view-services').hidden"),
+                ("#service/default/web", shown_one),
+                ("#explain?from=203.0.113.2&to=default/web&port=http", "document.querySelector('.hook')"),
+                ("#differences", "document.querySelector('#differences').innerText"),
+                ("#changes", "document.querySelector('#changes table')"),
+                ("#problems", "document.querySelector('#problems').innerText"),
+            ):
+                await read_aloud(page, view, ready)
             await many_services(page)
             assert page.complaints == []
 

@@ -18,8 +18,10 @@ function route() {
   view = VIEWS.includes(first) ? first : "services";
   for (const each of VIEWS) byId(`view-${each}`).hidden = each !== view;
   for (const link of byId("tabs").children) {
-    if (link.hash === `#${view}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.hash === `#${view}`) {
+      link.setAttribute("aria-current", "page");
+      byId("tabs").scrollLeft = link.offsetLeft + link.offsetWidth / 2 - byId("tabs").clientWidth / 2;  // in sight on a narrow screen
+    } else link.removeAttribute("aria-current");
   }
   document.title = `${service || view} · vipwire${known.head ? ` on ${known.head.node}` : ""}`;
   document.body.classList.toggle("one", Boolean(service));
