@@ -146,11 +146,10 @@ def test_the_page_shows_what_is_announced_here_while_it_is(cluster: Cluster, tmp
             await page.go(f"http://{VIEW}/#service/default/shown")
             await page.until(f"{marks} === 'announced here on eth0'")
             await page.look(Path(os.environ.get("VIEW_PICTURES", str(tmp_path))) / "announced.png", 1280)
-            label = f"node/{NODE}", "node.kubernetes.io/exclude-from-external-load-balancers="
-            cluster.here.kubectl("label", *label)
+            label = "node.kubernetes.io/exclude-from-external-load-balancers"
+            cluster.here.kubectl("label", f"node/{NODE}", f"{label}=")
             await page.until(f"{marks} === ''")
-            cluster.here.kubectl("label", label[0], label[1].replace("=", "-"))
-            await page.until(f"{marks} === 'announced here on eth0'")
+            cluster.here.kubectl("label", f"node/{NODE}", f"{label}-")
             assert page.complaints == []
 
     with cluster.lab.inside(NODE):

@@ -31,7 +31,7 @@ const back = () => el("a", { class: "back", href: "#services" }, "‹ All Servic
 function serviceOf(said) {
   const service = said.service;
   // The picture is built anew only if its Service is another: else its lines would start again each time.
-  const text = JSON.stringify([service.ports.map((port) => [port.frontends, port.endpoints.map(({ counts, open, ...rest }) => rest)])]);
+  const text = JSON.stringify([known.head?.announced, service.ports.map((port) => [port.frontends, port.endpoints.map(({ counts, open, ...rest }) => rest)])]);
   if (last?.name !== name || last.text !== text || !place_.contains(last.picture)) last = { name, text, picture: el("div", null, picturesOf(service)), rest: el("div") };
   const fresh = last.picture.parentNode !== place_;
   if (fresh) { place_.replaceChildren(back(), el("header", { class: "title" }), last.picture, last.rest); place_.shown = ""; }

@@ -108,7 +108,7 @@ document.addEventListener("keydown", keyed);
 list.begin((name) => { location.hash = `#service/${name}`; });
 packet.begin();
 when("rows", () => { list.refresh(true); if (view === "services" && !location.hash.startsWith("#service/")) detail.show(""); });
-when("head", () => { drawHead(); packet.drawModes(); if (view === "problems") problems(); });
+when("head", () => { drawHead(); packet.drawModes(); if (view === "problems") problems(); if (location.hash.startsWith("#service/")) detail.refresh(); });
 when("rates", () => { list.refresh(false); if (view !== "services") return; if (location.hash.startsWith("#service/")) detail.rates(); else detail.show(""); });
 when("changes", () => { if (view === "changes") changes(); });
 when("live", drawLive);
