@@ -70,6 +70,7 @@ STAGES: Final = (
         "see a packet",
         ("docs/tutorials/see-a-packet.md",),
         "true",
+        serving=("vipwire lab view",),
         numbers_vary=("vipwire lab probe",),
         fails=("vipwire lab exec node-1 -- vipwire explain",),
         waited_for=_LOOKS,

@@ -138,6 +138,20 @@ def show(name: str, output: str) -> None:
 
 @lab.command()
 @_NAME
+@click.argument("node", default="node-1")
+@click.option(
+    "--port", default=10247, show_default=True, type=click.IntRange(0, 65535), help="The port of 127.0.0.1."
+)
+def view(name: str, node: str, port: int) -> None:
+    """Serve the page of a node's proxy for a browser of this machine: `vipwire lab view`, until interrupted."""
+    from vipwire.lab.window import show_page  # noqa: PLC0415 - only this command needs it
+
+    with plain_errors():
+        show_page(Lab.attach(name), node, port)
+
+
+@lab.command()
+@_NAME
 def manifests(name: str) -> None:
     """Print the lab as Kubernetes objects: its Nodes, and a Service `web` with its EndpointSlices."""
     with plain_errors():
