@@ -26,10 +26,13 @@ _PIECE: Final = 1 << 16
 def show_page(lab: Lab, node: str, port: int) -> None:
     """Serve the page of a node at a port of this machine until interrupted; raise LabError if it ends by itself."""
     command = [sys.executable, "-m", "vipwire", "view", "--view-bind-address", f"{_HERE}:{PORT}"]
-    with lab.popen(node, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+    with lab.popen(
+        node, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         try:
             if process.stdout is None or not process.stdout.readline():
-                raise LabError(f"the page of {node} cannot be served")
+                said = process.stderr.read().decode(errors="replace").strip() if process.stderr else ""
+                raise LabError(f"the page of {node} cannot be served: {said.removeprefix('error: ')}")
             asyncio.run(_pass_on(lab.netns(node), port))
         except KeyboardInterrupt:
             return
