@@ -16,6 +16,7 @@ from vipwire.cluster.announced import Announced
 from vipwire.cluster.announcing.claims import Claims
 from vipwire.cluster.announcing.keeper import AddressKeeper
 from vipwire.cluster.announcing.kinds import RESOURCES, AnnounceKind, Balanced, Machine
+from vipwire.errors import VipwireError, ungrouped
 from vipwire.kube.resource import Reader
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
@@ -129,4 +130,21 @@ def test_a_machine_announces_nothing_before_its_proxy_has_programmed_its_rules()
             await leases.until_held(ADDRESS, "n1")
 
     with neighbour():
+        asyncio.run(scenario())
+
+
+def test_an_interface_that_another_one_has_replaced_is_begun_anew_with() -> None:
+    """Its sockets are those of the interface that has gone: whoever supervises it runs it again."""
+
+    async def scenario() -> None:
+        leases = Leases()
+        with ungrouped():
+            async with asyncio.timeout(60), announcing(leases):
+                await leases.until_held(OWN, "n1")
+                run("ip link del near")
+                await leases.until_held(OWN, "")
+                run("ip link add near type veth peer name other")
+                await asyncio.Event().wait()
+
+    with neighbour(), pytest.raises(VipwireError, match="interface near was replaced"):
         asyncio.run(scenario())
