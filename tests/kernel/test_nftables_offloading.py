@@ -64,6 +64,16 @@ def test_without_it_the_mode_runs_and_says_so(caplog: pytest.LogCaptureFixture) 
             assert (find_flowtable(sock, Family.IPV4) is not None) is can
 
 
+def test_what_looks_and_is_told_the_flag_sees_no_difference_either(caplog: pytest.LogCaptureFixture) -> None:
+    with closing(DRIVER.build(ASKED, (Family.IPV4,), prepare=True)[Family.IPV4]) as mode:
+        objects = dict(mode.render_node(node_plan()))
+        mode.commit(Delta(added=objects))
+    caplog.clear()
+    with closing(DRIVER.build(ASKED, (Family.IPV4,), prepare=False)[Family.IPV4]) as looking:
+        assert looking.render_node(node_plan()) == looking.observe() == objects
+    assert not caplog.text, "the proxy has said it"
+
+
 def test_what_looks_takes_the_threshold_from_the_kernel() -> None:
     with closing(DRIVER.build(ASKED, (Family.IPV4,), prepare=True)[Family.IPV4]) as mode:
         objects = dict(mode.render_node(node_plan()))

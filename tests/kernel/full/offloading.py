@@ -7,15 +7,20 @@ the flag, too: `… -- python -m pytest tests/conformance -k offload`.
 
 import json
 import os
+import signal
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.datapath import inside
+from tests.conformance.proxy import until
 from tests.fakes.values import endpoint, node_plan, port, service, slice_of
 from tests.kernel.own_network import run
 
@@ -24,6 +29,9 @@ from vipwire.backends.nftables.driver import DRIVER
 from vipwire.config.configuration import Config
 from vipwire.config.sections import NFTables
 from vipwire.conntrack.flows import FlowTable
+from vipwire.lab import manifests
+from vipwire.lab.manifests import Port
+from vipwire.lab.topology import DEFAULT, Pod
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol
 from vipwire.netlink.conntrack import STATUS_OFFLOADED, Flow
@@ -393,4 +401,51 @@ def test_cleanup_leaves_nothing(node: Node) -> None:
         assert line.backend.delete(), family
     assert "vipwire" not in run("nft list ruleset")
     assert not [each.said for each in DRIVER.standing(Config())]
+    node.program(ASKED)
+
+
+def vipwire(*arguments: str) -> str:
+    """Run a command of vipwire in the node's namespace; return what it says."""
+    done = subprocess.run(
+        ["nsenter", "--net=/run/netns/node", sys.executable, "-m", "vipwire", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("mode", ["nftables", "ebpf"])
+def test_a_whole_proxy_offloads_and_status_knows_it(node: Node, tmp_path: Path, mode: str) -> None:
+    for line in node.lines.values():
+        line.backend.delete()
+    if mode == "ebpf":
+        run("mount -t cgroup2 cgroup2 /sys/fs/cgroup")
+    pods = [Pod("server", "node-2", (SERVER[Family.IPV4][0],), (8080,))]
+    objects = manifests.service_manifest(DEFAULT, "web", [VIP[Family.IPV4]], [Port(80, 8080)], pods)
+    (tmp_path / "all.yaml").write_text(manifests.as_yaml(objects))
+    source = [f"--manifests={tmp_path}", "--hostname-override=node-1", f"--state-dir={tmp_path / 'state'}"]
+    flags = [f"--proxy-mode={mode}", *source, "--cluster-cidr=10.244.0.0/16", "--oom-score-adj=0"]
+    flags += ["--ebpf-clients=node"] if mode == "ebpf" else []
+    command = [sys.executable, "-m", "vipwire", "proxy", *flags, f"--offload-packet-threshold={THRESHOLD}"]
+    with subprocess.Popen(["nsenter", "--net=/run/netns/node", *command], stderr=subprocess.PIPE, text=True) as proxy:
+        try:
+            until(lambda: devices() == all_but_loopback(), lambda: f"{devices()} are all interfaces", 300.0)
+            run("ip link add new type veth peer name itself")
+            until(lambda: devices() == all_but_loopback(), "what has come is hooked", 60.0)
+            with node.connected(Family.IPV4) as talk:
+                talk.carried()
+                said = vipwire("status", *flags)
+                assert f"IPv4: {places()}, " in said, said  # so slow an emulator may have taken 30 s for it
+                assert "IPv4: as planned" in said, said
+                assert "IPv6: as planned" in said, said
+                proxy.send_signal(signal.SIGTERM)
+                assert proxy.wait(120) == 0
+        finally:
+            proxy.kill()
+            said = proxy.stderr.read() if proxy.stderr else ""
+            subprocess.run(["ip", "link", "delete", "new"], check=False)
+            vipwire("cleanup")
+    assert "Traceback" not in said, said
     node.program(ASKED)

@@ -25,10 +25,9 @@ class NftablesDriver(Driver):
         """Build it for each family; what is going to be run is tried."""
         require_nftables()
         families = tuple(families)
-        packets = config.nftables.offload_packet_threshold
         if prepare:
             self.attempt(config, families)
-            packets = _offload_after(packets, families)
+        packets = _offload_after(config.nftables.offload_packet_threshold, families, warn=prepare)
         generations, counters = Generations(), _counters(config)
         return {family: NftablesBackend(family, generations, counters, offload_after=packets) for family in families}
 
@@ -65,10 +64,14 @@ class NftablesDriver(Driver):
         return bool(tables(family))
 
 
-def _offload_after(packets: int, families: Iterable[Family]) -> int:
-    """Do without the fast path where the kernel lacks it: that costs time, and no connection."""
+def _offload_after(packets: int, families: Iterable[Family], *, warn: bool) -> int:
+    """Do without the fast path where the kernel lacks it: that costs time, and no connection.
+
+    Who only looks at what a proxy has made here has to do without as well, or would see a difference for good.
+    """
     if packets and (obstacle := obstacle_to_offloading(families)):
-        log.warning("connections are not offloaded, and all packets meet the rules", reason=obstacle)
+        if warn:
+            log.warning("connections are not offloaded, and all packets meet the rules", reason=obstacle)
         return 0
     return packets
 
