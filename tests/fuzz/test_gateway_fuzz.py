@@ -69,6 +69,21 @@ path_change = st.one_of(
 )
 KINDS = ("Exact", "PathPrefix", "RegularExpression", "Other")
 named = st.fixed_dictionaries({"name": text, "value": text, "type": st.sampled_from(KINDS)})
+auth = st.fixed_dictionaries(
+    {
+        "protocol": st.just("HTTP"),
+        "backendRef": st.just({"name": "web", "port": 80}),
+        "http": st.fixed_dictionaries(
+            {},
+            optional={
+                "path": text,
+                "allowedHeaders": st.lists(text, max_size=2),
+                "allowedResponseHeaders": st.lists(text, max_size=2),
+            },
+        ),
+    },
+    optional={"forwardBody": st.fixed_dictionaries({"maxSize": st.integers(-1, 70000)})},
+)
 CORS = ("allowOrigins", "allowMethods", "allowHeaders", "exposeHeaders")
 filters = st.one_of(
     st.fixed_dictionaries({"type": st.just("RequestHeaderModifier"), "requestHeaderModifier": change}),
@@ -87,6 +102,7 @@ filters = st.one_of(
             "urlRewrite": st.fixed_dictionaries({}, optional={"hostname": text, "path": path_change}),
         }
     ),
+    st.fixed_dictionaries({"type": st.just("ExternalAuth"), "externalAuth": auth}),
     st.fixed_dictionaries(
         {
             "type": st.just("CORS"),

@@ -72,6 +72,7 @@ WORDS = {
         "ssl-default-bind-options",
         "ssl-server-verify",
         "log",
+        "lua-load",
         "nbthread",
     ),
     *("tune.ssl.default-dh-param", "tune.http.logurilen", "maxconn", "mode"),

@@ -21,6 +21,8 @@ FEATURES: Final = frozenset(
         "HTTPRouteBackendTimeout",
         "HTTPRouteCORS",
         "HTTPRouteDestinationPortMatching",
+        "HTTPRouteExternalAuthForwardBody",
+        "HTTPRouteExternalAuthHTTP",
         "HTTPRouteHostRewrite",
         "HTTPRouteMethodMatching",
         "HTTPRouteNamedRouteRule",

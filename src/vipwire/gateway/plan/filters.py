@@ -10,7 +10,7 @@ from vipwire.gateway.plan.listeners import Listener
 from vipwire.gateway.plan.matches import PathMatch
 from vipwire.gateway.plan.unsupported import Unsupported
 from vipwire.gateway.watch import rule_wire
-from vipwire.ingress.plan.policy import Affinity, Cors, Location, Mirrored, Policy, Rewrite
+from vipwire.ingress.plan.policy import Affinity, Cors, ExternalAuth, Location, Mirrored, Policy, Rewrite
 from vipwire.ingress.plan.sites import Match, Mode
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
@@ -33,6 +33,7 @@ class Filters:
     policy: Policy
     mirrors: tuple[rule_wire.Mirror, ...] = ()
     mirrored: list[Mirrored] = field(default_factory=list)
+    auth: rule_wire.ExternalAuth | None = None
 
     def share_of(self, mirror: rule_wire.Mirror) -> tuple[int, int]:
         """Return the share of the requests that are mirrored."""
@@ -56,7 +57,7 @@ def with_filters(policy: Policy, filters: Iterable[rule_wire.Filter]) -> Policy:
 
 def read_filters(filters: Iterable[rule_wire.Filter], path: PathMatch, listener: Listener) -> Filters:
     """Read a rule's filters, for one of its matches at one listener."""
-    policy, mirrors = Policy(), []
+    policy, mirrors, auth = Policy(), [], None
     for each in filters:
         if each.type in _ANYWHERE:
             policy = _ANYWHERE[each.type](policy, each)
@@ -68,9 +69,30 @@ def read_filters(filters: Iterable[rule_wire.Filter], path: PathMatch, listener:
             mirrors.append(each.request_mirror)
         elif each.type == "CORS" and each.cors is not None:
             policy = replace(policy, cors=_cors(each.cors))
+        elif each.type == "ExternalAuth" and each.external_auth is not None and auth is None:
+            auth = each.external_auth
         else:
             raise Unsupported(f"the filter {each.type[:40]!r} is not supported, or has no content")
-    return Filters(policy, tuple(mirrors))
+    if auth is not None and policy.location is not None:
+        raise Unsupported("ExternalAuth beside RequestRedirect is not supported")
+    return Filters(policy, tuple(mirrors), auth=auth)
+
+
+def checked_auth(of: rule_wire.ExternalAuth, pool: str) -> ExternalAuth:
+    """Return what is asked of whom before a request may pass. `pool` is the server's."""
+    if of.protocol != "HTTP":
+        raise Unsupported(f"ExternalAuth by {of.protocol[:20]!r} is not supported: HTTP is")
+    if not _PATH.fullmatch(of.http.path and f"/{of.http.path.strip('/')}"):
+        raise Unsupported(f"{of.http.path[:80]!r} is no path")
+    names = (*of.http.allowed_headers, *of.http.allowed_response_headers)
+    if strange := [name for name in names if not _TOKEN.fullmatch(name)]:
+        raise Unsupported(f"{strange[0][:80]!r} is no name of a header")
+    if not 0 <= of.forward_body.max_size < 65536:
+        raise Unsupported(f"{of.forward_body.max_size} is no length of a body that can be sent (0 to 65535)")
+    prefix = f"/{stripped}" if (stripped := of.http.path.strip("/")) else ""
+    return ExternalAuth(
+        pool, prefix, of.http.allowed_headers, of.http.allowed_response_headers, of.forward_body.max_size
+    )
 
 
 def _header(name: str, value: str = "-") -> tuple[str, str]:

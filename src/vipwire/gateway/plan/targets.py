@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
-from vipwire.gateway.plan.filters import Filters, with_filters
+from vipwire.gateway.plan.filters import Filters, checked_auth, with_filters
 from vipwire.gateway.plan.grants import may_refer
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire.gateway.plan.policies import Policies
@@ -49,6 +49,11 @@ class Targets:
         """Return the target of a rule, and whether its references could be followed. Raise Unsupported."""
         verdicts = [self._mirrors(route, filters)]
         policy = replace(filters.policy, mirrors=tuple(filters.mirrored))
+        if filters.auth is not None:
+            server, verdict = self.backend(route, filters.auth.backend_ref, Policy())
+            if server == BROKEN:
+                return BROKEN, verdict
+            policy = replace(policy, external_auth=checked_auth(filters.auth, server))
         if policy.location is not None:
             return self._answer(policy), verdicts[0]
         parts: list[tuple[str, int]] = []

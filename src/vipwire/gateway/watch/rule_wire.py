@@ -82,6 +82,29 @@ class Cors(Wire, frozen=True):
     max_age: int = 5
 
 
+class HttpAuth(Wire, frozen=True):
+    """`http` of `externalAuth`."""
+
+    path: str = ""
+    allowed_headers: tuple[str, ...] = ()
+    allowed_response_headers: tuple[str, ...] = ()
+
+
+class ForwardBody(Wire, frozen=True):
+    """`forwardBody`."""
+
+    max_size: int = 0
+
+
+class ExternalAuth(Wire, frozen=True):
+    """`externalAuth`."""
+
+    backend_ref: "BackendRef"
+    protocol: str = ""
+    http: HttpAuth = HttpAuth()
+    forward_body: ForwardBody = ForwardBody()
+
+
 class Filter(Wire, frozen=True):
     """One of the `filters` of a rule or a backend."""
 
@@ -92,6 +115,7 @@ class Filter(Wire, frozen=True):
     url_rewrite: UrlRewrite | None = None
     request_mirror: Mirror | None = None
     cors: Cors | None = None
+    external_auth: ExternalAuth | None = None
     extension_ref: ObjectRef | None = None
 
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 
 from vipwire.ingress.haproxy.layout import FOLDER, Layout
-from vipwire.ingress.haproxy.mirrors import mirror_lines
+from vipwire.ingress.haproxy.mirrors import auth_lines, mirror_lines
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
 from vipwire.ingress.plan.policy import (
@@ -158,6 +158,8 @@ def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
         users = plain(userlist_name(policy))
         yield line("http-request auth realm {} unless {{ http_auth({}) }}", quoted(policy.login.realm or "-"), users)
         yield line("http-request del-header Authorization")
+    if policy.external_auth:
+        yield from auth_lines(policy.external_auth)
 
 
 def _redirects(policy: Policy, layout: Layout) -> Iterator[str]:

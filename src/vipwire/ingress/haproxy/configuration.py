@@ -79,8 +79,8 @@ class Configuration:
 
     @property
     def mirrors(self) -> bool:
-        """Whether any pool sends copies of requests elsewhere."""
-        return any(pool.policy.mirrors for pool in self.pools.values())
+        """Whether any pool sends copies of requests elsewhere, or asks a server about them."""
+        return any(pool.policy.mirrors or pool.policy.external_auth for pool in self.pools.values())
 
     def text(self, mark: str) -> str:
         """Write haproxy.cfg. `mark` is what the process will tell about itself."""

@@ -1,9 +1,10 @@
-"""Writes what sends copies of requests to a second backend, whose answers are thrown away. Pure.
+"""Writes what sends copies of requests elsewhere: to be thrown away, or to ask whether a request may pass. Pure.
 
-HAProxy has no rule for this. A few lines of Lua hand a copy to its own client, in a task of its own: the request
-does not wait for it. The copy comes back in at a frontend that only this machine reaches, and goes to the pool that
-its header names: so endpoints of mirrors change like all others. Bodies are copied as far as HAProxy holds them in
-one buffer (16 KiB); a request with a longer one is not mirrored.
+HAProxy has no rules for this. A few lines of Lua hand a copy to its own client, for a mirror in a task of its own:
+the request does not wait for it. The copy comes back in at a frontend that only this machine reaches, and goes to
+the pool that its header names: so these endpoints change like all others. Bodies are copied as far as HAProxy holds
+them in one buffer (16 KiB); a request with a longer one is not mirrored. Where a server is asked about a request, it
+waits for the answer, and passes after a 200 alone.
 """
 
 import hashlib
@@ -11,8 +12,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.haproxy.words import line, plain
-from vipwire.ingress.plan.policy import Policy
+from vipwire.ingress.haproxy.words import line, plain, quoted
+from vipwire.ingress.plan.policy import ExternalAuth, Policy
 
 MIRROR_FILE: Final = "mirror.lua"
 _HEADER: Final = "x-vipwire-mirror"
@@ -37,6 +38,53 @@ core.register_action("vipwire_mirror", {"http-req"}, function(txn, pool)
     if client[method] then client[method](client, request) end
   end)
 end, 1)
+local framing = {["host"] = true, ["connection"] = true, ["content-length"] = true, ["transfer-encoding"] = true}
+framing["upgrade"], framing["te"], framing["trailer"], framing["keep-alive"] = true, true, true, true
+framing["content-type"], framing["content-encoding"], framing["date"], framing["server"] = true, true, true, true
+local function deny(txn, status, headers, body)
+  local reply = txn:reply({status = status, body = body})
+  for name, values in pairs(headers) do
+    if not own[name] then
+      for _, value in pairs(values) do reply:add_header(name, value) end
+    end
+  end
+  txn:done(reply)
+end
+core.register_action("vipwire_auth", {"http-req"}, function(txn, pool, prefix, asked, kept, body)
+  local given = txn.http:req_get_headers()
+  local sent = {["x-forwarded-method"] = {txn.f:method()}}
+  for name in string.gmatch("authorization," .. asked, "[^,]+") do
+    if given[name] and not own[name] then
+      sent[name] = {}
+      for _, value in pairs(given[name]) do table.insert(sent[name], value) end
+    end
+  end
+  sent["HEADER"] = {pool}
+  local host, before = txn.f:req_hdr("host") or "auth", prefix == "-" and "" or prefix
+  -- Else a client could write another path into what the server is asked about.
+  if not string.match(host, "^[%w._:%[%]-]+$") then return deny(txn, 400, {}, "not a host") end
+  local request = {url = "http://" .. host .. before .. txn.f:pathq(), headers = sent,
+                   dst = "abns@SOCKET", timeout = 10000}
+  if body ~= "-" then
+    if txn.f:req_body_size() > txn.f:req_body_len() then return deny(txn, 413, {}, "too long a body") end
+    request.body = txn.f:req_body()
+  end
+  local client, method = core.httpclient(), string.lower(txn.f:method())
+  local ask = ({get = 1, head = 1, put = 1, post = 1, delete = 1})[method] and client[method] or client.get
+  local answer = ask(client, request)
+  if not answer or not answer.status or answer.status < 200 then
+    return deny(txn, 503, {}, "no answer to whether this is allowed")
+  end
+  if answer.status ~= 200 then return deny(txn, answer.status, answer.headers or {}, answer.body or "") end
+  local only = {}
+  for name in string.gmatch(kept == "-" and "" or kept, "[^,]+") do only[name] = true end
+  for name, values in pairs(answer.headers or {}) do
+    if not framing[name] and (kept == "-" or only[name]) then
+      txn.http:req_del_header(name)
+      for _, value in pairs(values) do txn.http:req_add_header(name, value) end
+    end
+  end
+end, 5)
 """
 
 
@@ -57,6 +105,25 @@ def mirror_lines(policy: Policy) -> Iterator[str]:
     for each in policy.mirrors:
         some = f" if {{{{ rand({plain(each.whole)}) lt {plain(each.part)} }}}}" if each.part < each.whole else ""
         yield line(f"http-request lua.vipwire_mirror {{}}{some}", plain(each.pool))
+
+
+def auth_lines(auth: ExternalAuth) -> Iterator[str]:
+    """Write the rules of a backend that asks a server about each request."""
+    if auth.body:
+        yield line("http-request wait-for-body time 5s unless {{ method GET HEAD OPTIONS }}")
+        yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", plain(auth.body))
+    words = (
+        auth.pool,
+        auth.prefix or "-",
+        _names(auth.headers),
+        _names(auth.response_headers),
+        "body" if auth.body else "-",
+    )
+    yield line("http-request lua.vipwire_auth {} {} {} {} {}", *(quoted(word) for word in words))
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ",".join(name.lower() for name in names) or "-"
 
 
 def mirror_frontend(layout: Layout, nowhere: str) -> str:

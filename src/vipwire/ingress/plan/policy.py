@@ -163,6 +163,21 @@ class Mirrored:
 
 
 @dataclass(frozen=True, slots=True)
+class ExternalAuth:
+    """A server, by its pool, that is asked about each request: it is let through after a 200.
+
+    The server gets the path with `prefix` before it, and `headers` beside Host and Authorization. What it answers of
+    `response_headers` the endpoint gets as well: all, if there are none. Up to `body` bytes are sent to it.
+    """
+
+    pool: str
+    prefix: str = ""
+    headers: tuple[str, ...] = ()
+    response_headers: tuple[str, ...] = ()
+    body: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """Bounds for one client address: requests in a second and in a minute, connections at once. None is no bound."""
 
@@ -210,13 +225,14 @@ class Policy:
     """Status codes after which a request is sent again."""
     verify: Verification | None = None
     mirrors: tuple[Mirrored, ...] = ()
+    external_auth: ExternalAuth | None = None
     client_certificate: str = ""
     """The file of the certificate that endpoints are shown."""
 
     @property
     def guard(self) -> tuple[object, ...]:
         """Return what keeps some requests away; empty where nothing does."""
-        found = (self.allow, self.deny, self.login, self.limit)
+        found = (self.allow, self.deny, self.login, self.limit, self.external_auth)
         return found if any(found) else ()
 
 

@@ -72,6 +72,20 @@ HTTPCORSFilter | Cross-origin requests.
   allowHeaders []string set | With which headers.
   exposeHeaders []string set | Which headers of responses are shown.
   maxAge int32 default=5 | Seconds that this holds.
+HTTPAuthConfig | How a server is asked by HTTP.
+  path string max=1024 | What comes before the path.
+  allowedHeaders []string set | Which headers it gets.
+  allowedResponseHeaders []string set | Which of its headers the backend gets.
+GRPCAuthConfig | How a server is asked by gRPC.
+  allowedHeaders []string set | Which headers it gets.
+ForwardBodyConfig | Whether it gets the body.
+  maxSize int32 range=0..65535 | The most bytes.
+HTTPExternalAuthFilter | A server that is asked whether a request may pass.
+  protocol string required one=HTTP,GRPC | How it is asked.
+  backendRef BackendRef required | The server.
+  http HTTPAuthConfig | How it is asked by HTTP.
+  grpc GRPCAuthConfig | How it is asked by gRPC.
+  forwardBody ForwardBodyConfig | Whether it gets the body.
 LocalObjectReference | An object of the same namespace.
   group string | Its group.
   kind string required | Its kind.
@@ -84,6 +98,7 @@ HTTPRouteFilter | What is done with requests or responses.
   requestRedirect HTTPRequestRedirectFilter | A redirect.
   urlRewrite HTTPURLRewriteFilter | Another URL.
   cors HTTPCORSFilter | Cross-origin requests.
+  externalAuth HTTPExternalAuthFilter | A server that is asked.
   extensionRef LocalObjectReference | A filter of somebody's.
 FilteredBackendRef | Where requests go, and what is done with them.
   group string default= | The group of the backend.

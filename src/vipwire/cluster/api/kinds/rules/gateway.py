@@ -26,6 +26,7 @@ _FIELDS: Final = {
     "RequestRedirect": "requestRedirect",
     "URLRewrite": "urlRewrite",
     "CORS": "cors",
+    "ExternalAuth": "externalAuth",
     "ExtensionRef": "extensionRef",
 }
 _MANY: Final = ("RequestMirror", "ExtensionRef")
