@@ -143,6 +143,16 @@ spec:
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
+metadata: {name: ends}
+spec:
+  parentRefs: [{name: same, sectionName: http}]
+  hostnames: [ends.org]
+  rules:
+  - sessionPersistence: {sessionName: mine, absoluteTimeout: 8h, idleTimeout: 30m}
+    backendRefs: [{name: both, port: 8080}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
 metadata: {name: protocols}
 spec:
   parentRefs: [{name: same, sectionName: http}]
@@ -402,6 +412,22 @@ def test_sessions_stay_with_their_pod(here: GatewaySite) -> None:
     assert "Max-Age=3600" in cookie
     again = {here.ask("same", "sticky.org", headers={"Cookie": cookie.partition(";")[0]}).pod for _ in range(6)}
     assert again == {answer.pod}
+
+
+def test_sessions_end(here: GatewaySite) -> None:
+    """HAProxy writes the times of the last request and of the first one into the cookie."""
+    answer = here.ask("same", "ends.org")
+    cookie = answer.headers["Set-Cookie"].partition(";")[0]
+    assert "Max-Age" not in answer.headers["Set-Cookie"]
+    value, last, first = cookie.split("|")
+    long_ago = "AAAAB"
+
+    def pods(sent: str) -> set[str]:
+        return {here.ask("same", "ends.org", headers={"Cookie": sent}).pod for _ in range(6)}
+
+    assert pods(cookie) == {answer.pod}
+    assert len(pods(f"{value}|{long_ago}|{first}")) == 2
+    assert len(pods(f"{value}|{last}|{long_ago}")) == 2
 
 
 def test_backends_are_spoken_to_in_their_protocol(here: GatewaySite) -> None:

@@ -37,6 +37,8 @@ spec:
   - matches: [{method: {service: shop.Missing}}]
     backendRefs: [{name: none, port: 8080}]
 """
+RESET = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
+"""What a client may see instead if HAProxy answers itself: it also resets a stream whose request has not ended."""
 SERVERS = {"one": "127.0.0.61", "two": "127.0.0.62"}
 
 
@@ -153,12 +155,12 @@ def test_methods_and_headers_choose_the_server(
     if server:
         assert (code, answer) == (grpc.StatusCode.OK, f"{server} x".encode())
     else:
-        assert code == grpc.StatusCode.UNIMPLEMENTED  # what 404 means (gRPC over HTTP2)
+        assert code in {grpc.StatusCode.UNIMPLEMENTED, *RESET}  # what 404 means (gRPC over HTTP2)
 
 
 def test_a_missing_server_is_an_error_of_grpc(through: Any) -> None:
     code, *_ = through(calling("/shop.Missing/Get", b"x"))
-    assert code == grpc.StatusCode.UNKNOWN  # what 500 means
+    assert code in {grpc.StatusCode.UNKNOWN, *RESET}  # what 500 means
 
 
 def test_a_stream_goes_both_ways_until_it_ends(through: Any) -> None:

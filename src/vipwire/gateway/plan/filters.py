@@ -215,16 +215,22 @@ def with_persistence(policy: Policy, of: rule_wire.SessionPersistence | None) ->
     """Add session persistence by a cookie."""
     if of is None:
         return policy
-    if of.type != "Cookie" or of.idle_timeout:
-        raise Unsupported("session persistence is by a cookie, without idleTimeout")
+    if of.type != "Cookie":
+        raise Unsupported("session persistence is by a cookie")
     name = of.session_name or "VIPWIRE"
     if not _TOKEN.fullmatch(name):
         raise Unsupported(f"{name[:80]!r} is no name of a cookie")
     permanent = of.cookie_config is not None and of.cookie_config.lifetime_type == "Permanent"
     if permanent and not of.absolute_timeout:
         raise Unsupported("a permanent cookie needs absoluteTimeout")
-    age = milliseconds(of.absolute_timeout) // 1000 if permanent and of.absolute_timeout else None
-    return replace(policy, affinity=Affinity(name, age))
+    life, idle = (_seconds(text) if text else None for text in (of.absolute_timeout, of.idle_timeout))
+    age = life if permanent else None
+    return replace(policy, affinity=Affinity(name, age, max_idle=idle, max_life=life))
+
+
+def _seconds(text: str) -> int:
+    """Read a duration in whole seconds, at least one."""
+    return max(1, milliseconds(text) // 1000)
 
 
 def milliseconds(text: str) -> int:

@@ -115,6 +115,8 @@ def _balance(policy: Policy, layout: Layout) -> Iterator[str]:
 def _cookie(affinity: Affinity, layout: Layout) -> Iterator[str]:
     """Bind to an address by a digest of it: the same after a reload, a restart, and in every replica."""
     words = " secure" if affinity.secure else ""
+    bounds = (("maxidle", affinity.max_idle), ("maxlife", affinity.max_life))
+    words += "".join(f" {name} {plain(seconds)}" for name, seconds in bounds if seconds is not None)
     attributes = []
     if affinity.max_age is not None:
         attributes.append(f"Max-Age={affinity.max_age}")

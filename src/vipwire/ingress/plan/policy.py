@@ -52,13 +52,18 @@ class ProxyProtocol(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """A cookie that binds a client to a Pod. `max_age` in seconds, None for a session cookie."""
+    """A cookie that binds a client to a Pod. `max_age` in seconds, None for a session cookie.
+
+    HAProxy itself ends a session after `max_idle` seconds without a request, and after `max_life` seconds.
+    """
 
     name: str = "VIPWIRE"
     max_age: int | None = None
     same_site: SameSite | None = None
     secure: bool = False
     change_on_failure: bool = True
+    max_idle: int | None = None
+    max_life: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
