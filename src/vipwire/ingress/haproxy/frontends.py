@@ -83,18 +83,20 @@ def wildcard_depths(hosts: Iterable[str]) -> tuple[int, ...]:
 
 def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: GuardedApart) -> Lookups:
     """Return the searches that a frontend's routes need."""
-    hosts, kinds = set(frontend.hosts), set[Match]()
+    hosts, kinds = set[str](), set[Match]()
     for route in routes:
         host, mark = split_site(route.site)
         if mark == frontend.mark:
             hosts.add(host)
             kinds.add(route.match)
-    if not hosts:
+    if not hosts and not frontend.hosts:
         return Lookups()
-    depths = wildcard_depths(hosts)
     hostless = EVERY_HOST in hosts
+    # Where no route is of a wildcard, a host falls to none, whatever hosts the listeners have.
+    falls = hostless or any(host.startswith("*.") for host in hosts)
+    depths = wildcard_depths(hosts | frontend.hosts) if falls else ()
     maps = {"prefixes"} | ({"exact"} if Match.EXACT in kinds else set())
-    maps |= {"sites"} if depths or hostless else set()
+    maps |= {"sites"} if falls or frontend.mode in _NAMES else set()
     maps |= {"listeners"} if tells_listeners_apart(frontend) else set()
     return Lookups(
         frozenset(maps),
