@@ -6,7 +6,7 @@ import sys
 
 PACKAGES = {"httptools", "msgspec", "prometheus_client", "typing_extensions", "vipwire"}
 """What a start may import beside the standard library. typing_extensions is msgspec's."""
-LATER = {"cProfile", "difflib", "multiprocessing", "pstats"}
+LATER = {"cProfile", "difflib", "http.server", "multiprocessing", "pstats", "urllib.request", "wsgiref.simple_server"}
 """Heavy parts of the standard library that a start has no use for."""
 COMPILED = 40
 """The most dataclasses that a start may define: Python compiles each anew, for half a millisecond."""
@@ -17,6 +17,8 @@ import dataclasses, json
 found, process = [], dataclasses._process_class
 dataclasses._process_class = lambda cls, *rest: found.append(cls) or process(cls, *rest)
 import vipwire.cli.start
+from vipwire.process import lean_prometheus
+lean_prometheus.prepare()
 from vipwire.cli.proxy import build_config, given_flags
 build_config(given_flags(["--master=http://127.0.0.1:1", "--cluster-cidr=10.244.0.0/16"]))
 import vipwire.app.run, vipwire.backends.nftables.driver, vipwire.backends.nftables.kernel
@@ -31,6 +33,25 @@ def test_a_start_imports_what_the_first_sync_needs_and_nothing_else() -> None:
     assert packages <= PACKAGES
     assert not LATER & set(modules)
     assert compiled <= COMPILED
+
+
+_LATE_NAME = """
+from vipwire.process import lean_prometheus
+lean_prometheus.prepare()
+import sys
+from prometheus_client.registry import CollectorRegistry
+assert "http.server" not in sys.modules
+import prometheus_client
+assert prometheus_client.CollectorRegistry is CollectorRegistry
+from prometheus_client import generate_latest
+assert generate_latest(CollectorRegistry()) == b""
+lean_prometheus.prepare()
+assert sys.modules["prometheus_client"].generate_latest is generate_latest
+"""
+
+
+def test_names_of_the_package_that_was_put_up_without_its_code_are_there_all_the_same() -> None:
+    subprocess.run([sys.executable, "-c", _LATE_NAME], check=True)
 
 
 def test_what_the_proxy_says_of_itself_is_what_every_command_says() -> None:

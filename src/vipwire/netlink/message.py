@@ -34,8 +34,13 @@ class Message(NamedTuple):
 
 def encode(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
     """Encode one message, padded to the alignment of four bytes."""
+    return b"".join(message(kind, flags, sequence, payload))
+
+
+def message(kind: int, flags: int, sequence: int, payload: bytes) -> tuple[bytes, bytes, bytes]:
+    """Encode one message as parts to be joined: what is large is not copied twice."""
     length = 16 + len(payload)
-    return HEADER.pack(length, kind, flags, sequence, 0) + payload + bytes(-length % 4)
+    return HEADER.pack(length, kind, flags, sequence, 0), payload, bytes(-length % 4)
 
 
 def messages(data: bytes | memoryview) -> Iterator[Message]:

@@ -10,16 +10,11 @@ import platform
 from collections.abc import Mapping
 from typing import Final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    GCCollector,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-    disable_created_metrics,
-)
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics import Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import CollectorRegistry
 
 from vipwire.config.modes import MetricGroup
 from vipwire.serve.registry import FAMILY, SYNC_BUCKETS, ModeRegistry

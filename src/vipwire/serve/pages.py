@@ -11,7 +11,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from msgspec import field
-from prometheus_client.exposition import choose_encoder
 
 from vipwire.http.server import Handler, Pages, Reply, Request
 from vipwire.model.value import Value
@@ -142,6 +141,8 @@ def _text(body: str) -> Reply:
 
 
 def _exposition(registry: Any, request: Request) -> Reply:
+    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  # imports an HTTP server: not at a start
+
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     return Reply(encode(registry), headers={"Content-Type": content_type})
 

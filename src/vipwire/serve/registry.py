@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.metrics import Counter, Gauge, Histogram
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from vipwire.config.modes import MetricGroup, registered
 from vipwire.serve.kernel_counter import KernelCounter

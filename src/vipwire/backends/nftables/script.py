@@ -130,10 +130,10 @@ def _chains(groups: _Groups) -> Iterator[tuple[str, Chain]]:
 
 def _elements(family: Family, groups: _Groups, *, adding: bool) -> Iterator[DescribedOperation]:
     make, verb = (encode.new_elements, "add") if adding else (encode.delete_elements, "delete")
-    for name, group in groups.items():
-        if name in (CHAIN, SET, FLOWTABLE):
-            continue
+    for name in [name for name in groups if name not in (CHAIN, SET, FLOWTABLE)]:
+        group = groups.pop(name)  # so that a first sync does not hold all of them twice at its end
         blobs = _encoded(group) if adding else [_without_data(key, value) for key, value in group]
+        del group
         for operation in make(family, TABLE, name, blobs):
             yield DescribedOperation(operation, f"{verb} elements of {name}")
 

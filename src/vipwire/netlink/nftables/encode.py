@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from vipwire.model.net import Family
 from vipwire.model.value import Value
 from vipwire.netlink.attributes import attribute, nested, string, u32be
-from vipwire.netlink.message import NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode
+from vipwire.netlink.message import NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode, message
 from vipwire.netlink.nftables import userdata, wire
 from vipwire.netlink.nftables.elements import plain_elements
 from vipwire.netlink.nftables.wire import MessageType
@@ -56,7 +56,7 @@ def transaction(operations: Sequence[Operation], first: int, generation: int | N
     last = len(operations) - 1
     for index, (kind, flags, payload) in enumerate(operations):
         wanted = NLM_F_REQUEST | NLM_F_ACK if index == last else NLM_F_REQUEST
-        parts.append(encode(kind, flags | wanted, first + 1 + index, payload))
+        parts += message(kind, flags | wanted, first + 1 + index, payload)
     parts.append(encode(wire.BATCH_END, NLM_F_REQUEST, first + 1 + len(operations), mark))
     return b"".join(parts)
 
