@@ -265,6 +265,43 @@ def test_flags_may_stand_in_the_environment(flags: list[str], monkeypatch: pytes
     assert "everything to a ClusterIP is masqueraded" in masqueraded
 
 
+def test_names_alone_are_printed_for_other_programs(programmed: list[str]) -> None:
+    served = as_json("explain", "web", "--from=203.0.113.9", *programmed)["endpoints"]
+    named = vipwire("explain", "web", "--from=203.0.113.9", *programmed, "-o", "name").stdout.splitlines()
+    assert named == [f"{each['address']}:{each['port']}" for each in served]
+    assert named
+    found = as_json("check", *programmed)["findings"]
+    wrong = [f"{each['area']}/{each['what']}" for each in found if each["level"] in ("bad", "warning")]
+    assert vipwire("check", *programmed, "-o", "name").stdout.splitlines() == wrong
+    assert vipwire("check", "--leave-ipvs", *programmed, "-o", "name").exit_code == 2
+
+
+@pytest.mark.parametrize("looks", [("explain", "web"), ("check",)], ids=lambda looks: looks[0])
+def test_what_is_watched_is_printed_anew_when_it_is_another(programmed: list[str], looks: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "vipwire", *looks, *programmed, "-o", "json", "--watch", "--interval=0.2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            first = read_document(process)
+            if looks[0] == "explain":
+                run("nft delete table ip vipwire")
+            else:
+                run("nft add table ip kube-proxy")
+            assert read_document(process) != first
+        finally:
+            process.terminate()
+
+
+def read_document(process: "subprocess.Popen[str]") -> Any:
+    """Read one JSON document of several lines."""
+    assert process.stdout
+    text = ""
+    for line in process.stdout:
+        text += line
+        if line.startswith("}"):
+            return json.loads(text)
+    raise AssertionError(text)
+
+
 def test_a_ping_to_a_cluster_ip_is_refused(programmed: list[str]) -> None:
     """As docs/leave-ipvs.md says; a process of the node hears it at once, others get ICMP port unreachable."""
     del programmed

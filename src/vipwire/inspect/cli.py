@@ -5,7 +5,7 @@ Those that follow connections as they come are in `live`, the one that steers is
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from vipwire.inspect.live.flows import flows_of
 from vipwire.inspect.options import (
     EVERYWHERE,
     INTERVAL,
+    NAMED_OUTPUT,
     NAMESPACE,
     OUTPUT,
     SERVICES_OUTPUT,
@@ -45,7 +46,7 @@ from vipwire.inspect.status.document import Document, status_document
 from vipwire.inspect.status.proxy import proxy_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.inspect.suggestions import find_services
-from vipwire.model.net import Family
+from vipwire.model.net import Family, format_endpoint, parse_address
 from vipwire.model.text import visible_document
 from vipwire.netlink.conntrack import Flow
 from vipwire.plan.resolve import Packet
@@ -81,10 +82,21 @@ class Scope:
     def print(self, made: Document, view: Callable[[Document], RenderableType]) -> None:
         """Print a document as it is asked for."""
         if self.output == "name":
-            for each in made["services"]:
-                say(f"{each['namespace']}/{each['name']}")
+            for name in _names(made):
+                say(name)
         else:
             show.print_view(made, self.output, view)
+
+
+def _names(made: Document) -> Iterator[str]:
+    """Yield what a document is about, by name alone, as other commands take it."""
+    for service in made.get("services", ()):
+        yield f"{service['namespace']}/{service['name']}"
+    for endpoint in made.get("endpoints", ()):
+        yield format_endpoint(parse_address(endpoint["address"]), endpoint["port"])
+    for finding in made.get("findings", ()):
+        if finding["level"] in ("bad", "warning"):
+            yield f"{finding['area']}/{finding['what']}"
 
 
 @click.command(cls=LookCommand)
@@ -228,21 +240,30 @@ The exit status is 1 if the kernel would do otherwise than planned.
 )
 @click.option("--interface", default="", metavar="IF", help="Where the packet arrives; by the routes otherwise.")
 @click.option("--flow", is_flag=True, help="Show the live connections of this client in connection tracking, too.")
-@OUTPUT
-def explain(config: Config, destination: str, source: str, interface: str, output: str, *, flow: bool) -> None:
+@NAMED_OUTPUT
+@WATCH
+@INTERVAL
+def explain(
+    config: Config, destination: str, output: str, interval: float, *, flow: bool, watch: bool, **client: str
+) -> None:
     """Explain a packet."""
-    situation = _looked(config)
-    packet = read_packet(situation, source, destination, interface)
-    if not packet.from_node and not packet.interface:
-        packet = packet._replace(interface=interface_towards(packet.source))
-    explanation = explanation_of(situation, packet, source_towards, obstacle_towards)
-    if explanation is None:
-        raise UnsupportedError("this machine has no IPv6")
-    if flow:
-        explanation = replace(explanation, flows=_tracked_flows(packet))
-    document = explain_document(explanation)
-    show.print_view(document, output, lambda made: explain_view(made, wide=output == "wide"))
-    sys.exit(int(document["kernel"]["agrees"] is False))
+    scope = Scope(config, "", output, interval, watch)
+    made: Document = {}
+
+    def document(situation: Situation) -> Document:
+        packet = read_packet(situation, client["source"], destination, client["interface"])
+        if not packet.from_node and not packet.interface:
+            packet = packet._replace(interface=interface_towards(packet.source))
+        explanation = explanation_of(situation, packet, source_towards, obstacle_towards)
+        if explanation is None:
+            raise UnsupportedError("this machine has no IPv6")
+        if flow:
+            explanation = replace(explanation, flows=_tracked_flows(packet))
+        made.update(explain_document(explanation))
+        return dict(made)
+
+    scope.show(document, lambda said: explain_view(said, wide=output == "wide"))
+    sys.exit(int(made["kernel"]["agrees"] is False))
 
 
 def _tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
@@ -255,9 +276,11 @@ def _tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
 
 
 @click.command(cls=CompareCommand)
-@OUTPUT
+@NAMED_OUTPUT
+@WATCH
+@INTERVAL
 @click.option("--leave-ipvs", is_flag=True, help="Say what will be otherwise here without kube-proxy's ipvs mode.")
-def check(config: Config, output: str, *, leave_ipvs: bool) -> None:
+def check(config: Config, output: str, interval: float, *, leave_ipvs: bool, watch: bool) -> None:
     """Check whether this machine can run the chosen mode: kernel, rights, tools, settings, who else writes rules.
 
     Every finding that needs action has a remedy. -o wide lists what is well, too. The exit status is 1 if the mode
@@ -268,8 +291,15 @@ def check(config: Config, output: str, *, leave_ipvs: bool) -> None:
     status is 0 if nothing will be otherwise, 1 if anything will, 2 if that cannot be told.
     """
     if leave_ipvs:
+        if watch or output == "name":
+            raise click.UsageError("--leave-ipvs looks once: leave out --watch and -o name")
         _leave_ipvs(config, output)
-    mode = config.proxy_mode
-    document = check_document(judge(gather(config), mode), mode)
-    show.print_view(document, output, lambda made: check_view(made, wide=output == "wide"))
-    sys.exit(int(document["bad"] > 0))
+    mode, scope, last = config.proxy_mode, Scope(config, "", output), None
+    while True:
+        document = check_document(judge(gather(config), mode), mode)
+        if document != last:
+            scope.print(document, lambda made: check_view(made, wide=output == "wide"))
+        if not watch:
+            sys.exit(int(document["bad"] > 0))
+        last = document
+        time.sleep(max(interval, 0.1))

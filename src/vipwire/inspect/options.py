@@ -202,3 +202,12 @@ OUTPUT = click.option(
     show_default=True,
     help="How to print it: tables for a person, json or yaml for a program.",
 )
+NAMED_OUTPUT = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
+    default="table",
+    show_default=True,
+    help="How to print it: tables for a person, json or yaml for a program, or names alone: of endpoints that can"
+    " answer (explain), of what is not in order (check).",
+)
