@@ -274,15 +274,23 @@ def test_names_alone_are_printed_for_other_programs(programmed: list[str]) -> No
     wrong = [f"{each['area']}/{each['what']}" for each in found if each["level"] in ("bad", "warning")]
     assert vipwire("check", *programmed, "-o", "name").stdout.splitlines() == wrong
     assert vipwire("check", "--leave-ipvs", *programmed, "-o", "name").exit_code == 2
+    assert vipwire("diff", *programmed, "-o", "name").stdout == ""
+    run("nft delete table ip vipwire")
+    (family, _) = as_json("diff", *programmed)["families"]
+    changed = vipwire("diff", *programmed, "-o", "name")
+    assert (changed.exit_code, changed.stdout.splitlines()) == (1, family["objects"])
+    assert len(family["objects"]) == family["missing"] > 0
+    assert vipwire("trace", "--seconds=0", *programmed, "-o", "name").stdout == ""
+    assert vipwire("drain", "--list", *programmed, "-o", "name").stdout == ""
 
 
-@pytest.mark.parametrize("looks", [("explain", "web"), ("check",)], ids=lambda looks: looks[0])
+@pytest.mark.parametrize("looks", [("explain", "web"), ("check",), ("diff", "web")], ids=lambda looks: looks[0])
 def test_what_is_watched_is_printed_anew_when_it_is_another(programmed: list[str], looks: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "vipwire", *looks, *programmed, "-o", "json", "--watch", "--interval=0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             first = read_document(process)
-            if looks[0] == "explain":
+            if looks[0] != "check":
                 run("nft delete table ip vipwire")
             else:
                 run("nft add table ip kube-proxy")

@@ -90,3 +90,4 @@ def test_what_is_drained_is_listed_and_written_where_the_folder_may_be_written(t
     assert "kernel: unknown" in done.stdout
     assert "CAP_NET_ADMIN" in done.stderr
     assert "10.244.0.1" in bare(tmp_path, "drain", "--list", mode="nftables").stdout
+    assert bare(tmp_path, "drain", "--list", "-o=name", mode="nftables").stdout == "10.244.0.1\n"

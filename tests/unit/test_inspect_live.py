@@ -2,6 +2,7 @@
 
 import pytest
 
+from vipwire.inspect.live.commands import names
 from vipwire.inspect.live.flows import FlowNotification, Frontends
 from vipwire.inspect.live.top import Rates, top_view
 from vipwire.inspect.live.trace import Tracer, event_view, summary_view
@@ -18,8 +19,8 @@ WEB = ServicePortName(ObjectName("default", "web"), "http", Protocol.TCP)
 
 @pytest.fixture
 def frontends() -> Frontends:
-    names = {FrontendKey(VIP, Protocol.TCP, 80): WEB, FrontendKey(None, Protocol.TCP, 30080): WEB}
-    return Frontends(names, frozenset({NODE}))
+    named = {FrontendKey(VIP, Protocol.TCP, 80): WEB, FrontendKey(None, Protocol.TCP, 30080): WEB}
+    return Frontends(named, frozenset({NODE}))
 
 
 def flow(
@@ -56,6 +57,21 @@ def test_only_connections_to_a_frontend_are_told(frontends: Frontends) -> None:
     assert tracer.take(notification(FlowChange.NEW, flow(VIP, 80, ONE, protocol=17))) is None
     assert tracer.take(notification(FlowChange.NEW, flow(VIP, 80, ONE, protocol=1))) is None
     assert Tracer(frontends, (VIP, 81, 6)).take(notification(FlowChange.NEW, flow(VIP, 80, ONE))) is None
+
+
+def test_only_connections_of_the_namespace_are_told(frontends: Frontends) -> None:
+    event = notification(FlowChange.NEW, flow(VIP, 80, ONE))
+    assert Tracer(frontends, namespace="default/").take(event) is not None
+    assert Tracer(frontends, namespace="def/").take(event) is None
+
+
+def test_names_are_those_of_endpoints_that_new_connections_get_and_of_busy_services(frontends: Frontends) -> None:
+    tracer, rates = Tracer(frontends), Rates(frontends, 10.0, 990.0)
+    events = [notification(change, flow(VIP, 80, ONE)) for change in (FlowChange.NEW, FlowChange.DESTROYED)]
+    assert [list(names(tracer.take(event) or {})) for event in events] == [["10.244.1.11:8080"], []]
+    for event in events:
+        rates.take(event)
+    assert list(names(rates.document(1000.0, ()))) == ["default/web"]
 
 
 def test_one_that_was_not_translated_is_said_so(frontends: Frontends) -> None:

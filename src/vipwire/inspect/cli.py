@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.console import RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from vipwire.backends.registry import driver_of, selected
 from vipwire.config.configuration import Config
@@ -31,7 +32,6 @@ from vipwire.inspect.options import (
     INTERVAL,
     NAMED_OUTPUT,
     NAMESPACE,
-    OUTPUT,
     SERVICES_OUTPUT,
     WATCH,
     CompareCommand,
@@ -70,6 +70,8 @@ class Scope:
     output: str
     interval: float = 2.0
     watch: bool = False
+    as_it_is: bool = False
+    """Whether lines stay whole: what else than a terminal reads them takes them so."""
 
     def show(self, document: Callable[[Situation], Document], view: Callable[[Document], RenderableType]) -> None:
         """Print a document once, or whenever it looks different."""
@@ -85,7 +87,7 @@ class Scope:
             for name in _names(made):
                 say(name)
         else:
-            show.print_view(made, self.output, view)
+            show.print_view(made, self.output, view, soft_wrap=self.as_it_is)
 
 
 def _names(made: Document) -> Iterator[str]:
@@ -97,6 +99,8 @@ def _names(made: Document) -> Iterator[str]:
     for finding in made.get("findings", ()):
         if finding["level"] in ("bad", "warning"):
             yield f"{finding['area']}/{finding['what']}"
+    for family in made.get("families", ()) if made["kind"] == "Diff" else ():
+        yield from family["objects"]
 
 
 @click.command(cls=LookCommand)
@@ -143,7 +147,7 @@ def _follow(scope: Scope, document: Callable[[Any], Document], view: Callable[[D
                 live.update(view(visible_document(made)), refresh=True)
             else:
                 live.console.print(time.strftime("%H:%M:%S"))
-                show.write(live.console, view(visible_document(made)))
+                show.write(live.console, view(visible_document(made)), soft_wrap=scope.as_it_is)
 
         try:
             follow(make_source(scope.config), look, max(scope.interval, 0.1))
@@ -177,25 +181,50 @@ def plan(
 @_SERVICE
 @NAMESPACE
 @EVERYWHERE
-@OUTPUT
+@NAMED_OUTPUT
+@WATCH
+@INTERVAL
 @click.option("--family", type=click.Choice(["ipv4", "ipv6"]), help="Show this family only.")
-def diff(config: Config, service: str, namespace: str, output: str, family: str | None, *, everywhere: bool) -> None:
+def diff(
+    config: Config,
+    service: str,
+    namespace: str,
+    output: str,
+    family: str | None,
+    *,
+    everywhere: bool,
+    **looking: Any,
+) -> None:
     """Show what a sync would change in the kernel, without changing it.
 
     Prints the commands of the mode's own tool, under a comment that names it. iptables has a tool for each family:
     `vipwire diff --family ipv4 | iptables-restore --noflush`. The exit status is 0 if nothing would change, 1 if
     anything would, 2 if that cannot be told.
     """
-    wanted = scoped(service, namespace, everywhere=everywhere)
-    situation = _looked(config)
-    chosen = find_services(situation.store.services, wanted) if wanted else None
+    scope = Scope(config, scoped(service, namespace, everywhere=everywhere), output, **looking, as_it_is=True)
     families = [each for each in Family if family in (None, each.value.lower())]
-    document = difference.diff_document(situation, chosen, families)
-    if output in ("json", "yaml"):
-        show.print_document(document, output)
+    made: Document = {}
+
+    def document(situation: Situation) -> Document:
+        chosen = find_services(situation.store.services, scope.services) if scope.services else None
+        made.update(difference.diff_document(situation, chosen, families))
+        return dict(made)
+
+    if scope.watch or output in ("json", "yaml", "name"):
+        scope.show(document, _script_view)
     else:
-        _print_script(visible_document(document))
-    sys.exit(difference.diff_exit(document))
+        _print_script(visible_document(document(_looked(config))))
+    sys.exit(difference.diff_exit(made) if made else 0)
+
+
+def _script_view(document: Document) -> Text:
+    """Write what the tools take, for a look that goes on."""
+    lines = [line for family in document["families"] for line in difference.script_lines(family)]
+    if difference.diff_exit(document) == 0:
+        lines.append("# nothing would change")
+    text = Text.assemble(*((f"{line}\n", _style(line)) for line in lines))
+    text.rstrip()
+    return text
 
 
 def _print_script(document: Document) -> None:
@@ -203,13 +232,16 @@ def _print_script(document: Document) -> None:
     console = show.console()
     for family in document["families"]:
         for line in difference.script_lines(family):
-            style = "yellow" if line.startswith("# ") else "red" if line.startswith(("delete", "flush")) else "green"
-            console.print(line, style=style, markup=False, soft_wrap=True)
+            console.print(line, style=_style(line), markup=False, soft_wrap=True)
     changes = sum(
         sum(family[what] or 0 for what in ("missing", "different", "surplus")) for family in document["families"]
     )
     if not changes and not any(family["state"] == "unknown" for family in document["families"]):
         click.echo("# nothing would change", err=True)
+
+
+def _style(line: str) -> str:
+    return "yellow" if line.startswith("# ") else "red" if line.startswith(("delete", "flush")) else "green"
 
 
 def _leave_ipvs(config: Config, output: str) -> None:
@@ -263,7 +295,7 @@ def explain(
         return dict(made)
 
     scope.show(document, lambda said: explain_view(said, wide=output == "wide"))
-    sys.exit(int(made["kernel"]["agrees"] is False))
+    sys.exit(int(bool(made) and made["kernel"]["agrees"] is False))
 
 
 def _tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
@@ -302,4 +334,7 @@ def check(config: Config, output: str, interval: float, *, leave_ipvs: bool, wat
         if not watch:
             sys.exit(int(document["bad"] > 0))
         last = document
-        time.sleep(max(interval, 0.1))
+        try:
+            time.sleep(max(interval, 0.1))
+        except KeyboardInterrupt:
+            sys.exit(int(document["bad"] > 0))

@@ -27,12 +27,13 @@ def _family(side: FamilyView, services: list[Service] | None) -> Document:
     document = family_document(side)
     delta = side.delta
     if delta is None or side.mode is None:
-        return document | {"tool": "", "script": []}
+        return document | {"tool": "", "script": [], "objects": []}
     if services is not None:
         delta = FamilyView.within(delta, _keys(side, services))
         document |= {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
     taker = side.explainer.script_taker() if side.explainer is not None else ""
-    return document | {"tool": taker, "script": _script(side, delta)}
+    objects = [side.mode.describe(key) for keys in (delta.added, delta.changed, delta.removed) for key in keys]
+    return document | {"tool": taker, "script": _script(side, delta), "objects": objects}
 
 
 def _keys(side: FamilyView, services: Iterable[Service]) -> set[Any]:

@@ -194,14 +194,6 @@ SERVICES_OUTPUT = click.option(
     show_default=True,
     help="How to print it: tables for a person, json or yaml for a program, or the Services' names alone.",
 )
-OUTPUT = click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["table", "wide", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="How to print it: tables for a person, json or yaml for a program.",
-)
 NAMED_OUTPUT = click.option(
     "--output",
     "-o",
@@ -209,5 +201,6 @@ NAMED_OUTPUT = click.option(
     default="table",
     show_default=True,
     help="How to print it: tables for a person, json or yaml for a program, or names alone: of endpoints that can"
-    " answer (explain), of what is not in order (check).",
+    " answer (explain), get connections (trace) or are drained (drain), of busy Services (top), of objects that would"
+    " change (diff), of what is not in order (check).",
 )

@@ -24,12 +24,13 @@ from vipwire.inspect.drain.consequences import (
     require_concerned,
 )
 from vipwire.inspect.drain.view import connections_view, drain_view, list_view
-from vipwire.inspect.options import OUTPUT, LookCommand
+from vipwire.inspect.options import NAMED_OUTPUT, LookCommand
 from vipwire.inspect.situation import Situation, now_drained, opened, planned, take
 from vipwire.inspect.source import node_name, read_objects
 from vipwire.inspect.status.document import Document
 from vipwire.model.drain import Drain
-from vipwire.process.terminal import warn
+from vipwire.model.text import visible_lines
+from vipwire.process.terminal import say, warn
 from vipwire.state.store import Store
 
 _PATIENCE: Final = 10.0
@@ -77,7 +78,7 @@ class _DrainRequest:
 @click.option("--force", is_flag=True, help="Also where a Service has no endpoint left then.")
 @click.option("--wait", is_flag=True, help="Follow its connections until none is left.")
 @click.option("--list", "listing", is_flag=True, help="Show what is drained on this node.")
-@OUTPUT
+@NAMED_OUTPUT
 def drain(config: Config, endpoint: str, service: str, timeout: str, output: str, **flags: bool) -> None:
     """Drain an endpoint."""
     undo, listing = flags["undo"], flags["listing"]
@@ -238,4 +239,9 @@ def _say(document: Document, output: str) -> None:
 
 
 def _print(document: Document, output: str, view: Callable[[Document], RenderableType]) -> None:
-    show.print_view(document, output, view, soft_wrap=True)
+    if output != "name":
+        show.print_view(document, output, view, soft_wrap=True)
+        return
+    for each in document["drained"] if document["kind"] == "DrainList" else [document]:
+        if each.get("kind") != "DrainProgress":
+            say(visible_lines(each["endpoint"]))

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import click
@@ -15,29 +15,36 @@ from vipwire.inspect import show
 from vipwire.inspect.live.flows import FlowEvents, Frontends, tracked
 from vipwire.inspect.live.top import Rates, top_view
 from vipwire.inspect.live.trace import Tracer, event_view, summary_view
-from vipwire.inspect.options import EVERYWHERE, NAMESPACE, OUTPUT, LookCommand, scoped
+from vipwire.inspect.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scoped
 from vipwire.inspect.packet import read_destination
 from vipwire.inspect.situation import opened, planned
 from vipwire.inspect.source import read_objects
 from vipwire.inspect.status.counts import counted_now
 from vipwire.inspect.status.document import Document
-from vipwire.model.text import visible_document
+from vipwire.model.text import visible_document, visible_lines
+from vipwire.netlink.conntrack import FlowChange
 
 
 @click.command(cls=LookCommand)
 @click.argument("destination", default="", metavar="[DST:PORT[/PROTO]]")
 @click.option("--seconds", "-s", type=click.FloatRange(0), help="For how long; until interrupted otherwise.")
-@OUTPUT
-def trace(config: Config, destination: str, seconds: float | None, output: str) -> None:
+@NAMESPACE
+@EVERYWHERE
+@NAMED_OUTPUT
+def trace(
+    config: Config, destination: str, seconds: float | None, namespace: str, output: str, *, everywhere: bool
+) -> None:
     """Follow real connections to VIPs as they come: which endpoint each new one got, and whom that sees.
 
     DST is an address or a Service, as for `explain`; without it all VIPs are followed. Read from the events of
-    connection tracking. With -o json or yaml each event is one document (JSON: one line).
+    connection tracking. With -o json or yaml each event is one document (JSON: one line); with -o name each new
+    connection is a line with its endpoint.
     """
+    wanted = scoped("", namespace, everywhere=everywhere)
     with FlowEvents() as events:
         situation = planned(config, read_objects(config))
         only = read_destination(situation, destination) if destination else None
-        tracer = Tracer(Frontends.of(situation), only)
+        tracer = Tracer(Frontends.of(situation), only, wanted)
         if output in ("table", "wide"):
             click.echo("Following connections, interrupt to end …", err=True)
         with suppress(KeyboardInterrupt):
@@ -45,8 +52,16 @@ def trace(config: Config, destination: str, seconds: float | None, output: str) 
                 document = tracer.take(heard)
                 if document is not None:
                     _print_event(document, output, event_view)
-    summary = tracer.summary()
-    _print_event(summary, output, summary_view)
+    if output != "name":
+        _print_event(tracer.summary(), output, summary_view)
+
+
+def names(document: Document) -> Iterable[str]:
+    """Name the endpoint of a new connection; or the Services of rates, the busiest first."""
+    if document.get("kind") == "Top":
+        return dict.fromkeys(row["service"].rpartition(":")[0] or row["service"] for row in document["rows"])
+    new = document["event"] == FlowChange.NEW.value
+    return [document["endpoint"]] if new and document["endpoint"] else []
 
 
 def _print_event(document: Document, output: str, view: Callable[[Document], RenderableType]) -> None:
@@ -55,6 +70,9 @@ def _print_event(document: Document, output: str, view: Callable[[Document], Ren
     elif output == "yaml":
         click.echo("---")
         show.print_document(document, output)
+    elif output == "name":
+        for name in names(document):
+            click.echo(visible_lines(name))
     else:
         shown = view(visible_document(document))
         show.write(show.console(), shown, soft_wrap=isinstance(shown, Text))
@@ -66,7 +84,7 @@ def _print_event(document: Document, output: str, view: Callable[[Document], Ren
 @click.option("--count", "-c", type=click.IntRange(1), help="How many looks; until interrupted otherwise.")
 @NAMESPACE
 @EVERYWHERE
-@OUTPUT
+@NAMED_OUTPUT
 def top(
     config: Config,
     interval: float,
@@ -98,7 +116,7 @@ def top(
                 rates.count(time.time(), counted_now(situation, kernel))
                 document = rates.document(time.time(), tracked())
                 document["rows"] = [row for row in document["rows"] if row["service"].startswith(wanted)]
-                if output in ("json", "yaml"):
+                if output in ("json", "yaml", "name"):
                     _print_event(document, output, lambda _: Text())
                     continue
                 rows = max(live.console.height - 4, 10) if live.console.is_terminal else 10_000

@@ -17,8 +17,10 @@ from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 class Tracer:
     """Turns what is heard into documents, and counts who got what."""
 
-    def __init__(self, frontends: Frontends, only: tuple[Address, int, int] | None = None) -> None:
-        self._frontends, self._only = frontends, only
+    def __init__(
+        self, frontends: Frontends, only: tuple[Address, int, int] | None = None, namespace: str = ""
+    ) -> None:
+        self._frontends, self._only, self._namespace = frontends, only, namespace
         self._began: dict[int, float] = {}
         self.endpoints: Counter[tuple[str, str]] = Counter()
         self.lost = False
@@ -30,7 +32,9 @@ class Tracer:
             return None
         flow = notification.event.flow
         name = self._frontends.name(flow)
-        if name is None or (self._only and self._only != (flow.destination, flow.destination_port, flow.protocol)):
+        if name is None or not str(name).startswith(self._namespace):
+            return None
+        if self._only and self._only != (flow.destination, flow.destination_port, flow.protocol):
             return None
         endpoint = endpoint_of(flow)
         document: Document = {
