@@ -12,6 +12,7 @@ from vipwire.gateway.plan.filters import Filters, checked_auth, with_filters
 from vipwire.gateway.plan.grants import may_refer
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire.gateway.plan.policies import Policies
+from vipwire.gateway.plan.sessions import bound_steps, with_mark
 from vipwire.gateway.plan.tls.backend_tls import BackendTls
 from vipwire.gateway.plan.unsupported import Unsupported
 from vipwire.gateway.watch import rule_wire
@@ -70,12 +71,16 @@ class Targets:
 
     def share(self, parts: Iterable[tuple[str, int]], broken: str) -> str:
         """Return the target that shares requests by weights; `broken` is where nothing is to be shared among."""
-        weighed = [(target, weight) for target, weight in parts if weight > 0]
-        if len({target for target, _ in weighed}) <= 1:
-            return weighed[0][0] if weighed else broken
+        given = tuple(parts)
+        weighed = [(target, weight) for target, weight in given if weight > 0]
+        if not weighed:
+            return broken
         divisor = gcd(*(weight for _, weight in weighed))
-        steps = shared(tuple((target, weight // divisor) for target, weight in weighed), _sum(weighed) // divisor)
-        choice = choice_of(tuple(steps))
+        drawn = tuple(shared(tuple((to, weight // divisor) for to, weight in weighed), _sum(weighed) // divisor))
+        steps = (*bound_steps(given, self.pools), *drawn)
+        if len({step.target for step in steps}) == 1:
+            return weighed[0][0]
+        choice = choice_of(steps)
         self.choices[choice.name] = choice
         return choice.name
 
@@ -123,7 +128,7 @@ class Targets:
             policy = replace(policy, verify=checked.verification)
         if policy.verify is None and policy.protocol not in (BackendProtocol.HTTPS, BackendProtocol.H2S):
             policy = replace(policy, client_certificate="")
-        policy = self.policies.backend(service.name, port, policy)
+        policy = with_mark(self.policies.backend(service.name, port, policy), service.name, port.number)
         name = pool_name(service.name, port.number, policy)
         self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))
         return name

@@ -126,6 +126,16 @@ def _cookie(affinity: Affinity, layout: Layout) -> Iterator[str]:
     form = f"cookie {{}} insert indirect nocache httponly dynamic{words}{{}}"
     yield line(form, plain(affinity.name), attached)
     yield line("dynamic-cookie-key {}", plain(layout.cookie_key))
+    if affinity.mark:
+        yield from _marked(affinity)
+
+
+def _marked(affinity: Affinity) -> Iterator[str]:
+    """Put the mark before the value that HAProxy itself reads and writes."""
+    name, mark = plain(affinity.name), plain(affinity.mark)
+    sent, given = quoted(f"^(.*; *)?{name}={mark}[.](.*)$"), quoted(f"^{name}=(.*)$")
+    yield line("http-request replace-header Cookie {} {}", sent, literal(f"\\1{name}=\\2"))
+    yield line("http-after-response replace-header Set-Cookie {} {}", given, literal(f"{name}={mark}.\\1"))
 
 
 def _check(policy: Policy) -> Iterator[str]:

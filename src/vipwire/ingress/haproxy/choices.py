@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from vipwire.ingress.haproxy.words import Word, line, plain, quoted
-from vipwire.ingress.plan.sites import Aspect, Chance, Choice, Compared, Condition
+from vipwire.ingress.plan.sites import Aspect, Bound, Chance, Choice, Compared, Condition
 
 
 def choice_lines(choice: Choice, rule: str = "http-request", path: str = "path") -> Iterator[str]:
@@ -19,6 +19,9 @@ def condition(of: Condition, path: str = "path") -> str:
     """Write what must hold of a request, in braces."""
     if isinstance(of, Chance):
         return f"{{ rand({plain(of.whole)}) lt {plain(of.part)} }}"
+    if isinstance(of, Bound):
+        begin = f"{{ req.cook({plain(of.name)}) -m beg -- {plain(of.mark)}. }}"
+        return f"{begin} {{ nbsrv({plain(of.pool)}) gt 0 }}"
     how = "-m reg" if of.expression else "-m str"
     if of.value == "}":  # which would end the condition, however it is quoted
         return f"{{ {_fetch(of, path)} -m reg -- '^}}$' }}"

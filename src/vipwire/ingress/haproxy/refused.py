@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from vipwire.ingress.haproxy.configuration import expression_of
-from vipwire.ingress.plan.sites import CLOSED, Asker, Choice, Match, SitePlan
+from vipwire.ingress.plan.sites import CLOSED, Asker, Bound, Choice, Condition, Match, SitePlan
 
 
 def parts_of(plan: SitePlan) -> frozenset[str]:
@@ -42,7 +42,8 @@ def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
         return CLOSED if target in refused else target
 
     def left_of(choice: Choice) -> Choice:
-        return replace(choice, steps=tuple(replace(step, target=left(step.target)) for step in choice.steps))
+        steps = (step for step in choice.steps if not any(_counts(each, refused) for each in step.when))
+        return replace(choice, steps=tuple(replace(step, target=left(step.target)) for step in steps))
 
     gone = {each.name for each in plan.certificates if each.pem in refused}
     return replace(
@@ -66,3 +67,8 @@ def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
             for each in plan.frontends
         ),
     )
+
+
+def _counts(condition: Condition, refused: Collection[str]) -> bool:
+    """Report whether a condition counts the endpoints of a pool that is left out."""
+    return isinstance(condition, Bound) and condition.pool in refused

@@ -54,7 +54,8 @@ class ProxyProtocol(enum.Enum):
 class Affinity:
     """A cookie that binds a client to a Pod. `max_age` in seconds, None for a session cookie.
 
-    HAProxy itself ends a session after `max_idle` seconds without a request, and after `max_life` seconds.
+    HAProxy itself ends a session after `max_idle` seconds without a request, and after `max_life` seconds. The
+    cookie's value begins with `mark`, if there is one: it tells several pools apart that clients are shared among.
     """
 
     name: str = "VIPWIRE"
@@ -64,6 +65,7 @@ class Affinity:
     change_on_failure: bool = True
     max_idle: int | None = None
     max_life: int | None = None
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)

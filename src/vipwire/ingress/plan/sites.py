@@ -95,7 +95,19 @@ class Chance:
     whole: int
 
 
-Condition: TypeAlias = Compared | Chance
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A condition that holds for clients with a session in `pool`, while an endpoint is there.
+
+    `mark` is what the value of their cookie, `name`, begins with.
+    """
+
+    name: str
+    mark: str
+    pool: str
+
+
+Condition: TypeAlias = Compared | Chance | Bound
 
 
 @dataclass(frozen=True, slots=True)
