@@ -4,15 +4,17 @@ A mode that this machine cannot run is an UnsupportedError that says what is mis
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vipwire.backends.registry import driver_of, every_spec, selected
 from vipwire.backends.spec import Mode
 from vipwire.config.configuration import Config
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
-from vipwire.reconcile.explainer import Explainer
 from vipwire.serve.metrics import Metrics
+
+if TYPE_CHECKING:
+    from vipwire.reconcile.explainer import Explainer
 
 
 def build_modes(config: Config, families: Iterable[Family], *, prepare: bool = False) -> dict[Family, Mode]:
@@ -36,7 +38,7 @@ def attach_counters(config: Config, metrics: Metrics) -> None:
         getattr(metrics, name).read = read
 
 
-def build_explainer(config: Config, family: Family, mode: Mode) -> Explainer[Any, Any] | None:
+def build_explainer(config: Config, family: Family, mode: Mode) -> "Explainer[Any, Any] | None":
     """Build what explains the selected mode's objects, as `mode` sees them; None where it has nothing of the kind."""
     return driver_of(selected(config)).explainer(family, mode)
 

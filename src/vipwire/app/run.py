@@ -16,9 +16,7 @@ from vipwire.app.record import open_record
 from vipwire.app.reloader import Reloader, Reread
 from vipwire.config.configuration import Config
 from vipwire.config.file import Loaded
-from vipwire.handover.cleanup import clean_up
 from vipwire.handover.handover import reexec
-from vipwire.handover.kube_proxy import find_kube_proxy
 from vipwire.host.addresses import AddressWatch
 from vipwire.host.rights import capabilities, require_net_admin
 from vipwire.process import cyclic_garbage, log
@@ -76,6 +74,9 @@ def run_cleanup(config: Config) -> int:
 
     A vipwire proxy that runs must end first. What has names of a running kube-proxy's stays, unless all is to go.
     """
+    from vipwire.handover.cleanup import clean_up  # noqa: PLC0415  # not to run
+    from vipwire.handover.kube_proxy import find_kube_proxy  # noqa: PLC0415
+
     if needs_net_admin(config):
         require_net_admin("vipwire cleanup")
     require_none("vipwire cleanup")

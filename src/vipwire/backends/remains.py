@@ -1,9 +1,11 @@
 """The interface for removing what a mode left on a node beside rules of iptables: see `handover.leftovers`."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from vipwire.model.value import Value
-from vipwire.xtables.ownership import Place
+
+if TYPE_CHECKING:
+    from vipwire.xtables.ownership import Place
 
 
 class RemovalResult(Value, frozen=True):
@@ -22,7 +24,7 @@ class Remains(Protocol):
         Raise CommitError, OSError or UnsupportedError if the kernel does not let us.
         """
 
-    def held(self) -> frozenset[Place]:
+    def held(self) -> "frozenset[Place]":
         """Name the chains of this mode that must stay as long as what `before_rules` has found is in use."""
 
     def after_rules(self) -> RemovalResult:

@@ -7,7 +7,7 @@ No mode knows another. What it must know of others, such as whose rules are in f
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec import field
 
@@ -20,8 +20,10 @@ from vipwire.model.sysctl import Sysctl
 from vipwire.model.value import Value
 from vipwire.plan.annotations import Lack
 from vipwire.reconcile.backend import Backend
-from vipwire.reconcile.explainer import Explainer
-from vipwire.xtables.ownership import RuleOwner
+
+if TYPE_CHECKING:
+    from vipwire.reconcile.explainer import Explainer
+    from vipwire.xtables.ownership import RuleOwner
 
 
 class Mode(Backend[Any, Any], Protocol):
@@ -127,7 +129,7 @@ class Driver:
         del config
         return ()
 
-    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any] | None:
+    def explainer(self, family: Family, mode: Any) -> "Explainer[Any, Any] | None":
         """Build what explains its objects, as `mode` sees them; None where there is nothing of the kind."""
         del family, mode
         return None
@@ -158,7 +160,7 @@ class Driver:
         except UnsupportedError:
             return ()
 
-    def owner(self, family: Family) -> RuleOwner | None:
+    def owner(self, family: Family) -> "RuleOwner | None":
         """Return what knows its chains among the rules of iptables; None where it writes none."""
         del family
         return None

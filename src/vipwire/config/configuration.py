@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009  # `setting` and `section` make dataclass fields: calling them once per class is their purpose
 """The whole configuration of vipwire as one frozen value.
 
 It is KubeProxyConfiguration v1alpha1, with its sections in `config_sections`, and after it what only flags can say.
@@ -9,12 +8,11 @@ the selected mode, `primary` in nftables mode) is answered here, once, by proper
 import dataclasses
 import enum
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 from vipwire.config.gates import Gates, enabled_gates
 from vipwire.config.modes import DEFAULT, registered
-from vipwire.config.schema import Applied, ValueKind, section, setting, setting_of
+from vipwire.config.schema import Applied, Section, ValueKind, section, setting, setting_of
 from vipwire.config.sections import (
     EBPF,
     IPVS,
@@ -28,6 +26,7 @@ from vipwire.config.sections import (
     Winkernel,
 )
 from vipwire.model.net import Prefix, parse_address
+from vipwire.model.value import Value
 
 API_VERSION: Final = "kubeproxy.config.k8s.io/v1alpha1"
 KIND: Final = "KubeProxyConfiguration"
@@ -49,8 +48,7 @@ class LocalMode(enum.Enum):
     INTERFACE_NAME_PREFIX = "InterfaceNamePrefix"
 
 
-@dataclass(frozen=True, slots=True)
-class SyncSettings:
+class SyncSettings(Value, frozen=True):
     """The settings of a mode's section. Periods in seconds."""
 
     sync_period: float
@@ -59,8 +57,7 @@ class SyncSettings:
     masquerade_all: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Section, frozen=True):
     """Everything an operator can say: the fields of KubeProxyConfiguration, then what only flags say.
 
     An empty `healthz_bind_address`, `metrics_bind_address` or `view_bind_address` means no such server.
@@ -94,9 +91,9 @@ class Config:
     oom_score_adj: int = setting("oomScoreAdj", ValueKind.INT, -999, pointer=True, applied=_LIVE)
     conntrack: Conntrack = section("conntrack", Conntrack)
     config_sync_period: float = setting("configSyncPeriod", ValueKind.DURATION, 900.0, applied=_NEVER)
-    port_range: str = setting("portRange", ValueKind.STRING, "")
-    udp_idle_timeout: float = setting("udpIdleTimeout", ValueKind.DURATION, 0.25, written=False)
-    userspace_bind: str = setting("userspaceBind", ValueKind.STRING, "", written=False)
+    port_range: str = setting("portRange", ValueKind.STRING, "", mode="userspace")
+    udp_idle_timeout: float = setting("udpIdleTimeout", ValueKind.DURATION, 0.25, written=False, mode="userspace")
+    userspace_bind: str = setting("userspaceBind", ValueKind.STRING, "", written=False, mode="userspace")
     windows_run_as_service: bool = setting("windowsRunAsService", ValueKind.BOOL, default=False, applied=_NEVER)
 
     master: str = ""

@@ -8,10 +8,11 @@ imported when somebody asks for its mode: what is not used costs nothing.
 import contextlib
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Final, Protocol
+
+from vipwire.model.value import Value
 
 _MODULES: Final[dict[str, str]] = {
     "nftables": "vipwire.backends.nftables.mode",
@@ -34,18 +35,16 @@ class MetricGroup(enum.Enum):
     CONNECTION_TRACKING = "stale entries of connection tracking"
 
 
-@dataclass(frozen=True, slots=True)
-class ModeSettings:
+class ModeSettings(Value, frozen=True):
     """The part of the configuration that a mode reads.
 
     `periods` and `masquerading` are the sections, by their names in the file, that have the periods of its syncs and
-    its settings of masquerading. `only` are paths of the file that no other mode reads. `primary_node_ports`: where
+    its settings of masquerading. `primary_node_ports`: where
     nodePortAddresses is empty, node ports are served at the node's primary addresses, else at all of them.
     """
 
     periods: str
     masquerading: str
-    only: tuple[str, ...] = ()
     primary_node_ports: bool = False
 
 

@@ -10,8 +10,11 @@ in a field that is not a pointer the zero value *means* the default; in a pointe
 import dataclasses
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
+
+from vipwire.model.value import Value, dataclass_field
 
 
 class ValueKind(enum.Enum):
@@ -37,12 +40,11 @@ class Applied(enum.Enum):
     NEVER = "no effect"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Value, frozen=True):
     """A field in the file: its name, its kind, and whether Go has a pointer there.
 
     `written` is false for fields of older versions, which are read but not written. `applied` says when a change
-    counts; a field that nobody has thought about needs a restart.
+    counts; a field that nobody has thought about needs a restart. `mode` names the one mode that reads it.
     """
 
     name: str
@@ -50,6 +52,29 @@ class Setting:
     pointer: bool = False
     written: bool = True
     applied: Applied = Applied.RESTART
+    mode: str = ""
+
+
+class _Described(msgspec.StructMeta):
+    """Makes a section: what `setting` and `section` have said of its fields stays in their `metadata`."""
+
+    __dataclass_fields__: "dict[str, dataclasses.Field[Any]]"
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> "_Described":
+        said = {key: value for key, value in namespace.items() if isinstance(value, dataclasses.Field)}
+        made = super().__new__(cls, name, bases, {**namespace, **{key: _made(said[key]) for key in said}}, **options)
+        made.__dataclass_fields__ = {key: dataclass_field(key, said.get(key)) for key in made.__struct_fields__}
+        return made
+
+
+def _made(said: "dataclasses.Field[Any]") -> Any:
+    if said.default_factory is dataclasses.MISSING:
+        return said.default
+    return msgspec.field(default_factory=said.default_factory)
+
+
+class Section(Value, frozen=True, metaclass=_Described):
+    """The base of the configuration's sections: values, whose fields `setting` and `section` declare."""
 
 
 def setting(
@@ -60,14 +85,15 @@ def setting(
     pointer: bool = False,
     written: bool = True,
     applied: Applied = Applied.RESTART,
+    mode: str = "",
 ) -> Any:
-    """Declare a dataclass field that stands in the file under `name`."""
-    described = Setting(name, kind, pointer, written, applied)
+    """Declare a field that stands in the file under `name`."""
+    described = Setting(name, kind, pointer, written, applied, mode)
     return dataclasses.field(default=default, metadata={"setting": described})
 
 
 def section(name: str, kind: type, *, written: bool = True) -> Any:
-    """Declare a dataclass field that is a mapping of its own in the file; not `written` is one of defaults only."""
+    """Declare a field that is a mapping of its own in the file; not `written` is one of defaults only."""
     return dataclasses.field(
         default_factory=kind, metadata={"setting": Setting(name, ValueKind.SECTION, written=written), "type": kind}
     )

@@ -1,19 +1,16 @@
-# ruff: noqa: RUF009  # `setting` and `section` make dataclass fields: calling them once per class is their purpose
 """The sections of KubeProxyConfiguration v1alpha1 as frozen values, with kube-proxy's defaults.
 
 Durations are float seconds. Where a default differs from kube-proxy's, the section's docstring says so and why.
 """
 
 import enum
-from dataclasses import dataclass
 
-from vipwire.config.schema import Applied, ValueKind, section, setting
+from vipwire.config.schema import Applied, Section, ValueKind, section, setting
 
 _LIVE, _NEVER = Applied.LIVE, Applied.NEVER
 
 
-@dataclass(frozen=True, slots=True)
-class ClientConnection:
+class ClientConnection(Section, frozen=True):
     """The connection to the API server (`clientConnection`)."""
 
     kubeconfig: str = setting("kubeconfig", ValueKind.STRING, "")
@@ -25,32 +22,28 @@ class ClientConnection:
     burst: int = setting("burst", ValueKind.INT, 10)
 
 
-@dataclass(frozen=True, slots=True)
-class LogOutput:
+class LogOutput(Section, frozen=True):
     """Options of one log format. The buffer's size is accepted and has no effect: every line is written at once."""
 
     info_buffer_size: str = setting("infoBufferSize", ValueKind.QUANTITY, "0", applied=_NEVER)
     split_stream: bool = setting("splitStream", ValueKind.BOOL, default=False, applied=_LIVE)
 
 
-@dataclass(frozen=True, slots=True)
-class LogOptions:
+class LogOptions(Section, frozen=True):
     """Options of the log formats (`logging.options`)."""
 
     json: LogOutput = section("json", LogOutput)
     text: LogOutput = section("text", LogOutput)
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleVerbosity:
+class ModuleVerbosity(Section, frozen=True):
     """One `pattern=N` of `--vmodule`: source files that match the glob log at verbosity N."""
 
     file_pattern: str
     verbosity: int
 
 
-@dataclass(frozen=True, slots=True)
-class Logging:
+class Logging(Section, frozen=True):
     """The level and format of the log (`logging`)."""
 
     format: str = setting("format", ValueKind.STRING, "text", applied=_LIVE)
@@ -60,8 +53,7 @@ class Logging:
     options: LogOptions = section("options", LogOptions)
 
 
-@dataclass(frozen=True, slots=True)
-class IPTables:
+class IPTables(Section, frozen=True):
     """The `iptables` section; also what userspace mode uses.
 
     Two are vipwire's own. `tree`: Services are found through a tree of chains, or, without it, in kube-proxy's flat
@@ -77,8 +69,7 @@ class IPTables:
     by_tools: bool = setting("iptablesByTools", ValueKind.BOOL, default=False, written=False)
 
 
-@dataclass(frozen=True, slots=True)
-class IPVS:
+class IPVS(Section, frozen=True):
     """The `ipvs` section. Timeouts of 0 leave the kernel's value."""
 
     sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0, applied=_LIVE)
@@ -91,8 +82,7 @@ class IPVS:
     udp_timeout: float = setting("udpTimeout", ValueKind.DURATION, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class NFTables:
+class NFTables(Section, frozen=True):
     """The `nftables` section. Unlike kube-proxy's 1 s, no waiting by default: a change is applied when it comes.
 
     One is vipwire's own: `offload_packet_threshold`, the packets of a TCP connection after which a flowtable takes it
@@ -106,8 +96,7 @@ class NFTables:
     offload_packet_threshold: int = setting("offloadPacketThreshold", ValueKind.INT, 0, written=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Winkernel:
+class Winkernel(Section, frozen=True):
     """The `winkernel` section: accepted, without effect on Linux."""
 
     network_name: str = setting("networkName", ValueKind.STRING, "", applied=_NEVER)
@@ -117,16 +106,14 @@ class Winkernel:
     forward_health_check_vip: bool = setting("forwardHealthCheckVip", ValueKind.BOOL, default=False, applied=_NEVER)
 
 
-@dataclass(frozen=True, slots=True)
-class DetectLocal:
+class DetectLocal(Section, frozen=True):
     """The names that two of the modes of `detectLocalMode` need."""
 
     bridge_interface: str = setting("bridgeInterface", ValueKind.STRING, "", applied=_LIVE)
     interface_name_prefix: str = setting("interfaceNamePrefix", ValueKind.STRING, "", applied=_LIVE)
 
 
-@dataclass(frozen=True, slots=True)
-class Conntrack:
+class Conntrack(Section, frozen=True):
     """The kernel's connection tracking (`conntrack`); 0 leaves the kernel's value."""
 
     max_per_core: int = setting("maxPerCore", ValueKind.INT, 32768, pointer=True, applied=_LIVE)
@@ -142,8 +129,7 @@ class Conntrack:
     udp_stream_timeout: float = setting("udpStreamTimeout", ValueKind.DURATION, 0.0, applied=_LIVE)
 
 
-@dataclass(frozen=True, slots=True)
-class EBPF:
+class EBPF(Section, frozen=True):
     """The `ebpf` section: vipwire's own, which kube-proxy does not know.
 
     `cgroup` is the folder of cgroup2 whose sockets are translated, by default the machine's root. `clients` says
@@ -151,9 +137,9 @@ class EBPF:
     given endpoints, too, and ended when these go.
     """
 
-    cgroup: str = setting("cgroup", ValueKind.STRING, "")
-    clients: str = setting("clients", ValueKind.STRING, "all")
-    connected_udp: bool = setting("connectedUDP", ValueKind.BOOL, default=False)
+    cgroup: str = setting("cgroup", ValueKind.STRING, "", mode="ebpf")
+    clients: str = setting("clients", ValueKind.STRING, "all", mode="ebpf")
+    connected_udp: bool = setting("connectedUDP", ValueKind.BOOL, default=False, mode="ebpf")
 
 
 class Series(enum.Enum):
@@ -164,8 +150,7 @@ class Series(enum.Enum):
     ENDPOINTS = "endpoints"
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Section, frozen=True):
     """The counters in /metrics (`counters`): vipwire's own section, which kube-proxy does not know.
 
     `series` is none, services or endpoints; `limit` is how many of these are told apart at most; `traffic` counts

@@ -9,7 +9,6 @@ from vipwire.conntrack.stale import UdpEndpoint, UdpFrontend
 from vipwire.model.net import Protocol
 from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.plan.planner import PlanChange
-from vipwire.plan.resolve import at_port
 
 
 def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
@@ -25,6 +24,8 @@ def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, froz
 
 def _of_ranges(plan: ServicePlan) -> Iterator[Frontend]:
     """Yield a frontend for each port of a range: a flow goes to one of them."""
+    from vipwire.plan.resolve import at_port  # noqa: PLC0415  # few Services have ranges
+
     for wide in plan.ranges:
         if wide.key.protocol is Protocol.UDP:
             for port in range(wide.key.first, wide.key.last + 1):

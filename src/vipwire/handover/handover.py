@@ -13,18 +13,19 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vipwire.backends.registry import driver_of
 from vipwire.backends.spec import ModeSpec
 from vipwire.errors import VipwireError
-from vipwire.handover.leftovers import LeftoverRemovals, Leftovers, Removed, translating
-from vipwire.handover.rules import disarm, engines
 from vipwire.host.rights import capabilities
 from vipwire.model.net import Family
 from vipwire.process import log
 from vipwire.reconcile.backend import Backend
 from vipwire.serve.metrics import Metrics
+
+if TYPE_CHECKING:
+    from vipwire.handover.leftovers import LeftoverRemovals, Leftovers, Removed
 
 _LOOK_SECONDS: Final = 0.1
 """How often it is asked whether the first sync is done."""
@@ -36,32 +37,34 @@ class Handover:
     """Removes what other modes have left, once the mode that runs has done its first sync. `backends` are its own."""
 
     def __init__(self, mode: ModeSpec, backends: Mapping[Family, object], metrics: Metrics) -> None:
-        self._leftovers = Leftovers(mode, backends)
-        self._mode, self._metrics = mode, metrics
+        self._mode, self._backends, self._metrics = mode, backends, metrics
         self._told: set[Removed] = set()
 
     async def run(self, synced: Callable[[], bool]) -> None:
         """Wait until `synced`; then remove, and look again until nothing is left."""
         while not synced():  # noqa: ASYNC110  # asked for seconds, once in the life of a process
             await asyncio.sleep(_LOOK_SECONDS)
-        if not self._leftovers.writes_rules and "CAP_NET_ADMIN" not in capabilities():
+        from vipwire.handover.leftovers import Leftovers  # noqa: PLC0415  # the first sync needs it not
+
+        leftovers = Leftovers(self._mode, self._backends)
+        if not leftovers.writes_rules and "CAP_NET_ADMIN" not in capabilities():
             log.info("not looking for what other modes left", reason="that needs CAP_NET_ADMIN")
             return
-        while (again := await self._sweep()) is not None:  # noqa: ASYNC110  # the kernel tells nobody of idleness
+        while (again := await self._sweep(leftovers)) is not None:  # noqa: ASYNC110  # the kernel tells nobody of idleness
             await asyncio.sleep(again)
         log.info("other modes have left nothing", mode=self._mode.name)
 
-    async def _sweep(self) -> float | None:
+    async def _sweep(self, leftovers: "Leftovers") -> float | None:
         """Remove what can go; return in how many seconds to look again, None if nothing is left."""
         try:
-            result = await asyncio.to_thread(self._leftovers.sweep)
+            result = await asyncio.to_thread(leftovers.sweep)
         except (VipwireError, OSError) as error:
             log.warning("cannot remove what another mode left; trying again", reason=error)
             return _RETRY_SECONDS
         self._report(result)
         return _WAIT_SECONDS if result.waiting else None
 
-    def _report(self, result: LeftoverRemovals) -> None:
+    def _report(self, result: "LeftoverRemovals") -> None:
         for each in result.removed:
             self._metrics.leftovers_removed_total.labels(mode=each.mode, ip_family=each.family.value).inc()
             log.info("removed what another mode left", left_by=each.mode, **_fields(each))
@@ -78,10 +81,14 @@ class OtherModes:
 
     def translating(self) -> frozenset[ModeSpec]:
         """Find those that translate now. Raise CommitError or OSError if nobody can tell."""
+        from vipwire.handover.leftovers import translating  # noqa: PLC0415  # not every mode asks
+
         return translating(self._arriving, self._family)
 
     def disarm(self) -> None:
         """Remove what drops whatever is not translated in its own way."""
+        from vipwire.handover.rules import disarm, engines  # noqa: PLC0415  # see translating
+
         for tool in engines(self._family):
             disarm(tool)
 
@@ -91,11 +98,11 @@ def with_first_commit(mode: ModeSpec, family: Family, backend: Backend[Any, Any]
     return driver_of(mode).with_first_commit(backend, OtherModes(mode, family))
 
 
-def _fields(each: Removed) -> dict[str, object]:
+def _fields(each: "Removed") -> dict[str, object]:
     return {"ip_family": each.family.value, "what": each.what}
 
 
-def _new(found: Iterable[Removed], told: set[Removed]) -> list[Removed]:
+def _new(found: "Iterable[Removed]", told: "set[Removed]") -> "list[Removed]":
     """Leave out what differs from something told in its numbers only."""
     known = {(each.mode, each.family) for each in told}
     return [each for each in found if (each.mode, each.family) not in known]

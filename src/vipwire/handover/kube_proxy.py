@@ -5,7 +5,6 @@ check and metrics, which are in the network namespace. A vipwire proxy answers t
 """
 
 import contextlib
-import http.client
 import json
 import os
 import stat
@@ -69,6 +68,8 @@ def _namespace(folder: Path) -> int:
 
 def page(port: int, path: str) -> str | None:
     """Get a page of this namespace's loopback; None if nobody answers."""
+    import http.client  # noqa: PLC0415  # heavy, and seldom asked for
+
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
     try:
         connection.request("GET", path)

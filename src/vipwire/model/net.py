@@ -6,8 +6,9 @@ and 100,000 endpoints pass through here.
 
 import enum
 import ipaddress
-from dataclasses import dataclass
 from typing import NewType, Self
+
+from vipwire.model.value import Value
 
 Address = NewType("Address", bytes)
 """An IPv4 or IPv6 address: 4 or 16 bytes in network order."""
@@ -86,8 +87,7 @@ def format_endpoint(address: Address, port: int) -> str:
     return f"{text}:{port}" if len(address) == 4 else f"[{text}]:{port}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Prefix:
+class Prefix(Value, frozen=True, order=True):
     """A CIDR: all addresses whose first `length` bits are those of `network` (whose other bits are zero)."""
 
     network: Address

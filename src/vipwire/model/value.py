@@ -16,12 +16,15 @@ class _DataclassFields:
     """Describes a class to `dataclasses` when that asks, which is seldom."""
 
     def __get__(self, instance: object, owner: type[Struct]) -> dict[str, "dataclasses.Field[Any]"]:
-        found: dict[str, dataclasses.Field[Any]] = {}
-        for name in owner.__struct_fields__:
-            found[name] = made = dataclasses.field()
-            made.name = name
-            made._field_type = dataclasses._FIELD  # type: ignore[attr-defined]  # noqa: SLF001  # no public way
-        return found
+        return {name: dataclass_field(name) for name in owner.__struct_fields__}
+
+
+def dataclass_field(name: str, said: "dataclasses.Field[Any] | None" = None) -> "dataclasses.Field[Any]":
+    """Make what `dataclasses` wants to know of a field, out of what was `said` of it where that is more."""
+    made: dataclasses.Field[Any] = dataclasses.field() if said is None else said
+    made.name = name
+    made._field_type = dataclasses._FIELD  # type: ignore[attr-defined]  # noqa: SLF001  # no public way
+    return made
 
 
 class Value(Struct, frozen=True):

@@ -4,7 +4,6 @@ They run in the network namespace of the calling thread.
 """
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -201,6 +200,8 @@ def _find(family: Family, variant: Variant, suffix: str) -> str | None:
 
 
 def _which(program: str) -> str | None:
+    import shutil  # noqa: PLC0415  # heavy, and nftables mode has no use for it
+
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_DIRECTORIES}")
 
 

@@ -12,7 +12,6 @@ MODE: Final = ModeSpec(
     settings=ModeSettings(
         periods="nftables",
         masquerading="nftables",
-        only=("ebpf.cgroup", "ebpf.clients", "ebpf.connectedUDP"),
         primary_node_ports=True,
     ),
     for_whom="somebody with Linux 5.14 or newer on whose nodes many connections begin: they go to endpoints directly",

@@ -1,15 +1,15 @@
 """Settings of one family's rules besides the plan: the configuration, and what this machine can do."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from vipwire.model.net import Address, Family
+from vipwire.model.value import Value
 from vipwire.plan.node import NodePlan
 
 _IPV4_LOOPBACK = Address(b"\x7f\0\0\1")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Value, frozen=True):
     """The operator's choices and the machine's abilities.
 
     `localhost_node_ports`: node ports answer on 127.0.0.1 as well. `drop_invalid`: what conntrack calls INVALID is

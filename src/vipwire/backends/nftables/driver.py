@@ -1,7 +1,7 @@
 """The Driver of nftables mode."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vipwire.backends.nftables.counts import CounterLevel
 from vipwire.backends.nftables.kernel import NftablesBackend
@@ -15,7 +15,9 @@ from vipwire.host.kernel import require_nftables
 from vipwire.model.net import Family
 from vipwire.netlink.generations import Generations
 from vipwire.process import log
-from vipwire.reconcile.explainer import Explainer
+
+if TYPE_CHECKING:
+    from vipwire.reconcile.explainer import Explainer
 
 
 class NftablesDriver(Driver):
@@ -36,7 +38,7 @@ class NftablesDriver(Driver):
         del config
         probe(families)
 
-    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any]:
+    def explainer(self, family: Family, mode: Any) -> "Explainer[Any, Any]":
         """Build what explains a table."""
         from vipwire.backends.nftables.explain.explainer import NftablesExplainer  # noqa: PLC0415  # not to run
 

@@ -1,7 +1,7 @@
 """Finds tables that nftables mode left: `vipwire` of any layout, and `kube-proxy` if it has kube-proxy's chains."""
 
 import errno
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vipwire.backends.remains import RemovalResult
 from vipwire.errors import CommitError
@@ -9,7 +9,9 @@ from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import ABSENT, NFPROTO, MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
-from vipwire.xtables.ownership import Place
+
+if TYPE_CHECKING:
+    from vipwire.xtables.ownership import Place
 
 _OURS: Final = "vipwire"
 _KUBE_PROXYS: Final = "kube-proxy"
@@ -27,7 +29,7 @@ class TableRemains:
         """Delete the tables: nothing in them is asked about connections that there are."""
         return RemovalResult(removed=tuple(remove_tables(self._family, ours=self._ours)))
 
-    def held(self) -> frozenset[Place]:
+    def held(self) -> "frozenset[Place]":
         """Return nothing: this mode holds no chain."""
         return frozenset()
 

@@ -15,9 +15,7 @@ def _without_rules(config: Config) -> bool:
 MODE: Final = ModeSpec(
     name="userspace",
     driver="vipwire.backends.userspace.driver",
-    settings=ModeSettings(
-        periods="iptables", masquerading="iptables", only=("portRange", "udpIdleTimeout", "userspaceBind")
-    ),
+    settings=ModeSettings(periods="iptables", masquerading="iptables"),
     for_whom="somebody who has nothing but NAT redirection, or not even that; "
     "another endpoint is tried when one does not answer",
     lacks=LACKS,

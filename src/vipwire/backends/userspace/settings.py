@@ -1,7 +1,8 @@
 """The operator's settings of userspace mode."""
 
 import enum
-from dataclasses import dataclass
+
+from vipwire.model.value import Value
 
 
 class Bind(enum.Enum):
@@ -17,8 +18,7 @@ class Bind(enum.Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(Value, frozen=True):
     """The settings. `ports` are [first, last] of `--proxy-port-range`, (0, 0) for any; the timeout is in seconds.
 
     `localhost_node_ports`: node ports are served at 127.0.0.1 and ::1 as well.

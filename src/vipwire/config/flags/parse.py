@@ -20,8 +20,7 @@ from vipwire.config.duration import format_duration, parse_duration
 from vipwire.config.file import Loaded, load_config
 from vipwire.config.flags.table import FLAG_OF_PATH, FLAGS, SHORT, Flag, Group
 from vipwire.config.gates import gate_notes, parse_bool, parse_gates
-from vipwire.config.modes import mode_names, registered
-from vipwire.config.schema import ValueKind, file_fields, setting_of
+from vipwire.config.schema import ValueKind, file_fields, file_paths, setting_of
 from vipwire.config.sections import ModuleVerbosity
 from vipwire.config.validation import validate
 from vipwire.errors import ConfigError
@@ -206,10 +205,10 @@ def _notes(config: Config) -> Iterator[str]:
         yield "nodePortAddresses is unset: NodePorts answer on all local addresses; consider 'primary'"
     if config.config_file and not config.mode:
         yield "mode is blank: vipwire uses nftables where kube-proxy uses iptables"
-    for mode in mode_names():
-        for path in registered(mode).settings.only if mode != config.proxy_mode else ():
-            if path in config.explicit:
-                yield f"{path if config.config_file else FLAG_OF_PATH[path]} only has a meaning in {mode} mode"
+    for path, field in file_paths(Config):
+        mode = setting_of(field).mode
+        if path in config.explicit and mode not in ("", config.proxy_mode):
+            yield f"{path if config.config_file else FLAG_OF_PATH[path]} only has a meaning in {mode} mode"
     yield from gate_notes(config.feature_gates)
     if any(path.startswith("winkernel.") for path in config.explicit):
         yield "winkernel only has a meaning on Windows"

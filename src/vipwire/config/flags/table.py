@@ -9,11 +9,11 @@ accepted with a warning: an old command line keeps working and says what in it d
 """
 
 import enum
-from dataclasses import dataclass
 from typing import Final, TypedDict, Unpack
 
 from vipwire.config.flags.meanings import HELP
 from vipwire.config.schema import ValueKind
+from vipwire.model.value import Value
 
 
 class Group(enum.Enum):
@@ -33,8 +33,7 @@ class Group(enum.Enum):
     OLD = "Accepted so that old command lines keep working"
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Value, frozen=True):
     """One flag.
 
     `paths` are the fields it sets, by their names in the file (or in `Config` for what no file says); none means that
