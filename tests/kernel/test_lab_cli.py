@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from vipwire.lab import netns
+from vipwire.lab import netns, state
 from vipwire.lab.cli import lab as command
 from vipwire.lab.cluster import Lab
 
@@ -70,6 +71,30 @@ def test_exec_runs_a_command_in_the_network_of_a_host(name: str) -> None:
     assert "203.0.113.2/32" in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     inode = Lab.attach(name).netns("client").stat().st_ino
     assert inode != Path("/proc/self/ns/net").stat().st_ino
+
+
+def test_the_page_of_a_node_ends_with_the_command_that_shows_it(name: str, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "vipwire", "lab", "view", "-l", name, "--port=0"]
+    quiet = os.environ | {"VIPWIRE_FLAGS": f"--manifests={tmp_path}"}  # it would end as it complains of its source
+    with subprocess.Popen(argv, env=quiet, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("Serving at http://127.0.0.1:")
+            (page,) = (path for path in state.directory_of(name).glob("*.pid") if "view" in command_of(path.stem))
+            descriptor = os.pidfd_open(int(page.stem))
+        finally:
+            process.kill()  # it cannot clean up
+    ended, _, _ = select.select([descriptor], [], [], 30.0)
+    os.close(descriptor)
+    assert ended, f"a page is left: {page}"
+
+
+def command_of(pid: str) -> list[str]:
+    """Read the arguments of a process; none if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
 
 
 @pytest.mark.parametrize(

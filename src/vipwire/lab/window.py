@@ -2,6 +2,7 @@
 
 The page is served inside of the node's network namespace, where no browser of this machine gets to. So a port of this
 machine's loopback is passed on to it: nothing of the machine's own network is touched, and nobody else reaches it.
+The page ends with its standard input, which this process holds: however this one ends, no page is left.
 """
 
 import asyncio
@@ -25,10 +26,9 @@ _PIECE: Final = 1 << 16
 
 def show_page(lab: Lab, node: str, port: int) -> None:
     """Serve the page of a node at a port of this machine until interrupted; raise LabError if it ends by itself."""
-    command = [sys.executable, "-m", "vipwire", "view", "--view-bind-address", f"{_HERE}:{PORT}"]
-    with lab.popen(
-        node, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    page = ("view", "--until-input-ends", "--view-bind-address", f"{_HERE}:{PORT}")
+    command = [sys.executable, "-m", "vipwire", *page]
+    with lab.popen(node, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             if process.stdout is None or not process.stdout.readline():
                 said = process.stderr.read().decode(errors="replace").strip() if process.stderr else ""

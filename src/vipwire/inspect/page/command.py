@@ -16,7 +16,10 @@ from vipwire.process.terminal import note, say
 )
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the token; made if it does not exist.")
 @click.option("--beside-proxy", is_flag=True, hidden=True)
-def view(config: Config, hosts: tuple[str, ...], token_file: Path | None, *, beside_proxy: bool) -> None:
+@click.option("--until-input-ends", is_flag=True, hidden=True)
+def view(
+    config: Config, hosts: tuple[str, ...], token_file: Path | None, *, beside_proxy: bool, until_input_ends: bool
+) -> None:
     """Serve a page that shows Services, endpoints, rates, rules and changes, live, for a browser.
 
     It is at http://127.0.0.1:10247/ unless --view-bind-address says otherwise. Beyond loopback it asks for a token,
@@ -33,4 +36,5 @@ def view(config: Config, hosts: tuple[str, ...], token_file: Path | None, *, bes
         note("Interrupt to end.")
 
     names = frozenset(name.lower() for name in hosts)
-    run_page(config, Serving(address, names, token_file, beside=beside_proxy), ready)
+    bound = beside_proxy or until_input_ends
+    run_page(config, Serving(address, names, token_file, beside=beside_proxy, bound=bound), ready)

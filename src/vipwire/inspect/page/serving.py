@@ -25,12 +25,13 @@ _SHORTEST_TOKEN: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What an operator has chosen. `beside`: end with the standard input, and be nice to the proxy."""
+    """What an operator has chosen. `beside`: be nice to the proxy. `bound`: end with the standard input."""
 
     address: str
     hosts: frozenset[str]
     token_file: Path | None
     beside: bool = False
+    bound: bool = False
 
 
 def run_page(config: Config, serving: Serving, ready: Callable[[str, Path | None], None]) -> None:
@@ -62,7 +63,7 @@ async def _run(
     look.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    if serving.beside:
+    if serving.bound:
         loop.add_reader(sys.stdin, _ended, ending)
     host, port = listener.getsockname()[:2]
     ready(f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/")
