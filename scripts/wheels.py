@@ -14,7 +14,7 @@ from typing import Any, Final
 
 REQUIREMENTS: Final = Path(__file__).parents[1] / "requirements"
 PATH: Final = REQUIREMENTS / "wheels.txt"
-LOCKS: Final = ("run.lock", "build.lock")
+LOCKS: Final = ("run.lock", "etcd.lock", "build.lock")
 PLATFORMS: Final = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 """The platforms of the images, and what wheels call their machine."""
 _ABIS: Final = ("cp311", "abi3", "none")

@@ -22,7 +22,8 @@ BUILD, TOOLS = (
     for name in ("build", "tools")
 )
 GROUPS = PROJECT["dependency-groups"]
-WANTED = {"run": RUN, "test": [*RUN, *GROUPS["test"], *GROUPS["lint"]], "build": BUILD}
+ETCD = [*RUN, *PROJECT["project"]["optional-dependencies"]["etcd"]]
+WANTED = {"run": RUN, "etcd": ETCD, "test": [*RUN, *GROUPS["test"], *GROUPS["lint"]], "build": BUILD}
 AROUND = {"tools": TOOLS, "fuzz": GROUPS["fuzz"], "plot": GROUPS["plot"]}
 """Locks of what is not installed for tests."""
 _PINNED = re.compile(r"([a-z0-9-]+)==([0-9a-z.]+)(?: ; ([^\\]+?))? \\((?: --hash=sha256:[0-9a-f]{64}(?: \\)?)+)")
@@ -74,8 +75,8 @@ def _counts(requirement: Requirement, extras: set[str]) -> bool:
 
 
 def test_nothing_is_pinned_twice_at_two_versions() -> None:
-    run, test, build = map(pins, ("run", "test", "build"))
-    assert run.items() <= test.items()
+    run, etcd, test, build = map(pins, ("run", "etcd", "test", "build"))
+    assert run.items() <= etcd.items() <= test.items()
     assert {name: test.get(name, version) for name, version in build.items()} == build
 
 
