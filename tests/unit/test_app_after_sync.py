@@ -8,8 +8,9 @@ from typing import Any, cast
 from tests.fakes.kernel import DictBackend
 from tests.fakes.values import ip, named, node_plan, port, service
 
-from vipwire.app.after_sync import HealthPorts, suspects
+from vipwire.app.after_sync import HealthPorts
 from vipwire.app.engine import Engine, Line
+from vipwire.app.flow_keeper import suspects
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.problem import Problem

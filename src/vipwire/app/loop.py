@@ -15,7 +15,7 @@ from typing import Protocol
 
 from msgspec import field
 
-from vipwire.app.after_sync import FlowKeeper, HealthPorts
+from vipwire.app.after_sync import FlowFollower, HealthPorts
 from vipwire.app.ejections.follower import EjectionFollower
 from vipwire.app.engine import Engine, Outcome
 from vipwire.app.report import Reporter
@@ -54,7 +54,7 @@ class Parts(Value, frozen=True):
     metrics: Metrics
     reporter: Reporter
     addresses: AddressWatch
-    flows: FlowKeeper
+    flows: FlowFollower
     ports: HealthPorts
     ejections: EjectionFollower
     in_cluster: bool

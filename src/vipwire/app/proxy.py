@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from vipwire import __version__
-from vipwire.app.after_sync import FlowKeeper, HealthPorts
+from vipwire.app.after_sync import FlowFollower, HealthPorts
 from vipwire.app.count_metrics import export_counts
 from vipwire.app.drain_follower import DrainFollower
 from vipwire.app.drain_orders import drains_path
@@ -100,7 +100,7 @@ class Proxy:
         """Run until a signal, or until a successor wants the place of `claim`; return the exit status."""
         source, recorder = self._source()
         reporter = Reporter(self._engine, self.metrics, recorder, self._node_name)
-        flows = FlowKeeper(self._addresses, self.metrics)
+        flows = FlowFollower(self._addresses, self.metrics)
         changed, spec = self._recorder.soon, selected(self._config)
         self._ejections = EjectionFollower(self._engine, self.metrics, reporter, changed, spec)
         with contextlib.closing(flows):

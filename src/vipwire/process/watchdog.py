@@ -12,17 +12,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
+
+from msgspec import Struct
 
 HUNG_SECONDS: Final = 60.0
 STALL_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 1.0
 
 
-@dataclass(eq=False, slots=True)
-class Activity:
+class Activity(Struct, eq=False):
     """Something that a part does; `thing` is the object that it is about, None for the part's own work."""
 
     part: str

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from vipwire.app.ejections.watch import EjectionWatch
 from vipwire.app.engine import Engine
 from vipwire.app.record import EjectedEndpoint
 from vipwire.app.report import Reporter
@@ -12,6 +12,9 @@ from vipwire.model.names import ServicePortName
 from vipwire.model.net import format_address
 from vipwire.plan.ejection import EndpointKey, Tallies
 from vipwire.serve.metrics import Metrics
+
+if TYPE_CHECKING:
+    from vipwire.app.ejections.watch import EjectionWatch
 
 
 class EjectionFollower:
@@ -32,7 +35,7 @@ class EjectionFollower:
     def follow(self, tell: Callable[[Tallies], None], now: float) -> None:
         """Watch what is to be watched, and report. `tell` is given what became of connections; `now` is the time."""
         if self._watches:
-            self._watch = self._watch or EjectionWatch(self._engine, self._metrics, tell, direct=self._direct)
+            self._watch = self._watch or self._begin(tell)
             self._watch.settle()
         notes = self._engine.ejection_notes()
         for note in notes:
@@ -42,6 +45,11 @@ class EjectionFollower:
             since = now - time.monotonic()
             self.current = tuple(_told(port, key, until + since) for (port, key), until in ejected.items())
             self._changed()
+
+    def _begin(self, tell: Callable[[Tallies], None]) -> "EjectionWatch":
+        from vipwire.app.ejections.watch import EjectionWatch  # noqa: PLC0415  # the first sync is over
+
+        return EjectionWatch(self._engine, self._metrics, tell, direct=self._direct)
 
     def close(self) -> None:
         """Watch no more."""

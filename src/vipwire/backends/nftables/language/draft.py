@@ -4,8 +4,9 @@ Registers are used as nft uses them: a value or key from the first word on; what
 input) after it, beyond at least one group of four words, and beyond the whole key as well if that is a concatenation.
 """
 
-import dataclasses
 from collections.abc import Collection
+
+from msgspec import Struct, field
 
 from vipwire.backends.nftables.language.fields import Field, load_fields
 from vipwire.backends.nftables.language.scan import Scanner
@@ -18,8 +19,7 @@ GROUP = 4
 """Words in a group: what one of the four large registers holds."""
 
 
-@dataclasses.dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     """The words still to be read, what has been compiled, and what is known by then."""
 
     words: Scanner
@@ -30,7 +30,7 @@ class Draft:
     """What an earlier match has made sure `meta l4proto` is; 0 if nothing."""
     finished: bool = False
     """Nothing can follow: a verdict has been given."""
-    parts: list[bytes] = dataclasses.field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
 
     def add(self, *parts: bytes) -> None:
         """Append expressions."""
