@@ -54,6 +54,14 @@ done
 """
 )
 _MANIFEST: Final = next("\n".join(each.lines) for each in blocks(ROOT / "README.md") if each.kind == "yaml")
+_AS_ROOT: Final = 'sudo() { "$@"; }\n'
+_STOPPED: Final = "pkill -f 'vipwire up'; while pkill -0 -f 'vipwire up'; do sleep 0.1; done"
+"""The shell sees the processes of its own machine alone."""
+_FILES_OF_THE_GATEWAY: Final = "\n".join(
+    f"cat >{each.lines[0].removeprefix('# ')} <<'END'\n{lines}\nEND"
+    for each in blocks(ROOT / "docs/gateway.md")
+    if each.kind == "yaml" and each.lines[0].endswith(".yaml") and (lines := "\n".join(each.lines))
+)
 _ALLOCATED: Final = {"10.96.203.129": "kubectl get service web -o jsonpath={.spec.clusterIP}"}
 _LOOKS: Final = (
     "kubectl get",
@@ -97,15 +105,25 @@ STAGES: Final = (
         "standalone",
         ("docs/standalone.md",),
         _WITH_SERVERS,
-        before={"kubectl get pods": "rm -f w5/healthz"},
+        before={
+            "kubectl get pods": "rm -f w5/healthz",
+            "vipwire up --bind-address": f"{_STOPPED} && ip address add 10.0.0.1/24 dev eth0",
+            "vipwire store backup": "mkdir backup",
+            "vipwire store restore": _STOPPED,
+        },
         serving=("vipwire up",),
+        waited_for=(*_LOOKS, "vipwire token"),
+        stands_for={**_ALLOCATED, "/backup": 'printf %s "$STAGE/backup"'},
+    ),
+    Stage(
+        "a gateway",
+        ("docs/gateway.md",),
+        f"{_AS_ROOT}{_FILES_OF_THE_GATEWAY}",
+        serving=("mkdir old new",),
         waited_for=_LOOKS,
-        stands_for=_ALLOCATED,
         not_run={
-            "vipwire up --bind-address": "a second server on one machine; tests of join run it",
-            "vipwire token": "the walk's server listens elsewhere; tests of join run it",
-            "kubectl get services,endpoints,configmaps": "writes a file for another cluster",
-            "vipwire store": "a restore needs a stopped server; tests of the store do both",
+            "sudo vipwire up": "the walk's first gateway has the ports; tests of the gateway's statuses run both",
+            "vipwire ingress convert": "asks the reader's cluster; tests of the conversion run it",
         },
     ),
     Stage(
